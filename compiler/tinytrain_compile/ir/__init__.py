@@ -1,0 +1,20 @@
+"""The intermediate representation: values, nodes, graphs, their builder, checker and text form. Imports numpy only."""
+
+from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.check import GraphError, check_graph
+from tinytrain_compile.ir.text import parse_graph, print_graph
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Graph, Node, TensorType, Value
+
+__all__ = [
+    "NO_ATTRS",
+    "Attrs",
+    "Graph",
+    "GraphBuilder",
+    "GraphError",
+    "Node",
+    "TensorType",
+    "Value",
+    "check_graph",
+    "parse_graph",
+    "print_graph",
+]

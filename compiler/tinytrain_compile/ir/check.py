@@ -1,0 +1,50 @@
+"""The gate behind every stage that makes a graph: an invalid graph never reaches the next stage."""
+
+from __future__ import annotations
+
+from tinytrain_compile.ir.builder import InferFn
+from tinytrain_compile.ir.types import Graph, Value
+
+
+class GraphError(Exception):
+    """An internal inconsistency: a bug in the compiler, never the user's fault."""
+
+
+def check_graph(graph: Graph, infer: InferFn) -> None:
+    """Raise GraphError unless names are unique, order is topological, every type is what its op infers."""
+    known: dict[str, Value] = {}
+    for value in (*graph.inputs, *graph.accumulators):
+        _define(known, value)
+    declared = {v.name: v for node in graph.nodes for v in node.inputs if v.name in graph.constants}
+    declared.update({v.name: v for v in (*graph.state, *graph.parameters, *graph.outputs) if v.name in graph.constants})
+    for name, value in declared.items():
+        if graph.constants[name].shape != value.shape:
+            raise GraphError(f"constant {name!r}: data {graph.constants[name].shape}, value {value.shape}")
+        _define(known, value)
+    node_names: set[str] = set()
+    for node in graph.nodes:
+        if node.name in node_names:
+            raise GraphError(f"two nodes are named {node.name!r}")
+        node_names.add(node.name)
+        for value in node.inputs:
+            if known.get(value.name) != value:
+                raise GraphError(f"node {node.name!r} ({node.op}) reads {value}, which is not defined before it")
+        inferred = infer(node.op, node.inputs, node.attrs)
+        if tuple(out.type for out in node.outputs) != tuple(inferred):
+            raise GraphError(f"node {node.name!r} ({node.op}): outputs {node.outputs}, inferred {inferred}")
+        for value in node.outputs:
+            _define(known, value)
+    for value in (*graph.outputs, *(new for _, new in graph.updates), *(old for old, _ in graph.updates)):
+        if known.get(value.name) != value:
+            raise GraphError(f"graph output or update {value} is not defined")
+    for value in graph.state:
+        if value.name not in graph.constants:
+            raise GraphError(f"state {value.name!r} has no initial data")
+
+
+def _define(known: dict[str, Value], value: Value) -> None:
+    if value.name in known:
+        raise GraphError(f"value {value.name!r} is defined twice")
+    if any(dim <= 0 for dim in value.shape):
+        raise GraphError(f"value {value.name!r} has shape {value.shape}")
+    known[value.name] = value

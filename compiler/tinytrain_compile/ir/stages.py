@@ -1,0 +1,191 @@
+"""What the stages hand to each other (besides Graph): frozen data, so that no stage imports another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tinytrain_compile.ir.types import Array, Graph, Node, Value
+
+# ---- sparse -> training ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChannelSlice:
+    """Update only these channels of a weight, on its "out" or "in" axis (increasing indices)."""
+
+    axis: str
+    channels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """What is updated: parameter name -> None (the whole tensor) or a channel slice. Parameters not named are frozen."""
+
+    updates: Mapping[str, ChannelSlice | None]
+    label: str = ""
+    """How the user would ask for it again: `last:6`, `all`, a file name ..."""
+
+
+# ---- training -> plan, lower, emit ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TrainGraph:
+    """One training step as a graph: forward, loss, backward, updates.
+
+    loss: the scalar that training minimises (value after the forward pass).
+    label: the graph input that holds the labels (not in the arena: the caller passes a pointer).
+    logits: the value that the loss reads (what verification compares besides loss and parameters).
+    learning_rate: the state scalar that m_set_lr writes.
+    inverse_count: accumulator scalar that m_apply sets to 1/samples before the "apply" nodes run; None without accumulation.
+    batch: samples that a user asked to accumulate per update (1: the update runs inside the step).
+    """
+
+    graph: Graph
+    loss: Value
+    label: Value
+    logits: Value
+    learning_rate: Value
+    inverse_count: Value | None = None
+    batch: int = 1
+
+    def step_nodes(self) -> tuple[Node, ...]:
+        """Nodes of one micro-batch."""
+        return tuple(node for node in self.graph.nodes if node.phase == "step")
+
+
+# ---- plan -> lower, emit, report ------------------------------------------------------------------------------------
+
+BufferKind = Literal["header", "state", "accumulator", "input", "tensor", "scratch"]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One rectangle of the arena: bytes [offset, offset + size) during steps [first, last], both inclusive.
+
+    A step is an index into MemoryPlan.order. `values` are the names of the graph values that share the buffer
+    (in-place chains, views, updates); a scratch buffer's name is that of its node.
+    """
+
+    name: str
+    kind: BufferKind
+    size_bytes: int
+    offset: int
+    first_step: int
+    last_step: int
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryPlan:
+    """Order of execution and place of every buffer.
+
+    lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
+    order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
+    """
+
+    order: tuple[Node, ...]
+    buffers: tuple[Buffer, ...]
+    offsets: Mapping[str, int]
+    scratch_offsets: Mapping[str, int]
+    arena_bytes: int
+    persistent_bytes: int
+    lower_bound_bytes: int
+    peak_step: int
+    order_proven: bool
+    placement_proven: bool
+
+    @property
+    def gap_bytes(self) -> int:
+        """How far the arena is above the lower bound."""
+        return self.arena_bytes - self.lower_bound_bytes
+
+
+# ---- lower -> emit --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One C function. Parameters, in order: every input, every output, scratch if any (see Call)."""
+
+    name: str
+    source: str
+    declaration: str
+
+
+@dataclass(frozen=True)
+class KernelSet:
+    """All distinct kernels, and which one each node calls: node name -> kernel name ("" for a view)."""
+
+    kernels: tuple[Kernel, ...]
+    calls: Mapping[str, str]
+
+
+# ---- emit -> verify, report -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StateSlot:
+    """A persistent tensor in the arena, for comparison and checkpoints."""
+
+    name: str
+    offset: int
+    size_bytes: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Interface:
+    """All that a caller of the generated C needs to know."""
+
+    prefix: str
+    input_elements: int
+    output_elements: int
+    label_ctype: str
+    label_elements: int
+    arena_bytes: int
+    persistent_bytes: int
+    alignment_bytes: int
+    accumulates: bool
+    state: tuple[StateSlot, ...]
+
+
+@dataclass(frozen=True)
+class SourceBundle:
+    """The generated project: path inside the output folder -> text."""
+
+    files: Mapping[str, str]
+    interface: Interface
+
+
+# ---- verify -> report -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Data for verification, in the graph's own layout: x (n, *input shape without batch), y (n, ...) labels."""
+
+    x: Array
+    y: Array
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was checked and what came out.
+
+    mode: "qemu", "host" or "none"; result: "pass", "fail" or "skipped".
+    message: one line for the user (PASS line, first difference, or why it was skipped).
+    """
+
+    mode: str
+    steps: int
+    result: str
+    message: str
+    losses: tuple[float, ...] = ()
+    stack_bytes: int | None = None
+    stack_measured_bytes: int | None = None
+    code_bytes: int | None = None
+    const_bytes: int | None = None
+    max_error: float | None = None

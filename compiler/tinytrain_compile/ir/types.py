@@ -1,0 +1,129 @@
+"""The data model between all stages: small frozen dataclasses, no behaviour beyond sizes and look-ups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+DType = Literal["float32", "int32", "int8", "uint8", "bits"]
+"""Element types. "bits" is one bit per element, packed little-endian into bytes (a mask)."""
+
+Layout = Literal["", "NHWC"]
+"""Axis order of a value: "" is ONNX order, "NHWC" is channels last (4-D images; 1-D signals have H == 1)."""
+
+Phase = Literal["step", "apply"]
+"""When a node runs: in every micro-batch, or only when accumulated gradients are applied."""
+
+ELEMENT_BYTES: Mapping[str, int] = {"float32": 4, "int32": 4, "int8": 1, "uint8": 1}
+
+Array = NDArray[np.generic]
+
+
+class TensorType(NamedTuple):
+    """Shape, element type and axis order of a tensor: what an OpDef infers."""
+
+    shape: tuple[int, ...]
+    dtype: DType = "float32"
+    layout: Layout = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One tensor. `name` is unique in its graph; `origin` is the ONNX name that a user knows it by."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType = "float32"
+    layout: Layout = ""
+    origin: str = ""
+
+    @property
+    def elements(self) -> int:
+        """Number of elements (1 for a scalar, whose shape is ())."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the tensor occupies, without alignment."""
+        if self.dtype == "bits":
+            return (self.elements + 7) // 8
+        return self.elements * ELEMENT_BYTES[self.dtype]
+
+    @property
+    def type(self) -> TensorType:
+        """The value's type without its names."""
+        return TensorType(self.shape, self.dtype, self.layout)
+
+
+@dataclass(frozen=True)
+class Attrs:
+    """Base of every op's attributes; subclasses are frozen dataclasses of ints, floats, strings and tuples."""
+
+
+NO_ATTRS = Attrs()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation. `name` is unique; `origin` is the ONNX node that it comes from, carried through every rewrite."""
+
+    name: str
+    op: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    attrs: Attrs = NO_ATTRS
+    origin: str = ""
+    phase: Phase = "step"
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes in topological order and what they read from outside.
+
+    inputs: data input first, then labels; written by the caller before a step.
+    outputs: what inference returns.
+    constants: initial data of every value that no node produces and that is not an input (weights, tables).
+    parameters: names of the constants that training may update (weights, biases, scales, shifts, slopes).
+    state: values that live in the arena for ever and start as constants[name]: what a checkpoint saves.
+    accumulators: values that live in the arena for ever, start as zero and are not saved.
+    updates: (state or accumulator value, value that holds its new content after the step); the two share memory.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    constants: Mapping[str, Array]
+    parameters: tuple[Value, ...] = ()
+    state: tuple[Value, ...] = ()
+    accumulators: tuple[Value, ...] = ()
+    updates: tuple[tuple[Value, Value], ...] = ()
+    notes: tuple[str, ...] = field(default=())
+    """One-line remarks for the user on what a stage decided (for instance an absorbed softmax)."""
+
+    def producers(self) -> dict[str, Node]:
+        """Value name -> the node that produces it."""
+        return {out.name: node for node in self.nodes for out in node.outputs}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """Value name -> nodes that read it, in order."""
+        readers: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.inputs):
+                readers.setdefault(value.name, []).append(node)
+        return readers
+
+    def ancestors(self, targets: tuple[Value, ...]) -> frozenset[str]:
+        """Names of the nodes that the targets depend on."""
+        needed = {value.name for value in targets}
+        names: set[str] = set()
+        for node in reversed(self.nodes):
+            if any(out.name in needed for out in node.outputs):
+                names.add(node.name)
+                needed.update(value.name for value in node.inputs)
+        return frozenset(names)

@@ -1,0 +1,146 @@
+"""The op table and the contract of an operator (OpDef)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
+
+
+@dataclass(frozen=True)
+class NonDifferentiable:
+    """An explicit statement that an op has no gradient, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """A weight of which only some channels are updated lies in two parts: arena and flash.
+
+    axis: "out" or "in", the channel axis of the weight that is cut.
+    channels: increasing indices on that axis that the arena part holds; the flash part holds all others in order.
+    total: channels of the whole weight on that axis.
+    """
+
+    axis: str
+    channels: tuple[int, ...]
+    total: int
+
+    @property
+    def rest(self) -> tuple[int, ...]:
+        """Indices that the flash part holds."""
+        inside = set(self.channels)
+        return tuple(i for i in range(self.total) if i not in inside)
+
+
+class GradientContext(Protocol):
+    """What a gradient rule may do: ask what is wanted, and emit backward nodes."""
+
+    def wants(self, index: int) -> bool:
+        """Whether the gradient of node.inputs[index] is needed at all."""
+        ...
+
+    def emit(self, op: str, inputs: Iterable[Value], attrs: Attrs = NO_ATTRS) -> Value:
+        """Append a backward node; returns its first output."""
+        ...
+
+    def sum_to(self, gradient: Value, like: Value) -> Value:
+        """Sum a gradient over the axes that broadcasting added or stretched, down to `like`'s shape."""
+        ...
+
+    def constant(self, hint: str, data: Array) -> Value:
+        """A frozen table in flash."""
+        ...
+
+
+InferRule = Callable[[tuple[Value, ...], Any], tuple[TensorType, ...]]
+ReferenceRule = Callable[[tuple[Array, ...], Any], tuple[Array, ...]]
+GradientRule = Callable[[GradientContext, Node, tuple[Value | None, ...]], dict[int, Value]]
+"""(context, forward node, gradient of each output or None) -> gradient of each wanted input, by input index."""
+
+
+def _no_scratch(_node: Node) -> int:
+    return 0
+
+
+def _no_work(_node: Node) -> int:
+    return 0
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """The whole meaning of one operator.
+
+    infer: input values and attributes -> output types; raises ValueError on a shape that makes no sense.
+    reference: numpy arrays -> numpy arrays; the definition of truth. Works in float32 and in float64 (gradient checks):
+        it must compute in the dtype of its float inputs. A "bits" value is a packed uint8 array (bitorder little).
+    gradient: a rule, or NonDifferentiable(why).
+    inplace: (output index, input index) pairs that MAY share an address when the input dies here and sizes agree.
+    alias: (output index, input index) pairs that MUST share an address: the op overwrites that input (updates).
+    view: output 0 is input 0 with another shape; costs no code and no memory.
+    scratch: bytes of working memory that the kernel needs while it runs.
+    macs: nominal multiply-accumulates, padding taps counted.
+    """
+
+    name: str
+    doc: str
+    infer: InferRule
+    reference: ReferenceRule
+    gradient: GradientRule | NonDifferentiable
+    attrs: type[Attrs] = Attrs
+    inplace: tuple[tuple[int, int], ...] = ()
+    alias: tuple[tuple[int, int], ...] = ()
+    view: bool = False
+    scratch: Callable[[Node], int] = _no_scratch
+    macs: Callable[[Node], int] = _no_work
+
+
+OPS: dict[str, OpDef] = {}
+
+
+def register(definition: OpDef) -> OpDef:
+    """Enter an operator into the table; its name must be new."""
+    if definition.name in OPS:
+        raise ValueError(f"op {definition.name} is registered twice")
+    OPS[definition.name] = definition
+    return definition
+
+
+def op_def(name: str) -> OpDef:
+    """The definition of an operator; KeyError if there is none."""
+    return OPS[name]
+
+
+def infer(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[TensorType, ...]:
+    """Output types of an operator on these inputs (the InferFn that builders and checks take)."""
+    definition = OPS[op]
+    if not isinstance(attrs, definition.attrs):
+        raise ValueError(f"{op} takes {definition.attrs.__name__}, got {type(attrs).__name__}")
+    return definition.infer(inputs, attrs)
+
+
+def new_builder(taken: Iterable[str] = ()) -> GraphBuilder:
+    """A graph builder that knows the op table."""
+    return GraphBuilder(infer, taken)
+
+
+def attribute_types() -> Mapping[str, type[Attrs]]:
+    """Op name -> its attribute dataclass, for the text form's parser."""
+    return {name: definition.attrs for name, definition in OPS.items()}
+
+
+def run_node(node: Node, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Run a node's reference and check the result's shapes against the node's outputs."""
+    with np.errstate(all="ignore"):
+        results = OPS[node.op].reference(arrays, node.attrs)
+    for value, array in zip(node.outputs, results, strict=True):
+        expected = (value.size_bytes,) if value.dtype == "bits" else value.shape
+        if array.shape != expected:
+            raise ValueError(f"reference of {node.op} ({node.name}): got {array.shape}, expected {expected}")
+    return results
