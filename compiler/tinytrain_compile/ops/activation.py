@@ -1,0 +1,249 @@
+"""Activation functions and their backward ops. Relu is Clip(0, inf)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops.base import GradientContext, GradientRule, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.elementwise import SECOND_ORDER, erf, from_input, from_output, same_infer, upstream
+
+
+@dataclass(frozen=True)
+class ClipAttrs(Attrs):
+    """Bounds; infinite ones clip nothing on that side."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+
+@dataclass(frozen=True)
+class LeakyReluAttrs(Attrs):
+    """Slope for negative inputs."""
+
+    alpha: float = 0.01
+
+
+@dataclass(frozen=True)
+class HardSigmoidAttrs(Attrs):
+    """clip(alpha x + beta, 0, 1)."""
+
+    alpha: float = 0.2
+    beta: float = 0.5
+
+
+@dataclass(frozen=True)
+class GeluAttrs(Attrs):
+    """tanh: the tanh approximation instead of the exact form with erf."""
+
+    tanh: bool = False
+
+
+def _activation(
+    name: str,
+    doc: str,
+    function: Callable[[tuple[Array, ...], Any], Array],
+    gradient: GradientRule | NonDifferentiable,
+    attrs: type[Attrs] = Attrs,
+    operands: int = 1,
+) -> None:
+    register(
+        OpDef(
+            name,
+            doc,
+            same_infer,
+            lambda arrays, a: (function(arrays, a),),
+            gradient,
+            attrs,
+            inplace=tuple((0, i) for i in range(operands)),
+        )
+    )
+
+
+def _grad(name: str, doc: str, function: Callable[[tuple[Array, ...], Any], Array], attrs: type[Attrs] = Attrs) -> None:
+    _activation(name, doc, function, SECOND_ORDER, attrs, operands=2)
+
+
+def _inside(y: Array, attrs: ClipAttrs) -> Array:
+    """Where a clip passes its gradient: strictly between the bounds (the clipped output tells)."""
+    return (y > attrs.low) & (y < attrs.high)
+
+
+_activation(
+    "Clip",
+    "max(low, min(x, high)); Relu is Clip(0, inf).",
+    lambda a, attrs: np.minimum(np.maximum(a[0], a[0].dtype.type(attrs.low)), a[0].dtype.type(attrs.high)),
+    from_output("ClipGrad"),
+    ClipAttrs,
+)
+_grad("ClipGrad", "dy where low < y < high, else 0.", lambda a, attrs: np.where(_inside(a[1], attrs), a[0], 0).astype(a[0].dtype), ClipAttrs)
+
+
+def _mask_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    return (TensorType(inputs[0].shape, "bits", inputs[0].layout),)
+
+
+register(
+    OpDef(
+        "ClipMask",
+        "One bit per element: low < y < high. Kept for the backward pass instead of y (32 times smaller).",
+        _mask_infer,
+        lambda arrays, attrs: (np.packbits(_inside(arrays[0], attrs).ravel(), bitorder="little"),),
+        NonDifferentiable("a mask is piecewise constant"),
+        ClipAttrs,
+    )
+)
+
+
+def _masked_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    if inputs[0].shape != inputs[1].shape or inputs[1].dtype != "bits":
+        raise ValueError(f"expected a gradient and its mask, got {inputs[0].type} and {inputs[1].type}")
+    return (inputs[0].type,)
+
+
+def _masked(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    dy, bits = arrays
+    keep = np.unpackbits(bits.astype(np.uint8), count=dy.size, bitorder="little").reshape(dy.shape)
+    return (np.where(keep, dy, 0).astype(dy.dtype),)
+
+
+register(
+    OpDef("MaskedGrad", "dy where the mask is set, else 0.", _masked_infer, _masked, SECOND_ORDER, inplace=((0, 0),))
+)
+
+
+def _leaky_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    attrs = node.attrs
+    assert isinstance(attrs, LeakyReluAttrs)
+    kept = node.outputs[0] if attrs.alpha > 0 else node.inputs[0]  # the output has x's sign only for alpha > 0
+    return {0: ctx.emit("LeakyReluGrad", (upstream(dys), kept), attrs)}
+
+
+_activation(
+    "LeakyRelu",
+    "x if x > 0 else alpha x",
+    lambda a, attrs: np.where(a[0] > 0, a[0], a[0] * a[0].dtype.type(attrs.alpha)),
+    _leaky_gradient,
+    LeakyReluAttrs,
+)
+_grad(
+    "LeakyReluGrad",
+    "dy if v > 0 else alpha dy, v having the sign of x",
+    lambda a, attrs: np.where(a[1] > 0, a[0], a[0] * a[0].dtype.type(attrs.alpha)),
+    LeakyReluAttrs,
+)
+
+
+def _prelu_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    if np.broadcast_shapes(inputs[0].shape, inputs[-1].shape) != inputs[0].shape:
+        raise ValueError(f"slope {inputs[-1].shape} does not broadcast to {inputs[0].shape}")
+    return (inputs[0].type,)
+
+
+def _prelu_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    dy, (x, slope) = upstream(dys), node.inputs
+    grads: dict[int, Value] = {}
+    if ctx.wants(1):
+        below = ctx.emit("Clip", (x,), ClipAttrs(high=0.0))
+        grads[1] = ctx.sum_to(ctx.emit("Mul", (dy, below)), slope)
+    if ctx.wants(0):
+        grads[0] = ctx.emit("PReluGrad", (dy, x, slope))
+    return grads
+
+
+register(
+    OpDef(
+        "PRelu",
+        "x if x > 0 else slope x; the slope broadcasts to x and is a parameter.",
+        _prelu_infer,
+        lambda a, _attrs: (np.where(a[0] > 0, a[0], a[0] * a[1]),),
+        _prelu_gradient,
+        inplace=((0, 0),),
+    )
+)
+register(
+    OpDef(
+        "PReluGrad",
+        "dy if x > 0 else slope dy; operands (dy, x, slope).",
+        _prelu_infer,
+        lambda a, _attrs: (np.where(a[1] > 0, a[0], a[0] * a[2]),),
+        SECOND_ORDER,
+        inplace=((0, 0), (0, 1)),
+    )
+)
+
+
+def sigmoid(x: Array) -> Array:
+    """The logistic function without overflow, in the dtype of x."""
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
+
+
+def _silu_slope(x: Array) -> Array:
+    s = sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+_activation("Sigmoid", "1 / (1 + exp(-x))", lambda a, _: sigmoid(a[0]), from_output("SigmoidGrad"))
+_grad("SigmoidGrad", "dy y (1 - y)", lambda a, _: a[0] * a[1] * (1 - a[1]))
+_activation("Tanh", "Hyperbolic tangent.", lambda a, _: np.tanh(a[0]), from_output("TanhGrad"))
+_grad("TanhGrad", "dy (1 - y^2)", lambda a, _: a[0] * (1 - a[1] * a[1]))
+_activation("Silu", "x sigmoid(x), also called swish.", lambda a, _: a[0] * sigmoid(a[0]), from_input("SiluGrad"))
+_grad("SiluGrad", "dy s (1 + x (1 - s)), s = sigmoid(x)", lambda a, _: a[0] * _silu_slope(a[1]))
+
+
+def _hard_sigmoid(x: Array, attrs: HardSigmoidAttrs) -> Array:
+    alpha, beta = x.dtype.type(attrs.alpha), x.dtype.type(attrs.beta)
+    return np.clip(alpha * x + beta, 0, 1).astype(x.dtype)
+
+
+_activation(
+    "HardSigmoid", "clip(alpha x + beta, 0, 1)", lambda a, attrs: _hard_sigmoid(a[0], attrs), from_output("HardSigmoidGrad"), HardSigmoidAttrs
+)
+_grad(
+    "HardSigmoidGrad",
+    "alpha dy where 0 < y < 1, else 0.",
+    lambda a, attrs: np.where((a[1] > 0) & (a[1] < 1), a[0] * a[0].dtype.type(attrs.alpha), 0).astype(a[0].dtype),
+    HardSigmoidAttrs,
+)
+
+
+def _hard_swish_slope(x: Array) -> Array:
+    slope = x / 3 + x.dtype.type(0.5)
+    return np.where(x <= -3, 0, np.where(x >= 3, 1, slope)).astype(x.dtype)
+
+
+_activation(
+    "HardSwish",
+    "x clip(x / 6 + 1/2, 0, 1)",
+    lambda a, _: a[0] * np.clip(a[0] * a[0].dtype.type(1 / 6) + a[0].dtype.type(0.5), 0, 1),
+    from_input("HardSwishGrad"),
+)
+_grad("HardSwishGrad", "dy times the slope of HardSwish at x", lambda a, _: a[0] * _hard_swish_slope(a[1]))
+
+_TANH_SCALE, _TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715
+
+
+def _gelu(x: Array, attrs: GeluAttrs) -> Array:
+    one = x.dtype.type
+    if attrs.tanh:
+        return one(0.5) * x * (1 + np.tanh(one(_TANH_SCALE) * (x + one(_TANH_CUBIC) * x * x * x)))
+    return one(0.5) * x * (1 + erf(x * one(math.sqrt(0.5))))
+
+
+def _gelu_slope(x: Array, attrs: GeluAttrs) -> Array:
+    one = x.dtype.type
+    if attrs.tanh:
+        t = np.tanh(one(_TANH_SCALE) * (x + one(_TANH_CUBIC) * x * x * x))
+        return one(0.5) * (1 + t) + one(0.5) * x * (1 - t * t) * one(_TANH_SCALE) * (1 + one(3 * _TANH_CUBIC) * x * x)
+    density = np.exp(-one(0.5) * x * x) * one(1 / math.sqrt(2 * math.pi))
+    return one(0.5) * (1 + erf(x * one(math.sqrt(0.5)))) + x * density
+
+
+_activation("Gelu", "x times the normal distribution function (exact or tanh form).", lambda a, attrs: _gelu(a[0], attrs), from_input("GeluGrad"), GeluAttrs)
+_grad("GeluGrad", "dy times the slope of Gelu at x", lambda a, attrs: a[0] * _gelu_slope(a[1], attrs), GeluAttrs)

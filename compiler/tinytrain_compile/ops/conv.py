@@ -1,0 +1,275 @@
+"""Convolution on channels-last images, and its two gradients. Weights are OHWI: [out, kernel h, kernel w, in / groups]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Split, register
+from tinytrain_compile.ops.linear import join_split, operands, split_operands, whole_shape
+
+GATHER_ROWS = 4
+"""Output pixels whose receptive fields a k x k kernel gathers at a time (im2col rows): the height of its register tile."""
+
+
+@dataclass(frozen=True)
+class ConvAttrs(Attrs):
+    """kernel, strides, dilations: (height, width); pads: (top, left, bottom, right); see Split for a weight in two parts."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    groups: int = 1
+    bias: bool = False
+    split: Split | None = None
+
+    def output_hw(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the output for an input of this height and width."""
+        sizes: list[int] = []
+        for axis, size in enumerate((height, width)):
+            reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
+            padded = size + self.pads[axis] + self.pads[axis + 2]
+            if padded < reach:
+                raise ValueError(f"a window of {reach} does not fit an input of {padded}")
+            sizes.append((padded - reach) // self.strides[axis] + 1)
+        return sizes[0], sizes[1]
+
+
+@dataclass(frozen=True)
+class ConvGradInputAttrs(Attrs):
+    """conv: the convolution whose data gradient this is (bias ignored); input_hw: its input's height and width."""
+
+    conv: ConvAttrs
+    input_hw: tuple[int, int]
+
+
+def is_depthwise(conv: ConvAttrs, weight_shape: tuple[int, ...]) -> bool:
+    """Whether every output channel reads exactly one input channel."""
+    return conv.groups > 1 and weight_shape[3] == 1
+
+
+def gathers(conv: ConvAttrs) -> bool:
+    """Whether the kernel gathers receptive fields: dense convolutions wider than 1x1, or with padding."""
+    return conv.groups == 1 and (conv.kernel != (1, 1) or any(conv.pads))
+
+
+def _check_weight(w: tuple[int, ...], attrs: ConvAttrs, channels_in: int) -> None:
+    if len(w) != 4 or w[1:3] != attrs.kernel or w[3] * attrs.groups != channels_in or w[0] % attrs.groups:
+        raise ValueError(f"weight {w} does not fit {channels_in} input channels, kernel {attrs.kernel}, {attrs.groups} groups")
+    if attrs.split is not None and attrs.groups > 1 and attrs.split.axis == "in":
+        raise ValueError("a grouped convolution has no input-channel slice")
+
+
+def _conv_infer(inputs: tuple[Value, ...], attrs: ConvAttrs) -> tuple[TensorType, ...]:
+    parts, bias = operands(len(inputs), attrs.bias, attrs.split)
+    if len(inputs[0].shape) != 4:
+        raise ValueError(f"x {inputs[0].shape} is not NHWC")
+    n, h, w, c = inputs[0].shape
+    weight = whole_shape(inputs[1 : 1 + len(parts)], attrs.split, 0, 3)
+    _check_weight(weight, attrs, c)
+    if bias is not None and inputs[bias].shape != (weight[0],):
+        raise ValueError(f"bias {inputs[bias].shape}, expected {(weight[0],)}")
+    return (TensorType((n, *attrs.output_hw(h, w), weight[0]), "float32", "NHWC"),)
+
+
+def _windows(x: Array, attrs: ConvAttrs, out_hw: tuple[int, int]) -> Array:
+    """Receptive fields of a padded NHWC array: [n, ho, wo, kh, kw, c] (a strided view, nothing is copied but the padding)."""
+    top, left, bottom, right = attrs.pads
+    padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    n, _, _, c = padded.shape
+    sn, sh, sw, sc = padded.strides
+    (stride_h, stride_w), (dil_h, dil_w) = attrs.strides, attrs.dilations
+    shape = (n, *out_hw, *attrs.kernel, c)
+    strides = (sn, sh * stride_h, sw * stride_w, sh * dil_h, sw * dil_w, sc)
+    return np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
+
+
+def _conv(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ...]:
+    parts, bias = operands(len(arrays), attrs.bias, attrs.split)
+    x, w = arrays[0], join_split(arrays[1 : 1 + len(parts)], attrs.split, 0, 3)
+    out_hw = attrs.output_hw(x.shape[1], x.shape[2])
+    win = _windows(x, attrs, out_hw)
+    n, g = x.shape[0], attrs.groups
+    cols = win.reshape(n, *out_hw, *attrs.kernel, g, w.shape[3])
+    kernels = w.reshape(g, w.shape[0] // g, *attrs.kernel, w.shape[3])
+    y = np.einsum("nyxrsgi,gorsi->nyxgo", cols, kernels, optimize=True).reshape(n, *out_hw, w.shape[0])
+    y = y.astype(x.dtype, copy=False)
+    return (y if bias is None else y + arrays[bias],)
+
+
+def _conv_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    attrs, dy, x = node.attrs, dys[0], node.inputs[0]
+    assert isinstance(attrs, ConvAttrs) and dy is not None
+    parts, bias = operands(len(node.inputs), attrs.bias, attrs.split)
+    plain = replace(attrs, bias=False, split=None)
+    grads: dict[int, Value] = {}
+    if ctx.wants(1):
+        if attrs.groups > 1 and attrs.split is not None:
+            x, part_dy, plain = _grouped_slice(ctx, x, dy, attrs, node.inputs[1].shape)
+        else:
+            x, part_dy = split_operands(ctx, x, dy, attrs.split)
+        grads[1] = ctx.emit("ConvGradWeight", (x, part_dy), plain)
+    if bias is not None and ctx.wants(bias):
+        grads[bias] = ctx.sum_to(dy, node.inputs[bias])
+    if ctx.wants(0):
+        hw = node.inputs[0].shape[1:3]
+        kind = ConvGradInputAttrs(replace(attrs, bias=False), (hw[0], hw[1]))
+        grads[0] = ctx.emit("ConvGradInput", (dy, *node.inputs[1 : 1 + len(parts)]), kind)
+    return grads
+
+
+def _grouped_slice(
+    ctx: GradientContext, x: Value, dy: Value, attrs: ConvAttrs, part: tuple[int, ...]
+) -> tuple[Value, Value, ConvAttrs]:
+    """Operands of the weight gradient of some output channels of a grouped convolution: only their groups' inputs.
+
+    Each updated output channel becomes a group of its own; the inputs of a group that several of them read are repeated.
+    """
+    from tinytrain_compile.ops.linear import take_channels
+    from tinytrain_compile.ops.shape import ConcatAttrs
+
+    split = attrs.split
+    assert split is not None
+    per_group = split.total // attrs.groups
+    fields = [tuple(range(c // per_group * part[3], (c // per_group + 1) * part[3])) for c in split.channels]
+    flat = tuple(channel for field in fields for channel in field)
+    if len(set(flat)) == len(flat):
+        data = take_channels(ctx, x, flat)
+    else:
+        data = ctx.emit("Concat", [take_channels(ctx, x, field) for field in fields], ConcatAttrs(3))
+    return data, take_channels(ctx, dy, split.channels), replace(attrs, bias=False, split=None, groups=len(split.channels))
+
+
+def _taps(attrs: ConvAttrs, weight: tuple[int, ...]) -> int:
+    return attrs.kernel[0] * attrs.kernel[1] * weight[3]
+
+
+def _conv_scratch(node: Node) -> int:
+    attrs = node.attrs
+    assert isinstance(attrs, ConvAttrs)
+    c = node.inputs[0].shape[3]
+    return GATHER_ROWS * attrs.kernel[0] * attrs.kernel[1] * c * 4 if gathers(attrs) else 0
+
+
+def _conv_macs(node: Node) -> int:
+    attrs = node.attrs
+    assert isinstance(attrs, ConvAttrs)
+    return node.outputs[0].elements * attrs.kernel[0] * attrs.kernel[1] * node.inputs[0].shape[3] // attrs.groups
+
+
+register(
+    OpDef(
+        "Conv",
+        "2-D convolution (cross-correlation) with groups, strides, padding, dilation and an optional bias.",
+        _conv_infer,
+        _conv,
+        _conv_gradient,
+        ConvAttrs,
+        scratch=_conv_scratch,
+        macs=_conv_macs,
+    )
+)
+
+
+def _grad_input_infer(inputs: tuple[Value, ...], attrs: ConvGradInputAttrs) -> tuple[TensorType, ...]:
+    conv, dy = attrs.conv, inputs[0]
+    weight = whole_shape(inputs[1:], conv.split, 0, 3)
+    _check_weight(weight, conv, weight[3] * conv.groups)
+    if dy.shape[1:] != (*conv.output_hw(*attrs.input_hw), weight[0]):
+        raise ValueError(f"dy {dy.shape} is not what the convolution of {attrs.input_hw} gives")
+    return (TensorType((dy.shape[0], *attrs.input_hw, weight[3] * conv.groups), "float32", "NHWC"),)
+
+
+def _grad_input(arrays: tuple[Array, ...], attrs: ConvGradInputAttrs) -> tuple[Array, ...]:
+    conv, dy = attrs.conv, arrays[0]
+    w = join_split(arrays[1:], conv.split, 0, 3)
+    g, (n, ho, wo, _) = conv.groups, dy.shape
+    height, width = attrs.input_hw
+    top, left, bottom, right = conv.pads
+    padded = np.zeros((n, height + top + bottom, width + left + right, g, w.shape[3]), dy.dtype)
+    groups_dy = dy.reshape(n, ho, wo, g, w.shape[0] // g)
+    kernels = w.reshape(g, w.shape[0] // g, *conv.kernel, w.shape[3])
+    for r in range(conv.kernel[0]):
+        for s in range(conv.kernel[1]):
+            y0, x0 = r * conv.dilations[0], s * conv.dilations[1]
+            rows = slice(y0, y0 + (ho - 1) * conv.strides[0] + 1, conv.strides[0])
+            cols = slice(x0, x0 + (wo - 1) * conv.strides[1] + 1, conv.strides[1])
+            part = np.einsum("nyxgo,goi->nyxgi", groups_dy, kernels[:, :, r, s], optimize=True)
+            padded[:, rows, cols] += part
+    dx = padded[:, top : top + height, left : left + width]
+    return (np.ascontiguousarray(dx).reshape(n, height, width, -1),)
+
+
+def _grad_input_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    attrs, g = node.attrs, dys[0]
+    assert isinstance(attrs, ConvGradInputAttrs) and g is not None
+    plain = replace(attrs.conv, bias=False, split=None)
+    grads: dict[int, Value] = {}
+    if ctx.wants(1):
+        # The transposed convolution's data plays dy, its output plays x: "out" of the weight is its input channel.
+        x, dy = split_operands(ctx, g, node.inputs[0], attrs.conv.split)
+        grads[1] = ctx.emit("ConvGradWeight", (x, dy), plain)
+    if ctx.wants(0):
+        grads[0] = ctx.emit("Conv", (g, *node.inputs[1:]), replace(attrs.conv, bias=False))
+    return grads
+
+
+def _grad_input_scratch(node: Node) -> int:
+    attrs = node.attrs
+    assert isinstance(attrs, ConvGradInputAttrs)
+    conv = attrs.conv
+    dense = gathers(conv) or (conv.groups == 1 and conv.strides != (1, 1))
+    return GATHER_ROWS * conv.kernel[0] * conv.kernel[1] * node.inputs[0].shape[3] * 4 if dense else 0
+
+
+def _grad_input_macs(node: Node) -> int:
+    attrs = node.attrs
+    assert isinstance(attrs, ConvGradInputAttrs)
+    taps = attrs.conv.kernel[0] * attrs.conv.kernel[1]
+    return node.inputs[0].elements * taps * node.outputs[0].shape[3] // attrs.conv.groups
+
+
+register(
+    OpDef(
+        "ConvGradInput",
+        "Gradient of Conv for its data; as a forward op, ConvTranspose.",
+        _grad_input_infer,
+        _grad_input,
+        _grad_input_gradient,
+        ConvGradInputAttrs,
+        scratch=_grad_input_scratch,
+        macs=_grad_input_macs,
+    )
+)
+
+
+def _grad_weight_infer(inputs: tuple[Value, ...], attrs: ConvAttrs) -> tuple[TensorType, ...]:
+    x, dy = inputs
+    if dy.shape[1:3] != attrs.output_hw(x.shape[1], x.shape[2]) or x.shape[3] % attrs.groups or dy.shape[3] % attrs.groups:
+        raise ValueError(f"x {x.shape} and dy {dy.shape} do not belong to one convolution")
+    return (TensorType((dy.shape[3], *attrs.kernel, x.shape[3] // attrs.groups)),)
+
+
+def _grad_weight(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ...]:
+    x, dy = arrays
+    n, ho, wo, o = dy.shape
+    g = attrs.groups
+    cols = _windows(x, attrs, (ho, wo)).reshape(n, ho, wo, *attrs.kernel, g, x.shape[3] // g)
+    dw = np.einsum("nyxgo,nyxrsgi->gorsi", dy.reshape(n, ho, wo, g, o // g), cols, optimize=True)
+    return (dw.reshape(o, *attrs.kernel, x.shape[3] // g).astype(x.dtype, copy=False),)
+
+
+register(
+    OpDef(
+        "ConvGradWeight",
+        "Gradient of Conv for its weight.",
+        _grad_weight_infer,
+        _grad_weight,
+        NonDifferentiable("second derivatives are never needed"),
+        ConvAttrs,
+        macs=lambda node: node.outputs[0].elements * node.inputs[1].shape[1] * node.inputs[1].shape[2],
+    )
+)

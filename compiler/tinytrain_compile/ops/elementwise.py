@@ -1,0 +1,138 @@
+"""Arithmetic element by element, with numpy broadcasting for the binary ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops.base import GradientContext, GradientRule, NonDifferentiable, OpDef, register
+
+SECOND_ORDER = NonDifferentiable("second derivatives are never needed")
+
+erf_exact = np.vectorize(math.erf, otypes=[np.float64])
+"""The error function in double precision, element by element."""
+
+
+def erf(x: Array) -> Array:
+    """The error function in the dtype of x."""
+    return erf_exact(x).astype(x.dtype).reshape(x.shape)
+
+
+def broadcast_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    """Type of a binary element-wise op: the broadcast shape, the layout of whichever operand has that shape."""
+    a, b = inputs
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    layout = a.layout if a.shape == shape else b.layout if b.shape == shape else ""
+    return (TensorType(tuple(shape), "float32", layout),)
+
+
+def same_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    """Type of an op whose operands all have the shape of the first and whose output has it too."""
+    if any(value.shape != inputs[0].shape for value in inputs):
+        raise ValueError(f"shapes differ: {[value.shape for value in inputs]}")
+    return (inputs[0].type,)
+
+
+def upstream(dys: tuple[Value | None, ...]) -> Value:
+    """The gradient of an op's only output."""
+    dy = dys[0]
+    assert dy is not None
+    return dy
+
+
+def _binary(name: str, doc: str, function: Callable[[Array, Array], Array], gradient: GradientRule) -> None:
+    register(
+        OpDef(
+            name,
+            doc,
+            broadcast_infer,
+            lambda arrays, _attrs: (function(arrays[0], arrays[1]),),
+            gradient,
+            inplace=((0, 0), (0, 1)),
+        )
+    )
+
+
+def _add_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    return {i: ctx.sum_to(upstream(dys), node.inputs[i]) for i in (0, 1) if ctx.wants(i)}
+
+
+def _sub_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    dy = upstream(dys)
+    grads = {0: ctx.sum_to(dy, node.inputs[0])} if ctx.wants(0) else {}
+    if ctx.wants(1):
+        grads[1] = ctx.emit("Neg", (ctx.sum_to(dy, node.inputs[1]),))
+    return grads
+
+
+def _mul_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    dy = upstream(dys)
+    return {
+        i: ctx.sum_to(ctx.emit("Mul", (dy, node.inputs[1 - i])), node.inputs[i]) for i in (0, 1) if ctx.wants(i)
+    }
+
+
+def _div_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    dy, (a, b) = upstream(dys), node.inputs
+    quotient = ctx.emit("Div", (dy, b))
+    grads = {0: ctx.sum_to(quotient, a)} if ctx.wants(0) else {}
+    if ctx.wants(1):  # d(a/b)/db = -(a/b)/b
+        product = ctx.sum_to(ctx.emit("Mul", (quotient, node.outputs[0])), b)
+        grads[1] = ctx.emit("Neg", (product,))
+    return grads
+
+
+_binary("Add", "a + b", lambda a, b: a + b, _add_gradient)
+_binary("Sub", "a - b", lambda a, b: a - b, _sub_gradient)
+_binary("Mul", "a * b", lambda a, b: a * b, _mul_gradient)
+_binary("Div", "a / b", lambda a, b: a / b, _div_gradient)
+
+
+def unary(
+    name: str,
+    doc: str,
+    function: Callable[[Array], Array],
+    gradient: GradientRule | NonDifferentiable,
+) -> None:
+    """Register an op of one operand that works element by element and may overwrite its operand."""
+    register(
+        OpDef(
+            name, doc, same_infer, lambda arrays, _attrs: (function(arrays[0]),), gradient, inplace=((0, 0),)
+        )
+    )
+
+
+def gradient_op(name: str, doc: str, function: Callable[[Array, Array], Array]) -> None:
+    """Register the backward op of a unary op: (dy, x or y) -> dx, which may overwrite either operand."""
+    register(
+        OpDef(
+            name,
+            doc,
+            same_infer,
+            lambda arrays, _attrs: (function(arrays[0], arrays[1]),),
+            SECOND_ORDER,
+            inplace=((0, 0), (0, 1)),
+        )
+    )
+
+
+def from_output(op: str) -> GradientRule:
+    """Gradient rule of a unary op whose backward op reads (dy, y)."""
+    return lambda ctx, node, dys: {0: ctx.emit(op, (upstream(dys), node.outputs[0]), node.attrs)}
+
+
+def from_input(op: str) -> GradientRule:
+    """Gradient rule of a unary op whose backward op reads (dy, x)."""
+    return lambda ctx, node, dys: {0: ctx.emit(op, (upstream(dys), node.inputs[0]), node.attrs)}
+
+
+unary("Neg", "-x", lambda x: -x, lambda ctx, _node, dys: {0: ctx.emit("Neg", (upstream(dys),))})
+unary("Sqrt", "Square root.", np.sqrt, from_output("SqrtGrad"))
+unary("Exp", "e to the x.", np.exp, lambda ctx, n, dys: {0: ctx.emit("Mul", (upstream(dys), n.outputs[0]))})
+unary("Log", "Natural logarithm.", np.log, lambda ctx, n, dys: {0: ctx.emit("Div", (upstream(dys), n.inputs[0]))})
+unary("Erf", "Error function.", erf, from_input("ErfGrad"))
+gradient_op("SqrtGrad", "dy / (2 y)", lambda dy, y: dy / (2 * y))
+gradient_op("ErfGrad", "dy * 2/sqrt(pi) exp(-x^2)", lambda dy, x: dy * np.exp(-x * x) * x.dtype.type(2 / math.sqrt(math.pi)))

@@ -1,0 +1,231 @@
+"""Matrix products: Gemm (a dense layer), its two gradients, and MatMul of two activations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Split, register
+
+
+@dataclass(frozen=True)
+class GemmAttrs(Attrs):
+    """bias: whether a bias operand follows the weight; split: the weight lies in two parts."""
+
+    bias: bool = False
+    split: Split | None = None
+
+
+@dataclass(frozen=True)
+class MatMulAttrs(Attrs):
+    """Whether the last two axes of an operand are swapped before multiplying."""
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+
+def join_split(arrays: tuple[Array, ...], split: Split | None, out_axis: int, in_axis: int) -> Array:
+    """The whole weight from its arena part arrays[0] and, if split, its flash part arrays[1]."""
+    if split is None:
+        return arrays[0]
+    axis = out_axis if split.axis == "out" else in_axis
+    order = np.argsort(np.asarray((*split.channels, *split.rest)))
+    return np.take(np.concatenate([arrays[0], arrays[1].astype(arrays[0].dtype)], axis=axis), order, axis=axis)
+
+
+def whole_shape(inputs: tuple[Value, ...], split: Split | None, out_axis: int, in_axis: int) -> tuple[int, ...]:
+    """Shape of the whole weight whose part(s) are `inputs`; raises ValueError if the parts do not fit."""
+    shape = list(inputs[0].shape)
+    if split is not None:
+        axis = out_axis if split.axis == "out" else in_axis
+        if inputs[0].shape[axis] != len(split.channels) or inputs[1].shape[axis] != len(split.rest):
+            raise ValueError(f"split {split} does not fit parts {inputs[0].shape} and {inputs[1].shape}")
+        shape[axis] = split.total
+    return tuple(shape)
+
+
+def operands(count: int, bias: bool, split: Split | None) -> tuple[tuple[int, ...], int | None]:
+    """Indices of (data, weight, [rest], [bias]): weight parts' indices and the bias index, for a node with `count` inputs."""
+    parts = (1, 2) if split is not None else (1,)
+    if count != 1 + len(parts) + int(bias):
+        raise ValueError(f"expected {1 + len(parts) + int(bias)} operands, got {count}")
+    return parts, (count - 1 if bias else None)
+
+
+def _gemm_infer(inputs: tuple[Value, ...], attrs: GemmAttrs) -> tuple[TensorType, ...]:
+    parts, bias = operands(len(inputs), attrs.bias, attrs.split)
+    n, k = whole_shape(inputs[1 : 1 + len(parts)], attrs.split, 0, 1)
+    if len(inputs[0].shape) != 2 or inputs[0].shape[1] != k:
+        raise ValueError(f"x {inputs[0].shape} does not fit weight {(n, k)}")
+    if bias is not None and inputs[bias].shape != (n,):
+        raise ValueError(f"bias {inputs[bias].shape}, expected {(n,)}")
+    return (TensorType((inputs[0].shape[0], n)),)
+
+
+def _gemm(arrays: tuple[Array, ...], attrs: GemmAttrs) -> tuple[Array, ...]:
+    parts, bias = operands(len(arrays), attrs.bias, attrs.split)
+    w = join_split(arrays[1 : 1 + len(parts)], attrs.split, 0, 1)
+    y = arrays[0] @ w.T
+    return (y if bias is None else y + arrays[bias],)
+
+
+def _gemm_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    attrs, dy = node.attrs, dys[0]
+    assert isinstance(attrs, GemmAttrs) and dy is not None
+    parts, bias = operands(len(node.inputs), attrs.bias, attrs.split)
+    grads: dict[int, Value] = {}
+    if ctx.wants(1):
+        x, part_dy = split_operands(ctx, node.inputs[0], dy, attrs.split)
+        grads[1] = ctx.emit("GemmGradWeight", (x, part_dy))
+    if bias is not None and ctx.wants(bias):
+        grads[bias] = ctx.sum_to(dy, node.inputs[bias])
+    if ctx.wants(0):
+        weights = node.inputs[1 : 1 + len(parts)]
+        grads[0] = ctx.emit("GemmGradInput", (dy, *weights), GemmAttrs(split=attrs.split))
+    return grads
+
+
+def split_operands(ctx: GradientContext, x: Value, dy: Value, split: Split | None) -> tuple[Value, Value]:
+    """The operands of a weight gradient, cut to the channels (last axis) that the updated slice needs."""
+    if split is None:
+        return x, dy
+    if split.axis == "in":
+        return take_channels(ctx, x, split.channels), dy
+    return x, take_channels(ctx, dy, split.channels)
+
+
+def take_channels(ctx: GradientContext, value: Value, channels: tuple[int, ...]) -> Value:
+    """The given channels of the last axis: one Slice per run of neighbours, joined by a Concat if there are several."""
+    from tinytrain_compile.ops.shape import ConcatAttrs, SliceAttrs
+
+    rank = len(value.shape)
+    pieces: list[Value] = []
+    for first, count in runs(channels):
+        starts = (0,) * (rank - 1) + (first,)
+        sizes = (*value.shape[:-1], count)
+        pieces.append(ctx.emit("Slice", (value,), SliceAttrs(starts, (1,) * rank, sizes)))
+    return pieces[0] if len(pieces) == 1 else ctx.emit("Concat", pieces, ConcatAttrs(rank - 1))
+
+
+def runs(channels: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Increasing indices as (first, count) runs: (0, 1, 4) -> [(0, 2), (4, 1)]."""
+    found: list[tuple[int, int]] = []
+    for channel in channels:
+        if found and channel == sum(found[-1]):
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((channel, 1))
+    return found
+
+
+def _gemm_macs(node: Node) -> int:
+    return node.outputs[0].elements * node.inputs[0].shape[-1]
+
+
+register(
+    OpDef(
+        "Gemm",
+        "Dense layer: y[m,n] = sum_k x[m,k] w[n,k] + bias[n].",
+        _gemm_infer,
+        _gemm,
+        _gemm_gradient,
+        GemmAttrs,
+        macs=_gemm_macs,
+    )
+)
+
+
+def _gemm_grad_input_infer(inputs: tuple[Value, ...], attrs: GemmAttrs) -> tuple[TensorType, ...]:
+    n, k = whole_shape(inputs[1:], attrs.split, 0, 1)
+    if inputs[0].shape[1] != n:
+        raise ValueError(f"dy {inputs[0].shape} does not fit weight {(n, k)}")
+    return (TensorType((inputs[0].shape[0], k)),)
+
+
+def _gemm_grad_input(arrays: tuple[Array, ...], attrs: GemmAttrs) -> tuple[Array, ...]:
+    return (arrays[0] @ join_split(arrays[1:], attrs.split, 0, 1),)
+
+
+register(
+    OpDef(
+        "GemmGradInput",
+        "Gradient of Gemm for its data: dx[m,k] = sum_n dy[m,n] w[n,k].",
+        _gemm_grad_input_infer,
+        _gemm_grad_input,
+        NonDifferentiable("second derivatives are never needed"),
+        GemmAttrs,
+        macs=lambda node: node.outputs[0].elements * node.inputs[0].shape[-1],
+    )
+)
+
+
+def _gemm_grad_weight_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    x, dy = inputs
+    if x.shape[0] != dy.shape[0]:
+        raise ValueError(f"x {x.shape} and dy {dy.shape} have different row counts")
+    return (TensorType((dy.shape[1], x.shape[1])),)
+
+
+register(
+    OpDef(
+        "GemmGradWeight",
+        "Gradient of Gemm for its weight: dw[n,k] = sum_m dy[m,n] x[m,k].",
+        _gemm_grad_weight_infer,
+        lambda arrays, _attrs: (arrays[1].T @ arrays[0],),
+        NonDifferentiable("second derivatives are never needed"),
+        macs=lambda node: node.outputs[0].elements * node.inputs[0].shape[0],
+    )
+)
+
+
+def _swap(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:
+    return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
+
+
+def _matmul_infer(inputs: tuple[Value, ...], attrs: MatMulAttrs) -> tuple[TensorType, ...]:
+    a, b = _swap(inputs[0].shape, attrs.transpose_a), _swap(inputs[1].shape, attrs.transpose_b)
+    if len(a) != len(b) or len(a) < 2 or a[:-2] != b[:-2] or a[-1] != b[-2]:
+        raise ValueError(f"cannot multiply {a} by {b}")
+    return (TensorType((*a[:-1], b[-1])),)
+
+
+def _matmul(arrays: tuple[Array, ...], attrs: MatMulAttrs) -> tuple[Array, ...]:
+    a = np.swapaxes(arrays[0], -1, -2) if attrs.transpose_a else arrays[0]
+    b = np.swapaxes(arrays[1], -1, -2) if attrs.transpose_b else arrays[1]
+    return (a @ b,)
+
+
+def _matmul_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    attrs, dy = node.attrs, dys[0]
+    assert isinstance(attrs, MatMulAttrs) and dy is not None
+    a, b = node.inputs
+    ta, tb = attrs.transpose_a, attrs.transpose_b
+    grads: dict[int, Value] = {}
+    if ctx.wants(0):
+        grads[0] = (
+            ctx.emit("MatMul", (b, dy), MatMulAttrs(tb, True))
+            if ta
+            else ctx.emit("MatMul", (dy, b), MatMulAttrs(False, not tb))
+        )
+    if ctx.wants(1):
+        grads[1] = (
+            ctx.emit("MatMul", (dy, a), MatMulAttrs(True, ta))
+            if tb
+            else ctx.emit("MatMul", (a, dy), MatMulAttrs(not ta, False))
+        )
+    return grads
+
+
+register(
+    OpDef(
+        "MatMul",
+        "Batched product of two activations, each optionally transposed in its last two axes.",
+        _matmul_infer,
+        _matmul,
+        _matmul_gradient,
+        MatMulAttrs,
+        macs=lambda node: node.outputs[0].elements * _swap(node.inputs[0].shape, node.attrs.transpose_a)[-1],  # type: ignore[attr-defined]
+    )
+)

@@ -1,0 +1,153 @@
+"""Optimizer steps and gradient accumulation: nodes that overwrite their first operands (alias)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
+
+_UPDATE = NonDifferentiable("updates are not part of the differentiated function")
+
+
+@dataclass(frozen=True)
+class SgdAttrs(Attrs):
+    """weight_decay: L2 penalty added to the gradient; momentum: of the velocity (unused by plain SGD);
+    scaled: whether a last operand (a scalar) multiplies the gradient, for accumulated gradients."""
+
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    scaled: bool = False
+
+
+@dataclass(frozen=True)
+class AdamAttrs(Attrs):
+    """Decay rates, epsilon and weight decay; decoupled: AdamW (decay acts on the weight, not on the gradient)."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    scaled: bool = False
+
+
+def _check_same(first: tuple[Value, ...]) -> None:
+    if any(value.shape != first[0].shape for value in first):
+        raise ValueError(f"shapes differ: {[value.shape for value in first]}")
+
+
+def _gradient_of(w: Array, g: Array, scale: Array | None, decay: float) -> Array:
+    g = g if scale is None else g * scale
+    return g + w.dtype.type(decay) * w if decay else g
+
+
+def _sgd_infer(inputs: tuple[Value, ...], _attrs: SgdAttrs) -> tuple[TensorType, ...]:
+    _check_same(inputs[:2])
+    return (inputs[0].type,)
+
+
+def _sgd(arrays: tuple[Array, ...], attrs: SgdAttrs) -> tuple[Array, ...]:
+    w, g, rate = arrays[:3]
+    return (w - rate * _gradient_of(w, g, arrays[3] if attrs.scaled else None, attrs.weight_decay),)
+
+
+register(
+    OpDef("SgdUpdate", "w -= rate (g + decay w); operands (w, g, rate, [scale]).", _sgd_infer, _sgd, _UPDATE, SgdAttrs, alias=((0, 0),))
+)
+
+
+def _momentum_infer(inputs: tuple[Value, ...], _attrs: SgdAttrs) -> tuple[TensorType, ...]:
+    _check_same(inputs[:3])
+    return (inputs[0].type, inputs[1].type)
+
+
+def _momentum(arrays: tuple[Array, ...], attrs: SgdAttrs) -> tuple[Array, ...]:
+    w, v, g, rate = arrays[:4]
+    step = _gradient_of(w, g, arrays[4] if attrs.scaled else None, attrs.weight_decay)
+    velocity = w.dtype.type(attrs.momentum) * v + step
+    return (w - rate * velocity, velocity)
+
+
+register(
+    OpDef(
+        "MomentumUpdate",
+        "v = momentum v + g + decay w; w -= rate v; operands (w, v, g, rate, [scale]).",
+        _momentum_infer,
+        _momentum,
+        _UPDATE,
+        SgdAttrs,
+        alias=((0, 0), (1, 1)),
+    )
+)
+
+
+def _adam_infer(inputs: tuple[Value, ...], _attrs: AdamAttrs) -> tuple[TensorType, ...]:
+    _check_same(inputs[:4])
+    return (inputs[0].type, inputs[1].type, inputs[2].type)
+
+
+def _adam(arrays: tuple[Array, ...], attrs: AdamAttrs) -> tuple[Array, ...]:
+    w, m, v, g, rate, power = arrays[:6]
+    one = w.dtype.type
+    decay = 0.0 if attrs.decoupled else attrs.weight_decay
+    g = _gradient_of(w, g, arrays[6] if attrs.scaled else None, decay)
+    m = one(attrs.beta1) * m + one(1 - attrs.beta1) * g
+    v = one(attrs.beta2) * v + one(1 - attrs.beta2) * g * g
+    step = (m / (1 - power[0])) / (np.sqrt(v / (1 - power[1])) + one(attrs.epsilon))
+    if attrs.decoupled and attrs.weight_decay:
+        step = step + one(attrs.weight_decay) * w
+    return (w - rate * step, m, v)
+
+
+register(
+    OpDef(
+        "AdamUpdate",
+        "Adam (Kingma and Ba, 2015, algorithm 1) or AdamW; operands (w, m, v, g, rate, [beta1^t, beta2^t], [scale]).",
+        _adam_infer,
+        _adam,
+        _UPDATE,
+        AdamAttrs,
+        alias=((0, 0), (1, 1), (2, 2)),
+    )
+)
+register(
+    OpDef(
+        "AdamTick",
+        "Next powers of Adam's decay rates: [beta1^t, beta2^t] times [beta1, beta2].",
+        lambda inputs, _attrs: (inputs[0].type,),
+        lambda arrays, attrs: (arrays[0] * np.asarray([attrs.beta1, attrs.beta2], arrays[0].dtype),),
+        _UPDATE,
+        AdamAttrs,
+        alias=((0, 0),),
+    )
+)
+
+
+def _accumulate_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    _check_same(inputs)
+    return (inputs[0].type,)
+
+
+register(
+    OpDef(
+        "Accumulate",
+        "acc += g; operands (acc, g).",
+        _accumulate_infer,
+        lambda arrays, _attrs: (arrays[0] + arrays[1],),
+        _UPDATE,
+        alias=((0, 0),),
+    )
+)
+register(
+    OpDef(
+        "Clear",
+        "acc = 0, after its content was applied; operands (acc).",
+        lambda inputs, _attrs: (inputs[0].type,),
+        lambda arrays, _attrs: (np.zeros_like(arrays[0]),),
+        _UPDATE,
+        alias=((0, 0),),
+    )
+)
