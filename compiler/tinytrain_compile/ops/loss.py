@@ -1,0 +1,234 @@
+"""Losses: what training minimises. Softmax cross entropy is LogSoftmax followed by NegativeLogLikelihood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, expect_same_shape, like, only
+from tinytrain_compile.ops.base import GradientContext, OpDef, register
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+@dataclass(frozen=True)
+class NllAttrs(Attrs):
+    """axis: where the classes lie; reduction: "mean", "sum" or "none"; ignore_index: a label that does not count."""
+
+    axis: int
+    reduction: str = "mean"
+    ignore_index: int | None = None
+
+
+@dataclass(frozen=True)
+class NllGradAttrs(Attrs):
+    """The forward attributes and the shape of the log probabilities."""
+
+    nll: NllAttrs
+    shape: tuple[int, ...]
+
+
+# ---- inference ------------------------------------------------------------------------------------------------------
+
+
+def _check_labels(op: str, shape: tuple[int, ...], attrs: NllAttrs, labels: Value, weights: tuple[Value, ...]) -> None:
+    if not 0 <= attrs.axis < len(shape) or attrs.reduction not in REDUCTIONS:
+        raise ValueError(f"{op}: {attrs} on shape {shape}")
+    if labels.dtype != "int32" or labels.shape != (*shape[: attrs.axis], *shape[attrs.axis + 1 :]):
+        raise ValueError(f"{op}: labels {labels.type} do not belong to {shape} with classes on axis {attrs.axis}")
+    expect_float(op, *weights)
+    if any(weight.shape != (shape[attrs.axis],) for weight in weights):
+        raise ValueError(f"{op}: class weights {weights[0].shape}, but {shape[attrs.axis]} classes")
+
+
+def _infer_nll(inputs: tuple[Value, ...], attrs: NllAttrs) -> tuple[TensorType, ...]:
+    expect_operands("NegativeLogLikelihood", inputs, 2, 3)
+    logp, labels = inputs[:2]
+    expect_float("NegativeLogLikelihood", logp)
+    _check_labels("NegativeLogLikelihood", logp.shape, attrs, labels, inputs[2:])
+    return (TensorType(labels.shape if attrs.reduction == "none" else ()),)
+
+
+def _infer_nll_grad(inputs: tuple[Value, ...], attrs: NllGradAttrs) -> tuple[TensorType, ...]:
+    expect_operands("NegativeLogLikelihoodGrad", inputs, 2, 3)
+    dloss, labels = inputs[:2]
+    expect_float("NegativeLogLikelihoodGrad", dloss)
+    _check_labels("NegativeLogLikelihoodGrad", attrs.shape, attrs.nll, labels, inputs[2:])
+    if dloss.shape != (labels.shape if attrs.nll.reduction == "none" else ()):
+        raise ValueError(f"NegativeLogLikelihoodGrad: gradient of the loss has shape {dloss.shape}")
+    return (TensorType(attrs.shape),)
+
+
+def _infer_pair(op: str, inputs: tuple[Value, ...]) -> tuple[TensorType, ...]:
+    expect_operands(op, inputs, 2)
+    expect_float(op, *inputs)
+    expect_same_shape(op, *inputs)
+    return (TensorType(()),)
+
+
+def _infer_pair_grad(op: str, inputs: tuple[Value, ...]) -> tuple[TensorType, ...]:
+    expect_operands(op, inputs, 3)
+    _infer_pair(op, inputs[1:])
+    expect_float(op, inputs[0])
+    if inputs[0].shape != ():
+        raise ValueError(f"{op}: the gradient of the loss is a scalar, got shape {inputs[0].shape}")
+    return like(inputs[1])
+
+
+def _infer_mse(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    return _infer_pair("MeanSquaredError", inputs)
+
+
+def _infer_mse_grad(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    return _infer_pair_grad("MeanSquaredErrorGrad", inputs)
+
+
+def _infer_bce(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    return _infer_pair("SigmoidCrossEntropy", inputs)
+
+
+def _infer_bce_grad(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    return _infer_pair_grad("SigmoidCrossEntropyGrad", inputs)
+
+
+# ---- references -----------------------------------------------------------------------------------------------------
+
+
+def _label_weights(labels: Any, weights: tuple[Any, ...], attrs: NllAttrs, classes: int, dtype: Any) -> Any:
+    """Weight of each label: 0 if it is ignored or no class at all (a kernel must never read outside the table)."""
+    counts = (labels >= 0) & (labels < classes)
+    if attrs.ignore_index is not None:
+        counts &= labels != attrs.ignore_index
+    table = weights[0] if weights else np.ones(classes, dtype)
+    return np.where(counts, table[np.clip(labels, 0, classes - 1)], dtype.type(0))
+
+
+def _mean_divisor(weight: Any, attrs: NllAttrs) -> Any:
+    """What "mean" divides by: the weights' sum; 1 if nothing counts, so that loss and gradient are 0 and not NaN."""
+    total = weight.sum() if attrs.reduction == "mean" else weight.dtype.type(1)
+    return total if total != 0 else weight.dtype.type(1)
+
+
+def _nll(arrays: tuple[Any, ...], attrs: NllAttrs) -> tuple[Array, ...]:
+    logp, labels = arrays[:2]
+    classes = logp.shape[attrs.axis]
+    weight = _label_weights(labels, arrays[2:], attrs, classes, logp.dtype)
+    places = np.expand_dims(np.clip(labels, 0, classes - 1), attrs.axis)
+    chosen = np.take_along_axis(logp, places, attrs.axis).squeeze(attrs.axis)
+    losses = -weight * chosen
+    if attrs.reduction == "none":
+        return (losses,)
+    return (np.asarray(losses.sum() / _mean_divisor(weight, attrs)),)
+
+
+def _nll_grad(arrays: tuple[Any, ...], attrs: NllGradAttrs) -> tuple[Array, ...]:
+    dloss, labels = arrays[:2]
+    axis, classes = attrs.nll.axis, attrs.shape[attrs.nll.axis]
+    weight = _label_weights(labels, arrays[2:], attrs.nll, classes, dloss.dtype)
+    share = -weight * (dloss / _mean_divisor(weight, attrs.nll))
+    dlogp = np.zeros(attrs.shape, dloss.dtype)
+    places = np.expand_dims(np.clip(labels, 0, classes - 1), axis)
+    np.put_along_axis(dlogp, places, np.expand_dims(share, axis), axis)
+    return (dlogp,)
+
+
+def _mse(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    error = arrays[0] - arrays[1]
+    return (np.asarray((error * error).mean()),)
+
+
+def _mse_grad(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    dloss, y, target = arrays
+    return ((y - target) * (dloss * y.dtype.type(2.0 / y.size)),)
+
+
+def _bce(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    logits, target = arrays
+    losses = np.maximum(logits, 0) - logits * target + np.log1p(np.exp(-np.abs(logits)))
+    return (np.asarray(losses.mean()),)
+
+
+def _bce_grad(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    dloss, logits, target = arrays
+    sigmoid = np.exp(-np.logaddexp(logits.dtype.type(0), -logits))
+    return ((sigmoid - target) * (dloss * logits.dtype.type(1.0 / logits.size)),)
+
+
+# ---- gradients ------------------------------------------------------------------------------------------------------
+
+
+def _not_for_labels(ctx: GradientContext, node: Node) -> None:
+    if any(ctx.wants(index) for index in range(1, len(node.inputs))):
+        raise ValueError(f"{node.op} has no gradient with respect to labels or class weights")
+
+
+def _nll_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    assert isinstance(node.attrs, NllAttrs)
+    _not_for_labels(ctx, node)
+    attrs = NllGradAttrs(node.attrs, node.inputs[0].shape)
+    return {0: ctx.emit("NegativeLogLikelihoodGrad", (only(gradients), *node.inputs[1:]), attrs)}
+
+
+def _mse_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    _not_for_labels(ctx, node)
+    return {0: ctx.emit("MeanSquaredErrorGrad", (only(gradients), *node.inputs), NO_ATTRS)}
+
+
+def _bce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    _not_for_labels(ctx, node)
+    return {0: ctx.emit("SigmoidCrossEntropyGrad", (only(gradients), *node.inputs), NO_ATTRS)}
+
+
+register(
+    OpDef(
+        "NegativeLogLikelihood",
+        "Minus the log probability of the label, weighted per class and reduced (ONNX NegativeLogLikelihoodLoss).",
+        _infer_nll,
+        _nll,
+        _nll_rule,
+        NllAttrs,
+    )
+)
+register(
+    OpDef(
+        "NegativeLogLikelihoodGrad",
+        "Gradient of NegativeLogLikelihood with respect to the log probabilities: one element per label.",
+        _infer_nll_grad,
+        _nll_grad,
+        BACKWARD,
+        NllGradAttrs,
+    )
+)
+register(OpDef("MeanSquaredError", "mean((y - t) ** 2) as a scalar.", _infer_mse, _mse, _mse_rule))
+register(
+    OpDef(
+        "MeanSquaredErrorGrad",
+        "Gradient of MeanSquaredError with respect to y: element-wise, so it may overwrite y.",
+        _infer_mse_grad,
+        _mse_grad,
+        BACKWARD,
+        inplace=((0, 1),),
+    )
+)
+register(
+    OpDef(
+        "SigmoidCrossEntropy",
+        "mean(max(z, 0) - z * t + log1p(exp(-|z|))): binary cross entropy of logits z with targets t.",
+        _infer_bce,
+        _bce,
+        _bce_rule,
+    )
+)
+register(
+    OpDef(
+        "SigmoidCrossEntropyGrad",
+        "Gradient of SigmoidCrossEntropy with respect to z: (sigmoid(z) - t) / n, element-wise, may overwrite z.",
+        _infer_bce_grad,
+        _bce_grad,
+        BACKWARD,
+        inplace=((0, 1),),
+    )
+)

@@ -1,0 +1,207 @@
+"""Softmax and normalisation: ops that reduce over a group of elements and then rewrite the group.
+
+In-place contract of every kernel of this file: the reductions over one group (the elements along `axis` or `axes`)
+are finished before an element of the group is written, and after that element i is read before element i is written.
+Groups do not overlap, so output 0 may share the memory of any tensor of its size that the kernel reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, expect_same_shape, like, only
+from tinytrain_compile.ops.base import GradientContext, OpDef, register
+
+
+@dataclass(frozen=True)
+class AxisAttrs(Attrs):
+    """The axis that is normalised (not negative)."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class NormalizeAttrs(Attrs):
+    """The axes of one group (increasing), and what is added to the variance."""
+
+    axes: tuple[int, ...]
+    epsilon: float
+
+
+# ---- inference ------------------------------------------------------------------------------------------------------
+
+
+def _infer_axis(op: str, inputs: tuple[Value, ...], attrs: AxisAttrs, count: int) -> tuple[TensorType, ...]:
+    expect_operands(op, inputs, count)
+    expect_float(op, *inputs)
+    expect_same_shape(op, *inputs)
+    if not 0 <= attrs.axis < len(inputs[0].shape):
+        raise ValueError(f"{op}: axis {attrs.axis} of shape {inputs[0].shape}")
+    return like(inputs[0])
+
+
+def _infer_softmax(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
+    return _infer_axis("Softmax", inputs, attrs, 1)
+
+
+def _infer_softmax_grad(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
+    return _infer_axis("SoftmaxGrad", inputs, attrs, 2)
+
+
+def _infer_log_softmax(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
+    return _infer_axis("LogSoftmax", inputs, attrs, 1)
+
+
+def _infer_log_softmax_grad(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
+    return _infer_axis("LogSoftmaxGrad", inputs, attrs, 2)
+
+
+def _kept_shape(op: str, x: Value, attrs: NormalizeAttrs) -> tuple[int, ...]:
+    rank = len(x.shape)
+    if not attrs.axes or list(attrs.axes) != sorted(set(attrs.axes)) or not 0 <= attrs.axes[0] <= attrs.axes[-1] < rank:
+        raise ValueError(f"{op}: axes {attrs.axes} of shape {x.shape}")
+    if attrs.epsilon < 0.0:
+        raise ValueError(f"{op}: epsilon {attrs.epsilon} is negative")
+    return tuple(1 if axis in attrs.axes else dim for axis, dim in enumerate(x.shape))
+
+
+def _infer_normalize(inputs: tuple[Value, ...], attrs: NormalizeAttrs) -> tuple[TensorType, ...]:
+    expect_operands("Normalize", inputs, 1)
+    expect_float("Normalize", *inputs)
+    (normalised,) = like(inputs[0])
+    return normalised, TensorType(_kept_shape("Normalize", inputs[0], attrs), "float32", normalised.layout)
+
+
+def _infer_normalize_grad(inputs: tuple[Value, ...], attrs: NormalizeAttrs) -> tuple[TensorType, ...]:
+    expect_operands("NormalizeGrad", inputs, 3)
+    expect_float("NormalizeGrad", *inputs)
+    expect_same_shape("NormalizeGrad", *inputs[:2])
+    if inputs[2].shape != _kept_shape("NormalizeGrad", inputs[0], attrs):
+        raise ValueError(
+            f"NormalizeGrad: rstd {inputs[2].shape} does not belong to {inputs[0].shape} over {attrs.axes}"
+        )
+    return like(inputs[0])
+
+
+# ---- references -----------------------------------------------------------------------------------------------------
+
+
+def _softmax(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+    x = arrays[0]
+    power = np.exp(x - x.max(axis=attrs.axis, keepdims=True))
+    return (power / power.sum(axis=attrs.axis, keepdims=True),)
+
+
+def _softmax_grad(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+    dy, y = arrays
+    return (y * (dy - (dy * y).sum(axis=attrs.axis, keepdims=True)),)
+
+
+def _log_softmax(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+    x = arrays[0]
+    shifted = x - x.max(axis=attrs.axis, keepdims=True)
+    return (shifted - np.log(np.exp(shifted).sum(axis=attrs.axis, keepdims=True)),)
+
+
+def _log_softmax_grad(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+    dy, y = arrays
+    return (dy - np.exp(y) * dy.sum(axis=attrs.axis, keepdims=True),)
+
+
+def _normalize(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
+    x = arrays[0]
+    centred = x - x.mean(axis=attrs.axes, keepdims=True)
+    variance = (centred * centred).mean(axis=attrs.axes, keepdims=True)
+    rstd = x.dtype.type(1) / np.sqrt(variance + x.dtype.type(attrs.epsilon))
+    return centred * rstd, rstd
+
+
+def _normalize_grad(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
+    """Ioffe and Szegedy (2015), section 3, in terms of the normalised value; exact with epsilon."""
+    dxhat, xhat, rstd = arrays
+    mean = dxhat.mean(axis=attrs.axes, keepdims=True)
+    slope = (dxhat * xhat).mean(axis=attrs.axes, keepdims=True)
+    return (rstd * (dxhat - mean - xhat * slope),)
+
+
+# ---- gradients ------------------------------------------------------------------------------------------------------
+
+
+def _softmax_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    return {0: ctx.emit("SoftmaxGrad", (only(gradients), node.outputs[0]), node.attrs)}
+
+
+def _log_softmax_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    return {0: ctx.emit("LogSoftmaxGrad", (only(gradients), node.outputs[0]), node.attrs)}
+
+
+def _normalize_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    # rstd only feeds the backward pass: nothing in a forward graph reads it, so it never has a gradient.
+    xhat, rstd = node.outputs
+    return {0: ctx.emit("NormalizeGrad", (only(gradients), xhat, rstd), node.attrs)}
+
+
+register(
+    OpDef(
+        "Softmax", "exp(x) / sum(exp(x)) along an axis.", _infer_softmax, _softmax, _softmax_rule, AxisAttrs, ((0, 0),)
+    )
+)
+register(
+    OpDef(
+        "SoftmaxGrad",
+        "Gradient of Softmax from its output: y * (dy - sum(dy * y)).",
+        _infer_softmax_grad,
+        _softmax_grad,
+        BACKWARD,
+        AxisAttrs,
+        inplace=((0, 0), (0, 1)),
+    )
+)
+register(
+    OpDef(
+        "LogSoftmax",
+        "x - log(sum(exp(x))) along an axis.",
+        _infer_log_softmax,
+        _log_softmax,
+        _log_softmax_rule,
+        AxisAttrs,
+        inplace=((0, 0),),
+    )
+)
+register(
+    OpDef(
+        "LogSoftmaxGrad",
+        "Gradient of LogSoftmax from its output: dy - exp(y) * sum(dy).",
+        _infer_log_softmax_grad,
+        _log_softmax_grad,
+        BACKWARD,
+        AxisAttrs,
+        inplace=((0, 0), (0, 1)),
+    )
+)
+register(
+    OpDef(
+        "Normalize",
+        "(x - mean) * rstd and rstd = 1 / sqrt(variance + epsilon), both over a group of axes.",
+        _infer_normalize,
+        _normalize,
+        _normalize_rule,
+        NormalizeAttrs,
+        inplace=((0, 0),),
+    )
+)
+register(
+    OpDef(
+        "NormalizeGrad",
+        "Gradient of Normalize from its outputs: rstd * (dxhat - mean(dxhat) - xhat * mean(dxhat * xhat)).",
+        _infer_normalize_grad,
+        _normalize_grad,
+        BACKWARD,
+        NormalizeAttrs,
+        inplace=((0, 0), (0, 1)),
+    )
+)

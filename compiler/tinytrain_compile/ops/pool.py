@@ -1,0 +1,257 @@
+"""Pooling over windows of NHWC images.
+
+The gradient of a maximum needs only which tap won: MaxPoolIndex is emitted with the backward graph but depends on the
+forward input alone, so the planner runs it early and the input dies; one byte per window lives until the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, only
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, register
+
+
+@dataclass(frozen=True)
+class PoolAttrs(Attrs):
+    """A sliding window. pads = (top, left, bottom, right); output_hw is explicit (ceil_mode is resolved before)."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    dilations: tuple[int, int] = (1, 1)
+    output_hw: tuple[int, int] = (1, 1)
+    count_include_pad: bool = False
+
+
+@dataclass(frozen=True)
+class PoolGradAttrs(Attrs):
+    """The forward window and the height and width of the forward input."""
+
+    pool: PoolAttrs
+    input_hw: tuple[int, int]
+
+
+def taps_in_range(attrs: PoolAttrs, axis: int, size: int) -> Array:
+    """How many taps of each window count on an axis (0 height, 1 width) of `size` elements.
+
+    Only real elements count, or with count_include_pad everything inside the padded extent (ONNX AveragePool).
+    """
+    low, high = attrs.pads[axis], attrs.pads[axis + 2]
+    first, last = (-low, size + high) if attrs.count_include_pad else (0, size)
+    starts = np.arange(attrs.output_hw[axis]) * attrs.strides[axis] - low
+    taps = starts[:, None] + np.arange(attrs.kernel[axis])[None, :] * attrs.dilations[axis]
+    return ((taps >= first) & (taps < last)).sum(axis=1)
+
+
+# ---- inference ------------------------------------------------------------------------------------------------------
+
+
+def _check_window(op: str, attrs: PoolAttrs, hw: tuple[int, int]) -> None:
+    if min(*attrs.kernel, *attrs.strides, *attrs.dilations, *attrs.output_hw) < 1 or min(attrs.pads) < 0:
+        raise ValueError(f"{op}: window {attrs} makes no sense")
+    for axis in (0, 1):
+        starts = np.arange(attrs.output_hw[axis]) * attrs.strides[axis] - attrs.pads[axis]
+        taps = starts[:, None] + np.arange(attrs.kernel[axis])[None, :] * attrs.dilations[axis]
+        if not ((taps >= 0) & (taps < hw[axis])).any(axis=1).all():
+            raise ValueError(f"{op}: a window lies wholly in the padding (input {hw}, {attrs})")
+
+
+def _image(op: str, inputs: tuple[Value, ...], count: int = 1) -> tuple[int, int, int, int]:
+    expect_operands(op, inputs, count)
+    if len(inputs[0].shape) != 4:
+        raise ValueError(f"{op} needs an NHWC image, got shape {inputs[0].shape}")
+    n, h, w, c = inputs[0].shape
+    return n, h, w, c
+
+
+def _infer_pool(op: str, inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[int, int, int, int]:
+    n, h, w, c = _image(op, inputs)
+    expect_float(op, inputs[0])
+    _check_window(op, attrs, (h, w))
+    return n, *attrs.output_hw, c
+
+
+def _infer_max_pool(inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[TensorType, ...]:
+    return (TensorType(_infer_pool("MaxPool", inputs, attrs), "float32", "NHWC"),)
+
+
+def _infer_average_pool(inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[TensorType, ...]:
+    return (TensorType(_infer_pool("AveragePool", inputs, attrs), "float32", "NHWC"),)
+
+
+def _fits_a_byte(attrs: PoolAttrs) -> bool:
+    return attrs.kernel[0] * attrs.kernel[1] <= 256
+
+
+def _infer_max_pool_index(inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[TensorType, ...]:
+    shape = _infer_pool("MaxPoolIndex", inputs, attrs)
+    return (TensorType(shape, "uint8" if _fits_a_byte(attrs) else "int32", "NHWC"),)
+
+
+def _infer_pool_grad(op: str, inputs: tuple[Value, ...], attrs: PoolGradAttrs, count: int) -> tuple[TensorType, ...]:
+    n, h, w, c = _image(op, inputs, count)
+    expect_float(op, inputs[0])
+    _check_window(op, attrs.pool, attrs.input_hw)
+    if (h, w) != attrs.pool.output_hw:
+        raise ValueError(f"{op}: gradient is {h}x{w}, the window gives {attrs.pool.output_hw}")
+    return (TensorType((n, *attrs.input_hw, c), "float32", "NHWC"),)
+
+
+def _infer_max_pool_grad(inputs: tuple[Value, ...], attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
+    kind = _infer_pool_grad("MaxPoolGrad", inputs, attrs, 2)
+    if inputs[1].shape != inputs[0].shape or inputs[1].dtype != ("uint8" if _fits_a_byte(attrs.pool) else "int32"):
+        raise ValueError(f"MaxPoolGrad: index {inputs[1].type} does not belong to gradient {inputs[0].type}")
+    return kind
+
+
+def _infer_average_pool_grad(inputs: tuple[Value, ...], attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
+    return _infer_pool_grad("AveragePoolGrad", inputs, attrs, 1)
+
+
+# ---- references -----------------------------------------------------------------------------------------------------
+
+
+def _padded_hw(attrs: PoolAttrs, hw: tuple[int, int]) -> tuple[int, int]:
+    """Height and width of an image padded so far that every tap of every window lies inside."""
+    ends = [
+        (attrs.output_hw[a] - 1) * attrs.strides[a] + (attrs.kernel[a] - 1) * attrs.dilations[a] + 1 for a in (0, 1)
+    ]
+    return max(ends[0], hw[0] + attrs.pads[0]), max(ends[1], hw[1] + attrs.pads[1])
+
+
+def _tap_slices(attrs: PoolAttrs) -> Iterator[tuple[slice, slice]]:
+    """For each tap, in row-major order: where it lies in the padded image for all windows."""
+    (kh, kw), (sh, sw), (dh, dw), (oh, ow) = attrs.kernel, attrs.strides, attrs.dilations, attrs.output_hw
+    for row in range(0, kh * dh, dh):
+        for column in range(0, kw * dw, dw):
+            yield slice(row, row + (oh - 1) * sh + 1, sh), slice(column, column + (ow - 1) * sw + 1, sw)
+
+
+def _pad(x: Any, attrs: PoolAttrs, value: float) -> Any:
+    n, h, w, c = x.shape
+    top, left = attrs.pads[:2]
+    padded = np.full((n, *_padded_hw(attrs, (h, w)), c), value, x.dtype)
+    padded[:, top : top + h, left : left + w] = x
+    return padded
+
+
+def _crop(padded: Any, attrs: PoolGradAttrs) -> Any:
+    (top, left), (h, w) = attrs.pool.pads[:2], attrs.input_hw
+    return np.ascontiguousarray(padded[:, top : top + h, left : left + w])
+
+
+def _taps(x: Any, attrs: PoolAttrs, value: float) -> Any:
+    padded = _pad(x, attrs, value)
+    return np.stack([padded[:, rows, columns] for rows, columns in _tap_slices(attrs)])
+
+
+def _divisor(attrs: PoolAttrs, hw: tuple[int, int], dtype: Any) -> Any:
+    counts = np.multiply.outer(taps_in_range(attrs, 0, hw[0]), taps_in_range(attrs, 1, hw[1]))
+    return counts.astype(dtype)[None, :, :, None]
+
+
+def _max_pool(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
+    return (_taps(arrays[0], attrs, -np.inf).max(axis=0),)
+
+
+def _max_pool_index(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
+    index = _taps(arrays[0], attrs, -np.inf).argmax(axis=0)
+    return (index.astype(np.uint8 if _fits_a_byte(attrs) else np.int32),)
+
+
+def _max_pool_grad(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array, ...]:
+    dy, index = arrays
+    padded = np.zeros((dy.shape[0], *_padded_hw(attrs.pool, attrs.input_hw), dy.shape[3]), dy.dtype)
+    for tap, (rows, columns) in enumerate(_tap_slices(attrs.pool)):
+        padded[:, rows, columns] += np.where(index == tap, dy, dy.dtype.type(0))
+    return (_crop(padded, attrs),)
+
+
+def _average_pool(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
+    x = arrays[0]
+    return (_taps(x, attrs, 0.0).sum(axis=0) / _divisor(attrs, x.shape[1:3], x.dtype),)
+
+
+def _average_pool_grad(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array, ...]:
+    dy = arrays[0]
+    share = dy / _divisor(attrs.pool, attrs.input_hw, dy.dtype)
+    padded = np.zeros((dy.shape[0], *_padded_hw(attrs.pool, attrs.input_hw), dy.shape[3]), dy.dtype)
+    for rows, columns in _tap_slices(attrs.pool):
+        padded[:, rows, columns] += share
+    return (_crop(padded, attrs),)
+
+
+# ---- gradients ------------------------------------------------------------------------------------------------------
+
+
+def _grad_attrs(node: Node) -> PoolGradAttrs:
+    assert isinstance(node.attrs, PoolAttrs)
+    _, h, w, _ = node.inputs[0].shape
+    return PoolGradAttrs(node.attrs, (h, w))
+
+
+def _max_pool_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    index = ctx.emit("MaxPoolIndex", (node.inputs[0],), node.attrs)
+    return {0: ctx.emit("MaxPoolGrad", (only(gradients), index), _grad_attrs(node))}
+
+
+def _average_pool_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    return {0: ctx.emit("AveragePoolGrad", (only(gradients),), _grad_attrs(node))}
+
+
+register(
+    OpDef(
+        "MaxPool",
+        "Largest element of each window (padding never wins).",
+        _infer_max_pool,
+        _max_pool,
+        _max_pool_rule,
+        PoolAttrs,
+    )
+)
+register(
+    OpDef(
+        "MaxPoolIndex",
+        "Row-major position in its window of the first largest element: what the gradient of MaxPool keeps.",
+        _infer_max_pool_index,
+        _max_pool_index,
+        NonDifferentiable("an index: piecewise constant in its input"),
+        PoolAttrs,
+    )
+)
+register(
+    OpDef(
+        "MaxPoolGrad",
+        "Gradient of MaxPool: each window's gradient goes to the element that won.",
+        _infer_max_pool_grad,
+        _max_pool_grad,
+        BACKWARD,
+        PoolGradAttrs,
+    )
+)
+register(
+    OpDef(
+        "AveragePool",
+        "Mean of each window over its real (or, with count_include_pad, its padded) elements.",
+        _infer_average_pool,
+        _average_pool,
+        _average_pool_rule,
+        PoolAttrs,
+    )
+)
+register(
+    OpDef(
+        "AveragePoolGrad",
+        "Gradient of AveragePool: each window's gradient, divided as the mean was, to all its elements.",
+        _infer_average_pool_grad,
+        _average_pool_grad,
+        BACKWARD,
+        PoolGradAttrs,
+    )
+)

@@ -1,0 +1,311 @@
+"""Moving data: reshape, transpose, join, cut, pad, broadcast and sum along axes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops._common import expect_float, expect_operands, kept_layout, only
+from tinytrain_compile.ops.base import GradientContext, OpDef, register
+
+
+@dataclass(frozen=True)
+class ReshapeAttrs(Attrs):
+    """The new shape, every dimension given."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TransposeAttrs(Attrs):
+    """Axis i of the output is axis perm[i] of the input."""
+
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ConcatAttrs(Attrs):
+    """The axis along which the inputs follow each other (not negative)."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class SliceAttrs(Attrs):
+    """Per axis: y[i] = x[starts + i * steps] for i < sizes. Steps may be negative, never zero."""
+
+    starts: tuple[int, ...]
+    steps: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EmbedAttrs(Attrs):
+    """A tensor of `shape` filled with `value`, in which y[starts + i * steps] = x[i]."""
+
+    starts: tuple[int, ...]
+    steps: tuple[int, ...]
+    shape: tuple[int, ...]
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class ExpandAttrs(Attrs):
+    """The shape to broadcast to, and a factor."""
+
+    shape: tuple[int, ...]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class ReduceAttrs(Attrs):
+    """The axes to sum over (increasing; kept as 1), and a factor: 1/n makes it a mean."""
+
+    axes: tuple[int, ...]
+    scale: float = 1.0
+
+
+# ---- inference ------------------------------------------------------------------------------------------------------
+
+
+def _infer_reshape(inputs: tuple[Value, ...], attrs: ReshapeAttrs) -> tuple[TensorType, ...]:
+    expect_operands("Reshape", inputs, 1)
+    x = inputs[0]
+    if any(dim < 1 for dim in attrs.shape) or math.prod(attrs.shape) != x.elements:
+        raise ValueError(f"Reshape: {x.shape} has {x.elements} elements, {attrs.shape} has not")
+    return (TensorType(attrs.shape, x.dtype),)
+
+
+def _infer_transpose(inputs: tuple[Value, ...], attrs: TransposeAttrs) -> tuple[TensorType, ...]:
+    expect_operands("Transpose", inputs, 1)
+    x = inputs[0]
+    if sorted(attrs.perm) != list(range(len(x.shape))):
+        raise ValueError(f"Transpose: {attrs.perm} is not a permutation of the axes of {x.shape}")
+    return (TensorType(tuple(x.shape[axis] for axis in attrs.perm), x.dtype),)
+
+
+def _infer_concat(inputs: tuple[Value, ...], attrs: ConcatAttrs) -> tuple[TensorType, ...]:
+    if not inputs:
+        raise ValueError("Concat takes at least one input")
+    first, axis = inputs[0], attrs.axis
+    if not 0 <= axis < len(first.shape):
+        raise ValueError(f"Concat: axis {axis} of shape {first.shape}")
+    for x in inputs:
+        same = len(x.shape) == len(first.shape) and all(
+            a == b for i, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)) if i != axis
+        )
+        if not same or x.dtype != first.dtype:
+            raise ValueError(f"Concat: {x.type} does not join {first.type} on axis {axis}")
+    total = sum(x.shape[axis] for x in inputs)
+    shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
+    return (TensorType(shape, first.dtype, kept_layout(first, len(shape))),)
+
+
+def _check_places(
+    op: str, starts: tuple[int, ...], steps: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    """Every place starts + i * steps must lie inside `shape`."""
+    if not len(starts) == len(steps) == len(sizes) == len(shape):
+        raise ValueError(f"{op}: {starts}, {steps} and {sizes} do not have one entry per axis of {shape}")
+    for start, step, size, dim in zip(starts, steps, sizes, shape, strict=True):
+        last = start + (size - 1) * step
+        if step == 0 or size < 1 or not (0 <= start < dim and 0 <= last < dim):
+            raise ValueError(f"{op}: {size} elements from {start} in steps of {step} do not lie in an axis of {dim}")
+
+
+def _infer_slice(inputs: tuple[Value, ...], attrs: SliceAttrs) -> tuple[TensorType, ...]:
+    expect_operands("Slice", inputs, 1)
+    x = inputs[0]
+    _check_places("Slice", attrs.starts, attrs.steps, attrs.sizes, x.shape)
+    return (TensorType(attrs.sizes, x.dtype, kept_layout(x, len(attrs.sizes))),)
+
+
+def _infer_embed(inputs: tuple[Value, ...], attrs: EmbedAttrs) -> tuple[TensorType, ...]:
+    expect_operands("Embed", inputs, 1)
+    x = inputs[0]
+    _check_places("Embed", attrs.starts, attrs.steps, x.shape, attrs.shape)
+    return (TensorType(attrs.shape, x.dtype, kept_layout(x, len(attrs.shape))),)
+
+
+def _stretched(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
+    """Axes of `target` that broadcasting `source` to it adds or stretches; ValueError if it does not broadcast."""
+    added = len(target) - len(source)
+    if added < 0:
+        raise ValueError(f"Expand: {source} has more axes than {target}")
+    axes = list(range(added))
+    for axis, (have, want) in enumerate(zip(source, target[added:], strict=True), start=added):
+        if have not in (1, want) or want < 1:
+            raise ValueError(f"Expand: {source} does not broadcast to {target}")
+        if have != want:
+            axes.append(axis)
+    return tuple(axes)
+
+
+def _infer_expand(inputs: tuple[Value, ...], attrs: ExpandAttrs) -> tuple[TensorType, ...]:
+    expect_operands("Expand", inputs, 1)
+    x = inputs[0]
+    _stretched(x.shape, attrs.shape)
+    if attrs.scale != 1.0:
+        expect_float("Expand", x)
+    return (TensorType(attrs.shape, x.dtype, kept_layout(x, len(attrs.shape))),)
+
+
+def _infer_reduce(inputs: tuple[Value, ...], attrs: ReduceAttrs) -> tuple[TensorType, ...]:
+    expect_operands("Reduce", inputs, 1)
+    x = inputs[0]
+    expect_float("Reduce", x)
+    if list(attrs.axes) != sorted(set(attrs.axes)) or any(not 0 <= axis < len(x.shape) for axis in attrs.axes):
+        raise ValueError(f"Reduce: axes {attrs.axes} of shape {x.shape}")
+    shape = tuple(1 if axis in attrs.axes else dim for axis, dim in enumerate(x.shape))
+    return (TensorType(shape, x.dtype, kept_layout(x, len(shape))),)
+
+
+# ---- references -----------------------------------------------------------------------------------------------------
+
+
+def _reshape(arrays: tuple[Any, ...], attrs: ReshapeAttrs) -> tuple[Array, ...]:
+    return (arrays[0].reshape(attrs.shape),)
+
+
+def _transpose(arrays: tuple[Any, ...], attrs: TransposeAttrs) -> tuple[Array, ...]:
+    return (np.ascontiguousarray(arrays[0].transpose(attrs.perm)).reshape([arrays[0].shape[i] for i in attrs.perm]),)
+
+
+def _concat(arrays: tuple[Any, ...], attrs: ConcatAttrs) -> tuple[Array, ...]:
+    return (np.concatenate(arrays, axis=attrs.axis),)
+
+
+def _places(starts: tuple[int, ...], steps: tuple[int, ...], sizes: tuple[int, ...]) -> Any:
+    """An index that selects (or writes) these places of an array."""
+    axes = [start + step * np.arange(size) for start, step, size in zip(starts, steps, sizes, strict=True)]
+    return np.ix_(*axes)
+
+
+def _slice(arrays: tuple[Any, ...], attrs: SliceAttrs) -> tuple[Array, ...]:
+    return (np.array(arrays[0][_places(attrs.starts, attrs.steps, attrs.sizes)]),)
+
+
+def _embed(arrays: tuple[Any, ...], attrs: EmbedAttrs) -> tuple[Array, ...]:
+    x = arrays[0]
+    y = np.full(attrs.shape, attrs.value, x.dtype)
+    y[_places(attrs.starts, attrs.steps, x.shape)] = x
+    return (y,)
+
+
+def _expand(arrays: tuple[Any, ...], attrs: ExpandAttrs) -> tuple[Array, ...]:
+    x = np.array(np.broadcast_to(arrays[0], attrs.shape))
+    return (x if attrs.scale == 1.0 else x * x.dtype.type(attrs.scale),)
+
+
+def _reduce(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, ...]:
+    x = arrays[0]
+    return (np.asarray(np.sum(x, axis=attrs.axes, keepdims=True) * x.dtype.type(attrs.scale)),)
+
+
+# ---- gradients ------------------------------------------------------------------------------------------------------
+
+
+def _reshape_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    return {0: ctx.emit("Reshape", (only(gradients),), ReshapeAttrs(node.inputs[0].shape))}
+
+
+def _transpose_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    assert isinstance(node.attrs, TransposeAttrs)
+    inverse = tuple(node.attrs.perm.index(axis) for axis in range(len(node.attrs.perm)))
+    return {0: ctx.emit("Transpose", (only(gradients),), TransposeAttrs(inverse))}
+
+
+def _concat_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    assert isinstance(node.attrs, ConcatAttrs)
+    dy, axis, offset = only(gradients), node.attrs.axis, 0
+    result: dict[int, Value] = {}
+    for index, x in enumerate(node.inputs):
+        starts = tuple(offset if i == axis else 0 for i in range(len(x.shape)))
+        if ctx.wants(index):
+            result[index] = ctx.emit("Slice", (dy,), SliceAttrs(starts, (1,) * len(x.shape), x.shape))
+        offset += x.shape[axis]
+    return result
+
+
+def _slice_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    assert isinstance(node.attrs, SliceAttrs)
+    attrs = EmbedAttrs(node.attrs.starts, node.attrs.steps, node.inputs[0].shape)
+    return {0: ctx.emit("Embed", (only(gradients),), attrs)}
+
+
+def _embed_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    assert isinstance(node.attrs, EmbedAttrs)
+    attrs = SliceAttrs(node.attrs.starts, node.attrs.steps, node.inputs[0].shape)
+    return {0: ctx.emit("Slice", (only(gradients),), attrs)}
+
+
+def _expand_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    assert isinstance(node.attrs, ExpandAttrs)
+    x = node.inputs[0]
+    axes = _stretched(x.shape, node.attrs.shape)
+    dx = ctx.emit("Reduce", (only(gradients),), ReduceAttrs(axes, node.attrs.scale))
+    return {0: dx if dx.shape == x.shape else ctx.emit("Reshape", (dx,), ReshapeAttrs(x.shape))}
+
+
+def _reduce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+    assert isinstance(node.attrs, ReduceAttrs)
+    attrs = ExpandAttrs(node.inputs[0].shape, node.attrs.scale)
+    return {0: ctx.emit("Expand", (only(gradients),), attrs)}
+
+
+# Expand and Reduce may run in place only when sizes agree: then nothing is stretched or summed, and both are
+# element-wise multiplications that read element i before they write it.
+_SAME_ELEMENT = ((0, 0),)
+
+register(
+    OpDef(
+        "Reshape",
+        "The same elements in another shape.",
+        _infer_reshape,
+        _reshape,
+        _reshape_rule,
+        ReshapeAttrs,
+        view=True,
+    )
+)
+register(OpDef("Transpose", "Axes in another order.", _infer_transpose, _transpose, _transpose_rule, TransposeAttrs))
+register(
+    OpDef("Concat", "Inputs one after the other along an axis.", _infer_concat, _concat, _concat_rule, ConcatAttrs)
+)
+register(OpDef("Slice", "Regularly spaced elements of a tensor.", _infer_slice, _slice, _slice_rule, SliceAttrs))
+register(
+    OpDef(
+        "Embed",
+        "A constant tensor with the input at regularly spaced places: constant padding, and the gradient of Slice.",
+        _infer_embed,
+        _embed,
+        _embed_rule,
+        EmbedAttrs,
+    )
+)
+register(
+    OpDef(
+        "Expand",
+        "Broadcast to a shape, times a constant.",
+        _infer_expand,
+        _expand,
+        _expand_rule,
+        ExpandAttrs,
+        inplace=_SAME_ELEMENT,
+    )
+)
+register(
+    OpDef(
+        "Reduce",
+        "Sum over axes that stay as 1, times a constant.",
+        _infer_reduce,
+        _reduce,
+        _reduce_rule,
+        ReduceAttrs,
+        inplace=_SAME_ELEMENT,
+    )
+)
