@@ -1,0 +1,150 @@
+"""Numpy twins of the scalar helpers in runtime_c/tt_runtime.h.
+
+On float32 arrays every function repeats the C code operation by operation, so results are equal to the bit (any NaN
+equals any NaN); constants and branches must be changed in both files together. On float64 arrays (gradient checks)
+the functions are the mathematical ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[Any]
+_Function = Callable[[FloatArray], FloatArray]
+_F32 = np.float32
+_LN2_HIGH, _LN2_LOW = _F32(0.693359375), _F32(-2.12194442e-4)
+_SIGN, _MAGNITUDE = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
+
+
+def _twin(exact: _Function) -> Callable[[_Function], _Function]:
+    """Dispatch on the dtype: float32 runs the decorated twin, float64 the exact function."""
+
+    def decorate(single: _Function) -> _Function:
+        def function(x: FloatArray) -> FloatArray:
+            values = np.asarray(x)
+            with np.errstate(all="ignore"):
+                if values.dtype == np.float64:
+                    return np.asarray(exact(values))
+                # At least 1-D inside: numpy turns 0-d results into scalars, whose integer overflow warns.
+                return single(np.atleast_1d(values.astype(_F32))).reshape(values.shape)
+
+        function.__doc__ = single.__doc__
+        function.__name__ = single.__name__
+        return function
+
+    return decorate
+
+
+def _bits(x: FloatArray) -> NDArray[np.uint32]:
+    return x.view(np.uint32)
+
+
+def _from_bits(bits: NDArray[np.uint32]) -> FloatArray:
+    return bits.view(_F32)
+
+
+def _polynomial(x: FloatArray, *coefficients: float) -> FloatArray:
+    """Horner's rule, lowest coefficient first: c0 + x (c1 + x (...)), separate multiply and add."""
+    result = np.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        result = _F32(coefficient) + x * result
+    return result
+
+
+def _exp2i(n: NDArray[np.int32]) -> FloatArray:
+    return _from_bits((n + 127).astype(np.uint32) << np.uint32(23))
+
+
+@_twin(np.exp)
+def exp(x: FloatArray) -> FloatArray:
+    """tt_expf: e to the power x, error below 1.0 ulp."""
+    inside = np.where((x <= _F32(88.72284)) & (x >= _F32(-103.98)), x, _F32(0))
+    n = (inside * _F32(1.44269502) + np.where(inside < 0, _F32(-0.5), _F32(0.5))).astype(np.int32)
+    k = n.astype(_F32)
+    r = (inside - k * _LN2_HIGH) - k * _LN2_LOW
+    q = _polynomial(r, 0.49999994, 0.16666521, 0.04166839, 0.0083687445, 0.0013814539)
+    y = _F32(1) + (r + (r * r) * q)
+    half = np.trunc(n / 2).astype(np.int32)
+    y = (y * _exp2i(half)) * _exp2i(n - half)
+    y = np.where(x < _F32(-103.98), _F32(0), y)
+    return np.where(x > _F32(88.72284), _F32(np.inf), np.where(np.isnan(x), x, y))
+
+
+@_twin(np.log)
+def log(x: FloatArray) -> FloatArray:
+    """tt_logf: natural logarithm, error below 1.0 ulp."""
+    denormal = _bits(x) < np.uint32(0x00800000)
+    bits = np.where(denormal, _bits(x * _F32(33554432)), _bits(x))
+    bits = bits + np.uint32(0x3F800000 - 0x3F3504F3)
+    exponent = np.where(denormal, np.int32(-25), np.int32(0))
+    k = (exponent + (bits >> np.uint32(23)).astype(np.int32) - np.int32(127)).astype(_F32)
+    f = _from_bits((bits & np.uint32(0x007FFFFF)) + np.uint32(0x3F3504F3)) - _F32(1)
+    s = f / (_F32(2) + f)
+    z = s * s
+    rest = z * _polynomial(z, 0.66666776, 0.39977574, 0.29870936)
+    square = _F32(0.5) * (f * f)
+    y = k * _LN2_HIGH - ((square - (s * (square + rest) + k * _LN2_LOW)) - f)
+    y = np.where(x < 0, _F32(np.nan), np.where(x == 0, _F32(-np.inf), y))
+    return np.where(np.isnan(x) | (x == _F32(np.inf)), x, y)
+
+
+@_twin(np.log1p)
+def log1p(x: FloatArray) -> FloatArray:
+    """tt_log1pf: log(1 + x), error below 1.5 ulp."""
+    u = _F32(1) + x
+    d = u - _F32(1)
+    y: FloatArray = log(u)
+    y = np.where((u == 0) | ~np.isfinite(x), y, y + (x - d) / u)
+    return np.where(d == 0, x, y)
+
+
+@_twin(np.sqrt)
+def sqrt(x: FloatArray) -> FloatArray:
+    """tt_sqrtf: correctly rounded, as np.sqrt is on every platform (IEEE 754 demands it)."""
+    return np.sqrt(x)
+
+
+@_twin(np.tanh)
+def tanh(x: FloatArray) -> FloatArray:
+    """tt_tanhf: error below 1.5 ulp."""
+    sign = _bits(x) & _SIGN
+    a = _from_bits(_bits(x) & _MAGNITUDE)
+    z = a * a
+    p = _polynomial(z, -0.3333328, 0.1333142, -0.0537378, 0.020632561, -0.005697401)
+    small = a + (a * z) * p
+    middle = _F32(1) - _F32(2) / (exp(a + a) + _F32(1))
+    y = np.where(a < _F32(0.625), small, np.where(a < _F32(9.02), middle, np.where(np.isnan(a), a, _F32(1))))
+    return _from_bits(_bits(y) | sign)
+
+
+@_twin(lambda x: np.vectorize(math.erf, otypes=[np.float64])(x))
+def erf(x: FloatArray) -> FloatArray:
+    """tt_erff: error function, error below 1.5 ulp."""
+    sign = _bits(x) & _SIGN
+    a = _from_bits(_bits(x) & _MAGNITUDE)
+    near = _polynomial(
+        a * a, 0.12837917, -0.37612635, 0.112836964, -0.026859451, 0.0052011623, -0.00081441854, 8.3763836e-05
+    )
+    far = _polynomial(
+        a, -0.00019428242, -1.1276814, -0.6371725, -0.103940114, 0.022231027, -0.0030442483, 0.00019604235
+    )
+    small, middle = a + a * near, _F32(1) - exp(far)
+    y = np.where(a < _F32(0.92), small, np.where(a < _F32(3.925), middle, np.where(np.isnan(a), a, _F32(1))))
+    return _from_bits(_bits(y) | sign)
+
+
+def _exact_sigmoid(x: FloatArray) -> FloatArray:
+    e = np.exp(-np.abs(x))
+    return np.where(x < 0, e, 1.0) / (1 + e)
+
+
+@_twin(_exact_sigmoid)
+def sigmoid(x: FloatArray) -> FloatArray:
+    """tt_sigmoidf: 1 / (1 + exp(-x)), error below 2.5 ulp."""
+    e = exp(np.where(x < 0, x, -x))
+    return np.where(x < 0, e, _F32(1)) / (_F32(1) + e)

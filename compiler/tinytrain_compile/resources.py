@@ -1,0 +1,22 @@
+"""Finds the data folders that are not Python: `targets/` and `runtime_c/`, in a checkout and in an installed wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+_ROOTS = (_PACKAGE / "_data", _PACKAGE.parent.parent)
+"""A wheel carries the folders inside the package (pyproject: force-include); a checkout has them at its root."""
+
+
+def data_dir(name: str) -> Path:
+    """The folder `targets` or `runtime_c`; FileNotFoundError if the installation is incomplete."""
+    for root in _ROOTS:
+        if (root / name).is_dir():
+            return root / name
+    raise FileNotFoundError(f"data folder {name!r} is missing from the installation of tinytrain-compile")
+
+
+def read_text(folder: str, path: str) -> str:
+    """A text file of a data folder, for instance read_text("runtime_c", "tt_runtime.h")."""
+    return (data_dir(folder) / path).read_text(encoding="utf-8")

@@ -1,0 +1,229 @@
+/* Scalar helpers that generated kernels call: float32 only, no libm, no double, no static RAM.
+ *
+ * Every function gives the same bits on every Cortex-M and on a host compiled with -ffp-contract=off: only additions,
+ * multiplications, divisions, comparisons and integer steps in a fixed order, never fused, denormals kept (FPSCR.FZ
+ * clear). The numpy twins in compiler/tinytrain_compile/ops/scalar_math.py repeat these steps one by one.
+ * Polynomials are minimax fits; "fit" is the error of the polynomial alone, "error" the worst of all float32 arguments
+ * (measured, in units in the last place of the result). Any NaN equals any NaN.
+ */
+#ifndef TT_RUNTIME_H
+#define TT_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* TT_FMA(a, b, c): a * b + c, fused where the core can do that. Kernels use it, the helpers below never do.
+ * A host that checks code for such a core is compiled with -DTT_HAS_FMA=1 (and then needs libm's fmaf). */
+#ifndef TT_HAS_FMA
+#ifdef __ARM_FEATURE_FMA
+#define TT_HAS_FMA 1
+#else
+#define TT_HAS_FMA 0
+#endif
+#endif
+
+#if TT_HAS_FMA
+#define TT_FMA(a, b, c) __builtin_fmaf((a), (b), (c))
+#else
+#define TT_FMA(a, b, c) ((a) * (b) + (c))
+#endif
+
+static inline uint32_t tt_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float tt_from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* 2 to the power n, -126 <= n <= 127. */
+static inline float tt_exp2i(int32_t n)
+{
+    return tt_from_bits((uint32_t)(n + 127) << 23);
+}
+
+/* e to the power x. Error < 1.0 ulp; overflows to inf, underflows through denormals to 0. fit 2^-28. */
+static inline float tt_expf(float x)
+{
+    if (!(x <= 88.72284f)) {
+        return x > 88.72284f ? tt_from_bits(0x7f800000u) : x;
+    }
+    if (x < -103.98f) {
+        return 0.0f;
+    }
+    /* x = n ln 2 + r; n times the short first part of ln 2 is exact. */
+    const int32_t n = (int32_t)(x * 1.44269502f + (x < 0.0f ? -0.5f : 0.5f));
+    const float k = (float)n;
+    const float r = (x - k * 0.693359375f) - k * -2.12194442e-4f;
+    const float q = 0.49999994f + r * (0.16666521f + r * (0.04166839f + r * (0.0083687445f + r * 0.0013814539f)));
+    const float y = 1.0f + (r + (r * r) * q);
+    /* Two factors: 2^n itself may be out of range. Only the last product can round (to a denormal). */
+    const int32_t half = n / 2;
+    return (y * tt_exp2i(half)) * tt_exp2i(n - half);
+}
+
+/* Natural logarithm. Error < 1.0 ulp; log(+-0) = -inf, log(negative) = NaN. fit 2^-30. */
+static inline float tt_logf(float x)
+{
+    uint32_t bits = tt_bits(x);
+    int32_t exponent = 0;
+    if (bits >= 0x7f800000u) { /* inf, NaN and everything with a sign */
+        if ((bits & 0x7fffffffu) == 0u) {
+            return tt_from_bits(0xff800000u);
+        }
+        return bits > 0xff800000u || bits < 0x80000000u ? x : tt_from_bits(0x7fc00000u);
+    }
+    if (bits < 0x00800000u) {
+        if (bits == 0u) {
+            return tt_from_bits(0xff800000u);
+        }
+        bits = tt_bits(x * 33554432.0f); /* a denormal times 2^25 is exact and normal */
+        exponent = -25;
+    }
+    /* x = 2^k m with sqrt(1/2) <= m < sqrt(2) */
+    bits += 0x3f800000u - 0x3f3504f3u;
+    const float k = (float)(exponent + (int32_t)(bits >> 23) - 127);
+    const float f = tt_from_bits((bits & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+    /* log(1 + f) = f - f^2/2 + s (f^2/2 + R(s^2)), s = f / (2 + f) */
+    const float s = f / (2.0f + f);
+    const float z = s * s;
+    const float rest = z * (0.66666776f + z * (0.39977574f + z * 0.29870936f));
+    const float square = 0.5f * (f * f);
+    return k * 0.693359375f - ((square - (s * (square + rest) + k * -2.12194442e-4f)) - f);
+}
+
+/* log(1 + x), accurate near 0. Error < 1.5 ulp; log1p(-1) = -inf, below -1 NaN. */
+static inline float tt_log1pf(float x)
+{
+    const float u = 1.0f + x;
+    const float d = u - 1.0f;
+    if (d == 0.0f) {
+        return x;
+    }
+    if (u == 0.0f || x - x != 0.0f) { /* -1, infinite or NaN */
+        return tt_logf(u);
+    }
+    return tt_logf(u) + (x - d) / u; /* what rounding 1 + x lost, to first order */
+}
+
+/* Square root, correctly rounded: one result bit per turn, integers only. sqrt(-0) = -0, sqrt(negative) = NaN. */
+static inline float tt_sqrtf(float x)
+{
+    const uint32_t bits = tt_bits(x);
+    if ((bits & 0x7fffffffu) == 0u || bits == 0x7f800000u) {
+        return x;
+    }
+    if (bits > 0x7f800000u) {
+        return tt_from_bits(0x7fc00000u);
+    }
+    int32_t exponent = (int32_t)(bits >> 23);
+    uint32_t remainder = bits & 0x007fffffu;
+    if (exponent != 0) {
+        remainder |= 0x00800000u;
+    } else {
+        exponent = 1;
+        while (remainder < 0x00800000u) {
+            remainder <<= 1;
+            exponent--;
+        }
+    }
+    exponent -= 127;
+    if (((uint32_t)exponent & 1u) != 0u) {
+        remainder <<= 1;
+        exponent--;
+    }
+    /* root = floor(sqrt(mantissa)) with one bit below the last: doubled remainder against 2 root + bit */
+    remainder <<= 1;
+    uint32_t root = 0u;
+    uint32_t twice_root = 0u;
+    for (uint32_t bit = 0x01000000u; bit != 0u; bit >>= 1) {
+        const uint32_t trial = twice_root + bit;
+        if (trial <= remainder) {
+            twice_root = trial + bit;
+            remainder -= trial;
+            root += bit;
+        }
+        remainder <<= 1;
+    }
+    /* A root is never half way between two floats, so its lowest bit alone decides the rounding. */
+    return tt_from_bits(((root + 1u) >> 1) + 0x3f000000u + ((uint32_t)(exponent / 2) << 23));
+}
+
+/* Hyperbolic tangent. Error < 1.5 ulp. fit 2^-27 below 0.625; above, 1 - 2 / (exp(2x) + 1). */
+static inline float tt_tanhf(float x)
+{
+    const uint32_t sign = tt_bits(x) & 0x80000000u;
+    const float a = tt_from_bits(tt_bits(x) & 0x7fffffffu);
+    float y;
+    if (a < 0.625f) {
+        const float z = a * a;
+        const float p = -0.3333328f + z * (0.1333142f + z * (-0.0537378f + z * (0.020632561f + z * -0.005697401f)));
+        y = a + (a * z) * p;
+    } else if (a < 9.02f) {
+        y = 1.0f - 2.0f / (tt_expf(a + a) + 1.0f);
+    } else {
+        y = a > 9.0f ? 1.0f : a; /* NaN stays */
+    }
+    return tt_from_bits(tt_bits(y) | sign);
+}
+
+/* Error function. Error < 1.5 ulp. fit 2^-31 below 0.92; above, 1 - exp(p(x)) with p = log(erfc). */
+static inline float tt_erff(float x)
+{
+    const uint32_t sign = tt_bits(x) & 0x80000000u;
+    const float a = tt_from_bits(tt_bits(x) & 0x7fffffffu);
+    float y;
+    if (a < 0.92f) {
+        const float z = a * a;
+        const float p =
+            0.12837917f +
+            z * (-0.37612635f +
+                 z * (0.112836964f +
+                      z * (-0.026859451f + z * (0.0052011623f + z * (-0.00081441854f + z * 8.3763836e-05f)))));
+        y = a + a * p;
+    } else if (a < 3.925f) {
+        const float p =
+            -0.00019428242f +
+            a * (-1.1276814f +
+                 a * (-0.6371725f +
+                      a * (-0.103940114f + a * (0.022231027f + a * (-0.0030442483f + a * 0.00019604235f)))));
+        y = 1.0f - tt_expf(p);
+    } else {
+        y = a > 3.0f ? 1.0f : a; /* NaN stays */
+    }
+    return tt_from_bits(tt_bits(y) | sign);
+}
+
+/* Logistic function 1 / (1 + exp(-x)). Error < 2.5 ulp; never overflows, underflows through denormals to 0. */
+static inline float tt_sigmoidf(float x)
+{
+    const float e = tt_expf(x < 0.0f ? x : -x);
+    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+
+/* CRC-32 (IEEE 802.3, reflected, polynomial 0xedb88320) of `size` bytes; start with 0, feed the result back in to
+ * continue. A table of 16 words: half a byte per turn. */
+static inline uint32_t tt_crc32(uint32_t crc, const void *data, size_t size)
+{
+    static const uint32_t table[16] = {
+        0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
+        0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu,
+    };
+    const unsigned char *byte = (const unsigned char *)data;
+    crc = ~crc;
+    for (size_t i = 0; i < size; i++) {
+        crc ^= byte[i];
+        crc = (crc >> 4) ^ table[crc & 15u];
+        crc = (crc >> 4) ^ table[crc & 15u];
+    }
+    return ~crc;
+}
+
+#endif
