@@ -210,7 +210,10 @@ def _grad_input_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | No
     grads: dict[int, Value] = {}
     if ctx.wants(1):
         # The transposed convolution's data plays dy, its output plays x: "out" of the weight is its input channel.
-        x, dy = split_operands(ctx, g, node.inputs[0], attrs.conv.split)
+        if plain.groups > 1 and attrs.conv.split is not None:
+            x, dy, plain = _grouped_slice(ctx, g, node.inputs[0], attrs.conv, node.inputs[1].shape)
+        else:
+            x, dy = split_operands(ctx, g, node.inputs[0], attrs.conv.split)
         grads[1] = ctx.emit("ConvGradWeight", (x, dy), plain)
     if ctx.wants(0):
         grads[0] = ctx.emit("Conv", (g, *node.inputs[1:]), replace(attrs.conv, bias=False))

@@ -1,0 +1,190 @@
+"""Random cases of normalisation, losses and parameter updates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.ops.case import Case, Rng, generator, make, normal, positive
+from tinytrain_compile.ir import NO_ATTRS
+from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
+from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
+from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
+
+AXES: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((1, 10), 1),
+    ((4, 3, 5), 2),
+    ((2, 5, 3), 1),
+    ((1, 3, 4, 6), 3),
+    ((7,), 0),
+    ((3, 1), 1),
+)
+
+
+def _softmax(shape: tuple[int, ...], axis: int, rng: Rng) -> np.ndarray:
+    power = np.exp(normal(rng, shape))
+    return power / power.sum(axis=axis, keepdims=True)
+
+
+def _axis(op: str) -> None:
+    @generator(op, len(AXES))
+    def _case(rng: Rng, index: int) -> Case:
+        shape, axis = AXES[index]
+        return make(op, (normal(rng, shape) * 2.0,), AxisAttrs(axis))
+
+
+_axis("Softmax")
+_axis("LogSoftmax")
+
+
+@generator("SoftmaxGrad", len(AXES))
+def _softmax_grad(rng: Rng, index: int) -> Case:
+    shape, axis = AXES[index]
+    return make("SoftmaxGrad", (normal(rng, shape), _softmax(shape, axis, rng)), AxisAttrs(axis))
+
+
+@generator("LogSoftmaxGrad", len(AXES))
+def _log_softmax_grad(rng: Rng, index: int) -> Case:
+    shape, axis = AXES[index]
+    return make("LogSoftmaxGrad", (normal(rng, shape), np.log(_softmax(shape, axis, rng))), AxisAttrs(axis))
+
+
+GROUPS = (
+    ((3, 8), NormalizeAttrs((1,), 1e-5)),
+    ((1, 5, 4, 3), NormalizeAttrs((1, 2), 1e-5)),
+    ((2, 3, 6), NormalizeAttrs((2,), 1e-2)),
+    ((1, 4, 6), NormalizeAttrs((1, 2), 1e-3)),
+    ((1, 3, 3, 7), NormalizeAttrs((3,), 1e-5)),
+    ((2, 3, 5, 4), NormalizeAttrs((0, 2, 3), 1e-5)),
+)
+
+
+@generator("Normalize", len(GROUPS))
+def _normalize(rng: Rng, index: int) -> Case:
+    shape, attrs = GROUPS[index]
+    return make("Normalize", (normal(rng, shape) * 2.0 + 0.5,), attrs)
+
+
+@generator("NormalizeGrad", len(GROUPS))
+def _normalize_grad(rng: Rng, index: int) -> Case:
+    shape, attrs = GROUPS[index]
+    kept = tuple(1 if axis in attrs.axes else dim for axis, dim in enumerate(shape))
+    return make("NormalizeGrad", (normal(rng, shape), normal(rng, shape), positive(rng, kept)), attrs)
+
+
+NLLS = (
+    ((1, 10), NllAttrs(1), False),
+    ((6, 4), NllAttrs(1, "mean", 2), False),
+    ((3, 5, 4), NllAttrs(1, "sum", None), True),
+    ((2, 3, 2, 3), NllAttrs(1, "mean", -1), True),
+    ((5, 3), NllAttrs(1, "none", 0), True),
+    ((2, 4, 3), NllAttrs(2, "mean", None), True),
+    ((3, 2, 2), NllAttrs(1, "none", None), False),
+    ((4, 3), NllAttrs(1, "sum", 1), False),
+)
+"""(shape of the log probabilities, attributes, class weights)."""
+
+
+def _labels(rng: Rng, shape: tuple[int, ...], attrs: NllAttrs) -> np.ndarray:
+    dims = (*shape[: attrs.axis], *shape[attrs.axis + 1 :])
+    labels = rng.integers(0, shape[attrs.axis], dims).astype(np.int32)
+    if attrs.ignore_index is not None and labels.size > 2:
+        labels.reshape(-1)[1] = attrs.ignore_index
+        labels.reshape(-1)[0] = (attrs.ignore_index + 1) % shape[attrs.axis]  # something must count
+    return labels
+
+
+@generator("NegativeLogLikelihood", len(NLLS))
+def _nll(rng: Rng, index: int) -> Case:
+    shape, attrs, weighted = NLLS[index]
+    logp = np.log(_softmax(shape, attrs.axis, rng))
+    weights = [positive(rng, (shape[attrs.axis],))] if weighted else []
+    return make("NegativeLogLikelihood", (logp, _labels(rng, shape, attrs), *weights), attrs, (0,))
+
+
+@generator("NegativeLogLikelihoodGrad", len(NLLS))
+def _nll_grad(rng: Rng, index: int) -> Case:
+    shape, attrs, weighted = NLLS[index]
+    labels = _labels(rng, shape, attrs)
+    dloss = normal(rng, labels.shape if attrs.reduction == "none" else ())
+    weights = [positive(rng, (shape[attrs.axis],))] if weighted else []
+    return make("NegativeLogLikelihoodGrad", (dloss, labels, *weights), NllGradAttrs(attrs, shape))
+
+
+PAIRS: tuple[tuple[int, ...], ...] = ((1, 5), (3, 4), (7,), (1, 2, 3, 2), (1, 1))
+
+
+@generator("MeanSquaredError", len(PAIRS))
+def _mse(rng: Rng, index: int) -> Case:
+    return make("MeanSquaredError", (normal(rng, PAIRS[index]), normal(rng, PAIRS[index])), NO_ATTRS, (0,))
+
+
+@generator("MeanSquaredErrorGrad", len(PAIRS))
+def _mse_grad(rng: Rng, index: int) -> Case:
+    shape = PAIRS[index]
+    return make("MeanSquaredErrorGrad", (normal(rng, ()), normal(rng, shape), normal(rng, shape)))
+
+
+def _targets(rng: Rng, shape: tuple[int, ...]) -> np.ndarray:
+    return (rng.random(shape) < 0.5).astype(np.float64)
+
+
+@generator("SigmoidCrossEntropy", len(PAIRS))
+def _bce(rng: Rng, index: int) -> Case:
+    shape = PAIRS[index]
+    return make("SigmoidCrossEntropy", (normal(rng, shape) * 4.0, _targets(rng, shape)), NO_ATTRS, (0,))
+
+
+@generator("SigmoidCrossEntropyGrad", len(PAIRS))
+def _bce_grad(rng: Rng, index: int) -> Case:
+    shape = PAIRS[index]
+    return make("SigmoidCrossEntropyGrad", (normal(rng, ()), normal(rng, shape) * 4.0, _targets(rng, shape)))
+
+
+# ---- updates --------------------------------------------------------------------------------------------------------
+
+WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5,), (3, 7), (1,), (2, 5))
+RATE, SCALE = np.asarray(0.1), np.asarray(0.25)
+
+SGDS = tuple(SgdAttrs(decay, 0.9, scaled) for decay in (0.0, 0.01) for scaled in (False, True))
+ADAMS = tuple(
+    AdamAttrs(weight_decay=decay, decoupled=decoupled, scaled=scaled)
+    for decay in (0.0, 0.02)
+    for decoupled in (False, True)
+    for scaled in (False, True)
+)
+
+
+@generator("SgdUpdate", len(SGDS))
+def _sgd(rng: Rng, index: int) -> Case:
+    shape, attrs = WEIGHTS[index], SGDS[index]
+    return make("SgdUpdate", (normal(rng, shape), normal(rng, shape), RATE, *([SCALE] if attrs.scaled else [])), attrs)
+
+
+@generator("MomentumUpdate", len(SGDS))
+def _momentum(rng: Rng, index: int) -> Case:
+    shape, attrs = WEIGHTS[index], SGDS[index]
+    tensors = (normal(rng, shape), normal(rng, shape), normal(rng, shape))
+    return make("MomentumUpdate", (*tensors, RATE, *([SCALE] if attrs.scaled else [])), attrs)
+
+
+@generator("AdamUpdate", len(ADAMS))
+def _adam(rng: Rng, index: int) -> Case:
+    shape, attrs = WEIGHTS[index % len(WEIGHTS)], ADAMS[index]
+    tensors = (normal(rng, shape), normal(rng, shape), positive(rng, shape), normal(rng, shape))
+    powers = np.asarray([0.9, 0.999]) ** (1 + index)
+    return make("AdamUpdate", (*tensors, RATE, powers, *([SCALE] if attrs.scaled else [])), attrs)
+
+
+@generator("AdamTick", 2)
+def _tick(rng: Rng, index: int) -> Case:
+    return make("AdamTick", (rng.uniform(0.1, 1.0, 2),), (AdamAttrs(), AdamAttrs(0.8, 0.95))[index])
+
+
+@generator("Accumulate")
+def _accumulate(rng: Rng, index: int) -> Case:
+    return make("Accumulate", (normal(rng, WEIGHTS[index]), normal(rng, WEIGHTS[index])))
+
+
+@generator("Clear")
+def _clear(rng: Rng, index: int) -> Case:
+    return make("Clear", (normal(rng, WEIGHTS[index]),))
