@@ -21,12 +21,11 @@ FUNCTIONS = ("exp", "log", "log1p", "sqrt", "tanh", "erf", "sigmoid")
 BOUND_ULP = {"exp": 1.0, "log": 1.0, "log1p": 1.5, "sqrt": 0.5, "tanh": 1.5, "erf": 1.5, "sigmoid": 2.5}
 PATTERNS = 1_000_000
 
-EDGES = np.array(
-    "0 -0 inf -inf nan 1 -1 0.625 0.92 3.925 9.02 88.72283 88.72284 88.7229 89 -87.3 -87.34 -88 -103 -103.97 -103.98 "
-    "-104 1e-45 -1e-45 1.1754942e-38 1.1754944e-38 3.4028235e38 -3.4028235e38 5.9604645e-8 -5.9604645e-8 0.70710677 "
-    "0.7071068 1.4142135 16777216 -0.99999994".split(),
-    np.float32,
-)
+EDGE_TEXT = """
+0 -0 inf -inf nan 1 -1 0.625 0.92 3.925 9.02 88.72283 88.72284 88.7229 89 -87.3 -87.34 -88 -103 -103.97 -103.98 -104
+1e-45 -1e-45 1.1754942e-38 1.1754944e-38 3.4028235e38 -3.4028235e38 5.9604645e-8 -5.9604645e-8 0.70710677 0.7071068
+1.4142135 16777216 -0.99999994"""
+EDGES = np.array(EDGE_TEXT.split(), np.float32)
 pytestmark = pytest.mark.filterwarnings(
     "ignore::RuntimeWarning"
 )  # numpy warns about the NaNs and infinities we feed it

@@ -1,0 +1,174 @@
+"""Strict TOML loader: every key is known, present and of the right type, or the error names it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, cast
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.resources import data_dir
+from tinytrain_compile.target.model import Features, MemoryBank, QemuBoard, Region, Target
+
+_HINT = "compare with the files in targets/"
+
+
+def list_targets() -> tuple[str, ...]:
+    """Names of the built-in targets, sorted."""
+    return tuple(sorted(path.stem for path in data_dir("targets").glob("*.toml")))
+
+
+def load_target(name_or_path: str) -> Target:
+    """A built-in target by name, or any target file by its path (ending in .toml).
+
+    Errors: E0102 for an unknown name or unreadable file, E0103 for a file that is not a target description.
+    """
+    if name_or_path in list_targets():
+        path = data_dir("targets") / f"{name_or_path}.toml"
+    elif name_or_path.endswith(".toml"):
+        path = Path(name_or_path)
+    else:
+        known = ", ".join(list_targets())
+        raise CompileError("E0102", "--target", f"there is no target {name_or_path!r}", f"choose one of: {known}")
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        reason = error.strerror or "cannot be read"
+        raise CompileError("E0102", name_or_path, reason, "give a target name or a readable .toml file") from error
+    except UnicodeDecodeError as error:
+        raise CompileError("E0103", name_or_path, "not UTF-8 text", _HINT) from error
+    return parse_target(text, name_or_path)
+
+
+def parse_target(text: str, where: str) -> Target:
+    """A target from TOML text; `where` names the file in errors."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CompileError("E0103", where, f"not TOML ({error})", _HINT) from error
+    root = _Table(document, "", where)
+    target = Target(
+        name=root.text("name"),
+        summary=root.text("summary"),
+        gcc_flags=root.texts("gcc_flags"),
+        alignment_bytes=root.integer("alignment_bytes", low=1),
+        stack_budget_bytes=root.integer("stack_budget_bytes", low=1),
+        features=_features(root.table("features")),
+        memories=tuple(_memory(table) for table in root.tables("memories")),
+        qemu=_board(root.table("qemu")) if root.has("qemu") else None,
+    )
+    root.finish()
+    _check(target, root)
+    return target
+
+
+class _Table:
+    """One TOML table that reports wrong keys by their full name and notices keys that nobody asked for."""
+
+    def __init__(self, items: dict[str, Any], path: str, where: str) -> None:
+        self._items, self._path, self._where = items, path, where
+        self._used: set[str] = set()
+
+    def error(self, key: str, what: str) -> CompileError:
+        return CompileError("E0103", self._where, f"key '{self._path}{key}' {what}", _HINT)
+
+    def has(self, key: str) -> bool:
+        return key in self._items
+
+    def _take(self, key: str, kind: type, description: str) -> Any:
+        self._used.add(key)
+        if key not in self._items:
+            raise self.error(key, "is missing")
+        item = self._items[key]
+        if type(item) is not kind:  # a bool is not an integer here
+            raise self.error(key, f"must be {description}")
+        return item
+
+    def text(self, key: str) -> str:
+        return cast(str, self._take(key, str, "a string"))
+
+    def boolean(self, key: str) -> bool:
+        return cast(bool, self._take(key, bool, "true or false"))
+
+    def integer(self, key: str, low: int = 0) -> int:
+        number = cast(int, self._take(key, int, "an integer"))
+        if not low <= number <= 0xFFFFFFFF:
+            raise self.error(key, f"must be an integer from {low} to 2^32 - 1")
+        return number
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        items = cast("list[Any]", self._take(key, list, "a list of strings"))
+        if not all(type(item) is str for item in items):
+            raise self.error(key, "must be a list of strings")
+        return tuple(items)
+
+    def table(self, key: str) -> _Table:
+        return _Table(self._take(key, dict, "a table"), f"{self._path}{key}.", self._where)
+
+    def tables(self, key: str) -> list[_Table]:
+        items = cast("list[Any]", self._take(key, list, "a list of tables"))
+        if not items or not all(type(item) is dict for item in items):
+            raise self.error(key, "must be a list of at least one table")
+        return [_Table(item, f"{self._path}{key}[{i}].", self._where) for i, item in enumerate(items)]
+
+    def finish(self) -> None:
+        """Raise on the first key that was not asked for."""
+        for key in self._items:
+            if key not in self._used:
+                raise self.error(key, "is not known")
+
+
+def _features(table: _Table) -> Features:
+    features = Features(
+        dsp=table.boolean("dsp"),
+        mve_int=table.boolean("mve_int"),
+        mve_float=table.boolean("mve_float"),
+        fpu=table.boolean("fpu"),
+        fma=table.boolean("fma"),
+        gpr=table.integer("gpr"),
+        s_regs=table.integer("s_regs"),
+    )
+    table.finish()
+    return features
+
+
+def _memory(table: _Table) -> MemoryBank:
+    bank = MemoryBank(table.text("name"), table.integer("size_bytes", low=1))
+    table.finish()
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", bank.name):
+        raise table.error("name", "must be lower-case letters, digits and underscores")
+    return bank
+
+
+def _board(table: _Table) -> QemuBoard:
+    board = QemuBoard(
+        machine=table.text("machine"),
+        code=_region(table.table("code")),
+        data=_region(table.table("data")),
+        extra=_region(table.table("extra")),
+        vectors=_region(table.table("vectors")) if table.has("vectors") else None,
+    )
+    table.finish()
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", board.machine):
+        raise table.error("machine", "is not a QEMU machine name")
+    return board
+
+
+def _region(table: _Table) -> Region:
+    region = Region(table.integer("origin"), table.integer("size_bytes", low=1))
+    table.finish()
+    return region
+
+
+def _check(target: Target, root: _Table) -> None:
+    """Rules that involve more than one key."""
+    if not re.fullmatch(r"[a-z][a-z0-9_-]*", target.name):
+        raise root.error("name", "must be lower-case letters, digits, '-' and '_'")
+    if target.alignment_bytes not in (4, 8, 16, 32):
+        raise root.error("alignment_bytes", "must be 4, 8, 16 or 32")
+    if len({bank.name for bank in target.memories}) != len(target.memories):
+        raise root.error("memories", "names one memory twice")
+    for flag in target.gcc_flags:
+        if not re.fullmatch(r"-m[A-Za-z0-9=+._-]+", flag):
+            raise root.error("gcc_flags", f"may hold machine flags (-m...) only, not {flag!r}")

@@ -1,0 +1,70 @@
+"""The target description as frozen data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Features:
+    """What kernels may use: instruction sets, and how many registers a tile can spread over."""
+
+    dsp: bool
+    mve_int: bool
+    mve_float: bool
+    fpu: bool
+    fma: bool
+    gpr: int
+    """General-purpose registers that plain code reaches (8 on Armv6-M)."""
+    s_regs: int
+    """Single-precision registers; 0 without FPU."""
+
+
+@dataclass(frozen=True)
+class MemoryBank:
+    """A RAM that an arena may use, by the name that --memory takes."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Region:
+    """A range of addresses."""
+
+    origin: int
+    size_bytes: int
+
+    @property
+    def end(self) -> int:
+        """The first address behind the region."""
+        return self.origin + self.size_bytes
+
+
+@dataclass(frozen=True)
+class QemuBoard:
+    """The QEMU machine that runs the check, and where its image goes.
+
+    code holds instructions and constants, data the stack, arena and statics, extra what only the check needs.
+    vectors is where the core fetches its first stack pointer; None when that is the start of code.
+    """
+
+    machine: str
+    code: Region
+    data: Region
+    extra: Region
+    vectors: Region | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """One core: features, compiler flags, alignment of the arena, stack budget, memories, check board (None: host)."""
+
+    name: str
+    summary: str
+    gcc_flags: tuple[str, ...]
+    alignment_bytes: int
+    stack_budget_bytes: int
+    features: Features
+    memories: tuple[MemoryBank, ...]
+    qemu: QemuBoard | None = None
