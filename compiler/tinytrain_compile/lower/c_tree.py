@@ -1,0 +1,127 @@
+"""A small tree of C statements, and the clean-ups that make generated loops short: merged and hoisted conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Line:
+    """One C statement (or declaration) without indentation."""
+
+    text: str
+
+
+@dataclass
+class Declaration:
+    """Register variables of one type."""
+
+    ctype: str
+    names: list[str]
+
+
+@dataclass
+class Loop:
+    """`for (int32_t var = low; var < high; ++var)`."""
+
+    var: str
+    low: str
+    high: str
+    body: list[Statement] = field(default_factory=lambda: [])
+
+
+@dataclass
+class If:
+    """A condition; `stable` says that it reads nothing but loop variables, so that it may be merged and hoisted."""
+
+    condition: str
+    variables: frozenset[str]
+    stable: bool
+    body: list[Statement]
+    otherwise: list[Statement] = field(default_factory=lambda: [])
+
+
+Statement = Line | Declaration | Loop | If
+
+
+def initialised(body: list[Statement]) -> list[Statement]:
+    """Fold the assignments that follow a declaration of register variables into it, six to a line."""
+    result: list[Statement] = []
+    position = 0
+    while position < len(body):
+        statement = body[position]
+        position += 1
+        if not isinstance(statement, Declaration):
+            result.append(statement)
+            continue
+        values: dict[str, str] = {}
+        while position < len(body) and (start := _start(body[position], statement, values)) is not None:
+            values[start[0]] = start[1]
+            position += 1
+        names = [f"{name} = {values[name]}" if name in values else name for name in statement.names]
+        lines = [names[i : i + 6] for i in range(0, len(names), 6)]
+        result += [Line(f"{statement.ctype} {', '.join(line)};") for line in lines]
+    return result
+
+
+def _start(statement: Statement, declaration: Declaration, known: dict[str, str]) -> tuple[str, str] | None:
+    if not isinstance(statement, Line):
+        return None
+    name, _, value = statement.text.removesuffix(";").partition(" = ")
+    if name not in declaration.names or name in known or any(other in value for other in declaration.names):
+        return None
+    return name, value
+
+
+def tidy(body: list[Statement]) -> list[Statement]:
+    """Join neighbouring ifs with one condition; move conditions out of the loops that they do not depend on."""
+    result: list[Statement] = []
+    for statement in initialised(body):
+        statement = _tidy_one(statement)
+        last = result[-1] if result else None
+        if isinstance(statement, If) and isinstance(last, If) and _joinable(last, statement):
+            last.body = tidy(last.body + statement.body)
+        else:
+            result.append(statement)
+    return result
+
+
+def _joinable(first: If, second: If) -> bool:
+    return first.stable and first.condition == second.condition and not first.otherwise and not second.otherwise
+
+
+def _tidy_one(statement: Statement) -> Statement:
+    if isinstance(statement, Line | Declaration):
+        return statement
+    statement.body = tidy(statement.body)
+    if isinstance(statement, If):
+        statement.otherwise = tidy(statement.otherwise)
+        return statement
+    inner = statement.body[0] if len(statement.body) == 1 else None
+    if isinstance(inner, If) and inner.stable and not inner.otherwise and statement.var not in inner.variables:
+        statement.body = inner.body
+        inner.body = [_tidy_one(statement)]
+        return inner
+    return statement
+
+
+def render(body: list[Statement], depth: int = 1) -> Iterator[str]:
+    """Indented lines of C."""
+    pad = "    " * depth
+    for statement in body:
+        if isinstance(statement, Line):
+            yield pad + statement.text
+        elif isinstance(statement, Declaration):
+            yield f"{pad}{statement.ctype} {', '.join(statement.names)};"
+        elif isinstance(statement, Loop):
+            yield f"{pad}for (int32_t {statement.var} = {statement.low}; {statement.var} < {statement.high}; ++{statement.var}) {{"
+            yield from render(statement.body, depth + 1)
+            yield pad + "}"
+        else:
+            yield f"{pad}if ({statement.condition}) {{"
+            yield from render(statement.body, depth + 1)
+            if statement.otherwise:
+                yield pad + "} else {"
+                yield from render(statement.otherwise, depth + 1)
+            yield pad + "}"

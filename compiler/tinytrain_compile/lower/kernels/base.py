@@ -1,0 +1,93 @@
+"""The table of kernels: how each op is computed, as a TE definition plus a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.ir.types import Node, Value
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a kernel may ask of its target."""
+
+    fpu: bool = True
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Register tile (rows, columns) of float matrix products: 24 accumulators with an FPU, 4 without."""
+        return (4, 6) if self.fpu else (2, 2)
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """inputs: one placeholder per node input; outputs: one tensor per node output; schedule: edits the loops in place.
+
+    A placeholder may have any shape with the value's element count: the C sees plain pointers.
+    """
+
+    inputs: Sequence[te.Tensor]
+    outputs: Sequence[te.Tensor]
+    schedule: Callable[[s_tir.Schedule], None]
+
+
+KernelRule = Callable[[Node, Features], KernelSpec]
+KERNELS: dict[str, KernelRule] = {}
+
+
+def kernel(*ops: str) -> Callable[[KernelRule], KernelRule]:
+    """Enter a rule as the kernel of these ops."""
+
+    def enter(rule: KernelRule) -> KernelRule:
+        for op in ops:
+            if op in KERNELS:
+                raise ValueError(f"op {op} has two kernels")
+            KERNELS[op] = rule
+        return rule
+
+    return enter
+
+
+def placeholder(value: Value, name: str, shape: Sequence[int] | None = None) -> te.Tensor:
+    """A kernel operand for a graph value; "bits" are bytes; `shape` may regroup its elements."""
+    if value.dtype == "bits":
+        return te.placeholder((value.size_bytes,), "uint8", name)
+    return te.placeholder(tuple(shape or value.shape or (1,)), value.dtype, name)
+
+
+def f32(value: float) -> Any:
+    """A float32 constant expression."""
+    return tirx.const(float(value), "float32")
+
+
+def call(function: str, *args: Any) -> Any:
+    """A float32 scalar helper of tt_runtime.h."""
+    return tirx.call_pure_extern("float32", function, *args)
+
+
+def select(condition: Any, yes: Any, no: Any) -> Any:
+    """A choice without side effects: both sides may be evaluated."""
+    return tirx.Select(condition, yes, no)
+
+
+def guarded(condition: Any, value: Any) -> Any:
+    """`value` where the condition holds, else 0 (and then `value` is not evaluated)."""
+    return tirx.if_then_else(condition, value, tirx.const(0, value.ty.dtype if hasattr(value, "ty") else "float32"))
+
+
+def total(term: Any, axes: Sequence[Any]) -> Any:
+    """A sum over reduction axes."""
+    return te.sum(term, list(axes))
+
+
+def reduce_axes(*extents: int, prefix: str = "k") -> list[Any]:
+    """Reduction axes of the given extents."""
+    return [te.reduce_axis((0, extent), f"{prefix}{i}") for i, extent in enumerate(extents)]
+
+
+def plain(_schedule: s_tir.Schedule) -> None:
+    """The schedule of kernels whose default loops are right."""

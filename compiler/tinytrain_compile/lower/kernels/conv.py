@@ -1,0 +1,252 @@
+"""Convolutions. 1x1 is a matrix product; k x k gathers im2col rows into scratch; depthwise is computed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.kernels.linear import Load, matrix_product, whole_weight
+from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.ops.conv import GATHER_ROWS, ConvAttrs, ConvGradInputAttrs, gathers
+from tinytrain_compile.ops.linear import operands
+
+CHANNEL_TILE = 4
+"""Channels that a depthwise kernel handles per visit of a tap, so that the border test is paid once for all of them."""
+
+
+def _weights(values: Sequence[Value]) -> list[te.Tensor]:
+    return [placeholder(v, name) for v, name in zip(values, ("w", "w_rest"), strict=False)]
+
+
+def _all(conditions: list[Any]) -> Any:
+    live = [c for c in conditions if c is not None]
+    if not live:
+        return None
+    result = live[0]
+    for condition in live[1:]:
+        result = tirx.And(result, condition)
+    return result
+
+
+def _guard(condition: Any, value: Any) -> Any:
+    return value if condition is None else guarded(condition, value)
+
+
+class Window:
+    """Index arithmetic between output positions and taps of a convolution, and the tests that keep it inside the image."""
+
+    def __init__(self, conv: ConvAttrs, image_hw: tuple[int, int]) -> None:
+        self._conv = conv
+        self._image = image_hw
+        self._out = conv.output_hw(*image_hw)
+
+    def forward(self, y: Any, x: Any, r: Any, s: Any) -> tuple[Any, Any, Any]:
+        """(row, column, condition or None) of the input pixel under tap (r, s) of output pixel (y, x)."""
+        rows: list[Any] = []
+        tests: list[Any] = []
+        for axis, (position, tap) in enumerate(((y, r), (x, s))):
+            begin, end = self._conv.pads[axis], self._conv.pads[axis + 2]
+            index = position * self._conv.strides[axis] + tap * self._conv.dilations[axis] - begin
+            rows.append(index)
+            tests.append(index >= 0 if begin else None)
+            reach = (self._out[axis] - 1) * self._conv.strides[axis] + (self._conv.kernel[axis] - 1) * self._conv.dilations[axis]
+            tests.append(index < self._image[axis] if end or reach - begin >= self._image[axis] else None)
+        return rows[0], rows[1], _all(tests)
+
+    def backward(self, y: Any, x: Any, r: Any, s: Any) -> tuple[Any, Any, Any]:
+        """(row, column, condition or None) of the output pixel whose tap (r, s) reads input pixel (y, x)."""
+        rows: list[Any] = []
+        tests: list[Any] = []
+        for axis, (position, tap) in enumerate(((y, r), (x, s))):
+            stride = self._conv.strides[axis]
+            offset = position + self._conv.pads[axis] - tap * self._conv.dilations[axis]
+            tests.append(offset >= 0 if self._conv.kernel[axis] > 1 else None)
+            tests.append(offset < self._out[axis] * stride)
+            if stride > 1:
+                tests.append(tirx.EQ(tirx.indexmod(offset, stride), 0))
+                offset = tirx.indexdiv(offset, stride)
+            rows.append(offset)
+        return rows[0], rows[1], _all(tests)
+
+
+@kernel("Conv")
+def conv(node: Node, features: Features) -> KernelSpec:
+    """Forward convolution: picks the form by groups and kernel size."""
+    attrs = node.attrs
+    assert isinstance(attrs, ConvAttrs)
+    parts, bias_index = operands(len(node.inputs), attrs.bias, attrs.split)
+    x_value, y_value = node.inputs[0], node.outputs[0]
+    weights = _weights([node.inputs[i] for i in parts])
+    bias = placeholder(node.inputs[bias_index], "bias") if bias_index is not None else None
+    extra = [] if bias is None else [bias]
+    w = whole_weight(weights, attrs.split, 0, 3)
+    n, height, width, c = x_value.shape
+    out_c = y_value.shape[3]
+    if attrs.groups == 1 and not gathers(attrs) and attrs.strides == (1, 1):
+        x = placeholder(x_value, "x", (n * height * width, c))
+        extents = (n * height * width, out_c, c)
+        inputs = [x, *weights, *extra]
+        peel = attrs.split is not None
+        return matrix_product(inputs, extents, lambda i, a: x[i, a], lambda a, j: w(j, 0, 0, a), features, bias, peel)
+    x = placeholder(x_value, "x")
+    inputs = [x, *weights, *extra]
+    window = Window(attrs, (height, width))
+    if attrs.groups == 1:
+        return _dense(inputs, node, x, w, window.forward, bias, features, attrs.kernel, gathers(attrs), attrs.split is not None)
+    return _grouped(inputs, node, x, w, window.forward, bias, attrs)
+
+
+def _dense(
+    inputs: list[te.Tensor],
+    node: Node,
+    data: te.Tensor,
+    weight: Load,
+    place: Any,
+    bias: te.Tensor | None,
+    features: Features,
+    taps: tuple[int, int],
+    gather: bool,
+    peel: bool,
+) -> KernelSpec:
+    """out[y,x,o] = sum over taps and channels; receptive fields of a few pixels at a time gathered into scratch."""
+    n, height, width, out_c = node.outputs[0].shape
+    channels = int(data.shape[3])
+    r, s, a = reduce_axes(*taps, channels)
+
+    def field(b: Any, y: Any, x: Any, i: Any, j: Any, k: Any) -> Any:
+        row, col, inside = place(y, x, i, j)
+        return _guard(inside, data[b, row, col, k])
+
+    shape = (n, height, width, out_c)
+    if gather:
+        cols = te.compute((n, height, width, *taps, channels), field, "cols")
+        load: Load = lambda *index: cols[index]  # noqa: E731
+    else:
+        load = field
+    acc = te.compute(
+        shape, lambda b, y, x, o: total(load(b, y, x, r, s, a) * weight(o, r, s, a), [r, s, a]), "acc"
+    )
+    out = te.compute(shape, lambda b, y, x, o: acc[b, y, x, o] if bias is None else acc[b, y, x, o] + bias[o], "out")
+    rows, columns = features.tile
+    tiles = {2: min(best_tile(width, rows), GATHER_ROWS), 3: best_tile(out_c, columns)}
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        tile_reduction(sch, tiles, gather="cols" if gather else "", gather_axis=2, peel_reduction=peel)
+
+    return KernelSpec(inputs, [out], schedule)
+
+
+def _grouped(
+    inputs: list[te.Tensor],
+    node: Node,
+    data: te.Tensor,
+    weight: Load,
+    place: Any,
+    bias: te.Tensor | None,
+    attrs: ConvAttrs,
+) -> KernelSpec:
+    """Depthwise and grouped convolution: a few output channels share one visit (and border test) of each tap."""
+    shape = node.outputs[0].shape
+    per_group_in = int(data.shape[3]) // attrs.groups
+    per_group_out = shape[3] // attrs.groups
+    r, s, a = reduce_axes(*attrs.kernel, per_group_in)
+
+    def term(b: Any, y: Any, x: Any, o: Any) -> Any:
+        row, col, inside = place(y, x, r, s)
+        group = o if per_group_out == 1 else tirx.indexdiv(o, per_group_out)
+        channel = group if per_group_in == 1 else group * per_group_in + a
+        return total(_guard(inside, data[b, row, col, channel] * weight(o, r, s, a)), [r, s, a])
+
+    acc = te.compute(shape, term, "acc")
+    out = te.compute(shape, lambda b, y, x, o: acc[b, y, x, o] if bias is None else acc[b, y, x, o] + bias[o], "out")
+    tiles = {3: best_tile(shape[3], CHANNEL_TILE)}
+    return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, tiles))
+
+
+@kernel("ConvGradInput")
+def conv_grad_input(node: Node, features: Features) -> KernelSpec:
+    """Data gradient: every input pixel collects from the output pixels whose taps read it."""
+    attrs = node.attrs
+    assert isinstance(attrs, ConvGradInputAttrs)
+    c = attrs.conv
+    weights = _weights(node.inputs[1:])
+    w = whole_weight(weights, c.split, 0, 3)
+    n, height, width, in_c = node.outputs[0].shape
+    out_c = node.inputs[0].shape[3]
+    if c.groups == 1 and not gathers(c) and c.strides == (1, 1):
+        dy = placeholder(node.inputs[0], "dy", (n * height * width, out_c))
+        extents = (n * height * width, in_c, out_c)
+        peel = c.split is not None
+        return matrix_product([dy, *weights], extents, lambda i, a: dy[i, a], lambda a, j: w(a, 0, 0, j), features, peel=peel)
+    dy = placeholder(node.inputs[0], "dy")
+    window = Window(c, attrs.input_hw)
+    inputs = [dy, *weights]
+    if c.groups == 1:
+        return _dense(
+            inputs,
+            node,
+            dy,
+            lambda o, r, s, a: w(a, r, s, o),
+            window.backward,
+            None,
+            features,
+            c.kernel,
+            True,
+            c.split is not None,
+        )
+    return _grouped_grad_input(inputs, node, dy, w, window, c)
+
+
+def _grouped_grad_input(
+    inputs: list[te.Tensor], node: Node, dy: te.Tensor, weight: Load, window: Window, c: ConvAttrs
+) -> KernelSpec:
+    shape = node.outputs[0].shape
+    per_group_in, per_group_out = shape[3] // c.groups, int(dy.shape[3]) // c.groups
+    r, s, a = reduce_axes(*c.kernel, per_group_out)
+
+    def term(b: Any, y: Any, x: Any, i: Any) -> Any:
+        row, col, inside = window.backward(y, x, r, s)
+        group = i if per_group_in == 1 else tirx.indexdiv(i, per_group_in)
+        lane = 0 if per_group_in == 1 else tirx.indexmod(i, per_group_in)
+        channel = group if per_group_out == 1 else group * per_group_out + a
+        return total(_guard(inside, dy[b, row, col, channel] * weight(channel, r, s, lane)), [r, s, a])
+
+    acc = te.compute(shape, term, "acc")
+    out = te.compute(shape, lambda *i: acc(*i), "out")
+    return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, {3: best_tile(shape[3], CHANNEL_TILE)}))
+
+
+@kernel("ConvGradWeight")
+def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
+    """Weight gradient: every tap sums dy times the pixel that it reads, over all output pixels."""
+    attrs = node.attrs
+    assert isinstance(attrs, ConvAttrs)
+    x_value, dy_value = node.inputs
+    n, height, width, c = x_value.shape
+    o, kh, kw, per_group_in = node.outputs[0].shape
+    if attrs.groups == 1 and not gathers(attrs) and attrs.strides == (1, 1):
+        pixels = n * height * width
+        x, dy = placeholder(x_value, "x", (pixels, c)), placeholder(dy_value, "dy", (pixels, o))
+        extents = (o, c, pixels)
+        return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, wide_rows=True)
+    x, dy = placeholder(x_value, "x"), placeholder(dy_value, "dy")
+    window = Window(attrs, (height, width))
+    per_group_out = o // attrs.groups
+    b, y, q = reduce_axes(n, dy_value.shape[1], dy_value.shape[2])
+
+    def term(out: Any, r: Any, s: Any, i: Any) -> Any:
+        row, col, inside = window.forward(y, q, r, s)
+        group = out if per_group_out == 1 else tirx.indexdiv(out, per_group_out)
+        channel = i if attrs.groups == 1 else group * per_group_in + i
+        return total(_guard(inside, dy[b, y, q, out] * x[b, row, col, channel]), [b, y, q])
+
+    shape = (o, kh, kw, per_group_in)
+    acc = te.compute(shape, term, "acc")
+    out = te.compute(shape, lambda *i: acc(*i), "out")
+    rows, columns = features.tile[::-1]
+    tiles = {0: best_tile(o, rows), 3: best_tile(per_group_in, columns)}
+    return KernelSpec([x, dy], [out], lambda sch: tile_reduction(sch, tiles))

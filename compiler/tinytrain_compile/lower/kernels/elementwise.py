@@ -1,0 +1,84 @@
+"""Element-wise arithmetic: one loop over all elements, or nested loops where operands broadcast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import te
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
+
+
+def pointwise(node: Node, function: Callable[..., Any]) -> KernelSpec:
+    """A kernel that applies a scalar function to every element of operands of one shape."""
+    size = (node.outputs[0].elements,)
+    inputs = [placeholder(v, name, size) for v, name in zip(node.inputs, ("a", "b", "c"), strict=False)]
+    out = te.compute(size, lambda i: function(*(x[i] for x in inputs)), "out")
+    return KernelSpec(inputs, [out], plain)
+
+
+def broadcast(node: Node, function: Callable[..., Any]) -> KernelSpec:
+    """As `pointwise`, for operands that broadcast to the output's shape by numpy's rules."""
+    shape = node.outputs[0].shape
+    if all(value.shape == shape for value in node.inputs):
+        return pointwise(node, function)
+    groups = _merge_axes(shape, [_aligned(v.shape, len(shape)) for v in node.inputs])
+    extents = [math.prod(shape[i] for i in group) for group in groups] or [1]
+    inputs: list[te.Tensor] = []
+    for value, name in zip(node.inputs, ("a", "b", "c"), strict=False):
+        aligned = _aligned(value.shape, len(shape))
+        inputs.append(placeholder(value, name, [math.prod(aligned[i] for i in g) for g in groups] or [1]))
+
+    def body(*index: Any) -> Any:
+        loads = [x(*(i if int(dim) > 1 else 0 for i, dim in zip(index, x.shape, strict=True))) for x in inputs]
+        return function(*loads)
+
+    return KernelSpec(inputs, [te.compute(tuple(extents), body, "out")], plain)
+
+
+def _aligned(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    return (1,) * (rank - len(shape)) + shape
+
+
+def _merge_axes(shape: tuple[int, ...], operands: list[tuple[int, ...]]) -> list[list[int]]:
+    """Neighbouring axes that every operand either spans or broadcasts alike become one loop."""
+    groups: list[list[int]] = []
+    patterns: list[tuple[bool, ...]] = []
+    for axis, extent in enumerate(shape):
+        if extent == 1:
+            continue
+        pattern = tuple(operand[axis] == 1 for operand in operands)
+        if patterns and patterns[-1] == pattern:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+            patterns.append(pattern)
+    return groups
+
+
+def _binary(op: str, function: Callable[[Any, Any], Any]) -> None:
+    kernel(op)(lambda node, _features: broadcast(node, function))
+
+
+def unary(op: str, function: Callable[..., Any]) -> None:
+    """Enter the kernel of an op that works element by element: function(operand elements ...) -> element."""
+    kernel(op)(lambda node, _features: pointwise(node, function))
+
+
+_binary("Add", lambda a, b: a + b)
+_binary("Sub", lambda a, b: a - b)
+_binary("Mul", lambda a, b: a * b)
+_binary("Div", lambda a, b: a / b)
+unary("Neg", lambda x: f32(0) - x)
+unary("Sqrt", lambda x: call("tt_sqrtf", x))
+unary("Exp", lambda x: call("tt_expf", x))
+unary("Log", lambda x: call("tt_logf", x))
+unary("Erf", lambda x: call("tt_erff", x))
+unary("SqrtGrad", lambda dy, y: dy / (y + y))
+unary("ErfGrad", lambda dy, x: dy * (call("tt_expf", f32(0) - x * x) * f32(2 / math.sqrt(math.pi))))
+
+
+__all__ = ["Features", "broadcast", "pointwise", "unary"]

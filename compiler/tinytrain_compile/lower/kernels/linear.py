@@ -1,0 +1,142 @@
+"""Matrix products as register-tiled loops. One rule serves dense layers, their gradients and 1x1 convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.ops.base import Split
+from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs, operands, runs
+
+Load = Callable[..., Any]
+"""index expressions -> element expression"""
+
+
+def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int, in_axis: int) -> Load:
+    """Access to a weight by its own indices, whether it lies in one part or in two (see Split)."""
+    first = parts[0]
+    if split is None:
+        return lambda *index: first[index]
+    axis = out_axis if split.axis == "out" else in_axis
+    pieces: list[tuple[int, te.Tensor, int]] = []  # (end of the run, the part it lies in, channel -> index offset)
+    for part, channels in ((parts[0], split.channels), (parts[1], split.rest)):
+        done = 0
+        for start, count in runs(channels):
+            pieces.append((start + count, part, done - start))
+            done += count
+    pieces.sort(key=lambda piece: piece[0])
+
+    def load(*index: Any) -> Any:
+        def element(part: te.Tensor, offset: int) -> Any:
+            return part[(*index[:axis], index[axis] + offset, *index[axis + 1 :])]
+
+        _, part, offset = pieces[-1]
+        value = element(part, offset)
+        for end, part, offset in reversed(pieces[:-1]):
+            value = tirx.if_then_else(index[axis] < end, element(part, offset), value)
+        return value
+
+    return load
+
+
+def matrix_product(
+    inputs: Sequence[te.Tensor],
+    extents: tuple[int, int, int],
+    left: Load,
+    right: Load,
+    features: Features,
+    bias: te.Tensor | None = None,
+    peel: bool = False,
+    wide_rows: bool = False,
+) -> KernelSpec:
+    """out[m,n] = sum_k left(m,k) right(k,n) + bias[n] in register tiles; extents (m, n, k)."""
+    m, n, k = extents
+    (axis,) = reduce_axes(k)
+    acc = te.compute((m, n), lambda i, j: total(left(i, axis) * right(axis, j), [axis]), "acc")
+    out = te.compute((m, n), lambda i, j: acc[i, j] if bias is None else acc[i, j] + bias[j], "out")
+    rows, cols = features.tile if not wide_rows else features.tile[::-1]
+    tiles = {0: best_tile(m, rows), 1: best_tile(n, cols)}
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        tile_reduction(sch, tiles, peel_reduction=peel)
+
+    return KernelSpec(inputs, [out], schedule)
+
+
+@kernel("Gemm")
+def gemm(node: Node, features: Features) -> KernelSpec:
+    """y = x w^T + bias."""
+    attrs = node.attrs
+    assert isinstance(attrs, GemmAttrs)
+    parts, bias = operands(len(node.inputs), attrs.bias, attrs.split)
+    x = placeholder(node.inputs[0], "x")
+    weights = [placeholder(node.inputs[i], name) for i, name in zip(parts, ("w", "w_rest"), strict=False)]
+    b = [placeholder(node.inputs[bias], "bias")] if bias is not None else []
+    w = whole_weight(weights, attrs.split, 0, 1)
+    m, k = node.inputs[0].shape
+    extents = (m, node.outputs[0].shape[1], k)
+    return matrix_product(
+        [x, *weights, *b],
+        extents,
+        lambda i, a: x[i, a],
+        lambda a, j: w(j, a),
+        features,
+        b[0] if b else None,
+        attrs.split is not None,
+    )
+
+
+@kernel("GemmGradInput")
+def gemm_grad_input(node: Node, features: Features) -> KernelSpec:
+    """dx = dy w."""
+    attrs = node.attrs
+    assert isinstance(attrs, GemmAttrs)
+    dy = placeholder(node.inputs[0], "dy")
+    weights = [placeholder(v, name) for v, name in zip(node.inputs[1:], ("w", "w_rest"), strict=False)]
+    w = whole_weight(weights, attrs.split, 0, 1)
+    m, n = node.inputs[0].shape
+    extents = (m, node.outputs[0].shape[1], n)
+    return matrix_product(
+        [dy, *weights], extents, lambda i, a: dy[i, a], lambda a, j: w(a, j), features, peel=attrs.split is not None
+    )
+
+
+@kernel("GemmGradWeight")
+def gemm_grad_weight(node: Node, features: Features) -> KernelSpec:
+    """dw = dy^T x."""
+    x, dy = placeholder(node.inputs[0], "x"), placeholder(node.inputs[1], "dy")
+    n, k = node.outputs[0].shape
+    extents = (n, k, node.inputs[0].shape[0])
+    return matrix_product(
+        [x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, wide_rows=True
+    )
+
+
+@kernel("MatMul")
+def matmul(node: Node, features: Features) -> KernelSpec:
+    """Batched product; the batch axes are merged into one outer loop."""
+    attrs = node.attrs
+    assert isinstance(attrs, MatMulAttrs)
+    *batch, m, n = node.outputs[0].shape
+    count = 1
+    for extent in batch:
+        count *= extent
+    a_shape, b_shape = node.inputs[0].shape[-2:], node.inputs[1].shape[-2:]
+    a = placeholder(node.inputs[0], "a", (count, *a_shape))
+    b = placeholder(node.inputs[1], "b", (count, *b_shape))
+    (k,) = reduce_axes(a_shape[0] if attrs.transpose_a else a_shape[1])
+
+    def term(g: Any, i: Any, j: Any) -> Any:
+        left = a[g, k, i] if attrs.transpose_a else a[g, i, k]
+        right = b[g, j, k] if attrs.transpose_b else b[g, k, j]
+        return total(left * right, [k])
+
+    acc = te.compute((count, m, n), term, "acc")
+    out = te.compute((count, m, n), lambda *i: acc(*i), "out")
+    tiles = {1: best_tile(m, features.tile[0]), 2: best_tile(n, features.tile[1])}
+    return KernelSpec([a, b], [out], lambda sch: tile_reduction(sch, tiles))

@@ -1,0 +1,106 @@
+"""Optimizer steps: one loop over the parameter, which is overwritten in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
+from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
+
+
+def _operands(node: Node, names: tuple[str, ...]) -> list[te.Tensor]:
+    return [placeholder(v, name, (v.elements,)) for v, name in zip(node.inputs, names, strict=False)]
+
+
+def _gradient(w: Any, g: Any, scale: te.Tensor | None, decay: float) -> Any:
+    g = g if scale is None else g * scale[0]
+    return g + f32(decay) * w if decay else g
+
+
+@kernel("SgdUpdate")
+def sgd(node: Node, _features: Features) -> KernelSpec:
+    """w -= rate (g + decay w)."""
+    attrs = node.attrs
+    assert isinstance(attrs, SgdAttrs)
+    inputs = _operands(node, ("w", "g", "rate", "scale"))
+    w, g, rate = inputs[:3]
+    scale = inputs[3] if attrs.scaled else None
+    out = te.compute(w.shape, lambda i: w[i] - rate[0] * _gradient(w[i], g[i], scale, attrs.weight_decay), "w_new")
+    return KernelSpec(inputs, [out], plain)
+
+
+@kernel("MomentumUpdate")
+def momentum(node: Node, _features: Features) -> KernelSpec:
+    """v = momentum v + g; w -= rate v (v is stored first, then read back)."""
+    attrs = node.attrs
+    assert isinstance(attrs, SgdAttrs)
+    inputs = _operands(node, ("w", "v", "g", "rate", "scale"))
+    w, v, g, rate = inputs[:4]
+    scale = inputs[4] if attrs.scaled else None
+    velocity = te.compute(
+        v.shape, lambda i: f32(attrs.momentum) * v[i] + _gradient(w[i], g[i], scale, attrs.weight_decay), "v_new"
+    )
+    weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
+    return KernelSpec(inputs, [weight, velocity], lambda sch: _fuse(sch, ("v_new", "w_new")))
+
+
+def _fuse(sch: Any, stages: tuple[str, ...]) -> None:
+    """Put several stages over the same elements into one loop."""
+    sch.merge(*(sch.get_loops(sch.get_sblock(name))[0] for name in stages))
+
+
+@kernel("AdamUpdate")
+def adam(node: Node, _features: Features) -> KernelSpec:
+    """Both moments, then the weight, in one loop."""
+    attrs = node.attrs
+    assert isinstance(attrs, AdamAttrs)
+    inputs = _operands(node, ("w", "m", "v", "g", "rate", "power", "scale"))
+    w, m, v, g, rate, power = inputs[:6]
+    scale = inputs[6] if attrs.scaled else None
+    decay = 0.0 if attrs.decoupled else attrs.weight_decay
+
+    def grad(i: Any) -> Any:
+        return _gradient(w[i], g[i], scale, decay)
+
+    first = te.compute(m.shape, lambda i: f32(attrs.beta1) * m[i] + f32(1 - attrs.beta1) * grad(i), "m_new")
+    second = te.compute(
+        v.shape, lambda i: f32(attrs.beta2) * v[i] + f32(1 - attrs.beta2) * (grad(i) * grad(i)), "v_new"
+    )
+
+    def step(i: Any) -> Any:
+        root = call("tt_sqrtf", second[i] / (f32(1) - power[1])) + f32(attrs.epsilon)
+        move = first[i] / (f32(1) - power[0]) / root
+        if attrs.decoupled and attrs.weight_decay:
+            move = move + f32(attrs.weight_decay) * w[i]
+        return w[i] - rate[0] * move
+
+    weight = te.compute(w.shape, step, "w_new")
+    return KernelSpec(inputs, [weight, first, second], lambda sch: _fuse(sch, ("m_new", "v_new", "w_new")))
+
+
+@kernel("AdamTick")
+def adam_tick(node: Node, _features: Features) -> KernelSpec:
+    """The powers of both decay rates advance by one step."""
+    attrs = node.attrs
+    assert isinstance(attrs, AdamAttrs)
+    (power,) = _operands(node, ("power",))
+    rates = (f32(attrs.beta1), f32(attrs.beta2))
+    out = te.compute((2,), lambda i: power[i] * te.if_then_else(i < 1, rates[0], rates[1]), "power_new")
+    return KernelSpec([power], [out], plain)
+
+
+@kernel("Accumulate")
+def accumulate(node: Node, _features: Features) -> KernelSpec:
+    """acc += g."""
+    acc, g = _operands(node, ("acc", "g"))
+    return KernelSpec([acc, g], [te.compute(acc.shape, lambda i: acc[i] + g[i], "acc_new")], plain)
+
+
+@kernel("Clear")
+def clear(node: Node, _features: Features) -> KernelSpec:
+    """acc = 0."""
+    (acc,) = _operands(node, ("acc",))
+    return KernelSpec([acc], [te.compute(acc.shape, lambda _i: f32(0), "acc_new")], plain)

@@ -1,0 +1,109 @@
+"""One C kernel per distinct node: build, schedule, lower, print, share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import tvm
+from tvm import s_tir, te
+
+from tinytrain_compile.ir.stages import Kernel, KernelSet
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels import KERNELS, Features
+from tinytrain_compile.lower.passes import lower_schedule
+from tinytrain_compile.lower.printer import Parameter, Printer
+from tinytrain_compile.ops import op_def
+
+
+@dataclass(frozen=True)
+class LowerOptions:
+    """prefix: what all external symbols start with; features: what kernels may use of the target."""
+
+    prefix: str
+    features: Features = Features()
+
+
+def _no_progress(_done: int, _all: int) -> None:
+    return None
+
+
+def lower_nodes(
+    nodes: Iterable[Node], options: LowerOptions, progress: Callable[[int, int], None] = _no_progress
+) -> KernelSet:
+    """Kernels for all nodes; nodes with the same op, types and attributes share one. Views need none."""
+    todo = [node for node in nodes if not op_def(node.op).view]
+    names: dict[object, str] = {}
+    kernels: list[Kernel] = []
+    calls: dict[str, str] = {}
+    taken: set[str] = set()
+    for index, node in enumerate(todo):
+        progress(index, len(todo))
+        key = _key(node)
+        if key not in names:
+            names[key] = _kernel_name(node, options.prefix, taken)
+            kernels.append(lower_node(node, names[key], options.features))
+        calls[node.name] = names[key]
+    progress(len(todo), len(todo))
+    return KernelSet(tuple(kernels), calls)
+
+
+def _key(node: Node) -> object:
+    operands = tuple((v.shape, v.dtype) for v in (*node.inputs, *node.outputs))
+    return (node.op, operands, node.attrs, same_operands(node))
+
+
+def same_operands(node: Node) -> tuple[int, ...]:
+    """For every input, the index of the first input that is the same value (x * x reads one pointer twice)."""
+    return tuple(node.inputs.index(value) for value in node.inputs)
+
+
+def _kernel_name(node: Node, prefix: str, taken: set[str]) -> str:
+    words = re.sub(r"(?<!^)(?=[A-Z][a-z])", "_", node.op).lower()
+    dims = "x".join(str(d) for d in node.outputs[0].shape if d > 1) or "1"
+    name, count = f"{prefix}_{words}_{dims}", 1
+    while name in taken:
+        count += 1
+        name = f"{prefix}_{words}_{dims}_v{count}"
+    taken.add(name)
+    return name
+
+
+def lower_node(node: Node, name: str, features: Features) -> Kernel:
+    """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any."""
+    definition = op_def(node.op)
+    spec = KERNELS[node.op](node, features)
+    function = te.create_prim_func([*spec.inputs, *spec.outputs])
+    schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
+    spec.schedule(schedule)
+    lowered = lower_schedule(schedule)
+    count = len(node.inputs)
+    shared = {index for out, i in definition.inplace for index in (i, count + out) if i < count}
+    repeated = {i for i, first in enumerate(same_operands(node)) if first != i}
+    shared |= repeated | {same_operands(node)[i] for i in repeated}
+    labels = _parameter_names(node, spec.inputs)
+    parameters = [Parameter(labels[i], lowered.params[i], i in shared) for i in range(len(labels))]
+    printer = Printer(lowered, parameters, {count + out: i for out, i in definition.alias})
+    source, declaration = printer.print(name)
+    if printer.scratch_bytes > definition.scratch(node):
+        raise ValueError(
+            f"kernel of {node.op} ({node.name}) needs {printer.scratch_bytes} B of scratch, "
+            f"its definition says {definition.scratch(node)}"
+        )
+    return Kernel(name, _comment(node) + source, declaration)
+
+
+def _parameter_names(node: Node, inputs: Iterable[te.Tensor]) -> list[str]:
+    names = [str(tensor.op.name) for tensor in inputs]
+    outs = ["y"] if len(node.outputs) == 1 else [f"y{i}" for i in range(len(node.outputs))]
+    return names + [out if out not in names else f"{out}_out" for out in outs]
+
+
+def _comment(node: Node) -> str:
+    def shape(dims: tuple[int, ...]) -> str:
+        return "x".join(map(str, dims)) or "scalar"
+
+    ins = ", ".join(shape(v.shape) for v in node.inputs)
+    outs = ", ".join(shape(v.shape) for v in node.outputs)
+    return f"/* {node.op}: {ins} -> {outs}. {op_def(node.op).doc} */\n"

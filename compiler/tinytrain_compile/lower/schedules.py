@@ -1,0 +1,89 @@
+"""Schedule rules: how a kernel's loops are tiled. Shared by all kernels; chosen by the kernel, sized by the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import s_tir
+
+HINT = "pragma_loop_partition_hint"
+"""Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
+
+
+def block_names(schedule: s_tir.Schedule) -> list[str]:
+    """Names of all blocks in order."""
+    root = schedule.get_sblock("root")
+    return [str(schedule.get(block).name_hint) for block in schedule.get_child_blocks(root)]
+
+
+def tile_reduction(
+    schedule: s_tir.Schedule,
+    tiles: Mapping[int, int],
+    acc: str = "acc",
+    out: str = "out",
+    gather: str = "",
+    gather_axis: int = 0,
+    peel_reduction: bool = False,
+) -> None:
+    """Compute `out` tile by tile, with the sums of `acc` for one tile in registers.
+
+    tiles: output axis -> tile size; the tiled axes' inner loops are unrolled, in axis order.
+    gather: an intermediate block that is filled once per tile of axis `gather_axis` (im2col rows), in scratch.
+    peel_reduction: also split reduction loops where a condition changes (weights in two parts).
+    """
+    block, sums = schedule.get_sblock(out), schedule.get_sblock(acc)
+    outer: list[Any] = []
+    inner: list[Any] = []
+    extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)]
+    for axis, loop in enumerate(schedule.get_loops(block)):
+        if axis in tiles:
+            first, second = schedule.split(loop, [None, tiles[axis]])
+            outer.append(first)
+            inner.append(second)
+        else:
+            outer.append(loop)
+    if not outer:
+        raise ValueError("a tiled kernel needs an axis")
+    schedule.reorder(*outer, *inner)
+    schedule.compute_at(sums, outer[-1], preserve_unit_loops=True)
+    schedule.set_scope(sums, 0, "local")
+    own = schedule.get_loops(sums)[len(outer) :]
+    axes = len(outer)
+    spatial, reductions = own[:axes], own[axes:]
+    schedule.reorder(*reductions, *spatial)
+    for loop in (*spatial, *inner):
+        schedule.unroll(loop)
+    start = schedule.decompose_reduction(sums, reductions[0])
+    for loop in schedule.get_loops(start)[len(outer) :]:
+        schedule.unroll(loop)
+    if gather:
+        schedule.compute_at(schedule.get_sblock(gather), outer[gather_axis], preserve_unit_loops=True)
+    ragged = [axis for axis, size in tiles.items() if extents[axis] % size]
+    for axis in sorted(tiles) if peel_reduction else ragged:
+        if extents[axis] > tiles[axis]:
+            schedule.annotate(outer[axis], HINT, 1)
+    if peel_reduction:
+        for loop in schedule.get_loops(schedule.get_sblock(f"{acc}_update"))[len(outer) :][: len(reductions)]:
+            schedule.annotate(loop, HINT, 1)
+
+
+def accumulate_rows(schedule: s_tir.Schedule, stages: tuple[str, ...], out: str, row_axes: int) -> None:
+    """Per-row statistics (`stages`, in order of computation) as scalars inside the row loops of `out`.
+
+    row_axes: how many leading axes of `out` are rows; 0 puts the statistics before all loops.
+    """
+    loops = schedule.get_loops(schedule.get_sblock(out))
+    for name in reversed(stages):
+        block = schedule.get_sblock(name)
+        if row_axes:
+            schedule.compute_at(block, loops[row_axes - 1], preserve_unit_loops=True)
+        schedule.set_scope(block, 0, "local")
+
+
+def best_tile(extent: int, wanted: int) -> int:
+    """Tile size for an axis: a divisor near `wanted` if there is a good one, else `wanted` with a peeled end."""
+    if extent <= wanted:
+        return extent
+    divisors = [size for size in range(wanted + 1, 1, -1) if extent % size == 0 and size >= wanted - 2]
+    return divisors[0] if divisors else wanted
