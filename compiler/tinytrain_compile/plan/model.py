@@ -1,0 +1,342 @@
+"""From a graph to what the planner works on: tasks with precedence, cells that they touch, and (per order) rectangles.
+
+A *cell* is a set of values that share one address in every plan: a value, its views, and what overwrites it by
+`OpDef.alias`. A cell is live from the first to the last task that touches it. That rule is symmetric in time, so an
+order may be searched from either end. In-place pairs join two cells into one rectangle, but only in orders where the
+input's cell dies at the very node that opens the output's; they are decided per order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tinytrain_compile.ir import Graph, Node, Value
+from tinytrain_compile.ir.stages import BufferKind
+from tinytrain_compile.ops import op_def
+from tinytrain_compile.plan.options import PlanError, PlanOptions
+
+PERSISTENT_KINDS = ("header", "state", "accumulator")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Values with one address. `exact_bytes` is the tensor's size, `size_bytes` what is reserved (aligned)."""
+
+    kind: BufferKind
+    exact_bytes: int
+    size_bytes: int
+    values: tuple[str, ...]
+
+
+class InPlace(NamedTuple):
+    """A task may write cell `output` over cell `source` if the source dies there."""
+
+    output: int
+    source: int
+
+
+@dataclass(frozen=True)
+class TaskGraph:
+    """What an order search needs, as plain indices. Tasks are the graph's nodes, then START, then BARRIER.
+
+    START opens the input's cell before all else. BARRIER stands between the phases "step" and "apply" and touches
+    what must survive the whole step. Persistent cells are constant load and do not appear in `touched`.
+
+    before, after: direct predecessors and successors (data, write-after-read, phase), deduplicated, per task.
+    touched: movable cells that a task reads or writes. touchers: the inverse, per cell.
+    size: reserved bytes per cell. scratch: reserved bytes of working memory per task.
+    pairs: in-place possibilities per task.
+    """
+
+    before: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+    touched: tuple[tuple[int, ...], ...]
+    touchers: tuple[tuple[int, ...], ...]
+    size: tuple[int, ...]
+    scratch: tuple[int, ...]
+    pairs: tuple[tuple[InPlace, ...], ...]
+
+    @property
+    def start(self) -> int:
+        """Index of the START task."""
+        return len(self.before) - 2
+
+    @property
+    def barrier(self) -> int:
+        """Index of the BARRIER task."""
+        return len(self.before) - 1
+
+    def reversed(self) -> TaskGraph:
+        """The same problem seen from the end: an order of it, reversed, is an order of this one with equal peak."""
+        return TaskGraph(self.after, self.before, self.touched, self.touchers, self.size, self.scratch, self.pairs)
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """A graph's memory, independent of any order."""
+
+    nodes: tuple[Node, ...]
+    cells: tuple[Cell, ...]
+    tasks: TaskGraph
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """A buffer without an address yet: bytes during steps [first_step, last_step], both inclusive."""
+
+    name: str
+    kind: BufferKind
+    size_bytes: int
+    first_step: int
+    last_step: int
+    values: tuple[str, ...]
+
+
+class _Collector:
+    """One walk over a graph in program order that finds cells, versions (contents) and their readers."""
+
+    def __init__(self, graph: Graph, options: PlanOptions) -> None:
+        self.options = options
+        self.kinds: list[BufferKind] = []
+        self.exact: list[int] = []
+        self.values: list[list[str]] = []
+        self.cell_of: dict[str, int] = {}
+        # A version is one content of a cell: a value and its views. Overwriting by alias starts the next version.
+        self.version_of: dict[str, int] = {}
+        self.version_readers: list[list[int]] = []
+        self.writer_of_version: dict[int, int] = {}
+        self.touched: list[dict[int, None]] = [{} for _ in range(len(graph.nodes) + 2)]
+        self.held: set[tuple[int, int]] = set()
+        for value in graph.state:
+            self.open_cell(value, "state")
+        for value in graph.accumulators:
+            self.open_cell(value, "accumulator")
+        for value in graph.inputs[:1]:
+            self.touch(len(graph.nodes), self.open_cell(value, "input"))
+        for index, node in enumerate(graph.nodes):
+            self.visit(index, node)
+
+    def open_cell(self, value: Value, kind: BufferKind) -> int:
+        self.kinds.append(kind)
+        self.exact.append(value.size_bytes)
+        self.values.append([])
+        self.join(value, len(self.kinds) - 1)
+        return len(self.kinds) - 1
+
+    def join(self, value: Value, cell: int, version: int | None = None) -> None:
+        if value.size_bytes != self.exact[cell]:
+            raise PlanError("alias size", f"{value.name!r} shares the memory of {self.values[cell]} but not its size")
+        self.values[cell].append(value.name)
+        self.cell_of[value.name] = cell
+        if version is None:
+            version = len(self.version_readers)
+            self.version_readers.append([])
+        self.version_of[value.name] = version
+
+    def touch(self, task: int, cell: int) -> None:
+        if self.kinds[cell] not in PERSISTENT_KINDS:
+            self.touched[task][cell] = None
+
+    def read(self, task: int, name: str) -> None:
+        """Note that a task needs a value's content; values in flash or in the caller's memory need no plan."""
+        if name in self.cell_of:
+            self.touch(task, self.cell_of[name])
+            self.version_readers[self.version_of[name]].append(task)
+
+    def visit(self, index: int, node: Node) -> None:
+        definition = op_def(node.op)
+        for value in node.inputs:
+            self.read(index, value.name)
+        overwrites = dict(definition.alias)
+        for position, value in enumerate(node.outputs):
+            if definition.view and position == 0:
+                self._view(node.inputs[0], value)
+            elif position in overwrites:
+                self._overwrite(index, node, node.inputs[overwrites[position]], value)
+            else:
+                self.open_cell(value, "tensor")
+            if value.name in self.cell_of:
+                self.touch(index, self.cell_of[value.name])
+
+    def _view(self, source: Value, value: Value) -> None:
+        if source.name in self.cell_of:  # else: a view of flash or of the caller's memory takes nothing either
+            self.join(value, self.cell_of[source.name], self.version_of[source.name])
+
+    def _overwrite(self, index: int, node: Node, source: Value, value: Value) -> None:
+        if source.name not in self.cell_of:
+            raise PlanError("constant overwritten", f"node {node.name!r} writes over {source.name!r}")
+        version = self.version_of[source.name]
+        if version in self.writer_of_version:
+            raise PlanError("two writers", f"node {node.name!r} and another one overwrite {source.name!r}")
+        self.writer_of_version[version] = index
+        self.join(value, self.cell_of[source.name])
+
+    def hold_outputs(self, graph: Graph) -> None:
+        """Inference returns after the last producer of an output: all outputs must be intact at that point."""
+        producers = graph.producers()
+        position = {node.name: index for index, node in enumerate(graph.nodes)}
+        for task in (position[producers[v.name].name] for v in graph.outputs if v.name in producers):
+            for value in graph.outputs:
+                self.read(task, value.name)
+                if value.name in self.cell_of:
+                    self.held.add((task, self.cell_of[value.name]))
+
+    def write_after_read(self) -> list[tuple[int, int]]:
+        """Edges from every reader of an overwritten content to the task that overwrites it."""
+        return [
+            (reader, writer)
+            for version, writer in self.writer_of_version.items()
+            for reader in self.version_readers[version]
+            if reader != writer
+        ]
+
+    def in_place(self, index: int, node: Node) -> tuple[InPlace, ...]:
+        """Cells that a node may overwrite; never an output that must outlive this node."""
+        pairs: list[InPlace] = []
+        for output, source in op_def(node.op).inplace:
+            # An op may declare pairs for optional operands that this node does not have.
+            if output >= len(node.outputs) or source >= len(node.inputs):
+                continue
+            over = self.cell_of.get(node.inputs[source].name)
+            cell = self.cell_of[node.outputs[output].name]
+            if over is None or self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
+                continue
+            if self.exact[over] == self.exact[cell] and self.values[cell][0] == node.outputs[output].name:
+                pairs.append(InPlace(cell, over))
+        return tuple(dict.fromkeys(pairs))
+
+
+def _data_edges(graph: Graph) -> list[tuple[int, int]]:
+    producer = {out.name: index for index, node in enumerate(graph.nodes) for out in node.outputs}
+    return [
+        (producer[value.name], index)
+        for index, node in enumerate(graph.nodes)
+        for value in node.inputs
+        if value.name in producer
+    ]
+
+
+def _phase_edges(graph: Graph) -> list[tuple[int, int]]:
+    start, barrier = len(graph.nodes), len(graph.nodes) + 1
+    edges = [(start, barrier)]
+    for index, node in enumerate(graph.nodes):
+        edges += [(start, index), (index, barrier) if node.phase == "step" else (barrier, index)]
+    return edges
+
+
+def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
+    """Collect cells, precedence and in-place possibilities; PlanError if no order can run the graph safely."""
+    found = _Collector(graph, options)
+    barrier = len(graph.nodes) + 1
+    for name in options.keep:
+        if name not in found.cell_of and name not in graph.constants:
+            raise PlanError("missing value", f"{name!r} is to be kept but is not in the graph's memory")
+        found.read(barrier, name)
+    found.hold_outputs(graph)
+    before: list[dict[int, None]] = [{} for _ in range(barrier + 1)]
+    after: list[dict[int, None]] = [{} for _ in range(barrier + 1)]
+    for first, second in (*_data_edges(graph), *_phase_edges(graph), *found.write_after_read()):
+        before[second][first] = None
+        after[first][second] = None
+    touchers: list[list[int]] = [[] for _ in found.kinds]
+    for task, cells in enumerate(found.touched):
+        for cell in cells:
+            touchers[cell].append(task)
+    sizes = tuple(options.reserved(size) for size in found.exact)
+    tasks = TaskGraph(
+        tuple(tuple(sorted(edges)) for edges in before),
+        tuple(tuple(sorted(edges)) for edges in after),
+        tuple(tuple(cells) for cells in found.touched),
+        tuple(tuple(users) for users in touchers),
+        sizes,
+        (*(options.reserved(op_def(node.op).scratch(node)) for node in graph.nodes), 0, 0),
+        (*(found.in_place(index, node) for index, node in enumerate(graph.nodes)), (), ()),
+    )
+    cells = tuple(
+        Cell(kind, exact, size, tuple(values))
+        for kind, exact, size, values in zip(found.kinds, found.exact, sizes, found.values, strict=True)
+    )
+    program_order(tasks)  # raises if the precedence is cyclic
+    return MemoryModel(graph.nodes, cells, tasks)
+
+
+def program_order(tasks: TaskGraph) -> list[int]:
+    """The topological order nearest to the order in which the graph lists its nodes."""
+    waiting = [len(edges) for edges in tasks.before]
+    ready = [task for task, count in enumerate(waiting) if count == 0]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        task = heapq.heappop(ready)
+        order.append(task)
+        for follower in tasks.after[task]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                heapq.heappush(ready, follower)
+    if len(order) != len(waiting):
+        raise PlanError("cyclic", "a value must be read after it is overwritten: no order can run this graph")
+    return order
+
+
+def steps_of(model: MemoryModel, order: Sequence[int]) -> list[int]:
+    """Task -> step, where START counts to the first step and BARRIER to the last one of phase "step"."""
+    steps = [0] * len(order)
+    count = 0
+    for task in order:
+        steps[task] = count if task < len(model.nodes) else max(count - 1, 0)
+        count += task < len(model.nodes)
+    return steps
+
+
+def _chains(tasks: TaskGraph, order: Sequence[int], newest: bool) -> list[int]:
+    """Cell -> the cell whose address it takes over by in-place chains (itself if none)."""
+    position = [0] * len(order)
+    for index, task in enumerate(order):
+        position[task] = index
+    first = [min((position[task] for task in users), default=0) for users in tasks.touchers]
+    last = [max((position[task] for task in users), default=0) for users in tasks.touchers]
+    head = list(range(len(tasks.size)))
+    taken = [False] * len(tasks.size)
+    for now, task in enumerate(order):
+        pairs = tasks.pairs[task]
+        if newest:
+            pairs = tuple(sorted(pairs, key=lambda pair: -first[head[pair.source]]))
+        for output, source in pairs:
+            if head[output] == output and first[output] == now and last[source] == now and not taken[source]:
+                head[output] = head[source]
+                taken[source] = True
+    return head
+
+
+def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -> tuple[Rectangle, ...]:
+    """The movable buffers of an order (scratch included), in-place chains joined.
+
+    newest: where an output could replace either of two dying inputs, take the one whose rectangle began last (the
+    first declared pair otherwise). The load is the same; the packing may differ.
+    """
+    tasks, steps, head = model.tasks, steps_of(model, order), _chains(model.tasks, order, newest)
+    chains: dict[int, dict[int, None]] = {}
+    for task in order:
+        for cell in tasks.touched[task]:
+            chains.setdefault(head[cell], {})[cell] = None
+    touched_at = [[steps[task] for task in users] for users in tasks.touchers]
+    found = [
+        Rectangle(
+            model.cells[top].values[0],
+            model.cells[top].kind,
+            model.cells[top].size_bytes,
+            min(touched_at[top]),
+            max(step for cell in chain for step in touched_at[cell]),
+            tuple(name for cell in chain for name in model.cells[cell].values),
+        )
+        for top, chain in chains.items()
+    ]
+    found += [
+        Rectangle(node.name, "scratch", tasks.scratch[task], steps[task], steps[task], ())
+        for task, node in enumerate(model.nodes)
+        if tasks.scratch[task] > 0
+    ]
+    return tuple(sorted(found, key=lambda item: (item.first_step, item.kind == "scratch", item.name)))

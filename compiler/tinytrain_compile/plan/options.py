@@ -1,0 +1,46 @@
+"""What a caller asks of the planner, and what the planner says when a plan is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Effort = Literal["quick", "full"]
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How to plan.
+
+    capacity_bytes: the arena that the user asked for; a goal, not a limit: the best plan found is returned anyway.
+    alignment_bytes: every offset and every reserved size is a multiple of it.
+    header_bytes: size of the fixed buffer at offset 0 (the handle of the generated API); 0 for none.
+    deterministic_time: how much work may be spent with effort "full", in units that are about a second each on a
+        current machine. Work is counted, never timed, so the same input gives the same plan everywhere.
+    seed: for the local searches and the solver.
+    effort: "quick" for list schedules and greedy placement only (to price many candidates), "full" for searches too.
+    keep: names of values that must stay intact until the last node of phase "step" has run (the loss).
+    """
+
+    capacity_bytes: int | None = None
+    alignment_bytes: int = 8
+    header_bytes: int = 16
+    deterministic_time: float = 8.0
+    seed: int = 0
+    effort: Effort = "full"
+    keep: tuple[str, ...] = ()
+
+    def reserved(self, size_bytes: int) -> int:
+        """Bytes that a buffer of this size takes: rounded up to the alignment."""
+        return -(-size_bytes // self.alignment_bytes) * self.alignment_bytes
+
+
+class PlanError(Exception):
+    """A plan that would corrupt memory, or a graph that no plan can run: a bug in the compiler, never the user's fault.
+
+    verdict: the kind of mistake, one word or two, stable (tests and reports match on it).
+    """
+
+    def __init__(self, verdict: str, message: str) -> None:
+        super().__init__(f"{verdict}: {message}")
+        self.verdict = verdict

@@ -1,0 +1,343 @@
+"""An independent judge of plans: it shares only data types with the planner and knows nothing of cells or chains.
+
+It replays the order value by value: every write of a node (outputs, scratch) must leave intact what is still needed.
+Time is counted in half steps: a read at step t needs its value at 2t, a value that must outlive step t at 2t + 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.ir import Graph, Node, Value
+from tinytrain_compile.ir.stages import Buffer, MemoryPlan
+from tinytrain_compile.ops import op_def
+from tinytrain_compile.plan.options import PlanError, PlanOptions
+
+
+def validate_plan(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
+    """Raise PlanError, with a verdict per way to be wrong, unless running the plan corrupts nothing."""
+    _check_order(graph, plan)
+    facts = _gather(graph, plan, options)
+    _check_addresses(facts)
+    _check_shared_addresses(facts)
+    _check_persistent(facts)
+    _check_writes(facts)
+    _check_buffers(facts)
+    _check_totals(facts)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the judge works out for itself.
+
+    planned: values that need an address. born: half step after which a value exists (-1: before the first step).
+    needed: half step until which it must stay intact. chain: persistent value -> names that hold its later contents.
+    """
+
+    graph: Graph
+    plan: MemoryPlan
+    options: PlanOptions
+    planned: dict[str, Value]
+    born: dict[str, int]
+    needed: dict[str, int]
+    chain: dict[str, list[str]]
+
+    def range_of(self, name: str) -> tuple[int, int]:
+        """Bytes [low, high) that a planned value occupies."""
+        low = self.plan.offsets[name]
+        return low, low + self.planned[name].size_bytes
+
+
+# ---- order ----------------------------------------------------------------------------------------------------------
+
+
+def _check_order(graph: Graph, plan: MemoryPlan) -> None:
+    if sorted(node.name for node in plan.order) != sorted(node.name for node in graph.nodes):
+        raise PlanError("order incomplete", "the plan does not run every node exactly once")
+    by_name = {node.name: node for node in graph.nodes}
+    produced = graph.producers()
+    known: set[str] = set()
+    applying = False
+    for node in plan.order:
+        if by_name[node.name] != node:
+            raise PlanError("order incomplete", f"node {node.name!r} is not the one of the graph")
+        for value in node.inputs:
+            if value.name in produced and value.name not in known:
+                raise PlanError("order not topological", f"{node.name!r} runs before {value.name!r} exists")
+        known.update(value.name for value in node.outputs)
+        if applying and node.phase == "step":
+            raise PlanError("phase", f"{node.name!r} of phase step runs after an apply node")
+        applying = applying or node.phase == "apply"
+
+
+# ---- facts ----------------------------------------------------------------------------------------------------------
+
+
+def _is_view(node: Node, position: int) -> bool:
+    return op_def(node.op).view and position == 0
+
+
+def _planned_values(graph: Graph, plan: MemoryPlan) -> dict[str, Value]:
+    planned = {value.name: value for value in (*graph.state, *graph.accumulators, *graph.inputs[:1])}
+    for node in plan.order:
+        for position, value in enumerate(node.outputs):
+            # A view of something in flash or in the caller's memory stays there.
+            if not _is_view(node, position) or node.inputs[0].name in planned:
+                planned[value.name] = value
+    return planned
+
+
+def _gather(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> _Facts:
+    planned = _planned_values(graph, plan)
+    born = dict.fromkeys(planned, -1)
+    needed = dict.fromkeys(planned, -1)
+    held = dict.fromkeys(value.name for value in graph.outputs)
+    last_output = last_step = -1
+    for step, node in enumerate(plan.order):
+        for value in node.inputs:
+            if value.name in planned:
+                needed[value.name] = max(needed[value.name], 2 * step)
+        for value in node.outputs:
+            if value.name in planned:
+                born[value.name] = needed[value.name] = 2 * step + 1
+        last_output = step if any(value.name in held for value in node.outputs) else last_output
+        last_step = step if node.phase == "step" else last_step
+    chain = _chains(graph, plan, planned)
+    persistent = {name for names in chain.values() for name in names}
+    ends = [(name, 2 * last_output + 1) for name in held if name not in persistent]
+    ends += [(name, 2 * last_step + 1) for name in options.keep]
+    ends += [(names[-1], 2 * len(plan.order) + 1) for names in chain.values()]
+    for name, end in ends:
+        if name in planned:
+            needed[name] = max(needed[name], end)
+        elif name not in graph.constants:
+            raise PlanError("missing value", f"{name!r} is to be kept but has no place in the arena")
+    return _Facts(graph, plan, options, planned, born, needed, chain)
+
+
+def _chains(graph: Graph, plan: MemoryPlan, planned: dict[str, Value]) -> dict[str, list[str]]:
+    """Persistent value -> the names that hold its content one after another (itself first, views left out)."""
+    base = {name: name for name in planned}
+    chain = {value.name: [value.name] for value in (*graph.state, *graph.accumulators)}
+    owner = {name: name for name in chain}
+    for node in plan.order:
+        if op_def(node.op).view and node.inputs[0].name in planned:
+            base[node.outputs[0].name] = base[node.inputs[0].name]
+        for output, source in op_def(node.op).alias:
+            root = base.get(node.inputs[source].name)
+            if root is None:
+                raise PlanError("constant overwritten", f"{node.name!r} writes over {node.inputs[source].name!r}")
+            if root in owner:
+                owner[node.outputs[output].name] = owner[root]
+                chain[owner[root]].append(node.outputs[output].name)
+    return chain
+
+
+# ---- addresses ------------------------------------------------------------------------------------------------------
+
+
+def _check_addresses(facts: _Facts) -> None:
+    plan = facts.plan
+    for name in facts.planned:
+        if name not in plan.offsets:
+            raise PlanError("missing value", f"{name!r} has no address")
+    for name in plan.offsets:
+        if name not in facts.planned:
+            raise PlanError("unknown value", f"{name!r} has an address but does not live in the arena")
+    ranges = [(name, *facts.range_of(name)) for name in facts.planned]
+    for node in plan.order:
+        size = op_def(node.op).scratch(node)
+        if size > 0 and node.name not in plan.scratch_offsets:
+            raise PlanError("missing scratch", f"{node.name!r} needs {size} bytes of scratch and has no address for it")
+        if size > 0:
+            low = plan.scratch_offsets[node.name]
+            ranges.append((node.name, low, low + size))
+    for name, low, high in (*ranges, *((item.name, item.offset, item.offset) for item in plan.buffers)):
+        if low % facts.options.alignment_bytes:
+            raise PlanError("misaligned", f"{name!r} lies at {low}, alignment {facts.options.alignment_bytes}")
+        if low < 0 or high > plan.arena_bytes:
+            raise PlanError("outside arena", f"{name!r} takes bytes [{low}, {high}) of {plan.arena_bytes}")
+
+
+def _check_shared_addresses(facts: _Facts) -> None:
+    offsets = facts.plan.offsets
+    for node in facts.plan.order:
+        definition = op_def(node.op)
+        shown = [] if not definition.view or node.outputs[0].name not in facts.planned else [(0, 0)]
+        for verdict, pairs in (("view broken", shown), ("alias broken", definition.alias)):
+            for output, source in pairs:
+                one, other = node.outputs[output].name, node.inputs[source].name
+                if offsets[one] != offsets[other]:
+                    raise PlanError(verdict, f"{one!r} is not where {other!r} is")
+    for old, new in facts.graph.updates:
+        if new.name not in facts.chain.get(old.name, ()):
+            raise PlanError("state moved", f"{new.name!r} does not overwrite {old.name!r} step by step")
+
+
+def _check_persistent(facts: _Facts) -> None:
+    """What exists before the first step is disjoint; nothing but persistent memory passes from step to apply."""
+    present = [(name, *facts.range_of(name)) for name, born in facts.born.items() if born == -1]
+    present.append(("header", 0, facts.options.header_bytes))
+    for (name, low, high), (other, start, end) in itertools.combinations(present, 2):
+        if low < end and start < high:
+            raise PlanError("overlap", f"{name!r} and {other!r} share memory before the first step")
+    persistent = {name for names in facts.chain.values() for name in names}
+    made_by = facts.graph.producers()
+    for node in facts.plan.order:
+        for value in node.inputs if node.phase == "apply" else ():
+            maker = made_by.get(value.name)
+            transient = value.name in facts.planned and _root(facts, value.name) not in persistent
+            if transient and (maker is None or maker.phase == "step"):
+                raise PlanError("phase", f"{node.name!r} of phase apply reads {value.name!r}, which m_accumulate loses")
+    blocks = sorted(
+        (facts.plan.offsets[value.name], facts.options.reserved(value.size_bytes)) for value in facts.graph.state
+    )
+    for (low, size), (following, _) in itertools.pairwise(blocks):
+        if low + size != following:
+            raise PlanError(
+                "state scattered", f"nothing of the state lies at {low + size}: a checkpoint needs one block"
+            )
+
+
+def _root(facts: _Facts, name: str) -> str:
+    """The value whose memory a view shows."""
+    made_by = facts.graph.producers()
+    while name in made_by and op_def(made_by[name].op).view:
+        name = made_by[name].inputs[0].name
+    return name
+
+
+# ---- writes ---------------------------------------------------------------------------------------------------------
+
+
+def _writes(facts: _Facts, node: Node) -> list[tuple[str, int, int]]:
+    """(value name, or "" for scratch; low; high) of all that a node writes."""
+    found = [
+        (value.name, *facts.range_of(value.name))
+        for position, value in enumerate(node.outputs)
+        if not _is_view(node, position)
+    ]
+    size = op_def(node.op).scratch(node)
+    if size > 0:
+        low = facts.plan.scratch_offsets[node.name]
+        found.append(("", low, low + size))
+    return found
+
+
+def _check_writes(facts: _Facts) -> None:
+    names = list(facts.planned)
+    low = np.array([facts.range_of(name)[0] for name in names], dtype=np.int64)
+    high = np.array([facts.range_of(name)[1] for name in names], dtype=np.int64)
+    born = np.array([facts.born[name] for name in names], dtype=np.int64)
+    needed = np.array([facts.needed[name] for name in names], dtype=np.int64)
+    for step, node in enumerate(facts.plan.order):
+        writes = _writes(facts, node)
+        for (one, start, end), (two, begin, stop) in itertools.combinations(writes, 2):
+            if start < stop and begin < end:
+                raise PlanError(
+                    "overlap", f"{node.name!r} writes {one or 'scratch'!r} and {two or 'scratch'!r} over each other"
+                )
+        for written, start, end in writes:
+            if start < facts.options.header_bytes:
+                raise PlanError("overlap", f"{node.name!r} writes {written or 'scratch'!r} over the header")
+            hit = (born < 2 * step) & (needed >= 2 * step) & (low < end) & (high > start)
+            for index in np.flatnonzero(hit):
+                _judge(facts, step, node, written, names[int(index)])
+
+
+def _judge(facts: _Facts, step: int, node: Node, written: str, victim: str) -> None:
+    """A node writes over a value that is needed at this step or later: allowed only as a declared last use."""
+    same = written != "" and facts.plan.offsets[written] == facts.plan.offsets[victim]
+    definition = op_def(node.op)
+    pairs = [
+        (output, source)
+        for output, value in enumerate(node.outputs)
+        for source, read in enumerate(node.inputs)
+        if value.name == written and read.name == victim
+    ]
+    if facts.needed[victim] > 2 * step:
+        verdict = "write after read" if same else "overlap"
+        raise PlanError(
+            verdict, f"{node.name!r} writes {written or 'scratch'!r} over {victim!r}, which is needed later"
+        )
+    if any(pair in definition.alias for pair in pairs):
+        return
+    if not pairs or not same:
+        raise PlanError("overlap", f"{node.name!r} writes {written or 'scratch'!r} over {victim!r}, which it reads")
+    equal = facts.planned[written].size_bytes == facts.planned[victim].size_bytes
+    if not equal or not any(pair in definition.inplace for pair in pairs):
+        raise PlanError("in place", f"{node.op} ({node.name!r}) may not work in place on {victim!r}")
+
+
+# ---- buffers and totals ---------------------------------------------------------------------------------------------
+
+
+def _check_buffers(facts: _Facts) -> None:
+    """What reports draw: every value in one buffer that covers its place and life; live buffers are disjoint."""
+    plan, last = facts.plan, max(len(facts.plan.order) - 1, 0)
+    home: dict[str, Buffer] = {}
+    for buffer in plan.buffers:
+        for name in buffer.values:
+            if name in home or name not in facts.planned:
+                raise PlanError("buffer", f"{name!r} is in two buffers, or in one but not in the arena")
+            home[name] = buffer
+    for name, value in facts.planned.items():
+        if name not in home or home[name].offset != plan.offsets[name] or home[name].size_bytes < value.size_bytes:
+            raise PlanError("buffer", f"no buffer holds {name!r} where it lies")
+        first, until = max(facts.born[name], 0) // 2, min(max(facts.needed[name], 0) // 2, last)
+        if home[name].first_step > first or home[name].last_step < until:
+            raise PlanError("lifetime", f"{name!r} lives in steps [{first}, {until}], its buffer does not")
+    always = [home[names[0]] for names in facts.chain.values()]
+    always += [buffer for buffer in plan.buffers if buffer.kind == "header"]
+    if any((buffer.first_step, buffer.last_step) != (0, last) for buffer in always):
+        raise PlanError("lifetime", "a persistent buffer does not live in every step")
+    _check_scratch_buffers(facts)
+    _check_disjoint(plan.buffers)
+
+
+def _check_scratch_buffers(facts: _Facts) -> None:
+    scratch = {buffer.name: buffer for buffer in facts.plan.buffers if buffer.kind == "scratch"}
+    for step, node in enumerate(facts.plan.order):
+        size = op_def(node.op).scratch(node)
+        if size == 0:
+            continue
+        buffer = scratch.get(node.name)
+        if buffer is None or buffer.size_bytes < size or buffer.offset != facts.plan.scratch_offsets[node.name]:
+            raise PlanError("buffer", f"no buffer holds the scratch of {node.name!r} where it lies")
+        if not buffer.first_step <= step <= buffer.last_step:
+            raise PlanError("lifetime", f"the scratch of {node.name!r} is not there when it runs")
+
+
+def _check_disjoint(buffers: tuple[Buffer, ...]) -> None:
+    columns = np.array(
+        [(b.offset, b.offset + b.size_bytes, b.first_step, b.last_step) for b in buffers], dtype=np.int64
+    ).reshape(-1, 4)
+    for index, (low, high, first, last) in enumerate(columns[:-1]):
+        rest = columns[index + 1 :]
+        hit = (rest[:, 0] < high) & (rest[:, 1] > low) & (rest[:, 2] <= last) & (rest[:, 3] >= first)
+        for other in np.flatnonzero(hit):
+            names = f"{buffers[index].name!r} and {buffers[index + 1 + int(other)].name!r}"
+            raise PlanError("overlap", f"buffers {names} are live together and share memory")
+
+
+def _load(buffers: tuple[Buffer, ...], step_count: int) -> list[int]:
+    load = np.zeros(max(step_count, 1), dtype=np.int64)
+    for buffer in buffers:
+        load[buffer.first_step : buffer.last_step + 1] += buffer.size_bytes
+    return load.tolist()
+
+
+def _check_totals(facts: _Facts) -> None:
+    plan = facts.plan
+    if plan.arena_bytes != max((buffer.offset + buffer.size_bytes for buffer in plan.buffers), default=0):
+        raise PlanError("totals", f"the arena of {plan.arena_bytes} bytes does not end with its highest buffer")
+    if plan.persistent_bytes != sum(value.size_bytes for value in facts.graph.state):
+        raise PlanError("totals", f"{plan.persistent_bytes} is not the size of the state")
+    load = _load(plan.buffers, len(plan.order))
+    if plan.lower_bound_bytes != max(load) or load[plan.peak_step] != max(load):
+        raise PlanError("totals", f"the largest load is {max(load)}, the plan says {plan.lower_bound_bytes}")
+    if plan.placement_proven and plan.arena_bytes < max(load):
+        raise PlanError("totals", "an arena below the largest load cannot be")
