@@ -108,11 +108,12 @@ class MemoryPlan:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One C function. Parameters, in order: every input, every output, scratch if any (see Call)."""
+    """One C function. Parameters, in order: every input, every output that is no input's alias, scratch if it takes any."""
 
     name: str
     source: str
     declaration: str
+    takes_scratch: bool
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def lower_node(node: Node, name: str, features: Features) -> Kernel:
             f"kernel of {node.op} ({node.name}) needs {printer.scratch_bytes} B of scratch, "
             f"its definition says {definition.scratch(node)}"
         )
-    return Kernel(name, _comment(node) + source, declaration)
+    return Kernel(name, _comment(node) + source, declaration, printer.scratch_bytes > 0)
 
 
 def _parameter_names(node: Node, inputs: Iterable[te.Tensor]) -> list[str]:

@@ -15,6 +15,9 @@ from tinytrain_compile.plan.model import Rectangle
 FITS_PER_UNIT = 250_000
 """Neighbours looked at per unit of deterministic time (about a second)."""
 
+PATIENCE_BASE, PATIENCE_PER_BOX = 50, 5
+"""Trials without a better placement after which the local search gives up."""
+
 
 @dataclass(frozen=True)
 class Box:
@@ -166,15 +169,17 @@ def improve_placement(
     cost = sum(len(near) for near in packing.neighbours) + len(packing.boxes)
     rounds = int(units * FITS_PER_UNIT / max(cost, 1))
     current, placed, best = list(sequence), fit(packing, sequence), start
+    idle, patience = 0, PATIENCE_BASE + PATIENCE_PER_BOX * len(packing.boxes)
     for _ in range(rounds):
-        if best.proven:
+        if best.proven or idle > patience:
             break
+        idle += 1
         trial = _perturbed(packing, current, placed, draw)
         found = fit(packing, trial)
         if found.height <= placed.height:
             current, placed = trial, found
             if found.height < best.height:
-                best = found
+                best, idle = found, 0
     return best
 
 

@@ -1,1 +1,162 @@
-"""Not written yet."""
+"""Losses and their gradients. A label that is no class counts nothing and is never used as an index."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    call,
+    f32,
+    guarded,
+    kernel,
+    placeholder,
+    reduce_axes,
+    select,
+    total,
+)
+from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
+
+
+class Labels:
+    """Log probabilities seen as (outer, classes, inner), and the labels and class weights that go with them."""
+
+    def __init__(self, node: Node, attrs: NllAttrs, shape: Sequence[int]) -> None:
+        self._attrs = attrs
+        self.outer = math.prod(shape[: attrs.axis])
+        self.classes = shape[attrs.axis]
+        self.inner = math.prod(shape[attrs.axis + 1 :])
+        self.labels = placeholder(node.inputs[1], "labels", (self.outer, self.inner))
+        self._weights = placeholder(node.inputs[2], "weights") if len(node.inputs) > 2 else None
+        self.inputs = [self.labels] if self._weights is None else [self.labels, self._weights]
+
+    def _counts(self, label: Any) -> Any:
+        test = tirx.And(label >= 0, label < self.classes)
+        ignored = self._attrs.ignore_index
+        return test if ignored is None else tirx.And(test, tirx.NE(label, ignored))
+
+    def weight(self, index: Any) -> Any:
+        """Weight of a class."""
+        return f32(1) if self._weights is None else self._weights[index]
+
+    def weighted(self, o: Any, i: Any, value: Any) -> Any:
+        """value(label) times the label's weight; 0 where the label does not count."""
+        label = self.labels[o, i]
+        return guarded(self._counts(label), value(label) if self._weights is None else value(label) * self.weight(label))
+
+    def hits(self, o: Any, c: Any, i: Any) -> Any:
+        """Whether class c is the label at (o, i), and counts."""
+        label = self.labels[o, i]
+        ignored = self._attrs.ignore_index
+        return tirx.EQ(label, c) if ignored is None else tirx.And(tirx.EQ(label, c), tirx.NE(label, ignored))
+
+    def total_weight(self) -> te.Tensor | None:
+        """What "mean" divides by; None for other reductions."""
+        if self._attrs.reduction != "mean":
+            return None
+        a, b = reduce_axes(self.outer, self.inner, prefix="w")
+        return te.compute((1,), lambda _: total(self.weighted(a, b, lambda _label: f32(1)), [a, b]), "weight")
+
+
+def _scalars(*names: str) -> Any:
+    """A schedule that keeps these one-element stages in registers, computed before everything else."""
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        for name in names:
+            sch.set_scope(sch.get_sblock(name), 0, "local")
+
+    return schedule
+
+
+@kernel("NegativeLogLikelihood")
+def nll(node: Node, _features: Features) -> KernelSpec:
+    """Minus the weighted sum of the labels' log probabilities, over the sum of the weights."""
+    attrs = node.attrs
+    assert isinstance(attrs, NllAttrs)
+    view = Labels(node, attrs, node.inputs[0].shape)
+    logp = placeholder(node.inputs[0], "logp", (view.outer, view.classes, view.inner))
+    inputs = [logp, *view.inputs]
+
+    def chosen(o: Any, i: Any) -> Any:
+        return view.weighted(o, i, lambda label: logp[o, label, i])
+
+    if attrs.reduction == "none":
+        out = te.compute((view.outer, view.inner), lambda o, i: f32(0) - chosen(o, i), "out")
+        return KernelSpec(inputs, [out], _scalars())
+    a, b = reduce_axes(view.outer, view.inner)
+    acc = te.compute((1,), lambda _: total(chosen(a, b), [a, b]), "acc")
+    weight = view.total_weight()
+    if weight is None:
+        out = te.compute((1,), lambda i: f32(0) - acc[i], "out")
+        return KernelSpec(inputs, [out], _scalars("acc"))
+    out = te.compute((1,), lambda i: select(tirx.NE(weight[i], f32(0)), f32(0) - acc[i] / weight[i], f32(0)), "out")
+    return KernelSpec(inputs, [out], _scalars("acc", "weight"))
+
+
+@kernel("NegativeLogLikelihoodGrad")
+def nll_grad(node: Node, _features: Features) -> KernelSpec:
+    """Minus the weight at each label, 0 elsewhere."""
+    attrs = node.attrs
+    assert isinstance(attrs, NllGradAttrs)
+    view = Labels(node, attrs.nll, attrs.shape)
+    each = attrs.nll.reduction == "none"
+    dloss = placeholder(node.inputs[0], "dloss", (view.outer, view.inner) if each else (1,))
+    weight = view.total_weight()
+
+    def divided(_: Any) -> Any:
+        return dloss[0] if weight is None else select(tirx.NE(weight[0], f32(0)), dloss[0] / weight[0], f32(0))
+
+    share = None if each else te.compute((1,), divided, "share")
+
+    def element(o: Any, c: Any, i: Any) -> Any:
+        value = dloss[o, i] if share is None else share[0]
+        return select(view.hits(o, c, i), f32(0) - view.weight(c) * value, f32(0))
+
+    out = te.compute((view.outer, view.classes, view.inner), element, "out")
+    stages = [] if share is None else ["share"] if weight is None else ["weight", "share"]
+    return KernelSpec([dloss, *view.inputs], [out], _scalars(*stages))
+
+
+@kernel("MeanSquaredError", "SigmoidCrossEntropy")
+def mean_loss(node: Node, _features: Features) -> KernelSpec:
+    """The mean of one term per element."""
+    count = node.inputs[0].elements
+    y, target = placeholder(node.inputs[0], "y", (count,)), placeholder(node.inputs[1], "target", (count,))
+    (k,) = reduce_axes(count)
+    term = _squared(y[k], target[k]) if node.op == "MeanSquaredError" else _cross_entropy(y[k], target[k])
+    acc = te.compute((1,), lambda _: total(term, [k]), "acc")
+    out = te.compute((1,), lambda i: acc[i] * f32(1.0 / count), "out")
+    return KernelSpec([y, target], [out], _scalars("acc"))
+
+
+def _squared(y: Any, target: Any) -> Any:
+    return (y - target) * (y - target)
+
+
+def _cross_entropy(z: Any, target: Any) -> Any:
+    """max(z, 0) - z t + log(1 + exp(-|z|)): never overflows."""
+    above = select(z > f32(0), z, f32(0))
+    minus = select(z > f32(0), f32(0) - z, z)
+    return (above - z * target) + call("tt_log1pf", call("tt_expf", minus))
+
+
+@kernel("MeanSquaredErrorGrad", "SigmoidCrossEntropyGrad")
+def mean_loss_grad(node: Node, _features: Features) -> KernelSpec:
+    """(y or sigmoid(y)) - target, times a constant share of the loss's gradient."""
+    count = node.inputs[1].elements
+    dloss = placeholder(node.inputs[0], "dloss", (1,))
+    y, target = placeholder(node.inputs[1], "y", (count,)), placeholder(node.inputs[2], "target", (count,))
+    squared = node.op == "MeanSquaredErrorGrad"
+    share = te.compute((1,), lambda i: dloss[i] * f32((2.0 if squared else 1.0) / count), "share")
+
+    def element(i: Any) -> Any:
+        value = y[i] if squared else call("tt_sigmoidf", y[i])
+        return (value - target[i]) * share[0]
+
+    return KernelSpec([dloss, y, target], [te.compute((count,), element, "out")], _scalars("share"))

@@ -1,1 +1,235 @@
-"""Not written yet."""
+"""Pooling: a few channels at a time, so that the border tests of a tap are paid once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    f32,
+    guarded,
+    kernel,
+    placeholder,
+    reduce_axes,
+    select,
+    total,
+)
+from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range
+
+CHANNEL_TILE = 4
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def _integer(value: int) -> Any:
+    return tirx.const(value, "int32")
+
+
+def _both(tests: Sequence[Any]) -> Any:
+    """All tests at once; None if there is none."""
+    result: Any = None
+    for test in tests:
+        result = test if result is None else tirx.And(result, test)
+    return result
+
+
+class PoolWindow:
+    """Index arithmetic between windows and the image that they slide over."""
+
+    def __init__(self, attrs: PoolAttrs, image_hw: tuple[int, int]) -> None:
+        self._attrs = attrs
+        self._image = image_hw
+
+    def pixel(self, window: Sequence[Any], tap: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """(row, column, test or None) of the image pixel under a tap of a window."""
+        at: list[Any] = []
+        tests: list[Any] = []
+        for axis in (0, 1):
+            a = self._attrs
+            begin, stride, dilation = a.pads[axis], a.strides[axis], a.dilations[axis]
+            index = window[axis] * stride + tap[axis] * dilation - begin
+            at.append(index)
+            if begin:
+                tests.append(index >= 0)
+            if (a.output_hw[axis] - 1) * stride + (a.kernel[axis] - 1) * dilation - begin >= self._image[axis]:
+                tests.append(index < self._image[axis])
+        return at[0], at[1], _both(tests)
+
+    def candidates(self, axis: int) -> int:
+        """How many windows have to be looked at for one pixel of an axis."""
+        a = self._attrs
+        if a.dilations[axis] > 1:
+            return a.kernel[axis]
+        return -(-a.kernel[axis] // a.strides[axis])
+
+    def covering(self, axis: int, pixel: Any, candidate: Any) -> tuple[Any, Any, list[Any]]:
+        """(window, tap, tests) of a candidate window that may cover a pixel of an axis."""
+        a = self._attrs
+        stride, windows, taps = a.strides[axis], a.output_hw[axis], a.kernel[axis]
+        place = pixel + a.pads[axis]
+        if a.dilations[axis] > 1:
+            offset = place - candidate * a.dilations[axis]
+            tests = [offset >= 0, tirx.EQ(tirx.indexmod(offset, stride), 0), offset < windows * stride]
+            return tirx.indexdiv(offset, stride), candidate, tests
+        window = tirx.indexdiv(place, stride) - candidate
+        tap = tirx.indexmod(place, stride) + candidate * stride
+        tests = []
+        if self.candidates(axis) > 1:
+            tests.append(window >= 0)
+        if (self._image[axis] - 1 + a.pads[axis]) // stride >= windows:
+            tests.append(window < windows)
+        if self.candidates(axis) * stride > taps:
+            tests.append(tap < taps)
+        return window, tap, tests
+
+    def taps(self, axis: int, window: Any) -> Any:
+        """How many taps of a window count for a mean: an int, or an expression where it varies."""
+        a = self._attrs
+        counts = taps_in_range(a, axis, self._image[axis])
+        if counts.min() == counts.max():
+            return int(counts[0])
+        begin, end = a.pads[axis], a.pads[axis + 2]
+        low, high = (-begin, self._image[axis] + end) if a.count_include_pad else (0, self._image[axis])
+        start = window * a.strides[axis] - begin
+        if a.dilations[axis] == 1:
+            return tirx.min(start + a.kernel[axis], _integer(high)) - tirx.max(start, _integer(low))
+        places = [start + tap * a.dilations[axis] for tap in range(a.kernel[axis])]
+        return sum(
+            (select(tirx.And(p >= low, p < high), _integer(1), _integer(0)) for p in places), start=_integer(0)
+        )
+
+    def mean(self, value: Any, window: Sequence[Any]) -> Any:
+        """`value` divided by the number of taps of a window that count."""
+        rows, columns = self.taps(0, window[0]), self.taps(1, window[1])
+        if isinstance(rows, int) and isinstance(columns, int):
+            return value * f32(1.0 / (rows * columns))
+        return value / (rows * columns).astype("float32")
+
+
+def _channel_tiles(channels: int) -> dict[int, int]:
+    return {3: best_tile(channels, CHANNEL_TILE)}
+
+
+def _forward(node: Node) -> tuple[PoolAttrs, PoolWindow, te.Tensor, tuple[int, ...]]:
+    attrs = node.attrs
+    assert isinstance(attrs, PoolAttrs)
+    _, height, width, _ = node.inputs[0].shape
+    return attrs, PoolWindow(attrs, (height, width)), placeholder(node.inputs[0], "x"), node.outputs[0].shape
+
+
+@kernel("MaxPool")
+def max_pool(node: Node, _features: Features) -> KernelSpec:
+    """The largest tap that lies in the image."""
+    attrs, window, x, shape = _forward(node)
+    r, s = reduce_axes(*attrs.kernel)
+
+    def best(b: Any, y: Any, q: Any, c: Any) -> Any:
+        row, column, inside = window.pixel((y, q), (r, s))
+        value = x[b, row, column, c]
+        return te.max(value if inside is None else tirx.if_then_else(inside, value, f32(LOWEST)), [r, s])
+
+    acc = te.compute(shape, best, "acc")
+    out = te.compute(shape, lambda *i: acc[i], "out")
+    return KernelSpec([x], [out], lambda sch: tile_reduction(sch, _channel_tiles(shape[3])))
+
+
+def _first_largest() -> Any:
+    """Reducer of (tap, value) pairs that keeps the first of equal values."""
+
+    def combine(kept: Any, new: Any) -> tuple[Any, Any]:
+        better = new[1] > kept[1]
+        return select(better, new[0], kept[0]), select(better, new[1], kept[1])
+
+    return te.comm_reducer(combine, lambda _index, _value: (_integer(0), f32(LOWEST)), "first_largest")
+
+
+@kernel("MaxPoolIndex")
+def max_pool_index(node: Node, _features: Features) -> KernelSpec:
+    """Which tap of each window was largest."""
+    attrs, window, x, shape = _forward(node)
+    r, s = reduce_axes(*attrs.kernel)
+
+    def best(b: Any, y: Any, q: Any, c: Any) -> Any:
+        row, column, inside = window.pixel((y, q), (r, s))
+        value = x[b, row, column, c]
+        value = value if inside is None else tirx.if_then_else(inside, value, f32(LOWEST))
+        return _first_largest()((r * attrs.kernel[1] + s, value), axis=[r, s])
+
+    tap, _ = te.compute(shape, best, "acc")
+    out = te.compute(shape, lambda *i: tap[i].astype(node.outputs[0].dtype), "out")
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        block = sch.get_sblock("acc")
+        sch.compute_at(block, sch.get_loops(sch.get_sblock("out"))[-1], preserve_unit_loops=True)
+        for buffer in (0, 1):
+            sch.set_scope(block, buffer, "local")
+
+    return KernelSpec([x], [out], schedule)
+
+
+def _backward(node: Node) -> tuple[PoolGradAttrs, PoolWindow, te.Tensor, tuple[int, ...]]:
+    attrs = node.attrs
+    assert isinstance(attrs, PoolGradAttrs)
+    return attrs, PoolWindow(attrs.pool, attrs.input_hw), placeholder(node.inputs[0], "dy"), node.outputs[0].shape
+
+
+@kernel("MaxPoolGrad")
+def max_pool_grad(node: Node, _features: Features) -> KernelSpec:
+    """Every pixel collects from the windows in which it won."""
+    attrs, window, dy, shape = _backward(node)
+    index = placeholder(node.inputs[1], "index")
+    r, s = reduce_axes(window.candidates(0), window.candidates(1))
+
+    def term(b: Any, y: Any, q: Any, c: Any) -> Any:
+        row, tap_row, tests = window.covering(0, y, r)
+        column, tap_column, more = window.covering(1, q, s)
+        won = tirx.EQ(index[b, row, column, c].astype("int32"), tap_row * attrs.pool.kernel[1] + tap_column)
+        value = select(won, dy[b, row, column, c], f32(0))
+        inside = _both([*tests, *more])
+        return total(value if inside is None else guarded(inside, value), [r, s])
+
+    return _collect([dy, index], shape, term)
+
+
+@kernel("AveragePool")
+def average_pool(node: Node, _features: Features) -> KernelSpec:
+    """The sum of the taps that lie in the image, divided by the number that counts."""
+    attrs, window, x, shape = _forward(node)
+    r, s = reduce_axes(*attrs.kernel)
+
+    def term(b: Any, y: Any, q: Any, c: Any) -> Any:
+        row, column, inside = window.pixel((y, q), (r, s))
+        value = x[b, row, column, c]
+        return total(value if inside is None else guarded(inside, value), [r, s])
+
+    acc = te.compute(shape, term, "acc")
+    out = te.compute(shape, lambda b, y, q, c: window.mean(acc[b, y, q, c], (y, q)), "out")
+    return KernelSpec([x], [out], lambda sch: tile_reduction(sch, _channel_tiles(shape[3])))
+
+
+@kernel("AveragePoolGrad")
+def average_pool_grad(node: Node, _features: Features) -> KernelSpec:
+    """Every pixel collects its share of the windows that cover it."""
+    _, window, dy, shape = _backward(node)
+    r, s = reduce_axes(window.candidates(0), window.candidates(1))
+
+    def term(b: Any, y: Any, q: Any, c: Any) -> Any:
+        row, _, tests = window.covering(0, y, r)
+        column, _, more = window.covering(1, q, s)
+        value = window.mean(dy[b, row, column, c], (row, column))
+        inside = _both([*tests, *more])
+        return total(value if inside is None else guarded(inside, value), [r, s])
+
+    return _collect([dy], shape, term)
+
+
+def _collect(inputs: list[te.Tensor], shape: tuple[int, ...], term: Any) -> KernelSpec:
+    acc = te.compute(shape, term, "acc")
+    out = te.compute(shape, lambda *i: acc[i], "out")
+    return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, _channel_tiles(shape[3])))

@@ -1,1 +1,196 @@
-"""Not written yet."""
+"""Moving data: every kernel is one loop nest over its output; axes that move together share a loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, f32, kernel, placeholder, plain, reduce_axes, total
+from tinytrain_compile.lower.kernels.elementwise import broadcast, pointwise
+from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
+from tinytrain_compile.ops.shape import (
+    ConcatAttrs,
+    EmbedAttrs,
+    ExpandAttrs,
+    ReduceAttrs,
+    SliceAttrs,
+    TransposeAttrs,
+)
+
+SUM_TILE = 4
+"""Sums that a reduction carries at once: neighbours in memory are read together, and additions need not wait."""
+
+
+def axis_groups(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
+    """`shape` as (extent, whether in `axes`) pairs, neighbours of one kind merged, unit axes dropped."""
+    groups: list[tuple[int, bool]] = []
+    for axis, extent in enumerate(shape):
+        inside = axis in axes
+        if extent == 1:
+            continue
+        if groups and groups[-1][1] == inside:
+            groups[-1] = (groups[-1][0] * extent, inside)
+        else:
+            groups.append((extent, inside))
+    return groups
+
+
+@kernel("Transpose")
+def transpose(node: Node, _features: Features) -> KernelSpec:
+    """Copy in output order; axes that stay neighbours are one loop."""
+    attrs = node.attrs
+    assert isinstance(attrs, TransposeAttrs)
+    source = node.inputs[0].shape
+    runs: list[list[int]] = []
+    for axis in attrs.perm:
+        if runs and axis == runs[-1][-1] + 1:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    order = sorted(range(len(runs)), key=lambda i: runs[i][0])
+    extents = [math.prod(source[axis] for axis in run) for run in runs] or [1]
+    x = placeholder(node.inputs[0], "x", [extents[i] for i in order] or [1])
+
+    def element(*index: Any) -> Any:
+        return x[tuple(index[i] for i in order)] if order else x[0]
+
+    return KernelSpec([x], [te.compute(tuple(extents), element, "out")], plain)
+
+
+@kernel("Concat")
+def concat(node: Node, _features: Features) -> KernelSpec:
+    """Per outer index, one contiguous run after the other; the loop over them is cut where the source changes."""
+    attrs = node.attrs
+    assert isinstance(attrs, ConcatAttrs)
+    shape = node.outputs[0].shape
+    outer = math.prod(shape[: attrs.axis])
+    widths = [math.prod(value.shape[attrs.axis :]) for value in node.inputs]
+    parts = [placeholder(value, f"x{i}", (outer, widths[i])) for i, value in enumerate(node.inputs)]
+    ends = [sum(widths[: i + 1]) for i in range(len(widths))]
+
+    def element(row: Any, column: Any) -> Any:
+        value = parts[-1][row, column - (ends[-1] - widths[-1])]
+        for part, end, width in reversed(list(zip(parts, ends, widths, strict=True))[:-1]):
+            value = tirx.if_then_else(column < end, part[row, column - (end - width)], value)
+        return value
+
+    out = te.compute((outer, ends[-1]), element, "out")
+    return KernelSpec(parts, [out], _cut_last_loop)
+
+
+def _cut_last_loop(sch: s_tir.Schedule) -> None:
+    sch.annotate(sch.get_loops(sch.get_sblock("out"))[-1], HINT, 1)
+
+
+def _cut_loops(sch: s_tir.Schedule) -> None:
+    for loop in sch.get_loops(sch.get_sblock("out")):
+        sch.annotate(loop, HINT, 1)
+
+
+def _merge_places(
+    starts: Sequence[int], steps: Sequence[int], sizes: Sequence[int], shape: Sequence[int]
+) -> list[tuple[int, int, int, int]]:
+    """(start, step, size, dim) per loop: a full axis joins the one before it if that one has step 1."""
+    merged: list[tuple[int, int, int, int]] = []
+    for start, step, size, dim in zip(starts, steps, sizes, shape, strict=True):
+        full = start == 0 and size == dim and (step == 1 or dim == 1)
+        unit_step = 1 if size == 1 else step
+        if merged and full and merged[-1][1] == 1:
+            before = merged[-1]
+            merged[-1] = (before[0] * dim, 1, before[2] * dim, before[3] * dim)
+        else:
+            merged.append((start, unit_step, size, dim))
+    return merged or [(0, 1, 1, 1)]
+
+
+@kernel("Slice")
+def slice_(node: Node, _features: Features) -> KernelSpec:
+    """Copy from regularly spaced places."""
+    attrs = node.attrs
+    assert isinstance(attrs, SliceAttrs)
+    places = _merge_places(attrs.starts, attrs.steps, attrs.sizes, node.inputs[0].shape)
+    x = placeholder(node.inputs[0], "x", [dim for *_, dim in places])
+
+    def element(*index: Any) -> Any:
+        return x[tuple(start + i * step for i, (start, step, *_) in zip(index, places, strict=True))]
+
+    return KernelSpec([x], [te.compute(tuple(size for _, _, size, _ in places), element, "out")], plain)
+
+
+@kernel("Embed")
+def embed(node: Node, _features: Features) -> KernelSpec:
+    """Copy to regularly spaced places, the constant elsewhere; with steps of 1 the loops are cut at the borders."""
+    attrs = node.attrs
+    assert isinstance(attrs, EmbedAttrs)
+    places = _merge_places(attrs.starts, attrs.steps, node.inputs[0].shape, attrs.shape)
+    x = placeholder(node.inputs[0], "x", [size for _, _, size, _ in places])
+    fill = tirx.const(attrs.value, node.inputs[0].dtype)
+
+    def element(*index: Any) -> Any:
+        source: list[Any] = []
+        inside: Any = None
+        for i, place in zip(index, places, strict=True):
+            at, tests = _place_of(i, place)
+            source.append(at)
+            for test in tests:
+                inside = test if inside is None else tirx.And(inside, test)
+        value = x[tuple(source)]
+        return value if inside is None else tirx.if_then_else(inside, value, fill)
+
+    out = te.compute(tuple(dim for *_, dim in places), element, "out")
+    regular = all(step == 1 for _, step, _, _ in places)
+    return KernelSpec([x], [out], _cut_loops if regular else plain)
+
+
+def _place_of(i: Any, place: tuple[int, int, int, int]) -> tuple[Any, list[Any]]:
+    """Which element of the input lands at output index i of an axis, and the tests that one does."""
+    start, step, size, dim = place
+    low = min(start, start + (size - 1) * step)
+    stride = abs(step)
+    offset = i - low
+    tests: list[Any] = []
+    if low > 0:
+        tests.append(offset >= 0)
+    if low + (size - 1) * stride < dim - 1:
+        tests.append(offset <= (size - 1) * stride)
+    if stride > 1:
+        tests.append(tirx.EQ(tirx.indexmod(offset, stride), 0))
+        offset = tirx.indexdiv(offset, stride)
+    return (offset if step > 0 else size - 1 - offset), tests
+
+
+@kernel("Expand")
+def expand(node: Node, _features: Features) -> KernelSpec:
+    """Broadcast, times a constant."""
+    attrs = node.attrs
+    assert isinstance(attrs, ExpandAttrs)
+    scale = attrs.scale
+    return broadcast(node, lambda x: x if scale == 1.0 else x * f32(scale))
+
+
+@kernel("Reduce")
+def reduce(node: Node, _features: Features) -> KernelSpec:
+    """A few neighbouring sums at a time, in registers; with nothing to sum, one multiplication per element."""
+    attrs = node.attrs
+    assert isinstance(attrs, ReduceAttrs)
+    scale = attrs.scale
+    groups = axis_groups(node.inputs[0].shape, attrs.axes)
+    summed = [extent for extent, inside in groups if inside]
+    if not summed:
+        return pointwise(node, lambda x: x if scale == 1.0 else x * f32(scale))
+    kept = [extent for extent, inside in groups if not inside] or [1]
+    x = placeholder(node.inputs[0], "x", [extent for extent, _ in groups])
+    axes = reduce_axes(*summed)
+
+    def term(*index: Any) -> Any:
+        rest, inner = iter(index), iter(axes)
+        return total(x[tuple(next(inner) if inside else next(rest) for _, inside in groups)], axes)
+
+    acc = te.compute(tuple(kept), term, "acc")
+    out = te.compute(tuple(kept), lambda *i: acc[i] if scale == 1.0 else acc[i] * f32(scale), "out")
+    tiles = {len(kept) - 1: best_tile(kept[-1], SUM_TILE)}
+    return KernelSpec([x], [out], lambda sch: tile_reduction(sch, tiles))

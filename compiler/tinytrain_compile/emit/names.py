@@ -1,0 +1,46 @@
+"""C identifiers from the user's names: stable, readable, unique, never a keyword."""
+
+from __future__ import annotations
+
+import re
+
+_KEYWORDS = frozenset(
+    """auto break case char const continue default do double else enum extern float for goto if inline int long register
+    restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool true false
+    asm typeof main NULL""".split()
+)
+
+
+def c_identifier(text: str) -> str:
+    """A valid C identifier that resembles `text`; "m" in front where it would start with a digit or be reserved."""
+    name = re.sub(r"_{2,}", "_", re.sub(r"[^0-9A-Za-z]+", "_", text)).strip("_")[:60].rstrip("_")
+    if not name or name[0].isdigit() or name.lower() in _KEYWORDS or name.startswith("tt_"):
+        name = f"m_{name}".rstrip("_")
+    return name
+
+
+class Names:
+    """Hands out one identifier per key; clashes get a number."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._known: dict[str, str] = {}
+        self._used: set[str] = set()
+
+    def of(self, key: str) -> str:
+        """The identifier of a key: always the same for the same key."""
+        if key not in self._known:
+            base = self._prefix + c_identifier(key)
+            name, count = base, 1
+            while name in self._used:
+                count += 1
+                name = f"{base}_{count}"
+            self._used.add(name)
+            self._known[key] = name
+        return self._known[key]
+
+
+def comment_text(text: str) -> str:
+    """A user's name as it may stand inside a C comment: one printable ASCII line that cannot end the comment."""
+    cleaned = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
+    return cleaned.replace("*/", "*?").replace("/*", "?*")[:100]

@@ -1,0 +1,44 @@
+"""Constant tables as C arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array
+
+C_TYPES = {"float32": "float", "int32": "int32_t", "int8": "int8_t", "uint8": "uint8_t"}
+
+
+def array_text(data: Array) -> str:
+    """The elements of an array as C initialisers, at most 120 columns wide; floats read back to the same bits."""
+    if data.dtype == np.float32:
+        texts: Iterable[str] = (_float(value) for value in data.ravel().tolist())
+    else:
+        texts = (str(int(value)) for value in data.ravel())
+    lines: list[str] = []
+    line = "   "
+    for text in texts:
+        if len(line) + len(text) + 2 > 120:
+            lines.append(line)
+            line = "   "
+        line += f" {text},"
+    lines.append(line)
+    return "\n".join(lines)
+
+
+def _float(value: float) -> str:
+    text = str(np.float32(value))
+    return text + "f" if any(c in text for c in ".e") else text + ".0f"
+
+
+def table(name: str, data: Array) -> str:
+    """Definition of one constant table."""
+    ctype = C_TYPES[str(data.dtype)]
+    return f"const {ctype} {name}[{data.size}] = {{\n{array_text(data)}\n}};\n"
+
+
+def declaration(name: str, data: Array) -> str:
+    """Declaration of one constant table."""
+    return f"extern const {C_TYPES[str(data.dtype)]} {name}[{data.size}];"

@@ -1,0 +1,14 @@
+"""The type of the functions that import one ONNX operator each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.model import OnnxNode
+
+Handler = Callable[[Context, OnnxNode], None]
+"""Reads the entries of a node's inputs, emits IR nodes, defines the entries of its outputs.
+
+Raises Unsupported for a form that has no IR, ValueError for shapes and attributes that make no sense.
+"""

@@ -1,0 +1,162 @@
+"""Element-wise operators, activations, and nodes that only pass a tensor on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.entries import Entry
+from tinytrain_compile.frontend.handler import Handler
+from tinytrain_compile.frontend.model import OnnxNode
+from tinytrain_compile.frontend.operands import broadcast, common_order, number, scalar
+from tinytrain_compile.frontend.patterns import fuse_gelu, fuse_gate
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs
+from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
+
+_LARGEST_WEIGHT = 1e4
+"""An added constant with larger numbers is a mask, not something to train."""
+
+
+def unary(ctx: Context, node: OnnxNode, op: str, attrs: Attrs = NO_ATTRS, to: str = "") -> None:
+    """Emit an op that keeps shape, axis order and columns; `to` is the ONNX tensor that it computes."""
+    x = ctx.entry(node.input(0))
+    assert x.value is not None
+    y = ctx.emit(node, op, (x.value,), attrs)
+    ctx.define(to or node.output(0), replace(x, value=y))
+
+
+def _same_name(ctx: Context, node: OnnxNode) -> None:
+    unary(ctx, node, node.op)
+
+
+def _relu(ctx: Context, node: OnnxNode) -> None:
+    unary(ctx, node, "Clip", ClipAttrs(0.0, math.inf))
+
+
+def _clip(ctx: Context, node: OnnxNode) -> None:
+    low, high = number(ctx, node, 1, "min", -math.inf), number(ctx, node, 2, "max", math.inf)
+    unary(ctx, node, "Clip", ClipAttrs(min(low, high), high))  # ONNX: max wins where min > max
+
+
+def _leaky_relu(ctx: Context, node: OnnxNode) -> None:
+    unary(ctx, node, "LeakyRelu", LeakyReluAttrs(node.number("alpha", 0.01)))
+
+
+def _hard_sigmoid(ctx: Context, node: OnnxNode) -> None:
+    alpha, beta = node.number("alpha", 0.2), node.number("beta", 0.5)
+    if math.isclose(alpha, 1 / 6, rel_tol=1e-5) and beta == 0.5 and fuse_gate(ctx, node, "HardSwish"):
+        return
+    unary(ctx, node, "HardSigmoid", HardSigmoidAttrs(alpha, beta))
+
+
+def _sigmoid(ctx: Context, node: OnnxNode) -> None:
+    if not fuse_gate(ctx, node, "Silu"):
+        unary(ctx, node, "Sigmoid")
+
+
+def _swish(ctx: Context, node: OnnxNode) -> None:
+    alpha = node.number("alpha", 1.0)
+    if alpha == 1.0:
+        unary(ctx, node, "Silu")
+        return
+    x = ctx.entry(node.input(0))
+    assert x.value is not None
+    factor = ctx.constant(np.float32(alpha).reshape(()), f"{node.name}.alpha", node.name)
+    gate = ctx.emit(node, "Sigmoid", (ctx.emit(node, "Mul", (x.value, factor), suffix="scaled"),), suffix="gate")
+    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Mul", (x.value, gate))))
+
+
+def _gelu(ctx: Context, node: OnnxNode) -> None:
+    approximate = node.text("approximate", "none")
+    if approximate not in ("none", "tanh"):
+        raise Unsupported("approximate", f"{approximate} is no known approximation", "none or tanh")
+    unary(ctx, node, "Gelu", GeluAttrs(approximate == "tanh"))
+
+
+def _binary(ctx: Context, node: OnnxNode) -> None:
+    if node.op in ("Mul", "Div") and fuse_gelu(ctx, node):
+        return
+    a, b = (ctx.entry(name) for name in node.inputs)
+    shape = broadcast(a.shape, b.shape)
+    order = common_order((a, b), len(shape))
+    operands = [ctx.operand(node, e, order, len(shape), _is_weight(node, e)) for e in (a, b)]
+    ctx.define_value(node.output(0), ctx.emit(node, node.op, operands), shape, order)
+
+
+def _is_weight(node: OnnxNode, entry: Entry) -> bool:
+    """Whether a constant operand is a bias or a scale: an initializer with axes that is added or multiplied."""
+    if node.op not in ("Add", "Mul") or not entry.source or not entry.is_constant or entry.rank == 0:
+        return False
+    return entry.data.dtype.kind == "f" and float(np.abs(entry.data).max()) < _LARGEST_WEIGHT
+
+
+def _prelu(ctx: Context, node: OnnxNode) -> None:
+    x, slope = (ctx.entry(name) for name in node.inputs)
+    if broadcast(x.shape, slope.shape) != x.shape:
+        raise ValueError(f"slope {slope.shape} does not broadcast to {x.shape}")
+    order = common_order((x,), x.rank)
+    operands = (ctx.value(node, x, order), ctx.operand(node, slope, order, x.rank, parameter=slope.is_constant))
+    ctx.define_value(node.output(0), ctx.emit(node, "PRelu", operands), x.shape, order)
+
+
+def _pow(ctx: Context, node: OnnxNode) -> None:
+    x, exponent = ctx.entry(node.input(0)), ctx.entry(node.input(1))
+    power = scalar(exponent)
+    if power not in (-1.0, -0.5, 0.5, 1.0, 2.0, 3.0) or broadcast(x.shape, exponent.shape) != x.shape:
+        raise Unsupported("exponent", "general powers have no operator", "exponent -1, -0.5, 0.5, 1, 2 or 3, or Exp and Log")
+    value = x.value
+    assert value is not None
+    if abs(power) == 0.5:
+        value = ctx.emit(node, "Sqrt", (value,), suffix="" if power > 0 else "root")
+    elif power >= 2:
+        square = ctx.emit(node, "Mul", (value, value), suffix="" if power == 2 else "square")
+        value = square if power == 2 else ctx.emit(node, "Mul", (square, value))
+    if power < 0:
+        one = ctx.constant(np.float32(1.0).reshape(()), f"{node.name}.one", node.name)
+        value = ctx.emit(node, "Div", (one, value))
+    ctx.define(node.output(0), replace(x, value=value, columns=None))
+
+
+def _identity(ctx: Context, node: OnnxNode) -> None:
+    ctx.define(node.output(0), ctx.entry(node.input(0)))
+
+
+def _dropout(ctx: Context, node: OnnxNode) -> None:
+    ratio = number(ctx, node, 1, "ratio", 0.5)
+    if number(ctx, node, 2, "training_mode", 0.0) and ratio:
+        raise Unsupported("training_mode", "random dropout is not generated", "training_mode false (inference export)")
+    if ctx.links.is_used(node.output(1)):
+        raise Unsupported("mask", "the mask output is not float", "only the first output")
+    _identity(ctx, node)
+
+
+def _cast(ctx: Context, node: OnnxNode) -> None:
+    to = node.integer("to", 0)
+    if to == onnx.TensorProto.DOUBLE:
+        ctx.notes.append(f"node {node.name}: Cast to double computes in float32")
+    elif to != onnx.TensorProto.FLOAT:
+        raise Unsupported("to", "computed tensors are float32", "Cast to FLOAT, or none")
+    _identity(ctx, node)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **dict.fromkeys(("Neg", "Sqrt", "Exp", "Log", "Erf", "Tanh", "HardSwish"), _same_name),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _binary),
+    "Relu": _relu,
+    "Clip": _clip,
+    "LeakyRelu": _leaky_relu,
+    "HardSigmoid": _hard_sigmoid,
+    "Sigmoid": _sigmoid,
+    "Swish": _swish,
+    "Gelu": _gelu,
+    "PRelu": _prelu,
+    "Pow": _pow,
+    "Identity": _identity,
+    "Dropout": _dropout,
+    "Cast": _cast,
+}

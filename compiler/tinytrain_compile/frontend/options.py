@@ -1,0 +1,35 @@
+"""What a caller may say about how a model is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tinytrain_compile.ir.types import Array
+
+
+def _no_shapes() -> Mapping[str, tuple[int, ...]]:
+    return {}
+
+
+def _no_arrays() -> Mapping[str, Array]:
+    return {}
+
+
+@dataclass(frozen=True, eq=False)
+class FrontendOptions:
+    """Options of `load_model`.
+
+    input_shapes: ONNX shapes of inputs with symbolic dimensions (--input-shape).
+    input_layout: "hwc" takes images channels-last, as a camera gives them; "chw" in ONNX order.
+    label: the input that holds the labels, where the user names it (--label).
+    constant_inputs: inputs to treat as weights (single-operator tests).
+    any_batch: also accept several samples at once, several outputs and no input at all (single-operator tests).
+    """
+
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
+    input_layout: Literal["hwc", "chw"] = "hwc"
+    label: str = ""
+    constant_inputs: Mapping[str, Array] = field(default_factory=_no_arrays)
+    any_batch: bool = False

@@ -1,0 +1,115 @@
+"""ONNX tensors -> numpy arrays, trusting nothing that the file says about itself."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.types import Array
+
+MAX_DIM = 2**31
+MAX_ELEMENTS = 2**28
+
+_T = onnx.TensorProto
+_FIELDS: dict[int, tuple[str, int]] = {
+    _T.FLOAT: ("float_data", 4),
+    _T.DOUBLE: ("double_data", 8),
+    _T.FLOAT16: ("int32_data", 2),
+    _T.BFLOAT16: ("int32_data", 2),
+    _T.INT8: ("int32_data", 1),
+    _T.UINT8: ("int32_data", 1),
+    _T.INT16: ("int32_data", 2),
+    _T.UINT16: ("int32_data", 2),
+    _T.BOOL: ("int32_data", 1),
+    _T.INT32: ("int32_data", 4),
+    _T.INT64: ("int64_data", 8),
+    _T.UINT32: ("uint64_data", 4),
+    _T.UINT64: ("uint64_data", 8),
+}
+"""Element type -> (typed field that may hold the data, bytes per element in raw form)."""
+
+
+def check_dims(where: str, dims: tuple[int, ...], allow_zero: bool = False) -> None:
+    """Raise E0204 or E0217 unless dimensions are positive and their product is sane."""
+    for dim in dims:
+        if dim < 0 or (dim == 0 and not allow_zero):
+            raise CompileError("E0204", where, f"dimension {dim} in shape {list(dims)}", "export with positive dimensions")
+    if any(dim > MAX_DIM for dim in dims) or math.prod(dims) > MAX_ELEMENTS:
+        raise CompileError("E0217", where, f"shape {list(dims)} is too large", "use shapes that a microcontroller can hold")
+
+
+def tensor_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
+    """The data of a tensor: dims, length and finiteness checked; external data read from inside `folder` only."""
+    dims = tuple(int(d) for d in tensor.dims)
+    if tensor.data_type not in _FIELDS:
+        raise CompileError("E0202", where, f"element type {tensor.data_type} is not read", "use float32 or integer tensors")
+    check_dims(where, dims, allow_zero=tensor.data_type not in (_T.FLOAT, _T.DOUBLE, _T.FLOAT16, _T.BFLOAT16))
+    if tensor.data_location == _T.EXTERNAL:
+        array = _external(tensor, where, folder, dims)
+    else:
+        _check_length(tensor, where, dims)
+        array = numpy_helper.to_array(tensor)
+    check_finite(array, where)
+    return array
+
+
+def check_finite(array: Array, where: str) -> None:
+    """Raise E0205 on NaN, and on infinity in anything but a single number (an open Clip bound)."""
+    if array.dtype.kind != "f":
+        return
+    if bool(np.isnan(array).any()):
+        raise CompileError("E0205", where, "holds NaN", "export the model from a sound checkpoint")
+    if array.size > 1 and not bool(np.isfinite(array).all()):
+        raise CompileError("E0205", where, "holds infinity", "use finite numbers, for instance -1e4 in attention masks")
+
+
+def _check_length(tensor: onnx.TensorProto, where: str, dims: tuple[int, ...]) -> None:
+    field, item_bytes = _FIELDS[tensor.data_type]
+    expected = math.prod(dims)
+    found = len(tensor.raw_data) / item_bytes if tensor.HasField("raw_data") else len(getattr(tensor, field))
+    if found != expected:
+        what = f"dims {list(dims)} need {expected} elements, the data holds {found:g}"
+        raise CompileError("E0216", where, what, "copy or export the model again")
+
+
+def _external(tensor: onnx.TensorProto, where: str, folder: Path, dims: tuple[int, ...]) -> Array:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path = _inside(entries.get("location", ""), where, folder)
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    size = math.prod(dims) * dtype.itemsize
+    try:
+        offset, length = int(entries.get("offset", "0")), int(entries.get("length", str(size)))
+    except ValueError:
+        offset = length = -1
+    if offset < 0 or length != size:
+        what = f"external data of {length} bytes at offset {offset}, shape {list(dims)} needs {size}"
+        raise CompileError("E0216", where, what, "copy or export the model again")
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            data = stream.read(size)
+    except OSError as error:
+        raise _missing(where, path.name, error.strerror or "unreadable") from error
+    if len(data) != size:
+        raise _missing(where, path.name, f"it ends {size - len(data)} bytes too early")
+    return np.frombuffer(data, dtype=dtype.newbyteorder("<")).astype(dtype).reshape(dims)
+
+
+def _missing(where: str, name: str, why: str) -> CompileError:
+    return CompileError("E0220", where, f"external data file {name}: {why}", "copy all files of the model together")
+
+
+def _inside(location: str, where: str, folder: Path) -> Path:
+    """The file, which must lie inside the model's folder even after links are followed."""
+    relative = Path(location.replace("\\", "/"))
+    target = (folder / relative).resolve()
+    outside = relative.is_absolute() or ".." in relative.parts or ":" in location
+    if not location or outside or not target.is_relative_to(folder.resolve()):
+        what = f"external data at {location or '(nowhere)'} is outside the model's folder"
+        raise CompileError("E0210", where, what, "put the data file beside the model")
+    return target

@@ -1,0 +1,71 @@
+"""The model's layers as the user knows them: ONNX nodes with parameters, in topological order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinytrain_compile.ir.types import Graph, Node, Value
+from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
+
+MATRIX_OPS = ("Conv", "ConvGradInput", "Gemm")
+"""Ops whose second operand is a weight with channel axes."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One ONNX node with parameters.
+
+    weights: its parameters that multiply; biases: those that are added; node: the IR node that reads the first of them.
+    """
+
+    name: str
+    node: Node
+    weights: tuple[Value, ...]
+    biases: tuple[Value, ...]
+
+    @property
+    def parameters(self) -> tuple[Value, ...]:
+        """All parameters of the layer."""
+        return (*self.weights, *self.biases)
+
+
+def layers_of(graph: Graph) -> tuple[Layer, ...]:
+    """All layers; a parameter that several nodes share belongs to the first of them."""
+    parameters = {value.name for value in graph.parameters}
+    found: dict[str, tuple[Node, list[Value], list[Value]]] = {}
+    seen: set[str] = set()
+    for node in graph.nodes:
+        for index, value in enumerate(node.inputs):
+            if value.name not in parameters or value.name in seen:
+                continue
+            seen.add(value.name)
+            name = value.origin or node.origin or node.name
+            _, weights, biases = found.setdefault(name, (node, [], []))
+            (biases if _is_bias(node, index) else weights).append(value)
+    return tuple(Layer(name, node, tuple(w), tuple(b)) for name, (node, w, b) in found.items())
+
+
+def _is_bias(node: Node, index: int) -> bool:
+    return node.op in ("Add", "Sub") or (node.op in MATRIX_OPS and index >= 2)
+
+
+def channel_axes(node: Node, weight: Value) -> dict[str, int]:
+    """Channel counts of a weight by axis name, as a scheme file indexes them ("in" is the input of the layer)."""
+    if node.op == "Gemm":
+        return {"out": weight.shape[0], "in": weight.shape[1]}
+    attrs = node.attrs
+    if isinstance(attrs, ConvAttrs):
+        axes = {"out": weight.shape[0]}
+        if attrs.groups == 1:
+            axes["in"] = weight.shape[3]
+        return axes
+    if isinstance(attrs, ConvGradInputAttrs) and attrs.conv.groups == 1:
+        return {"out": weight.shape[3], "in": weight.shape[0]}  # a transposed convolution swaps the roles
+    return {}
+
+
+def weight_axis(node: Node, axis: str) -> str:
+    """The axis name in the weight's own terms (see channel_axes for transposed convolutions)."""
+    if node.op == "ConvGradInput":
+        return {"out": "in", "in": "out"}[axis]
+    return axis

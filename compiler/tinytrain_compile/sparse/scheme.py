@@ -1,0 +1,66 @@
+"""Reads update-scheme files (TOML, docs/update-schemes.md)."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from tinytrain_compile.errors import CompileError
+
+_KEYS = {"layer", "bias", "weight", "axis"}
+
+
+@dataclass(frozen=True)
+class SchemeEntry:
+    """One [[update]] table. weight: "all", a count of leading channels (0: none), or channel indices."""
+
+    layer: str
+    bias: bool
+    weight: str | int | tuple[int, ...]
+    axis: str
+
+
+def load_scheme(path: Path) -> tuple[SchemeEntry, ...]:
+    """Parse a scheme file strictly; CompileError E0302 names the entry and the key."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise _bad(str(path.name), f"cannot be read ({problem})") from problem
+    unknown = sorted(set(document) - {"update"})
+    entries: Any = document.get("update", [])
+    if unknown or not isinstance(entries, list) or not entries:
+        raise _bad(path.name, f"unknown keys {unknown}" if unknown else "has no [[update]] entries")
+    return tuple(_entry(f"{path.name}, entry {i + 1}", raw) for i, raw in enumerate(cast(list[Any], entries)))
+
+
+def _entry(where: str, raw: Any) -> SchemeEntry:
+    if not isinstance(raw, dict):
+        raise _bad(where, "is not a table")
+    table = cast(dict[str, Any], raw)
+    unknown = sorted(set(table) - _KEYS)
+    if unknown:
+        raise _bad(where, f"has the unknown key {unknown[0]!r}")
+    layer, bias, axis = table.get("layer"), table.get("bias", False), table.get("axis", "out")
+    if not isinstance(layer, str) or not layer:
+        raise _bad(where, "needs `layer`, a node name or glob")
+    if not isinstance(bias, bool):
+        raise _bad(where, "`bias` is true or false")
+    if axis not in ("out", "in"):
+        raise _bad(where, '`axis` is "out" or "in"')
+    return SchemeEntry(layer, bias, _weight(where, table.get("weight", 0)), axis)
+
+
+def _weight(where: str, weight: Any) -> str | int | tuple[int, ...]:
+    if weight == "all" or (isinstance(weight, int) and not isinstance(weight, bool) and weight >= 0):
+        return weight
+    if isinstance(weight, list):
+        channels = cast(list[Any], weight)
+        if channels and all(isinstance(c, int) and not isinstance(c, bool) and c >= 0 for c in channels):
+            return tuple(sorted(set(channels)))
+    raise _bad(where, '`weight` is "all", a channel count, or a list of channel indices')
+
+
+def _bad(where: str, what: str) -> CompileError:
+    return CompileError("E0302", where, what, "see docs/update-schemes.md for the format")

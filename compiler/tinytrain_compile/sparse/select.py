@@ -1,0 +1,114 @@
+"""From `--update` to an UpdatePlan."""
+
+from __future__ import annotations
+
+import difflib
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
+from tinytrain_compile.ir.types import Graph, Value
+from tinytrain_compile.sparse.layers import MATRIX_OPS, Layer, channel_axes, layers_of, weight_axis
+from tinytrain_compile.sparse.scheme import SchemeEntry, load_scheme
+
+
+def resolve_update(graph: Graph, spec: str) -> UpdatePlan:
+    """The plan for all | bias | head | last:N | GLOB,... | FILE (every form but `auto`, which the driver searches).
+
+    Raises CompileError E0101, E0301, E0302 or E0303.
+    """
+    layers = layers_of(graph)
+    if not layers:
+        raise CompileError("E0303", "model", "it has no parameters", "a trainable model needs Conv, Gemm or MatMul weights")
+    chosen = _named_set(layers, spec)
+    if chosen is None and (spec.endswith(".toml") or Path(spec).is_file()):
+        return UpdatePlan(_from_scheme(layers, load_scheme(Path(spec))), Path(spec).name)
+    if chosen is None:
+        chosen = [p for layer in _match_globs(layers, spec) for p in layer.parameters]
+    return UpdatePlan({value.name: None for value in chosen}, spec)
+
+
+def _named_set(layers: tuple[Layer, ...], spec: str) -> list[Value] | None:
+    if spec == "all":
+        return [p for layer in layers for p in layer.parameters]
+    if spec == "head":
+        return list(_head(layers).parameters)
+    if spec == "bias":
+        head = _head(layers)
+        return [p for layer in layers for p in (layer.parameters if layer is head else layer.biases)]
+    if spec.startswith("last:"):
+        count = spec.removeprefix("last:")
+        if not count.isdecimal() or int(count) < 1:
+            raise CompileError("E0101", "--update", f"{spec!r} is not last:N with N >= 1", "for example --update last:4")
+        return [p for layer in layers[-int(count) :] for p in layer.parameters]
+    return None
+
+
+def _head(layers: tuple[Layer, ...]) -> Layer:
+    for layer in reversed(layers):
+        if layer.node.op in MATRIX_OPS:
+            return layer
+    return layers[-1]
+
+
+def _match_globs(layers: tuple[Layer, ...], spec: str) -> list[Layer]:
+    patterns = [part.strip() for part in spec.split(",") if part.strip()]
+    if not patterns:
+        raise CompileError("E0101", "--update", "is empty", "use auto, all, bias, head, last:N, a glob list or a file")
+    matched: dict[str, Layer] = {}
+    for pattern in patterns:
+        matched.update({layer.name: layer for layer in _match(layers, pattern)})
+    return [layer for layer in layers if layer.name in matched]
+
+
+def _match(layers: tuple[Layer, ...], pattern: str) -> list[Layer]:
+    found = [layer for layer in layers if layer.name == pattern or fnmatchcase(layer.name, pattern)]
+    if not found:
+        names = [layer.name for layer in layers]
+        near = difflib.get_close_matches(pattern.strip("*"), names, 3, 0.3) or names[-3:]
+        raise CompileError(
+            "E0301", f"--update {pattern}", "matches no node with parameters", f"nearest names: {', '.join(near)}"
+        )
+    return found
+
+
+def _from_scheme(layers: tuple[Layer, ...], entries: tuple[SchemeEntry, ...]) -> dict[str, ChannelSlice | None]:
+    final: dict[str, SchemeEntry] = {}
+    by_name = {layer.name: layer for layer in layers}
+    for entry in entries:
+        for layer in _match(layers, entry.layer):
+            final[layer.name] = entry
+    updates: dict[str, ChannelSlice | None] = {}
+    for layer in layers:
+        if layer.name in final:
+            updates.update(_layer_updates(by_name[layer.name], final[layer.name]))
+    if not updates:
+        raise CompileError("E0303", "--update", "the scheme updates nothing", "set bias = true or weight in an entry")
+    return updates
+
+
+def _layer_updates(layer: Layer, entry: SchemeEntry) -> dict[str, ChannelSlice | None]:
+    updates: dict[str, ChannelSlice | None] = {}
+    if entry.bias:
+        updates.update({value.name: None for value in layer.biases})
+    if entry.weight == "all":
+        updates.update({value.name: None for value in layer.weights})
+    elif entry.weight != 0:
+        updates.update({value.name: _slice(layer, value, entry) for value in layer.weights[:1]})
+    return updates
+
+
+def _slice(layer: Layer, weight: Value, entry: SchemeEntry) -> ChannelSlice | None:
+    axes = channel_axes(layer.node, weight)
+    if entry.axis not in axes:
+        raise CompileError(
+            "E0302", layer.name, f"has no {entry.axis!r} channel axis", 'use axis = "out", or weight = "all"'
+        )
+    total = axes[entry.axis]
+    channels = tuple(range(entry.weight)) if isinstance(entry.weight, int) else tuple(int(c) for c in entry.weight)
+    if channels[-1] >= total:
+        raise CompileError("E0302", layer.name, f"has {total} {entry.axis} channels, {channels[-1] + 1} asked", "ask for fewer")
+    if len(channels) == total:
+        return None
+    return ChannelSlice(weight_axis(layer.node, entry.axis), channels)

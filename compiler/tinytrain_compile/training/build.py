@@ -1,0 +1,92 @@
+"""From a forward graph and an update plan to a training step."""
+
+from __future__ import annotations
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.check import check_graph
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import TrainGraph, UpdatePlan
+from tinytrain_compile.ir.types import Graph, Node, Value
+from tinytrain_compile.ops.base import infer, new_builder
+from tinytrain_compile.training.differentiate import differentiate
+from tinytrain_compile.training.loss import append_loss
+from tinytrain_compile.training.masks import keep_masks
+from tinytrain_compile.training.optimizer import Optimizer
+from tinytrain_compile.training.options import TrainingOptions
+from tinytrain_compile.training.slices import split_weights
+
+
+def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOptions) -> TrainGraph:
+    """Append loss, backward pass and updates to the model's forward graph.
+
+    Raises CompileError E0303 (nothing to train), E0304 (loss and output), E0502 (no gradient).
+    """
+    graph = model.graph
+    builder = new_builder(_names(graph))
+    slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
+    forward, parts = split_weights(builder, graph.nodes, graph.constants, slices)
+    loss = append_loss(builder, model, options.loss)
+    forward += builder.nodes
+    builder.nodes = []
+    known = {value.name: value for value in graph.parameters}
+    targets = [parts.get(name, known[name]) for name in plan.updates]
+    gradients = differentiate(builder, tuple(forward), loss.loss, targets)
+    if not gradients:
+        raise CompileError("E0303", "--update", "no selected parameter leads to the loss", "select layers before the output")
+    forward, backward = keep_masks(builder, forward, builder.nodes)
+    builder.nodes = []
+    optimizer = Optimizer(builder, options)
+    for target in targets:
+        if target.name in gradients:
+            optimizer.update(target, gradients[target.name])
+    nodes = [*forward, *backward, *builder.nodes]
+    notes = (*graph.notes, *loss.notes)
+    result = TrainGraph(
+        _prune(graph, nodes, {**graph.constants, **builder.constants}, optimizer, loss.label, loss.loss, notes),
+        loss.loss,
+        loss.label,
+        loss.logits,
+        optimizer.learning_rate,
+        optimizer.inverse_count,
+        options.batch,
+    )
+    check_graph(result.graph, infer)
+    return result
+
+
+def _names(graph: Graph) -> set[str]:
+    names = {value.name for node in graph.nodes for value in node.outputs}
+    names.update(node.name for node in graph.nodes)
+    names.update(graph.constants)
+    names.update(value.name for value in graph.inputs)
+    return names
+
+
+def _prune(
+    graph: Graph,
+    nodes: list[Node],
+    constants: dict[str, object],
+    optimizer: Optimizer,
+    label: Value,
+    loss: Value,
+    notes: tuple[str, ...],
+) -> Graph:
+    """The final graph with only the nodes that outputs, loss or updates need, and only the constants that nodes read."""
+    order = [node for node in nodes if node.phase == "step"] + [node for node in nodes if node.phase == "apply"]
+    whole = Graph(graph.name, tuple(order), (graph.inputs[0], label), graph.outputs, {})
+    needed = whole.ancestors((*graph.outputs, loss, *(new for _, new in optimizer.updates)))
+    kept = tuple(node for node in order if node.name in needed)
+    state = tuple(optimizer.state)
+    used = {value.name for node in kept for value in node.inputs} | {value.name for value in state}
+    return Graph(
+        graph.name,
+        kept,
+        (graph.inputs[0], label),
+        graph.outputs,
+        {name: data for name, data in constants.items() if name in used},  # type: ignore[misc]
+        tuple(value for value in graph.parameters if value.name in used),
+        state,
+        tuple(optimizer.accumulators),
+        tuple(optimizer.updates),
+        notes,
+    )

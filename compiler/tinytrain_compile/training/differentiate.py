@@ -1,0 +1,89 @@
+"""Demand-driven reverse mode: walks the forward nodes backwards and emits only gradients that lead to an updated parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, Value
+from tinytrain_compile.ops.base import NonDifferentiable, op_def
+from tinytrain_compile.ops.shape import ReduceAttrs, ReshapeAttrs
+
+
+class Context:
+    """The GradientContext of one forward node."""
+
+    def __init__(self, builder: GraphBuilder, node: Node, wanted: frozenset[str]) -> None:
+        self._builder = builder
+        self._node = node
+        self._wanted = wanted
+
+    def wants(self, index: int) -> bool:
+        """Whether the gradient of this input leads to an updated parameter."""
+        return self._node.inputs[index].name in self._wanted
+
+    def emit(self, op: str, inputs: Iterable[Value], attrs: Attrs = NO_ATTRS) -> Value:
+        """A backward node, named after the forward node and carrying its origin."""
+        return self._builder.emit(op, inputs, attrs, f"{self._node.name}.{op}", self._node.origin)
+
+    def constant(self, hint: str, data: Array) -> Value:
+        """A table in flash."""
+        return self._builder.constant(hint, data)
+
+    def sum_to(self, gradient: Value, like: Value) -> Value:
+        """Undo broadcasting: sum over stretched axes, then drop added ones."""
+        added = len(gradient.shape) - len(like.shape)
+        padded = (1,) * added + like.shape
+        axes = tuple(i for i, (a, b) in enumerate(zip(gradient.shape, padded, strict=True)) if a != b)
+        if axes:
+            gradient = self.emit("Reduce", (gradient,), ReduceAttrs(axes))
+        if gradient.shape != like.shape:
+            gradient = self.emit("Reshape", (gradient,), ReshapeAttrs(like.shape))
+        return gradient
+
+
+def differentiate(
+    builder: GraphBuilder, forward: tuple[Node, ...], loss: Value, targets: Iterable[Value]
+) -> dict[str, Value]:
+    """Emit the backward nodes; returns the gradient of every target that the loss depends on, by name.
+
+    Raises CompileError E0502 if an operator between a target and the loss has no gradient.
+    """
+    names = frozenset(value.name for value in targets)
+    wanted = _reached(forward, names)
+    gradients: dict[str, Value] = {}
+    if loss.name not in wanted:
+        return gradients
+    gradients[loss.name] = builder.constant("loss_gradient", np.asarray(1.0, np.float32))
+    for node in reversed(forward):
+        upstream = tuple(gradients.get(out.name) for out in node.outputs)
+        if all(dy is None for dy in upstream) or not any(v.name in wanted for v in node.inputs):
+            continue
+        rule = op_def(node.op).gradient
+        if isinstance(rule, NonDifferentiable):
+            where = node.origin or node.name
+            raise CompileError("E0502", where, f"{node.op} has no gradient ({rule.why})", "freeze the layers before it")
+        found = rule(Context(builder, node, wanted), node, upstream)
+        for index, gradient in sorted(found.items()):
+            _add(builder, gradients, node.inputs[index], gradient, node)
+    return {name: gradients[name] for name in names if name in gradients}
+
+
+def _reached(forward: tuple[Node, ...], targets: frozenset[str]) -> frozenset[str]:
+    """Names of all values that depend on a target, targets included."""
+    wanted = set(targets)
+    for node in forward:
+        if any(value.name in wanted for value in node.inputs):
+            wanted.update(out.name for out in node.outputs)
+    return frozenset(wanted)
+
+
+def _add(builder: GraphBuilder, gradients: dict[str, Value], value: Value, gradient: Value, node: Node) -> None:
+    """Sum the gradients of a value that several nodes read."""
+    known = gradients.get(value.name)
+    if known is not None:
+        gradient = builder.emit("Add", (known, gradient), name=f"{value.name}.grad_sum", origin=node.origin)
+    gradients[value.name] = gradient

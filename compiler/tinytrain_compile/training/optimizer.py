@@ -1,0 +1,92 @@
+"""Appends the optimizer: update nodes that overwrite their parameter, or accumulation and a later apply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.types import Phase, Value
+from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
+from tinytrain_compile.training.options import TrainingOptions
+
+
+@dataclass
+class Optimizer:
+    """Collects state, accumulators and updates while it emits nodes."""
+
+    builder: GraphBuilder
+    options: TrainingOptions
+    state: list[Value] = field(default_factory=lambda: [])
+    accumulators: list[Value] = field(default_factory=lambda: [])
+    updates: list[tuple[Value, Value]] = field(default_factory=lambda: [])
+    inverse_count: Value | None = None
+
+    def __post_init__(self) -> None:
+        self.learning_rate = self._state("learning_rate", np.asarray(self.options.learning_rate, np.float32))
+        self._phase: Phase = "apply" if self.options.batch > 1 else "step"
+        if self.options.batch > 1:
+            self.inverse_count = Value(self.builder.unique("inverse_count"), ())
+            self.accumulators.append(self.inverse_count)
+        self._power: Value | None = None
+
+    def _state(self, name: str, data: np.ndarray) -> Value:
+        value = self.builder.constant(name, data)
+        self.state.append(value)
+        return value
+
+    def update(self, parameter: Value, gradient: Value) -> None:
+        """Emit the update of one parameter."""
+        self.state.append(parameter)
+        if self.options.batch == 1:
+            self._apply(parameter, gradient)
+            return
+        total = Value(self.builder.unique(f"{parameter.name}.gradient_sum"), parameter.shape)
+        self.accumulators.append(total)
+        summed = self.builder.emit("Accumulate", (total, gradient), name=f"{parameter.name}.accumulate", origin=parameter.origin)
+        self._apply(parameter, summed)
+        cleared = self.builder.emit("Clear", (summed,), name=f"{parameter.name}.clear", origin=parameter.origin, phase="apply")
+        self.updates.append((total, cleared))
+
+    def _apply(self, parameter: Value, gradient: Value) -> None:
+        kind = self.options.optimizer
+        if kind == "sgd":
+            self._emit("SgdUpdate", (parameter,), gradient, SgdAttrs(self.options.weight_decay, 0.0, self._scaled()))
+        elif kind == "momentum":
+            attrs = SgdAttrs(self.options.weight_decay, self.options.momentum, self._scaled())
+            self._emit("MomentumUpdate", (parameter, self._zeros(parameter, "velocity")), gradient, attrs)
+        else:
+            attrs = AdamAttrs(
+                weight_decay=self.options.weight_decay, decoupled=kind == "adamw", scaled=self._scaled()
+            )
+            moments = (self._zeros(parameter, "moment1"), self._zeros(parameter, "moment2"))
+            self._emit("AdamUpdate", (parameter, *moments), gradient, attrs, (self._adam_power(attrs),))
+
+    def _scaled(self) -> bool:
+        return self.inverse_count is not None
+
+    def _zeros(self, parameter: Value, kind: str) -> Value:
+        return self._state(f"{parameter.name}.{kind}", np.zeros(parameter.shape, np.float32))
+
+    def _adam_power(self, attrs: AdamAttrs) -> Value:
+        if self._power is None:
+            power = self._state("adam_power", np.ones(2, np.float32))
+            rates = AdamAttrs(attrs.beta1, attrs.beta2)
+            self._power = self.builder.emit("AdamTick", (power,), rates, name="adam_tick", phase=self._phase)
+            self.updates.append((power, self._power))
+        return self._power
+
+    def _emit(
+        self,
+        op: str,
+        owned: tuple[Value, ...],
+        gradient: Value,
+        attrs: SgdAttrs | AdamAttrs,
+        extra: tuple[Value, ...] = (),
+    ) -> None:
+        scale = () if self.inverse_count is None else (self.inverse_count,)
+        operands = (*owned, gradient, self.learning_rate, *extra, *scale)
+        name, origin = f"{owned[0].name}.update", owned[0].origin
+        results = self.builder.emit_all(op, operands, attrs, name, origin, self._phase)
+        self.updates += list(zip(owned, results, strict=True))

@@ -1,0 +1,53 @@
+"""Splits weights of which only some channels are updated into an arena part and a flash part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.stages import ChannelSlice
+from tinytrain_compile.ir.types import Array, Attrs, Node, Value
+from tinytrain_compile.ops.base import Split
+from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
+from tinytrain_compile.ops.linear import GemmAttrs
+
+_AXES = {"Conv": {"out": 0, "in": 3}, "ConvGradInput": {"out": 0, "in": 3}, "Gemm": {"out": 0, "in": 1}}
+
+
+def split_weights(
+    builder: GraphBuilder, nodes: tuple[Node, ...], constants: Mapping[str, Array], slices: Mapping[str, ChannelSlice]
+) -> tuple[list[Node], dict[str, Value]]:
+    """Rewrite the nodes that read a sliced weight; returns them and the arena part of every sliced weight."""
+    parts: dict[str, tuple[Value, Value, Split]] = {}
+    result: list[Node] = []
+    for node in nodes:
+        weight = node.inputs[1] if node.op in _AXES else None
+        if weight is None or weight.name not in slices:
+            result.append(node)
+            continue
+        if weight.name not in parts:
+            parts[weight.name] = _cut(builder, weight, constants[weight.name], slices[weight.name], _AXES[node.op])
+        first, rest, split = parts[weight.name]
+        inputs = (node.inputs[0], first, rest, *node.inputs[2:])
+        result.append(replace(node, inputs=inputs, attrs=_with_split(node.attrs, split)))
+    return result, {name: first for name, (first, _, _) in parts.items()}
+
+
+def _cut(
+    builder: GraphBuilder, weight: Value, data: Array, piece: ChannelSlice, axes: Mapping[str, int]
+) -> tuple[Value, Value, Split]:
+    axis = axes[piece.axis]
+    split = Split(piece.axis, piece.channels, data.shape[axis])
+    first = builder.constant(f"{weight.name}.updated", np.take(data, piece.channels, axis), weight.origin)
+    rest = builder.constant(f"{weight.name}.frozen", np.take(data, split.rest, axis), weight.origin)
+    return first, rest, split
+
+
+def _with_split(attrs: Attrs, split: Split) -> Attrs:
+    if isinstance(attrs, ConvGradInputAttrs):
+        return replace(attrs, conv=replace(attrs.conv, split=split))
+    assert isinstance(attrs, ConvAttrs | GemmAttrs)
+    return replace(attrs, split=split)
