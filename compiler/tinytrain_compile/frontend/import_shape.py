@@ -20,7 +20,7 @@ from tinytrain_compile.frontend.operands import (
     required_input,
     transposed,
 )
-from tinytrain_compile.frontend.patterns import fuse_group_norm
+from tinytrain_compile.frontend.group_norm import fuse_group_norm
 
 _PASS_COLUMNS = frozenset(
     "Relu Clip LeakyRelu HardSigmoid Tanh HardSwish Neg Sqrt Exp Log Erf Gelu Swish Identity Dropout Cast Sigmoid".split()

@@ -1,4 +1,4 @@
-"""Operators that exporters write as several nodes: gates x * sigmoid(x), GELU by erf, group normalisation."""
+"""Operators that exporters write as several nodes: gates x * sigmoid(x) and GELU by erf."""
 
 from __future__ import annotations
 

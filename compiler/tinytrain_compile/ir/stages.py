@@ -190,3 +190,54 @@ class VerifyReport:
     code_bytes: int | None = None
     const_bytes: int | None = None
     max_error: float | None = None
+
+
+# ---- driver -> report -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LayerUpdate:
+    """How one layer of the model is trained.
+
+    name: ONNX node; bias / weight: whether they are updated; channels: number of updated channels on `axis`
+    ("in" or "out"), or None where the whole weight is; elements: updated parameters; total_elements: all of the layer.
+    """
+
+    name: str
+    bias: bool
+    weight: bool
+    channels: int | None
+    axis: str | None
+    elements: int
+    total_elements: int
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One way to make training fit (or to use less), priced by planning it: options to add, and the arena they need."""
+
+    options: str
+    arena_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena."""
+
+    model: str
+    target: str
+    target_summary: str
+    quant: str
+    contract: int
+    optimizer: str
+    learning_rate: float
+    arena_limit_bytes: int | None
+    update_label: str
+    layers: tuple[LayerUpdate, ...]
+    train: TrainGraph
+    plan: MemoryPlan
+    verify: VerifyReport
+    code_bytes: int | None
+    const_bytes: int | None
+    suggestions: tuple[Suggestion, ...] = ()

@@ -56,6 +56,7 @@ _BITWISE = {
     "bitwise_xor": ("^", 6),
     "bitwise_or": ("|", 5),
 }
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _ATOM, _UNARY, _TERNARY = 15, 14, 2
 _SCALAR_LIMIT = 64
 """An internal buffer of more elements than this must be scratch: it would land on the stack."""
@@ -123,7 +124,9 @@ class Printer:
             self._aliases[parameters[out].buffer] = parameters[source].buffer
         self._same = same
         self._written: set[Any] = set()
+        self._used_buffers: set[Any] = set()
         self._dynamic: set[Any] = set()
+        self._used_buffers: set[Any] = set()
         self._allocated: list[Any] = []
         self._survey(function.body)
 
@@ -153,18 +156,26 @@ class Printer:
             self._allocated.append(node.buffer)
         elif kind in ("BufferStore", "TensorLoad"):
             buffer = node.buffer if kind == "BufferStore" else node.source
+            self._used_buffers.add(self._root(buffer))
             if kind == "BufferStore":
                 self._written.add(self._root(buffer))
+            self._used_buffers.add(self._root(buffer))
             if len(node.indices) != 1 or _kind(node.indices[0]) != "IntImm":
                 self._dynamic.add(self._root(buffer))
         for child in _children(node):
             self._survey(child)
 
+    def _touched(self, buffer: Any) -> bool:
+        return self._root(buffer) in self._used_buffers
+
     # ---- the function -------------------------------------------------------------------------------------------
 
     def print(self, name: str) -> tuple[str, str]:
         """(definition, declaration) of the C function."""
-        body = tidy(self._body(self._function.body))
+        unused = [p for i, p in enumerate(self._parameters) if i not in self._same and p.buffer not in self._used_buffers]
+        body = [*(Line(f"(void){p.name};") for p in unused), *tidy(self._body(self._function.body))]
+        unread = [p.name for i, p in enumerate(self._parameters) if i not in self._same and not self._touched(p.buffer)]
+        body = [*(Line(f"(void){unused};") for unused in unread), *body]
         head = f"void {name}({', '.join(self._signature())})"
         return "\n".join([head + " {", *render(body), "}"]) + "\n", head + ";"
 
@@ -230,14 +241,17 @@ class Printer:
         return Line(f"{target} = {text};")
 
     def _guarded_sum(self, node: Any, target: str) -> Statement | None:
-        """`t = t + if_then_else(c, v, 0)` as a conditional statement."""
+        """`t = t + if_then_else(c, v, 0)` (or a maximum with the lowest number) as a conditional statement."""
         value = node.value
-        if _kind(value) != "Add" or _kind(value.b) != "Call" or _op_name(value.b) != "if_then_else":
+        neutral = {"Add": 0.0, "Max": float(np.finfo(np.float32).min)}.get(_kind(value))
+        if neutral is None or _kind(value.b) != "Call" or _op_name(value.b) != "if_then_else":
             return None
-        condition, term, zero = value.b.args
-        if self._expr(value.a).text != target or _kind(zero) not in ("FloatImm", "IntImm") or float(zero.value) != 0.0:
+        condition, term, other = value.b.args
+        if self._expr(value.a).text != target or _kind(other) not in ("FloatImm", "IntImm"):
             return None
-        total = self._sum(value.a, term, value)
+        if float(other.value) != neutral:
+            return None
+        total = self._sum(value.a, term, value) if neutral == 0.0 else self._largest(value.a, term)
         return self._if(self._expr(condition), [Line(f"{target} = {total.text};")], [])
 
     def _allocate(self, buffer: Any) -> list[Statement]:
@@ -300,9 +314,7 @@ class Printer:
         if kind in _BINARY:
             return self._infix(_BINARY[kind], node.a, node.b)
         if kind in ("Max", "Min"):
-            a, b = self._expr(node.a), self._expr(node.b)
-            sign = ">" if kind == "Max" else "<"
-            return _join(f"{a.at(10)} {sign} {b.at(10)} ? {a.at(3)} : {b.at(3)}", _TERNARY, (a, b))
+            return self._largest(node.a, node.b, ">" if kind == "Max" else "<")
         if kind == "Not":
             inner = self._expr(node.a)
             return _join(f"!{inner.at(_UNARY)}", _UNARY, (inner,))
@@ -326,7 +338,7 @@ class Printer:
         symbol, level = operator
         a, b = self._expr(left), self._expr(right)
         # C compilers warn about && within || and mixed bit operators without parentheses.
-        strict = level if 11 <= level <= 12 else 11
+        strict = level if 11 <= level <= 12 else 11 if symbol in _COMPARISONS else 13
         left_text = a.at(level if symbol in ("+", "-", "*", "&&", "||") else strict)
         return _join(f"{left_text} {symbol} {b.at(level if symbol in ('&&', '||') else max(strict, level + 1))}", level, (a, b))
 
@@ -343,6 +355,10 @@ class Printer:
             a, b, c = self._expr(term.a), self._expr(term.b), self._expr(addend)
             return _join(f"TT_FMA({a.text}, {b.text}, {c.text})", _ATOM, (a, b, c))
         return self._infix(_BINARY["Add"], addend, term)
+
+    def _largest(self, left: Any, right: Any, sign: str = ">") -> Expr:
+        a, b = self._expr(left), self._expr(right)
+        return _join(f"{a.at(10)} {sign} {b.at(10)} ? {a.at(3)} : {b.at(3)}", _TERNARY, (a, b))
 
     def _choice(self, condition: Any, yes: Any, no: Any) -> Expr:
         c, a, b = self._expr(condition), self._expr(yes), self._expr(no)

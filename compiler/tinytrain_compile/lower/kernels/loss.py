@@ -23,6 +23,9 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 
+SUMS = ("acc", "weight")
+"""Names of the stages that sum."""
+
 
 class Labels:
     """Log probabilities seen as (outer, classes, inner), and the labels and class weights that go with them."""
@@ -69,7 +72,10 @@ def _scalars(*names: str) -> Any:
 
     def schedule(sch: s_tir.Schedule) -> None:
         for name in names:
-            sch.set_scope(sch.get_sblock(name), 0, "local")
+            block = sch.get_sblock(name)
+            sch.set_scope(block, 0, "local")
+            if name in SUMS:
+                sch.decompose_reduction(block, sch.get_loops(block)[0])
 
     return schedule
 

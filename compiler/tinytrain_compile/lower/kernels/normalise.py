@@ -58,24 +58,27 @@ class Groups:
         """The output: value(group's indices, index of the grouped tensor)."""
         return te.compute(self.shape, lambda *index: value(self.outer(index), index), "out")
 
-    def schedule(self, sch: s_tir.Schedule, statistics: Sequence[str], anchor: str = "") -> None:
-        """Groups outside, elements inside; the statistics of a group, in this order, as scalars before its elements.
+    def schedule(self, sch: s_tir.Schedule, sums: Sequence[str], scalars: Sequence[str] = ()) -> None:
+        """Groups outside, elements inside; before a group's elements, its sums and then its scalars in registers."""
+        loops = sch.get_loops(sch.get_sblock("out"))
+        inside = [summed for _, summed in self._groups]
+        outer = [loop for loop, summed in zip(loops, inside, strict=True) if not summed]
+        sch.reorder(*outer, *[loop for loop, summed in zip(loops, inside, strict=True) if summed])
+        self._attach(sch, outer[-1], sums, scalars)
 
-        anchor: a statistic that is an output of the kernel, to whose loops everything else is attached.
-        """
-        if anchor:
-            sch.reverse_compute_at(sch.get_sblock("out"), sch.get_loops(sch.get_sblock(anchor))[-1])
-            last = sch.get_loops(sch.get_sblock(anchor))[len(self.kept) - 1]
-        else:
-            loops = sch.get_loops(sch.get_sblock("out"))
-            flags = [inside for _, inside in self._groups]
-            outer = [loop for loop, inside in zip(loops, flags, strict=True) if not inside]
-            sch.reorder(*outer, *[loop for loop, inside in zip(loops, flags, strict=True) if inside])
-            last = outer[-1]
-        for name in reversed(statistics):
+    def schedule_at(self, sch: s_tir.Schedule, anchor: str, sums: Sequence[str]) -> None:
+        """As `schedule`, inside the loops of `anchor`, a per-group statistic that is itself an output of the kernel."""
+        last = sch.get_loops(sch.get_sblock(anchor))[-1]
+        sch.reverse_compute_at(sch.get_sblock("out"), last, preserve_unit_loops=True)
+        self._attach(sch, last, sums, ())
+
+    def _attach(self, sch: s_tir.Schedule, loop: Any, sums: Sequence[str], scalars: Sequence[str]) -> None:
+        for name in reversed((*sums, *scalars)):
             block = sch.get_sblock(name)
-            sch.compute_at(block, last, preserve_unit_loops=True)
+            sch.compute_at(block, loop, preserve_unit_loops=True)
             sch.set_scope(block, 0, "local")
+            if name in sums:
+                sch.decompose_reduction(block, sch.get_loops(block)[-len(self.summed)])
 
 
 def _max(term: Any, axes: Sequence[Any]) -> Any:
@@ -101,7 +104,7 @@ def softmax(node: Node, _features: Features) -> KernelSpec:
     else:
         rest = groups.scalar("rest", lambda g: call("tt_logf", mass[g]))
         out = groups.rewrite(lambda g, at: (x[at] - top[g]) - rest[g])
-    return KernelSpec([x], [out], lambda sch: groups.schedule(sch, ("top", "mass", "rest")))
+    return KernelSpec([x], [out], lambda sch: groups.schedule(sch, ("top", "mass"), ("rest",)))
 
 
 @kernel("SoftmaxGrad", "LogSoftmaxGrad")
@@ -127,11 +130,23 @@ def normalize(node: Node, _features: Features) -> KernelSpec:
     x = groups.tensor(node.inputs[0], "x")
     share = f32(1.0 / groups.count)
     whole = groups.sum("whole", lambda _g, at: x[at])
-    mean = groups.scalar("mean", lambda g: whole[g] * share)
-    spread = groups.sum("spread", lambda g, at: (x[at] - mean[g]) * (x[at] - mean[g]))
-    rstd = groups.scalar("rstd", lambda g: f32(1) / call("tt_sqrtf", spread[g] * share + f32(attrs.epsilon)))
+    spread = groups.sum("spread", lambda g, at: _square(x[at] - whole[g] * share))
+
+    def statistics(*g: Any) -> tuple[Any, Any]:
+        return whole[g] * share, f32(1) / call("tt_sqrtf", spread[g] * share + f32(attrs.epsilon))
+
+    mean, rstd = te.compute(groups.kept, statistics, "group")  # one loop nest, blocks group_v0 and group_v1
     out = groups.rewrite(lambda g, at: (x[at] - mean[g]) * rstd[g])
-    return KernelSpec([x], [out, rstd], lambda sch: groups.schedule(sch, ("whole", "mean", "spread"), "rstd"))
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        groups.schedule_at(sch, "group_v1", ("whole", "spread"))
+        sch.set_scope(sch.get_sblock("group_v0"), 0, "local")
+
+    return KernelSpec([x], [out, rstd], schedule)
+
+
+def _square(x: Any) -> Any:
+    return x * x
 
 
 @kernel("NormalizeGrad")
@@ -148,5 +163,5 @@ def normalize_grad(node: Node, _features: Features) -> KernelSpec:
     mean = groups.scalar("mean", lambda g: total_dy[g] * share)
     slope = groups.scalar("mean_slope", lambda g: total_slope[g] * share)
     out = groups.rewrite(lambda g, at: rstd[g] * ((dy[at] - mean[g]) - xhat[at] * slope[g]))
-    statistics = ("whole", "slope", "mean", "mean_slope")
-    return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, statistics))
+    sums, means = ("whole", "slope"), ("mean", "mean_slope")
+    return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, sums, means))

@@ -66,6 +66,8 @@ class PoolWindow:
         a = self._attrs
         if a.dilations[axis] > 1:
             return a.kernel[axis]
+        if a.output_hw[axis] == 1:
+            return 1
         return -(-a.kernel[axis] // a.strides[axis])
 
     def covering(self, axis: int, pixel: Any, candidate: Any) -> tuple[Any, Any, list[Any]]:
@@ -73,6 +75,8 @@ class PoolWindow:
         a = self._attrs
         stride, windows, taps = a.strides[axis], a.output_hw[axis], a.kernel[axis]
         place = pixel + a.pads[axis]
+        if windows == 1 and a.dilations[axis] == 1:
+            return _integer(0), place, [place < taps] if self._image[axis] - 1 + a.pads[axis] >= taps else []
         if a.dilations[axis] > 1:
             offset = place - candidate * a.dilations[axis]
             tests = [offset >= 0, tirx.EQ(tirx.indexmod(offset, stride), 0), offset < windows * stride]
@@ -165,10 +169,8 @@ def max_pool_index(node: Node, _features: Features) -> KernelSpec:
     out = te.compute(shape, lambda *i: tap[i].astype(node.outputs[0].dtype), "out")
 
     def schedule(sch: s_tir.Schedule) -> None:
-        block = sch.get_sblock("acc")
-        sch.compute_at(block, sch.get_loops(sch.get_sblock("out"))[-1], preserve_unit_loops=True)
-        for buffer in (0, 1):
-            sch.set_scope(block, buffer, "local")
+        sch.set_scope(sch.get_sblock("acc"), 1, "local")
+        tile_reduction(sch, _channel_tiles(shape[3]))
 
     return KernelSpec([x], [out], schedule)
 

@@ -1,0 +1,116 @@
+"""Normalisation and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tinytrain_compile.frontend.batch_norm import scale_and_shift
+from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.entries import Entry, Order
+from tinytrain_compile.frontend.group_norm import group_normalised
+from tinytrain_compile.frontend.handler import Handler
+from tinytrain_compile.frontend.import_parts import reduce_entry
+from tinytrain_compile.frontend.model import OnnxNode
+from tinytrain_compile.frontend.operands import axis_index, broadcast, ir_axes, required_input
+from tinytrain_compile.ir.types import Array, Value
+from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
+
+def _batch_norm(ctx: Context, node: OnnxNode) -> None:
+    """One that no layer could take in: a scale and a shift per channel."""
+    x = ctx.entry(node.input(0))
+    scale, shift = scale_and_shift(ctx, node)
+    if x.rank < 2 or scale.shape != (x.shape[1],):
+        raise ValueError(f"scale {scale.shape} for an input of shape {x.shape}")
+    scaled = _channel_op(ctx, node, "Mul", x, ctx.value(node, x, x.order), (1, scale.astype(np.float32)))
+    y = _channel_op(ctx, node, "Add", x, scaled, (2, shift.astype(np.float32)))
+    ctx.define_value(node.output(0), y, x.shape, x.order)
+
+
+def _channel_op(
+    ctx: Context, node: OnnxNode, op: str, x: Entry, value: Value, factor: tuple[int, Array]
+) -> Value:
+    """value (lying like x) times or plus one number per channel: the node's input at an index, perhaps changed."""
+    index, data = factor
+    source = ctx.entry(node.input(index)).source or node.input(index)
+    per_channel = Entry((x.shape[1], *[1] * (x.rank - 2)), array=data.reshape(-1, *[1] * (x.rank - 2)), source=source)
+    operand = ctx.operand(node, per_channel, x.order, x.rank, parameter=True)
+    return ctx.emit(node, op, (value, operand), suffix="scale" if op == "Mul" else "shift")
+
+
+def _instance_norm(ctx: Context, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    factors = [required_input(ctx, node, i, what).astype(np.float32) for i, what in ((1, "scale"), (2, "B"))]
+    if x.rank < 3 or any(data.shape != (x.shape[1],) for data in factors):
+        raise ValueError(f"scale {factors[0].shape} and B {factors[1].shape} for an input of shape {x.shape}")
+    axes = ir_axes(x.order, tuple(range(2, x.rank)))
+    attrs = NormalizeAttrs(axes, node.number("epsilon", 1e-5))
+    normal = ctx.emit(node, "Normalize", (ctx.value(node, x, x.order),), attrs)
+    scaled = _channel_op(ctx, node, "Mul", x, normal, (1, factors[0]))
+    y = _channel_op(ctx, node, "Add", x, scaled, (2, factors[1]))
+    ctx.define_value(node.output(0), y, x.shape, x.order)
+
+
+def _group_norm(ctx: Context, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    groups, epsilon = node.integer("num_groups", 0), node.number("epsilon", 1e-5)
+    factors = [required_input(ctx, node, i, what).astype(np.float32) for i, what in ((1, "scale"), (2, "bias"))]
+    per_group = ctx.model.opset < 21  # opset 21 changed scale and bias from one per group to one per channel
+    wanted = (groups,) if per_group else (x.shape[1],) if x.rank > 2 else ()
+    if any(data.shape != wanted for data in factors):
+        raise ValueError(f"scale {factors[0].shape} and bias {factors[1].shape} for an input of shape {x.shape}")
+    if per_group:
+        affine = (ctx.entry(node.input(1)), ctx.entry(node.input(2)))
+        ctx.define(node.output(0), group_normalised(ctx, node, x, groups, epsilon, affine))
+        return
+    normal = group_normalised(ctx, node, x, groups, epsilon)
+    assert normal.value is not None
+    scaled = _channel_op(ctx, node, "Mul", normal, normal.value, (1, factors[0]))
+    y = _channel_op(ctx, node, "Add", normal, scaled, (2, factors[1]))
+    ctx.define_value(node.output(0), y, x.shape, normal.order)
+
+
+def _layer_norm(ctx: Context, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    first = axis_index(node.integer("axis", -1), x.rank)
+    axes = tuple(range(first, x.rank))
+    attrs = NormalizeAttrs(ir_axes(x.order, axes), node.number("epsilon", 1e-5))
+    y, rstd = ctx.emit_all(node, "Normalize", (ctx.value(node, x, x.order),), attrs)
+    for op, index in (("Mul", 1), ("Add", 2)):
+        factor = ctx.optional(node.input(index))
+        if factor is not None:
+            y = _affine(ctx, node, op, y, x.order, (x.shape, factor))
+    ctx.define_value(node.output(0), y, x.shape, x.order)
+    if ctx.links.is_used(node.output(1)):
+        ctx.define(node.output(1), reduce_entry(ctx, node, x, axes, mean=True, suffix="mean"))
+    if ctx.links.is_used(node.output(2)):
+        kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(x.shape))
+        ctx.define_value(node.output(2), rstd, kept, x.order)
+
+
+def _affine(
+    ctx: Context, node: OnnxNode, op: str, value: Value, order: Order, operand: tuple[tuple[int, ...], Entry]
+) -> Value:
+    shape, factor = operand
+    if broadcast(shape, factor.shape) != shape:
+        raise ValueError(f"scale or bias {factor.shape} for an input of shape {shape}")
+    table = ctx.operand(node, factor, order, len(shape), parameter=factor.is_constant)
+    return ctx.emit(node, op, (value, table), suffix="scale" if op == "Mul" else "shift")
+
+
+def _softmax(ctx: Context, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    axis = axis_index(node.integer("axis", -1), x.rank)
+    y = ctx.emit(node, node.op, (ctx.value(node, x, x.order),), AxisAttrs(x.order.index(axis)))
+    ctx.define_value(node.output(0), y, x.shape, x.order)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "BatchNormalization": _batch_norm,
+    "InstanceNormalization": _instance_norm,
+    "GroupNormalization": _group_norm,
+    "LayerNormalization": _layer_norm,
+    "Softmax": _softmax,
+    "LogSoftmax": _softmax,
+}

@@ -1,0 +1,196 @@
+"""Checked ONNX model -> IR graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend import (
+    import_conv,
+    import_elementwise,
+    import_linear,
+    import_loss,
+    import_norm,
+    import_parts,
+    import_pool,
+    import_shape,
+)
+from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
+from tinytrain_compile.frontend.folding import FOLDABLE, VIEWS, fold
+from tinytrain_compile.frontend.handler import Handler
+from tinytrain_compile.frontend.import_loss import LossSite, class_order, describe_loss, find_loss
+from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.frontend.unsupported import Complaints
+from tinytrain_compile.ir import Graph, check_graph
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ops import infer
+
+_MODULES = (
+    import_conv,
+    import_elementwise,
+    import_linear,
+    import_loss,
+    import_norm,
+    import_parts,
+    import_pool,
+    import_shape,
+)
+HANDLERS: dict[str, Handler] = {op: handler for module in _MODULES for op, handler in module.HANDLERS.items()}
+
+_CHANNELS_LAST_READERS = frozenset(("MatMul", "LayerNormalization", "Softmax", "LogSoftmax"))
+"""Operators that work on the last ONNX axis: a rank 4 input that goes straight to them is no NCHW image."""
+
+
+def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
+    """Import a whole model. Errors: E0501/E0503 with all unsupported nodes, E0209 ..., E0305 for labels."""
+    site = find_loss(model, Links(model.nodes, model.outputs, model.constants))
+    _check_label_option(model, site, options)
+    outputs = (site.scores,) if site is not None else model.outputs
+    model = replace(model, nodes=reachable(model.nodes, outputs), outputs=outputs)
+    links = Links(model.nodes, outputs, model.constants)
+    source = _data_input(model, links, site, options)
+    ctx = Context(model, links, options)
+    order = plain(0) if source is None else _declare_input(ctx, source)
+    _import_nodes(ctx)
+    return _finish(ctx, site, source, order)
+
+
+def _check_label_option(model: OnnxModel, site: LossSite | None, options: FrontendOptions) -> None:
+    if not options.label or (site is not None and site.label.name == options.label):
+        return
+    used = f"its loss reads {site.label.name}" if site is not None else "it has no loss operator with such labels"
+    raise CompileError("E0222", f"--label {options.label}", used, "name the loss operator's label input, or leave it out")
+
+
+def _data_input(
+    model: OnnxModel, links: Links, site: LossSite | None, options: FrontendOptions
+) -> OnnxInput | None:
+    """The one input that samples go to. Inputs that nothing reads do not count."""
+    used = [value for value in model.inputs if links.is_used(value.name)]
+    if site is not None and site.label in used:
+        raise CompileError("E0305", f"input {site.label.name}", "the labels also feed the network", "separate the two")
+    if len(used) > 1:
+        names = ", ".join(value.name for value in used)
+        raise CompileError("E0209", "inputs", f"{len(used)} data inputs: {names}", "keep one; make the others constants")
+    if len(model.outputs) > 1 and not options.any_batch:
+        names = ", ".join(model.outputs)
+        raise CompileError("E0218", "outputs", f"{len(model.outputs)} outputs: {names}", "keep one")
+    if not used:
+        if options.any_batch:
+            return None
+        raise CompileError("E0219", "inputs", "the output depends on no input", "export the model with its data input")
+    if used[0].elem_type != onnx.TensorProto.FLOAT:
+        kind = onnx.TensorProto.DataType.Name(used[0].elem_type) if used[0].elem_type else "undefined"
+        raise CompileError("E0221", f"input {used[0].name}", f"its type is {kind.lower()}", "use a float32 input")
+    return used[0]
+
+
+def _declare_input(ctx: Context, source: OnnxInput) -> Order:
+    """Images come channels-last unless the user, or the model itself, has them otherwise."""
+    rank = len(source.shape)
+    image = rank == 4 and ctx.options.input_layout == "hwc" and not _is_channels_last(ctx.links, source.name)
+    order = channels_last(rank) if image else plain(rank)
+    ctx.graph_input(source.name, source.shape, order, image)
+    return order
+
+
+def _is_channels_last(links: Links, name: str) -> bool:
+    """Whether the ONNX input is NHWC already (TensorFlow exports), or features on its last axis."""
+    readers = links.readers(name)
+    return bool(readers) and all(
+        (node.op == "Transpose" and node.integers("perm") == (0, 3, 1, 2)) or node.op in _CHANNELS_LAST_READERS
+        for node in readers
+    )
+
+
+def _import_nodes(ctx: Context) -> None:
+    nodes = ctx.model.nodes
+    complaints = Complaints(ctx.model)
+    _fold_weights(ctx, nodes)
+    for node in nodes:
+        if node.name in ctx.done:
+            continue
+        if not all(ctx.has(name) for name in node.inputs if name):
+            complaints.unreached(ctx, node, HANDLERS)
+            continue
+        try:
+            _import_node(ctx, node)
+        except Unsupported as reason:
+            complaints.add(node, reason)
+    complaints.raise_if_any()
+
+
+def _fold_weights(ctx: Context, nodes: Sequence[OnnxNode]) -> None:
+    """First everything that follows from weights alone, so that handlers may look at constants of later nodes."""
+    for node in nodes:
+        if _is_foldable(node) and all(ctx.has(name) and ctx.entry(name).is_constant for name in node.inputs if name):
+            _fold(ctx, node)
+            ctx.done.add(node.name)
+
+
+def _is_foldable(node: OnnxNode) -> bool:
+    return node.op in FOLDABLE and not node.domain
+
+
+def _fold(ctx: Context, node: OnnxNode) -> None:
+    arrays = {name: ctx.entry(name).data for name in node.inputs if name}
+    source = ctx.entry(node.input(0)).source if node.op in VIEWS and node.inputs else ""
+    for output, array in zip(node.outputs, fold(node, arrays, ctx.model.opset), strict=False):
+        ctx.define(output, constant_entry(array, source))
+
+
+def _import_node(ctx: Context, node: OnnxNode) -> None:
+    where = f"node {node.name} ({node.op})"
+    try:
+        if node.op in ("Shape", "Size") and not node.domain:
+            _shape_of(ctx, node)
+        elif _is_foldable(node) and all(ctx.entry(name).is_constant for name in node.inputs if name):
+            _fold(ctx, node)
+        elif node.op in HANDLERS and not node.domain:
+            HANDLERS[node.op](ctx, node)
+        else:
+            raise Unsupported("", "there is no such operator", "")
+    except ValueError as error:
+        shapes = ", ".join(str(list(ctx.entry(name).shape)) for name in node.inputs if name)
+        what = f"{error} (input shapes {shapes})"
+        raise CompileError("E0212", where, what, "check the shapes and attributes of this node") from error
+
+
+def _shape_of(ctx: Context, node: OnnxNode) -> None:
+    shape = ctx.entry(node.input(0)).shape
+    if node.op == "Size":
+        ctx.define(node.output(0), constant_entry(np.array(np.prod(shape, dtype=np.int64))))
+        return
+    end = node.integer("end", len(shape))
+    dims = shape[node.integer("start", 0) : end]
+    ctx.define(node.output(0), constant_entry(np.array(dims, dtype=np.int64)))
+
+
+def _finish(ctx: Context, site: LossSite | None, source: OnnxInput | None, order: Order) -> ImportedModel:
+    entries = [ctx.entry(name) for name in ctx.model.outputs]
+    orders = [class_order(entry) if site is not None else plain(entry.rank) for entry in entries]
+    tail = _output_node(ctx)
+    values = tuple(ctx.value(tail, entry, o) for entry, o in zip(entries, orders, strict=True))
+    loss = None if site is None else _described(ctx, site, entries[0], orders[0])
+    inputs = () if source is None else (_input_value(ctx, source),)
+    nodes, constants = ctx.nodes_and_constants(values)
+    parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
+    graph = Graph(ctx.model.name, nodes, inputs, values, constants, parameters, notes=tuple(ctx.notes))
+    check_graph(graph, infer)
+    return ImportedModel(
+        graph=graph,
+        contract=1 if site is None else 2,
+        loss=loss,
+        input_name=source.name if source else "",
+        input_shape=source.shape if source else (),
+        input_perm=order,
+        output_name=ctx.model.outputs[0],
+        output_shape=entries[0].shape,
+        output_perm=orders[0],
+    )

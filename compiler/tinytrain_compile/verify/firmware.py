@@ -1,0 +1,179 @@
+"""Texts of the check program: main, start-up, link script, Makefile; and the vectors that it reads."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
+from tinytrain_compile.resources import read_text
+from tinytrain_compile.target import QemuBoard, Region, Target
+
+GUARD_BYTES = 4096
+"""On each side of the arena; a multiple of every arena alignment."""
+
+STACK_EXTRA_BYTES = 16384
+"""Stack of the check program itself, and room to measure an overflow of the target's budget rather than crash."""
+
+INPUT_MAGIC = 0x56495454
+
+COMPILE_FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize")
+WARNING_FLAGS = (
+    *("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wvla", "-Wdouble-promotion", "-pedantic", "-Werror"),
+)
+LINK_FLAGS = ("-nostartfiles", "-static", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-T,link.ld")
+
+
+def host_flags(target: Target) -> tuple[str, ...]:
+    """Flags that make a host compute what the target computes, and keep a distribution's hardening out of the code."""
+    fma = f"-DTT_HAS_FMA={int(target.features.fma)}"
+    return (fma, "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fno-pie")
+
+
+def model_sources(bundle: SourceBundle) -> tuple[str, ...]:
+    """The C files of the generated project, without its check program."""
+    return tuple(sorted(path for path in bundle.files if path.endswith(".c") and "/" not in path))
+
+
+def verification_files(bundle: SourceBundle, target: Target) -> dict[str, str]:
+    """Path in the output folder -> text of everything that a user needs to repeat the check (vectors apart)."""
+    interface = bundle.interface
+    files = {
+        "verify/main.c": _main(interface),
+        "verify/port.h": read_text("runtime_c", "ports/port.h"),
+        "verify/host.c": read_text("runtime_c", "ports/host.c"),
+    }
+    if target.qemu is not None:
+        files["verify/startup.c"] = read_text("runtime_c", "ports/cortex_m/startup.c")
+        files["verify/link.ld"] = _link_script(interface, target, target.qemu)
+    files["verify/Makefile"] = _makefile(bundle, target)
+    files["verify/README.md"] = _readme(interface, target)
+    return files
+
+
+def _template(name: str, values: Mapping[str, str]) -> str:
+    text = (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+    return fill(text, values)
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """Replace every @NAME@; KeyError for one without a value."""
+    return re.sub(r"@([A-Za-z_]+)@", lambda match: values[match[1]], text)
+
+
+def _main(interface: Interface) -> str:
+    prefix = interface.prefix
+    apply = (
+        f"    uint32_t status;\n    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_apply(model));\n"
+        "    put_word(TAG_APPLY, status);\n"
+    )
+    table = "".join(f"    {{{slot.offset}u, {slot.size_bytes}u}}, /* {_comment(slot.name)} */\n" for slot in interface.state)
+    return _template(
+        "main.c",
+        {
+            "prefix": prefix,
+            "PREFIX": prefix.upper(),
+            "GUARD_SIZE": str(GUARD_BYTES),
+            "STATE_TABLE": table,
+            "label_ctype": interface.label_ctype,
+            "LABEL_ELEMENTS": str(interface.label_elements),
+            "TRAIN_CALL": f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step",
+            "APPLY": apply if interface.accumulates else "",
+        },
+    )
+
+
+def _comment(name: str) -> str:
+    """A tensor's name, which comes from an untrusted file, inside a C comment."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in " ._-:") else "_" for c in name)
+
+
+def _link_script(interface: Interface, target: Target, board: QemuBoard) -> str:
+    vectors = board.vectors
+    memory = f"    VECTORS (rx) : ORIGIN = {vectors.origin:#010x}, LENGTH = {vectors.size_bytes}\n" if vectors else ""
+    values = {
+        "MACHINE": board.machine,
+        "VECTORS_MEMORY": memory,
+        "VECTORS_ALIAS": "" if vectors else 'REGION_ALIAS("VECTORS", CODE)',
+        "STACK_SIZE": str(target.stack_budget_bytes + STACK_EXTRA_BYTES),
+        "GUARD_SIZE": str(GUARD_BYTES),
+        "ARENA_SIZE": str(interface.arena_bytes),
+    }
+    regions: dict[str, Region] = {"CODE": board.code, "DATA": board.data, "SPARE": board.extra}
+    for name, region in regions.items():
+        values[f"{name}_ORIGIN"], values[f"{name}_SIZE"] = f"{region.origin:#010x}", str(region.size_bytes)
+    return fill(read_text("runtime_c", "ports/cortex_m/link.ld"), values)
+
+
+def qemu_arguments(board: QemuBoard) -> tuple[str, ...]:
+    """The emulator's options, without the image."""
+    quiet = ("-display", "none", "-monitor", "none", "-serial", "none")
+    return ("-M", board.machine, *quiet, "-semihosting-config", "enable=on,target=native")
+
+
+def _makefile(bundle: SourceBundle, target: Target) -> str:
+    sources = " ".join(f"../{path}" for path in model_sources(bundle))
+    common = " ".join((*COMPILE_FLAGS, *WARNING_FLAGS, "-I..", "-I."))
+    lines = [
+        f"# Repeats the check of {bundle.interface.prefix}: vectors.bin holds the samples that it was made with.",
+        f"MODEL = {sources}",
+        f"FLAGS = {common}",
+        "",
+        "host/output.bin: $(MODEL) main.c host.c vectors.bin",
+        "\tmkdir -p host && cp vectors.bin host/input.bin",
+        f"\t$(CC) $(FLAGS) {' '.join(host_flags(target))} $(MODEL) main.c host.c -no-pie -lm -o host/check",
+        "\tcd host && ./check",
+    ]
+    if target.qemu is not None:
+        options = " ".join(qemu_arguments(target.qemu))
+        cross = " ".join(("arm-none-eabi-gcc", *target.gcc_flags))
+        lines += [
+            "",
+            "qemu/output.bin: $(MODEL) main.c startup.c link.ld vectors.bin",
+            "\tmkdir -p qemu && cp vectors.bin qemu/input.bin",
+            f"\t{cross} $(FLAGS) {' '.join(LINK_FLAGS)} $(MODEL) main.c startup.c -o qemu/check.elf",
+            f"\tcd qemu && qemu-system-arm {options} -kernel check.elf",
+            "",
+            "# The board writes one more record, its stack; all before it is equal (but for the payload of NaNs).",
+            "compare: host/output.bin qemu/output.bin",
+            "\tcmp -n `wc -c < host/output.bin` host/output.bin qemu/output.bin && echo equal",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _readme(interface: Interface, target: Target) -> str:
+    board = f"QEMU machine {target.qemu.machine}" if target.qemu else "the host"
+    goal = "compare" if target.qemu else "host/output.bin"
+    return (
+        f"# Check of {interface.prefix} for {target.name}\n\n"
+        f"`make {goal}` builds main.c with the generated code, for the host and for {board}, runs it on vectors.bin and\n"
+        "compares what the two wrote: outputs before and after training, the loss and every persistent tensor after\n"
+        "every step, a checkpoint written and read back, and the guards around the arena.\n"
+        f"The arena has exactly {interface.arena_bytes} bytes; the link script asserts it.\n"
+    )
+
+
+def verification_input(
+    interface: Interface, samples: Samples, steps: int, batch: int, learning_rate: float | None
+) -> bytes:
+    """The vector file: header, the sample to infer, then input and label of each of steps * batch samples.
+
+    Samples are taken in turn, from the start again when they run out.
+    """
+    count = len(samples.x)
+    x = np.ascontiguousarray(samples.x, dtype="<f4").reshape(count, -1)
+    y = np.ascontiguousarray(samples.y, dtype="<i4" if interface.label_ctype == "int32_t" else "<f4").reshape(count, -1)
+    for array, expected, name in ((x, interface.input_elements, "x"), (y, interface.label_elements, "y")):
+        if count == 0 or array.shape[1] != expected:
+            what = f"{name}: {array.shape[1]} elements in a sample, the model takes {expected}"
+            raise CompileError("E0105", "verification data", what, "give at least one sample of the model's shape")
+    rate = 0.0 if learning_rate is None else learning_rate
+    parts = [struct.pack("<IIIIf", INPUT_MAGIC, steps, batch, int(learning_rate is not None), rate), x[0].tobytes()]
+    for index in range(steps * batch):
+        parts += [x[index % count].tobytes(), y[index % count].tobytes()]
+    return b"".join(parts)

@@ -1,0 +1,146 @@
+"""What a run of the check program produced: reading output.bin."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import Interface
+
+FloatArray = NDArray[Any]
+_INIT, _INFER, _SAMPLE, _APPLY, _STATE, _CHECKPOINT, _GUARDS, _END = 1, 2, 3, 4, 5, 6, 7, 9
+_STACK = 8
+_CHECKPOINT_FAULTS = {
+    1: "no room for a checkpoint and a second instance",
+    2: "m_save failed, or did not write m_state_size bytes",
+    3: "m_init of a second instance failed",
+    4: "m_load of a fresh checkpoint failed",
+    5: "the state after m_load differs from the state that m_save wrote",
+    6: "m_load accepted a damaged checkpoint",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """Everything that one run computed.
+
+    losses: one per sample (steps * batch), float32.
+    output_first, output_last: model output of the first sample before and after training, float32.
+    states: after every step, slot name -> bytes.
+    faults: what the check program itself found wrong (a status, the guards, the checkpoint); empty is good.
+    stack_measured_bytes: deepest stack of any API call but save and load; None on the host.
+    """
+
+    losses: FloatArray
+    output_first: FloatArray
+    output_last: FloatArray
+    states: tuple[Mapping[str, bytes], ...]
+    faults: tuple[str, ...]
+    stack_measured_bytes: int | None
+
+    @property
+    def status(self) -> str:
+        """`ok`, or the first fault."""
+        return self.faults[0] if self.faults else "ok"
+
+
+def parse_output(data: bytes, interface: Interface, where: str) -> RunResult:
+    """Read the records of output.bin; E0602 if they are incomplete."""
+    reader = _Reader(interface)
+    try:
+        for tag, payload in _records(data):
+            reader.record(tag, payload)
+    except (struct.error, ValueError) as error:
+        raise _incomplete(where) from error
+    if not reader.complete:
+        raise _incomplete(where)
+    return reader.result()
+
+
+def _incomplete(where: str) -> CompileError:
+    return CompileError("E0602", where, "the check program's output is incomplete", "please report this with the model")
+
+
+def _records(data: bytes) -> Iterator[tuple[int, bytes]]:
+    position = 0
+    while position < len(data):
+        tag, size = struct.unpack_from("<II", data, position)
+        position += 8
+        if position + size > len(data):
+            raise ValueError("short record")
+        yield tag, data[position : position + size]
+        position += size
+
+
+class _Reader:
+    def __init__(self, interface: Interface) -> None:
+        self._interface = interface
+        self._losses: list[bytes] = []
+        self._outputs: list[FloatArray] = []
+        self._states: list[dict[str, bytes]] = []
+        self._faults: list[str] = []
+        self._stack: int | None = None
+        self._ended = False
+
+    @property
+    def complete(self) -> bool:
+        return self._ended and len(self._outputs) == 2
+
+    def record(self, tag: int, payload: bytes) -> None:
+        step = len(self._states)
+        if tag == _INIT:
+            self._status(payload, "m_init")
+        elif tag == _INFER:
+            self._status(payload, "m_infer")
+            self._outputs.append(np.frombuffer(payload[4:], dtype="<f4"))
+        elif tag == _SAMPLE:
+            self._status(payload, f"training, step {step}")
+            self._losses.append(payload[4:8])
+        elif tag == _APPLY:
+            self._status(payload, f"m_apply, step {step}")
+        elif tag == _STATE:
+            self._states.append(self._slots(payload))
+        else:
+            self._final(tag, payload)
+
+    def _final(self, tag: int, payload: bytes) -> None:
+        if tag == _CHECKPOINT:
+            (code,) = struct.unpack("<I", payload)
+            if code:
+                self._faults.append(f"checkpoint: {_CHECKPOINT_FAULTS.get(code, code)}")
+        elif tag == _GUARDS:
+            below, above = struct.unpack("<II", payload)
+            if below or above:
+                self._faults.append(f"writes outside the arena: {below} guard bytes below it and {above} above it changed")
+        elif tag == _STACK:
+            (self._stack,) = struct.unpack("<I", payload)
+        elif tag == _END:
+            self._ended = True
+        else:
+            raise ValueError(f"unknown record {tag}")
+
+    def _status(self, payload: bytes, call: str) -> None:
+        (status,) = struct.unpack_from("<I", payload)
+        if status:
+            self._faults.append(f"{call}: status {status}")
+
+    def _slots(self, payload: bytes) -> dict[str, bytes]:
+        slots: dict[str, bytes] = {}
+        position = 0
+        for slot in self._interface.state:
+            slots[slot.name] = payload[position : position + slot.size_bytes]
+            position += slot.size_bytes
+        if position != len(payload):
+            raise ValueError("state record of the wrong size")
+        return slots
+
+    def result(self) -> RunResult:
+        losses = np.frombuffer(b"".join(self._losses), dtype="<f4")
+        first, last = self._outputs
+        return RunResult(losses, first, last, tuple(self._states), tuple(self._faults), self._stack)

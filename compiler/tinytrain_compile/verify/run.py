@@ -1,0 +1,63 @@
+"""Runs training steps of a generated project, on the host or under QEMU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
+from tinytrain_compile.target import Target
+from tinytrain_compile.verify.build import Built, Mode, build
+from tinytrain_compile.verify.firmware import qemu_arguments, verification_input
+from tinytrain_compile.verify.results import RunResult, parse_output
+from tinytrain_compile.verify.tools import Tools, find_tools, first_line, run_program
+
+RUN_TIMEOUT_S = 1800.0
+_EXIT_FAULT = 99
+
+
+def run_steps(
+    bundle: SourceBundle,
+    target: Target,
+    samples: Samples,
+    steps: int,
+    learning_rate: float | None,
+    batch: int,
+    work_dir: Path,
+    mode: Mode = "host",
+    timeout_s: float = RUN_TIMEOUT_S,
+) -> RunResult:
+    """Build in `work_dir`, train `steps` steps of `batch` samples, return everything that was computed."""
+    tools = find_tools()
+    vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
+    built = build(bundle, target, mode, tools, work_dir)
+    return execute(built, bundle.interface, target, tools, vectors, timeout_s)
+
+
+def execute(
+    built: Built, interface: Interface, target: Target, tools: Tools, vectors: bytes, timeout_s: float = RUN_TIMEOUT_S
+) -> RunResult:
+    """Run a built image on a vector file. Errors: E0602 if it crashes, faults or takes too long."""
+    folder = built.image.parent
+    (folder / "input.bin").write_bytes(vectors)
+    where, command = _command(built, target, tools)
+    finished = run_program(command, folder, timeout_s, where)
+    if finished.exit_code != 0:
+        raise CompileError("E0602", where, _failure(finished.exit_code, finished.output), "please report this with the model")
+    return parse_output((folder / "output.bin").read_bytes(), interface, where)
+
+
+def _command(built: Built, target: Target, tools: Tools) -> tuple[str, list[str]]:
+    if built.mode == "host":
+        return "host check", [str(built.image)]
+    if target.qemu is None or tools.qemu is None:
+        raise CompileError("E0602", "QEMU check", tools.missing_for_qemu() or "no board", "use --verify host")
+    arguments = qemu_arguments(target.qemu)
+    return f"QEMU check on {target.qemu.machine}", [tools.qemu, *arguments, "-kernel", built.image.name]
+
+
+def _failure(exit_code: int, output: str) -> str:
+    if exit_code < 0:
+        return f"ended by signal {-exit_code} ({first_line(output)})"
+    kind = "hardware fault" if exit_code == _EXIT_FAULT else f"exit code {exit_code}"
+    return f"{kind} ({first_line(output)})"

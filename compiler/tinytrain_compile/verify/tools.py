@@ -1,0 +1,83 @@
+"""External programs: which are installed, and running one with a time limit. The only place that starts processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinytrain_compile.errors import CompileError
+
+CROSS_CC, QEMU = "arm-none-eabi-gcc", "qemu-system-arm"
+_PACKAGES = {CROSS_CC: "gcc-arm-none-eabi libnewlib-arm-none-eabi", QEMU: "qemu-system-arm"}
+COMPILE_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Paths of the programs that were found; None where one is missing."""
+
+    host_cc: str | None
+    cross_cc: str | None
+    qemu: str | None
+
+    def missing_for_qemu(self) -> str:
+        """`qemu-system-arm not found (apt-get install qemu-system-arm)`, or "" when both cross tools are there."""
+        missing = [name for name, path in ((CROSS_CC, self.cross_cc), (QEMU, self.qemu)) if path is None]
+        packages = " ".join(_PACKAGES[name] for name in missing)
+        return f"{' and '.join(missing)} not found (apt-get install {packages})" if missing else ""
+
+
+def find_tools() -> Tools:
+    """Look for the programs on PATH."""
+    host = next((path for path in map(shutil.which, ("gcc", "cc", "clang")) if path is not None), None)
+    return Tools(host, shutil.which(CROSS_CC), shutil.which(QEMU))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a program ended. exit_code is negative for a signal; output is both of its streams."""
+
+    exit_code: int
+    output: str
+
+
+def run_program(command: list[str], folder: Path, timeout_s: float, what: str) -> Finished:
+    """Run a program in `folder` without input; E0602 naming `what` if it cannot start or exceeds its time.
+
+    The whole process group is ended on a timeout: compilers and emulators have children.
+    """
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        reason = error.strerror or "cannot be started"
+        raise CompileError("E0602", what, f"{Path(command[0]).name}: {reason}", "check the installed tools") from error
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        hint = "fewer --verify-steps, or --verify host"
+        raise CompileError("E0602", what, f"still running after {timeout_s:.0f} s", hint) from error
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return Finished(process.returncode, output.decode("utf-8", "replace"))
+
+
+def first_line(text: str) -> str:
+    """The line of a tool's output that says most: the first error, else the last line, else "no message"."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower() or "fault" in line.lower() or "arena" in line.lower()]
+    return (errors or lines[-1:] or ["no message"])[0]
