@@ -55,106 +55,108 @@ _kind(
     "E0201",
     EXIT_INPUT,
     "cannot read the model",
-    "The model file is missing, is a folder, or may not be read. Nothing was parsed. Check the path and its permissions.",
+    "The model file is missing, is a folder, or may not be read. Nothing was parsed. Check the path and its "
+    "permissions.",
 )
 _kind(
     "E0202",
     EXIT_INPUT,
     "the model is not valid ONNX",
-    "The file parses, but a part of it breaks the ONNX standard: no graph, a node with too few inputs, an attribute of the "
-    "wrong type, a tensor of an unknown type. The message names the part. Export the model again, or run "
-    "`python -m onnx.checker` on it for a second opinion.",
+    "The file parses, but a part of it breaks the ONNX standard: no graph, a node with too few inputs, an "
+    "attribute of the wrong type, a tensor of an unknown type. The message names the part. Export the model "
+    "again, or run `python -m onnx.checker` on it for a second opinion.",
 )
 _kind(
     "E0203",
     EXIT_INPUT,
     "dynamic shape",
-    "The memory plan is static, so every dimension must be a number; only the first one (the batch) may be symbolic, and "
-    "becomes 1. Give the others with --input-shape NAME=1,3,32,32 or export the model with fixed shapes.",
+    "The memory plan is static, so every dimension must be a number; only the first one (the batch) may be "
+    "symbolic, and becomes 1. Give the others with --input-shape NAME=1,3,32,32 or export the model with fixed "
+    "shapes.",
 )
 _kind(
     "E0204",
     EXIT_INPUT,
     "bad dimension",
-    "A dimension of an input, a weight or an intermediate result is zero or negative. Such a tensor holds nothing that "
-    "could be trained; usually an axis was computed wrongly at export.",
+    "A dimension of an input, a weight or an intermediate result is zero or negative. Such a tensor holds nothing"
+    " that could be trained; usually an axis was computed wrongly at export.",
 )
 _kind(
     "E0205",
     EXIT_INPUT,
     "weights are not finite",
-    "A weight holds NaN or infinity, which training would spread to every other weight within a step. Single infinite "
-    "numbers are accepted (a Clip without a bound). Load the last good checkpoint and export again.",
+    "A weight holds NaN or infinity, which training would spread to every other weight within a step. Single "
+    "infinite numbers are accepted (a Clip without a bound). Load the last good checkpoint and export again.",
 )
 _kind(
     "E0206",
     EXIT_INPUT,
     "names clash or are empty",
-    "Two inputs, weights, nodes or results of the model have the same name, or one has none where a name is needed. Names "
-    "must be unique because update schemes, reports and errors refer to them.",
+    "Two inputs, weights, nodes or results of the model have the same name, or one has none where a name is "
+    "needed. Names must be unique because update schemes, reports and errors refer to them.",
 )
 _kind(
     "E0207",
     EXIT_INPUT,
     "the graph has a cycle",
-    "Some nodes need each other's results, so that no order of execution exists. Recurrent networks must be exported "
-    "unrolled, with one node per time step.",
+    "Some nodes need each other's results, so that no order of execution exists. Recurrent networks must be "
+    "exported unrolled, with one node per time step.",
 )
 _kind(
     "E0208",
     EXIT_INPUT,
     "opset not supported",
-    "Opset 13 and later of the default domain is read, up to the newest one that the installed onnx package knows. "
-    "Convert older models with onnx.version_converter, or export with a newer opset.",
+    "Opset 13 and later of the default domain is read, up to the newest one that the installed onnx package "
+    "knows. Convert older models with onnx.version_converter, or export with a newer opset.",
 )
 _kind(
     "E0209",
     EXIT_INPUT,
     "several data inputs",
-    "A model has one data input, and a second one only for the labels of a loss operator inside the graph. Make further "
-    "inputs constants, or join the inputs into one tensor and split it inside the model.",
+    "A model has one data input, and a second one only for the labels of a loss operator inside the graph. Make "
+    "further inputs constants, or join the inputs into one tensor and split it inside the model.",
 )
 _kind(
     "E0210",
     EXIT_INPUT,
     "external data outside the model folder",
-    "Weights may lie in files beside the model, inside its folder. Absolute paths, `..` and links that lead outside are "
-    "refused, because a model from elsewhere could otherwise read any file.",
+    "Weights may lie in files beside the model, inside its folder. Absolute paths, `..` and links that lead "
+    "outside are refused, because a model from elsewhere could otherwise read any file.",
 )
 _kind(
     "E0211",
     EXIT_INPUT,
     "batch size",
-    "A micro-batch on the device is one sample, so the first dimension of the ONNX input must be 1 or symbolic. Larger "
-    "batches are accumulated: --batch N.",
+    "A micro-batch on the device is one sample, so the first dimension of the ONNX input must be 1 or symbolic. "
+    "Larger batches are accumulated: --batch N.",
 )
 _kind(
     "E0212",
     EXIT_INPUT,
     "shapes do not fit together",
-    "An operator's inputs have shapes that it cannot take, or an attribute (stride, axis, pad) makes no sense for them. "
-    "The message names the node and the shapes.",
+    "An operator's inputs have shapes that it cannot take, or an attribute (stride, axis, pad) makes no sense for"
+    " them. The message names the node and the shapes.",
 )
 _kind(
     "E0213",
     EXIT_INPUT,
     "not an ONNX file",
-    "The file does not hold an ONNX protobuf. Files of other frameworks (.pt, .h5, .tflite), ONNX text and git-lfs "
-    "pointers must be converted or fetched first.",
+    "The file does not hold an ONNX protobuf. Files of other frameworks (.pt, .h5, .tflite), ONNX text and "
+    "git-lfs pointers must be converted or fetched first.",
 )
 _kind(
     "E0214",
     EXIT_INPUT,
     "the model file is damaged",
-    "The file begins like an ONNX protobuf but breaks off or is garbled: typically a copy or download that was cut short. "
-    "Compare its size and checksum with the original.",
+    "The file begins like an ONNX protobuf but breaks off or is garbled: typically a copy or download that was "
+    "cut short. Compare its size and checksum with the original.",
 )
 _kind(
     "E0215",
     EXIT_INPUT,
     "a value that nothing defines",
-    "A node or an output of the model reads a name that is no input, no weight and no node's result. Usually a graph was "
-    "cut by hand; keep the producer of the value, or make the value an input.",
+    "A node or an output of the model reads a name that is no input, no weight and no node's result. Usually a "
+    "graph was cut by hand; keep the producer of the value, or make the value an input.",
 )
 _kind(
     "E0216",
@@ -166,14 +168,15 @@ _kind(
     "E0217",
     EXIT_INPUT,
     "too large",
-    "A tensor has more than 2^28 elements or a dimension above 2^31, a thousand times more than a microcontroller can "
-    "hold. Often a shape was computed wrongly.",
+    "A tensor has more than 2^28 elements or a dimension above 2^31, a thousand times more than a microcontroller"
+    " can hold. Often a shape was computed wrongly.",
 )
 _kind(
     "E0218",
     EXIT_INPUT,
     "the model must have one output",
-    "Training needs one output to put the loss on. Remove auxiliary outputs from the graph (onnx.utils.extract_model).",
+    "Training needs one output to put the loss on. Remove auxiliary outputs from the graph "
+    "(onnx.utils.extract_model).",
 )
 _kind(
     "E0219",
@@ -185,14 +188,15 @@ _kind(
     "E0220",
     EXIT_INPUT,
     "external data missing or too short",
-    "The model keeps weights in a file beside it, and that file is missing or ends before the weight does. Copy all files "
-    "of the model together.",
+    "The model keeps weights in a file beside it, and that file is missing or ends before the weight does. Copy "
+    "all files of the model together.",
 )
 _kind(
     "E0221",
     EXIT_INPUT,
     "input type",
-    "The data input must be float32. Integer inputs (token ids, raw bytes) need a Cast or an embedding outside the model.",
+    "The data input must be float32. Integer inputs (token ids, raw bytes) need a Cast or an embedding outside "
+    "the model.",
 )
 _kind(
     "E0222",
@@ -211,7 +215,8 @@ _kind(
     "E0224",
     EXIT_INPUT,
     "--input-shape does not fit",
-    "--input-shape names an input that the model does not have, or contradicts its rank or one of its fixed dimensions.",
+    "--input-shape names an input that the model does not have, or contradicts its rank or one of its fixed "
+    "dimensions.",
 )
 # E03xx: training set-up
 _kind("E0301", EXIT_INPUT, "no such layer", "An --update pattern matches no parametrised node; see the nearest names.")
@@ -226,17 +231,18 @@ _kind(
     "E0501",
     EXIT_UNSUPPORTED,
     "unsupported operators",
-    "The model uses operators, or attributes of operators, that the compiler does not know. All of them are listed, each "
-    "with its node, the reason and the nearest form that is supported; --list-ops prints what is. Frozen layers need the "
-    "forward operator too, so freezing does not help here.",
+    "The model uses operators, or attributes of operators, that the compiler does not know. All of them are "
+    "listed, each with its node, the reason and the nearest form that is supported; --list-ops prints what is. "
+    "Frozen layers need the forward operator too, so freezing does not help here.",
 )
 _kind("E0502", EXIT_UNSUPPORTED, "no gradient", "An operator between a trained layer and the loss has no gradient.")
 _kind(
     "E0503",
     EXIT_UNSUPPORTED,
     "operators of a foreign domain",
-    "Nodes of domains other than the standard one (for instance com.microsoft, or custom operators) have no meaning that "
-    "the compiler knows. They often come from a graph optimiser: use the model as it was before that.",
+    "Nodes of domains other than the standard one (for instance com.microsoft, or custom operators) have no "
+    "meaning that the compiler knows. They often come from a graph optimiser: use the model as it was before "
+    "that.",
 )
 # E06xx: verification
 _kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")

@@ -22,7 +22,7 @@ from tinytrain_compile.frontend.entries import (
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.tensors import MAX_ELEMENTS
-from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, Value
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
 
@@ -49,9 +49,7 @@ class Context:
         self.parameters: dict[str, Value] = {}
         self._reserved = set(model.constants) | {value.name for value in model.inputs}
         self._builder = new_builder()
-        self._entries: dict[str, Entry] = {
-            name: constant_entry(array, name) for name, array in model.constants.items()
-        }
+        self._entries: dict[str, Entry] = {name: constant_entry(array, name) for name, array in model.constants.items()}
         self._materialised: dict[str, list[tuple[Array, Value]]] = {}
         self._converted: dict[tuple[str, Order, tuple[int, ...]], Value] = {}
 
@@ -86,12 +84,17 @@ class Context:
         self.define_value(name, value, shape, order)
         return value
 
+    def stand_in(self, name: str, shape: tuple[int, ...]) -> None:
+        """An entry for what an unsupported node would compute, only to look for further unsupported nodes."""
+        self.define_value(name, Value(self._builder.unique(name), shape), shape)
+
     # ---- constants ----------------------------------------------------------------------------------------------
 
     def constant(self, array: Array, hint: str, origin: str, parameter: bool = False) -> Value:
         """A constant of the graph (float32 or int32). The same data under the same name is one constant."""
         dtype = np.float32 if array.dtype.kind == "f" else np.int32
         data = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
+        hint = hint or origin
         known = self._materialised.setdefault(hint, [])
         value = next((v for a, v in known if a.shape == data.shape and np.array_equal(a, data)), None)
         if value is None:
@@ -121,7 +124,9 @@ class Context:
                 raise CompileError("E0217", f"node {node.name} ({node.op})", what, "use smaller shapes")
             if any(dim < 1 for dim in value.shape):
                 what = f"its result has shape {list(value.shape)}"
-                raise CompileError("E0204", f"node {node.name} ({node.op})", what, "use shapes with positive dimensions")
+                raise CompileError(
+                    "E0204", f"node {node.name} ({node.op})", what, "use shapes with positive dimensions"
+                )
         return outputs
 
     def emit(
@@ -154,13 +159,12 @@ class Context:
             data = data[0]
         return self.constant(data, entry.source or f"{node.name}.constant", node.name, parameter)
 
-    def _in_order(
-        self, node: OnnxNode, entry: Entry, shape: tuple[int, ...], order: Order, target: Order
-    ) -> Value:
+    def _in_order(self, node: OnnxNode, entry: Entry, shape: tuple[int, ...], order: Order, target: Order) -> Value:
         if entry.is_constant:
             return self.constant(arranged(entry.data.reshape(shape), target), entry.source or node.name, node.name)
         value = entry.value
-        assert value is not None and entry.columns is None, "only weights may read a flattened channels-last image"
+        assert value is not None
+        assert entry.columns is None, "only weights may read a flattened channels-last image"
         if order == target:
             return value
         key = (value.name, transposition(order, target), ir_shape(shape, target))
@@ -176,7 +180,10 @@ class Context:
     # ---- the end ------------------------------------------------------------------------------------------------
 
     def nodes_and_constants(self, outputs: Iterable[Value]) -> tuple[tuple[Node, ...], Mapping[str, Array]]:
-        """Everything emitted, without constants that nothing reads."""
-        used = {value.name for node in self._builder.nodes for value in node.inputs} | {v.name for v in outputs}
-        constants = {name: data for name, data in self._builder.constants.items() if name in used}
-        return tuple(self._builder.nodes), constants
+        """What the outputs need of all that was emitted (fused patterns leave nodes behind that nothing reads)."""
+        targets = tuple(outputs)
+        whole = Graph("", tuple(self._builder.nodes), (), targets, {})
+        needed = whole.ancestors(targets)
+        nodes = tuple(node for node in whole.nodes if node.name in needed)
+        used = {value.name for node in nodes for value in node.inputs} | {value.name for value in targets}
+        return nodes, {name: data for name, data in self._builder.constants.items() if name in used}

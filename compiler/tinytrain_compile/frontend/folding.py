@@ -14,14 +14,18 @@ from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, check_finite
 from tinytrain_compile.ir.types import Array
 
-FOLDABLE = frozenset(
-    """Abs Add And ArgMax ArgMin BatchNormalization Cast CastLike Ceil Clip Compress Concat Constant ConstantOfShape Cos
-    CumSum DepthToSpace DequantizeLinear Div Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gemm
-    Greater GreaterOrEqual Identity Less LessOrEqual Log MatMul Max Mean Min Mod Mul Neg Not Or Pad Pow QuantizeLinear
-    Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Round ScatterElements ScatterND
-    Sigmoid Sign Sin Size Slice Softmax SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze
-    Where Xor""".split()
-)
+_GROWING = "Add Sub Mul Div Pow Mod And Or Xor Equal Less Greater Where Max Min Sum Mean"
+_BROADCASTING = frozenset(_GROWING.split())
+
+_FOLDABLE = """
+Abs Add And ArgMax ArgMin BatchNormalization Cast CastLike Ceil Clip Compress Concat Constant ConstantOfShape
+Cos CumSum DepthToSpace DequantizeLinear Div Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND
+Gemm Greater GreaterOrEqual Identity Less LessOrEqual Log MatMul Max Mean Min Mod Mul Neg Not Or Pad Pow
+QuantizeLinear Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Round
+ScatterElements ScatterND Sigmoid Sign Sin Size Slice Softmax SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh
+Tile Transpose Trilu Unsqueeze Where Xor
+"""
+FOLDABLE = frozenset(_FOLDABLE.split())
 """Operators without state or randomness that are evaluated when all inputs are known."""
 
 VIEWS = frozenset(("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"))
@@ -29,7 +33,7 @@ VIEWS = frozenset(("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsquee
 
 
 def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int) -> tuple[Array, ...]:
-    """Outputs of a node on known inputs. E0212 if it cannot take them, E0217 if a result is huge, E0205 if not finite."""
+    """Outputs of a node on known inputs. E0212 if it cannot take them, E0217 if huge, E0205 if not finite."""
     where = f"node {node.name} ({node.op})"
     try:
         _check_size(node, inputs)
@@ -40,7 +44,9 @@ def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int) -> tuple[Array
     except MemoryError as error:
         raise CompileError("E0217", where, "its constant result is too large", "use smaller shapes") from error
     except Exception as error:  # the evaluator raises whatever numpy raises
-        raise CompileError("E0212", where, f"it cannot be computed: {error}", "check its inputs and attributes") from error
+        raise CompileError(
+            "E0212", where, f"it cannot be computed: {error}", "check its inputs and attributes"
+        ) from error
     for result in results:
         check_finite(result, where)
     return tuple(results)
@@ -52,9 +58,7 @@ def _check_size(node: OnnxNode, inputs: Mapping[str, Array]) -> None:
     elements = 0
     if node.op == "ConstantOfShape":
         elements = math.prod(int(d) for d in arrays[0].flat)
-    elif node.op == "Expand":
-        elements = arrays[0].size * math.prod(int(d) for d in arrays[1].flat)
-    elif node.op == "Tile":
+    elif node.op in ("Expand", "Tile"):
         elements = arrays[0].size * math.prod(int(d) for d in arrays[1].flat)
     elif node.op == "Pad":
         elements = math.prod(dim + sum(abs(int(p)) for p in arrays[1].flat) for dim in arrays[0].shape)
@@ -67,6 +71,3 @@ def _check_size(node: OnnxNode, inputs: Mapping[str, Array]) -> None:
         elements = math.prod(np.broadcast_shapes(*(a.shape for a in arrays))) if node.op in _BROADCASTING else 0
     if elements > MAX_ELEMENTS:
         raise MemoryError
-
-
-_BROADCASTING = frozenset("Add Sub Mul Div Pow Mod And Or Xor Equal Less Greater Where Max Min Sum Mean".split())

@@ -33,7 +33,7 @@ def parse_model(proto: onnx.ModelProto, name: str, folder: Path, options: Fronte
     nodes = tuple(_node(node, opset, folder) for node in _named(graph.node))
     outputs = tuple(value.name for value in graph.output)
     known = {value.name for value in inputs} | set(constants)
-    return OnnxModel(name, opset, sort_nodes(nodes, known, outputs), inputs, outputs, constants)
+    return OnnxModel(name, opset, sort_nodes(nodes, known, outputs), inputs, outputs, constants, proto)
 
 
 def _opset(proto: onnx.ModelProto) -> int:
@@ -119,7 +119,9 @@ def _resolve(where: str, declared: list[int | None], given: tuple[int, ...] | No
         fits = len(given) == len(declared) and all(d is None or d == g for d, g in zip(declared, given, strict=True))
         if not fits:
             shown = [d if d is not None else "?" for d in declared]
-            raise CompileError("E0224", where, f"--input-shape {list(given)} against {shown}", "give a shape that agrees")
+            raise CompileError(
+                "E0224", where, f"--input-shape {list(given)} against {shown}", "give a shape that agrees"
+            )
         return given
     dims = [1 if index == 0 and dim is None else dim for index, dim in enumerate(declared)]
     if any(dim is None for dim in dims):
@@ -176,7 +178,9 @@ def _check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
     counts += (("output", node.output, schema.min_output, schema.max_output),)
     for what, names, low, high in counts:
         if not low <= len(names) <= high:
-            raise CompileError("E0202", where, f"{len(names)} {what}s, the standard wants {low} to {high}", "export again")
+            raise CompileError(
+                "E0202", where, f"{len(names)} {what}s, the standard wants {low} to {high}", "export again"
+            )
     for index, name in enumerate(node.input[: schema.min_input]):
         if not name and schema.inputs[index].option == defs.OpSchema.FormalParameterOption.Single:
             raise CompileError("E0202", where, f"required input {index} is empty", "export the model again")

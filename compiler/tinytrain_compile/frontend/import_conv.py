@@ -48,7 +48,9 @@ def _conv_transpose(ctx: Context, node: OnnxNode) -> None:
     )
     y = ctx.emit(node, "ConvGradInput", operands, attrs)
     if bias is not None:
-        y = ctx.emit(node, "Add", (y, ctx.constant(bias, _name(ctx, node, 2), node.name, parameter=True)), suffix="bias")
+        y = ctx.emit(
+            node, "Add", (y, ctx.constant(bias, _name(ctx, node, 2), node.name, parameter=True)), suffix="bias"
+        )
     shape = image_shape(y.shape[0], y.shape[3], output_hw, x.rank)
     ctx.define_value(node.output(0), y, shape, channels_last(x.rank))
 

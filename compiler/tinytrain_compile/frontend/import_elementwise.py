@@ -14,7 +14,7 @@ from tinytrain_compile.frontend.entries import Entry
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import broadcast, common_order, number, scalar
-from tinytrain_compile.frontend.patterns import fuse_gelu, fuse_gate
+from tinytrain_compile.frontend.patterns import fuse_gate, fuse_gelu
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 
@@ -108,7 +108,9 @@ def _pow(ctx: Context, node: OnnxNode) -> None:
     x, exponent = ctx.entry(node.input(0)), ctx.entry(node.input(1))
     power = scalar(exponent)
     if power not in (-1.0, -0.5, 0.5, 1.0, 2.0, 3.0) or broadcast(x.shape, exponent.shape) != x.shape:
-        raise Unsupported("exponent", "general powers have no operator", "exponent -1, -0.5, 0.5, 1, 2 or 3, or Exp and Log")
+        raise Unsupported(
+            "exponent", "general powers have no operator", "exponent -1, -0.5, 0.5, 1, 2 or 3, or Exp and Log"
+        )
     value = x.value
     assert value is not None
     if abs(power) == 0.5:

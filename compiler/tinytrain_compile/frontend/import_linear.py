@@ -36,7 +36,11 @@ def _gemm(ctx: Context, node: OnnxNode) -> None:
     else:
         alpha = node.number("alpha", 1.0)
         product = _matrix_product(ctx, node, a, b)
-        y = product if alpha == 1.0 else ctx.emit(node, "Mul", (product, _number(ctx, node, "alpha", alpha)), suffix="alpha")
+        y = (
+            product
+            if alpha == 1.0
+            else ctx.emit(node, "Mul", (product, _number(ctx, node, "alpha", alpha)), suffix="alpha")
+        )
         _add_c(ctx, node, y, c if beta else None, shape, node.output(0))
 
 
@@ -78,9 +82,7 @@ def _bias_vector(c: Entry | None, shape: tuple[int, int]) -> Array | None:
     return c.data.reshape(columns).astype(np.float32) if per_column else None
 
 
-def _add_c(
-    ctx: Context, node: OnnxNode, y: Value, c: Entry | None, shape: tuple[int, int], output: str
-) -> None:
+def _add_c(ctx: Context, node: OnnxNode, y: Value, c: Entry | None, shape: tuple[int, int], output: str) -> None:
     if c is not None:
         beta = node.number("beta", 1.0)
         if c.is_constant:
@@ -176,10 +178,7 @@ def _matrix(ctx: Context, node: OnnxNode, entry: Entry, batch: tuple[int, ...], 
     swapped_order = (*range(rank - 2), rank - 1, rank - 2)
     swapped = not entry.is_constant and entry.order == swapped_order
     order = swapped_order if swapped else plain(rank)
-    if entry.is_constant:
-        value = ctx.weight(entry, entry.data, node, index)
-    else:
-        value = ctx.value(node, entry, order)
+    value = ctx.weight(entry, entry.data, node, index) if entry.is_constant else ctx.value(node, entry, order)
     target = (*batch, *value.shape[-2:])
     value = ctx.reshape(node, value, (*(1,) * (len(target) - rank), *value.shape))
     if value.shape != target:

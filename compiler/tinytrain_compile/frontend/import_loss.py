@@ -58,7 +58,9 @@ def describe_loss(ctx: Context, site: LossSite, scores: Entry, order: Order) -> 
     """What training must know of a loss; E0305 if the labels do not fit the scores."""
     where = f"input {site.label.name}"
     if scores.rank < 2:
-        raise CompileError("E0212", f"node {site.node.name}", f"scores of shape {list(scores.shape)}", "use (batch, classes)")
+        raise CompileError(
+            "E0212", f"node {site.node.name}", f"scores of shape {list(scores.shape)}", "use (batch, classes)"
+        )
     wanted = (scores.shape[0], *scores.shape[2:])
     if site.label.shape != wanted:
         what = f"labels of shape {list(site.label.shape)} for scores of shape {list(scores.shape)}"

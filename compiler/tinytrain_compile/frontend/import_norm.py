@@ -17,6 +17,7 @@ from tinytrain_compile.frontend.operands import axis_index, broadcast, ir_axes, 
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
+
 def _batch_norm(ctx: Context, node: OnnxNode) -> None:
     """One that no layer could take in: a scale and a shift per channel."""
     x = ctx.entry(node.input(0))
@@ -28,9 +29,7 @@ def _batch_norm(ctx: Context, node: OnnxNode) -> None:
     ctx.define_value(node.output(0), y, x.shape, x.order)
 
 
-def _channel_op(
-    ctx: Context, node: OnnxNode, op: str, x: Entry, value: Value, factor: tuple[int, Array]
-) -> Value:
+def _channel_op(ctx: Context, node: OnnxNode, op: str, x: Entry, value: Value, factor: tuple[int, Array]) -> Value:
     """value (lying like x) times or plus one number per channel: the node's input at an index, perhaps changed."""
     index, data = factor
     source = ctx.entry(node.input(index)).source or node.input(index)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-
 from tinytrain_compile.frontend.context import Context, Unsupported
 from tinytrain_compile.frontend.entries import Entry, Order, ir_shape
 from tinytrain_compile.frontend.handler import Handler
@@ -29,7 +28,7 @@ from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs, Re
 
 def reduce_entry(ctx: Context, node: OnnxNode, x: Entry, axes: tuple[int, ...], mean: bool, suffix: str = "") -> Entry:
     """Sum or mean over ONNX axes, which stay as 1."""
-    assert x.value is not None and x.columns is None
+    assert x.value is not None
     count = math.prod(x.shape[axis] for axis in axes)
     attrs = ReduceAttrs(ir_axes(x.order, axes), 1.0 / count if mean else 1.0)
     y = ctx.emit(node, "Reduce", (x.value,), attrs, suffix)
@@ -95,7 +94,7 @@ def slice_entry(
     """Regularly spaced elements, everything given per ONNX axis; the entry itself if that is all of it."""
     if shape == x.shape and min(steps, default=1) > 0:
         return x
-    assert x.value is not None and x.columns is None
+    assert x.value is not None
     attrs = SliceAttrs(spread(x.order, starts, 0), spread(x.order, steps, 1), spread(x.order, shape, 1))
     return Entry(shape, ctx.emit(node, "Slice", (x.value,), attrs, suffix), x.order)
 

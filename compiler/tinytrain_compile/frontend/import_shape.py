@@ -10,6 +10,7 @@ import numpy as np
 
 from tinytrain_compile.frontend.context import Context
 from tinytrain_compile.frontend.entries import UNIT, Entry, Order, ir_shape, plain, regrouped, without_axes
+from tinytrain_compile.frontend.group_norm import fuse_group_norm
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import (
@@ -20,11 +21,9 @@ from tinytrain_compile.frontend.operands import (
     required_input,
     transposed,
 )
-from tinytrain_compile.frontend.group_norm import fuse_group_norm
 
-_PASS_COLUMNS = frozenset(
-    "Relu Clip LeakyRelu HardSigmoid Tanh HardSwish Neg Sqrt Exp Log Erf Gelu Swish Identity Dropout Cast Sigmoid".split()
-)
+_UNARY = "Relu Clip LeakyRelu HardSigmoid Tanh HardSwish Neg Sqrt Exp Log Erf Gelu Swish Identity Dropout Cast Sigmoid"
+_PASS_COLUMNS = frozenset(_UNARY.split())
 """Element-wise operators with one computed operand: they do not care in which order a flattened image lies."""
 
 

@@ -20,15 +20,16 @@ from tinytrain_compile.frontend import (
     import_shape,
 )
 from tinytrain_compile.frontend.context import Context, Unsupported
-from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
+from tinytrain_compile.frontend.entries import Order, channels_last, constant_entry, plain
 from tinytrain_compile.frontend.folding import FOLDABLE, VIEWS, fold
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_loss import LossSite, class_order, describe_loss, find_loss
 from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.unsupported import Complaints
+from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
 from tinytrain_compile.ir import Graph, check_graph
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import infer
 
 _MODULES = (
@@ -57,27 +58,30 @@ def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
     source = _data_input(model, links, site, options)
     ctx = Context(model, links, options)
     order = plain(0) if source is None else _declare_input(ctx, source)
+    data = None if source is None else ctx.entry(source.name).value
     _import_nodes(ctx)
-    return _finish(ctx, site, source, order)
+    return _finish(ctx, site, source, (data, order))
 
 
 def _check_label_option(model: OnnxModel, site: LossSite | None, options: FrontendOptions) -> None:
     if not options.label or (site is not None and site.label.name == options.label):
         return
     used = f"its loss reads {site.label.name}" if site is not None else "it has no loss operator with such labels"
-    raise CompileError("E0222", f"--label {options.label}", used, "name the loss operator's label input, or leave it out")
+    raise CompileError(
+        "E0222", f"--label {options.label}", used, "name the loss operator's label input, or leave it out"
+    )
 
 
-def _data_input(
-    model: OnnxModel, links: Links, site: LossSite | None, options: FrontendOptions
-) -> OnnxInput | None:
+def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: FrontendOptions) -> OnnxInput | None:
     """The one input that samples go to. Inputs that nothing reads do not count."""
     used = [value for value in model.inputs if links.is_used(value.name)]
     if site is not None and site.label in used:
         raise CompileError("E0305", f"input {site.label.name}", "the labels also feed the network", "separate the two")
     if len(used) > 1:
         names = ", ".join(value.name for value in used)
-        raise CompileError("E0209", "inputs", f"{len(used)} data inputs: {names}", "keep one; make the others constants")
+        raise CompileError(
+            "E0209", "inputs", f"{len(used)} data inputs: {names}", "keep one; make the others constants"
+        )
     if len(model.outputs) > 1 and not options.any_batch:
         names = ", ".join(model.outputs)
         raise CompileError("E0218", "outputs", f"{len(model.outputs)} outputs: {names}", "keep one")
@@ -117,12 +121,12 @@ def _import_nodes(ctx: Context) -> None:
         if node.name in ctx.done:
             continue
         if not all(ctx.has(name) for name in node.inputs if name):
-            complaints.unreached(ctx, node, HANDLERS)
+            complaints.unreached(node, HANDLERS)
             continue
         try:
             _import_node(ctx, node)
         except Unsupported as reason:
-            complaints.add(node, reason)
+            complaints.add(ctx, node, reason)
     complaints.raise_if_any()
 
 
@@ -135,7 +139,7 @@ def _fold_weights(ctx: Context, nodes: Sequence[OnnxNode]) -> None:
 
 
 def _is_foldable(node: OnnxNode) -> bool:
-    return node.op in FOLDABLE and not node.domain
+    return (node.op in FOLDABLE or node.op in HANDLERS) and node.op != "Dropout" and not node.domain
 
 
 def _fold(ctx: Context, node: OnnxNode) -> None:
@@ -155,8 +159,8 @@ def _import_node(ctx: Context, node: OnnxNode) -> None:
         elif node.op in HANDLERS and not node.domain:
             HANDLERS[node.op](ctx, node)
         else:
-            raise Unsupported("", "there is no such operator", "")
-    except ValueError as error:
+            raise unknown_operator(node, HANDLERS)
+    except (ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
         shapes = ", ".join(str(list(ctx.entry(name).shape)) for name in node.inputs if name)
         what = f"{error} (input shapes {shapes})"
         raise CompileError("E0212", where, what, "check the shapes and attributes of this node") from error
@@ -172,13 +176,18 @@ def _shape_of(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), constant_entry(np.array(dims, dtype=np.int64)))
 
 
-def _finish(ctx: Context, site: LossSite | None, source: OnnxInput | None, order: Order) -> ImportedModel:
+def _finish(
+    ctx: Context, site: LossSite | None, source: OnnxInput | None, declared: tuple[Value | None, Order]
+) -> ImportedModel:
+    data, order = declared
     entries = [ctx.entry(name) for name in ctx.model.outputs]
     orders = [class_order(entry) if site is not None else plain(entry.rank) for entry in entries]
-    tail = _output_node(ctx)
-    values = tuple(ctx.value(tail, entry, o) for entry, o in zip(entries, orders, strict=True))
-    loss = None if site is None else _described(ctx, site, entries[0], orders[0])
-    inputs = () if source is None else (_input_value(ctx, source),)
+    values = tuple(
+        ctx.value(_maker(ctx, name), entry, o)
+        for name, entry, o in zip(ctx.model.outputs, entries, orders, strict=True)
+    )
+    loss = None if site is None else describe_loss(ctx, site, entries[0], orders[0])
+    inputs = () if data is None else (data,)
     nodes, constants = ctx.nodes_and_constants(values)
     parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
     graph = Graph(ctx.model.name, nodes, inputs, values, constants, parameters, notes=tuple(ctx.notes))
@@ -194,3 +203,9 @@ def _finish(ctx: Context, site: LossSite | None, source: OnnxInput | None, order
         output_shape=entries[0].shape,
         output_perm=orders[0],
     )
+
+
+def _maker(ctx: Context, tensor: str) -> OnnxNode:
+    """The node that an output's final change of axis order is attributed to."""
+    maker = ctx.links.maker(tensor)
+    return maker or OnnxNode(tensor, "Identity", "", (), (tensor,), {}, onnx.NodeProto())

@@ -69,6 +69,7 @@ class OnnxModel:
     inputs: tuple[OnnxInput, ...]
     outputs: tuple[str, ...]
     constants: Mapping[str, Array]
+    proto: onnx.ModelProto
 
 
 class Links:

@@ -38,16 +38,22 @@ def check_dims(where: str, dims: tuple[int, ...], allow_zero: bool = False) -> N
     """Raise E0204 or E0217 unless dimensions are positive and their product is sane."""
     for dim in dims:
         if dim < 0 or (dim == 0 and not allow_zero):
-            raise CompileError("E0204", where, f"dimension {dim} in shape {list(dims)}", "export with positive dimensions")
+            raise CompileError(
+                "E0204", where, f"dimension {dim} in shape {list(dims)}", "export with positive dimensions"
+            )
     if any(dim > MAX_DIM for dim in dims) or math.prod(dims) > MAX_ELEMENTS:
-        raise CompileError("E0217", where, f"shape {list(dims)} is too large", "use shapes that a microcontroller can hold")
+        raise CompileError(
+            "E0217", where, f"shape {list(dims)} is too large", "use shapes that a microcontroller can hold"
+        )
 
 
 def tensor_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
     """The data of a tensor: dims, length and finiteness checked; external data read from inside `folder` only."""
     dims = tuple(int(d) for d in tensor.dims)
     if tensor.data_type not in _FIELDS:
-        raise CompileError("E0202", where, f"element type {tensor.data_type} is not read", "use float32 or integer tensors")
+        raise CompileError(
+            "E0202", where, f"element type {tensor.data_type} is not read", "use float32 or integer tensors"
+        )
     check_dims(where, dims, allow_zero=tensor.data_type not in (_T.FLOAT, _T.DOUBLE, _T.FLOAT16, _T.BFLOAT16))
     if tensor.data_location == _T.EXTERNAL:
         array = _external(tensor, where, folder, dims)

@@ -82,9 +82,7 @@ def _auto_padded(mode: str, window: Window, size: Pair) -> Window:
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise ValueError(f"auto_pad {mode}")
     steps = [-(-s // stride) for s, stride in zip(size, window.strides, strict=True)]
-    missing = [
-        max((steps[i] - 1) * window.strides[i] + window.reach[i] - size[i], 0) for i in (0, 1)
-    ]
+    missing = [max((steps[i] - 1) * window.strides[i] + window.reach[i] - size[i], 0) for i in (0, 1)]
     pads = split_pads((missing[0], missing[1]), mode == "SAME_UPPER")
     return Window(window.kernel, window.strides, window.dilations, pads)
 

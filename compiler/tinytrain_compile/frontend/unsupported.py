@@ -1,0 +1,119 @@
+"""Collects everything in a model that has no IR form, so that the user sees the whole list at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+import onnx
+from onnx import shape_inference
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.handler import Handler
+from tinytrain_compile.frontend.model import OnnxModel, OnnxNode
+
+_QUANTISED = "the float32 model, before quantisation"
+_NEAREST: Mapping[str, str] = {
+    "Attention": "MatMul, Softmax and MatMul",
+    "Celu": "LeakyRelu, Silu or Gelu",
+    "DequantizeLinear": _QUANTISED,
+    "Einsum": "Transpose and MatMul",
+    "Elu": "LeakyRelu, Silu or Gelu",
+    "GRU": "an unrolled cell of MatMul, Sigmoid and Tanh",
+    "GatherElements": "Slice",
+    "GatherND": "Slice",
+    "LSTM": "an unrolled cell of MatMul, Sigmoid and Tanh",
+    "Max": "Relu or Clip with constant bounds",
+    "Min": "Clip with constant bounds",
+    "Mish": "HardSwish or Silu",
+    "QLinearConv": _QUANTISED,
+    "QLinearMatMul": _QUANTISED,
+    "QuantizeLinear": _QUANTISED,
+    "RMSNormalization": "LayerNormalization",
+    "RNN": "an unrolled cell of MatMul and Tanh",
+    "Reciprocal": "Div",
+    "ReduceMax": "MaxPool or GlobalMaxPool",
+    "Resize": "ConvTranspose",
+    "Selu": "LeakyRelu, Silu or Gelu",
+    "Softplus": "Relu or Silu",
+    "Sum": "Add",
+    "Tile": "Expand or Concat",
+    "Upsample": "ConvTranspose",
+    "Where": "Mul and Add with constant masks",
+}
+
+
+class Complaints:
+    """The unsupported nodes of one model."""
+
+    def __init__(self, model: OnnxModel) -> None:
+        self._model = model
+        self._lines: list[str] = []
+        self._operators: dict[str, None] = {}
+        self._foreign = False
+        self._shapes: Mapping[str, tuple[int, ...]] | None = None
+
+    def add(self, ctx: Context, node: OnnxNode, reason: Unsupported) -> None:
+        """Note a node, and give its outputs stand-ins of their shape so that the nodes behind it are checked too."""
+        self._note(node, reason)
+        if self._shapes is None:
+            self._shapes = _inferred_shapes(self._model)
+        for name in node.outputs:
+            if name in self._shapes and not ctx.has(name):
+                ctx.stand_in(name, self._shapes[name])
+
+    def unreached(self, node: OnnxNode, handlers: Mapping[str, Handler]) -> None:
+        """A node whose inputs are unknown because of an unsupported one: at least its operator can be checked."""
+        if node.domain or (node.op not in handlers and node.op not in ("Shape", "Size")):
+            self._note(node, unknown_operator(node, handlers))
+
+    def _note(self, node: OnnxNode, reason: Unsupported) -> None:
+        operator = f"{node.domain}::{node.op}" if node.domain else node.op
+        what = f"{operator}, {reason.attribute}" if reason.attribute else operator
+        self._lines.append(_one_line(f"{node.name}: {what}: {reason.reason}; nearest supported: {reason.nearest}"))
+        self._operators.setdefault(what)
+        self._foreign = self._foreign or bool(node.domain)
+
+    def raise_if_any(self) -> None:
+        """CompileError with one line per node, if there are any: E0503 with foreign domains among them, else E0501."""
+        if not self._lines:
+            return
+        count, total = len(self._lines), len(self._model.nodes)
+        what = f"{count} of {total} nodes cannot be imported: {'; '.join(self._operators)}"
+        code = "E0503" if self._foreign else "E0501"
+        raise CompileError(code, self._model.name, what, "see the list below for the nearest forms", tuple(self._lines))
+
+
+def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Unsupported:
+    """The complaint about an operator that has no handler."""
+    if node.domain:
+        return Unsupported("", "its domain is not the standard one", "the model before graph optimisers changed it")
+    close = difflib.get_close_matches(node.op, handlers, n=2)
+    nearest = _NEAREST.get(node.op) or " or ".join(close) or "none, see --list-ops"
+    return Unsupported("", "there is no such operator in the compiler", nearest)
+
+
+def _one_line(text: str) -> str:
+    cleaned = "".join(c if c.isprintable() else "?" for c in text)
+    return cleaned if len(cleaned) <= 300 else cleaned[:297] + "..."
+
+
+def _inferred_shapes(model: OnnxModel) -> Mapping[str, tuple[int, ...]]:
+    """Shapes according to ONNX's own inference: only on the way to an error, and only where it succeeds."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    resolved = {value.name: value.shape for value in model.inputs}
+    for value in proto.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, resolved.get(value.name, ()), strict=False):
+            dim.dim_value = size
+    try:
+        graph = shape_inference.infer_shapes(proto).graph
+    except Exception:  # a damaged graph has no shapes; the error that brought us here is reported anyway
+        return {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for value in (*graph.value_info, *graph.output):
+        dims = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        if value.type.tensor_type.HasField("shape") and all(dim > 0 for dim in dims):
+            shapes[value.name] = dims
+    return shapes
