@@ -1,4 +1,4 @@
-"""What a random case of an operator is, and the table of generators that tests of references and of kernels draw from."""
+"""What a random case of an operator is, and the table of generators that tests of meaning and of kernels draw from."""
 
 from __future__ import annotations
 

@@ -61,7 +61,14 @@ def _average_pool_grad(rng: Rng, index: int) -> Case:
     return make("AveragePoolGrad", (normal(rng, _output_shape(shape, attrs)),), kind, images=(0,))
 
 
-RESHAPES = (((2, 6), (3, 4)), ((1, 2, 3, 4), (1, 24)), ((5,), (1, 1, 5)), ((), (1, 1)), ((1, 1), ()), ((4, 3), (2, 2, 3)))
+RESHAPES = (
+    ((2, 6), (3, 4)),
+    ((1, 2, 3, 4), (1, 24)),
+    ((5,), (1, 1, 5)),
+    ((), (1, 1)),
+    ((1, 1), ()),
+    ((4, 3), (2, 2, 3)),
+)
 
 
 @generator("Reshape", len(RESHAPES))
@@ -70,7 +77,13 @@ def _reshape(rng: Rng, index: int) -> Case:
     return make("Reshape", (normal(rng, source),), ReshapeAttrs(target))
 
 
-TRANSPOSES = (((3, 5), (1, 0)), ((1, 4, 5, 3), (0, 3, 1, 2)), ((2, 3, 4), (2, 0, 1)), ((1, 3, 4, 5), (0, 2, 3, 1)), ((6,), (0,)))
+TRANSPOSES = (
+    ((3, 5), (1, 0)),
+    ((1, 4, 5, 3), (0, 3, 1, 2)),
+    ((2, 3, 4), (2, 0, 1)),
+    ((1, 3, 4, 5), (0, 2, 3, 1)),
+    ((6,), (0,)),
+)
 
 
 @generator("Transpose", len(TRANSPOSES))

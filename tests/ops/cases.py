@@ -5,4 +5,14 @@ from __future__ import annotations
 from tests.ops import case_groups, case_linear, case_pointwise, case_structure
 from tests.ops.case import GENERATORS, Bits, Case, cases_of, make
 
-__all__ = ["GENERATORS", "Bits", "Case", "case_groups", "case_linear", "case_pointwise", "case_structure", "cases_of", "make"]
+__all__ = [
+    "GENERATORS",
+    "Bits",
+    "Case",
+    "case_groups",
+    "case_linear",
+    "case_pointwise",
+    "case_structure",
+    "cases_of",
+    "make",
+]

@@ -48,7 +48,7 @@ def worst_error(case: Case, rng: np.random.Generator) -> float:
 @pytest.mark.parametrize("op", DIFFERENTIABLE)
 def test_gradient_equals_central_difference(op: str) -> None:
     cases = cases_of(op)
-    assert len({tuple(v.shape for v in case.inputs) + (case.attrs,) for case in cases}) >= SHAPES_PER_OP
+    assert len({(*(v.shape for v in case.inputs), case.attrs) for case in cases}) >= SHAPES_PER_OP
     rng = np.random.default_rng(len(op))
     for case in cases:
         assert case.differentiable, case
@@ -65,7 +65,9 @@ def _plant(monkeypatch: pytest.MonkeyPatch, op: str, definition: OpDef) -> float
 
 @pytest.mark.parametrize("op", ["Tanh", "Conv", "Normalize", "MaxPool"])
 def test_a_wrong_backward_op_is_caught(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    backward = {"Tanh": "TanhGrad", "Conv": "ConvGradWeight", "Normalize": "NormalizeGrad", "MaxPool": "MaxPoolGrad"}[op]
+    backward = {"Tanh": "TanhGrad", "Conv": "ConvGradWeight", "Normalize": "NormalizeGrad", "MaxPool": "MaxPoolGrad"}[
+        op
+    ]
     right = OPS[backward]
     wrong = replace(right, reference=lambda arrays, attrs: (right.reference(arrays, attrs)[0] * (1 + 1e-5),))
     monkeypatch.setitem(OPS, backward, wrong)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.lower.c_tree import Declaration, If, Line, Loop, Statement, render, tidy
+from tinytrain_compile.lower.tir_walk import children, kind_of, op_name
 
 C_TYPES = {
     "int8": "int8_t",
@@ -81,10 +82,6 @@ def _join(text: str, level: int, parts: Sequence[Expr], loads: bool = False) -> 
     return Expr(text, level, variables, loads or any(p.loads for p in parts))
 
 
-def _kind(node: Any) -> str:
-    return type(node).__name__
-
-
 def _dtype(node: Any) -> str:
     return str(node.ty.dtype) if hasattr(node, "ty") and hasattr(node.ty, "dtype") else str(node.dtype)
 
@@ -149,20 +146,19 @@ class Printer:
 
     def _survey(self, node: Any) -> None:
         """Find aliases, allocations, written buffers and buffers with computed indices."""
-        kind = _kind(node)
+        kind = kind_of(node)
         if kind == "DeclBuffer":
             self._aliases[node.buffer] = node.data.args[0]
         elif kind == "AllocBuffer":
             self._allocated.append(node.buffer)
         elif kind in ("BufferStore", "TensorLoad"):
             buffer = node.buffer if kind == "BufferStore" else node.source
-            self._used_buffers.add(self._root(buffer))
             if kind == "BufferStore":
                 self._written.add(self._root(buffer))
             self._used_buffers.add(self._root(buffer))
-            if len(node.indices) != 1 or _kind(node.indices[0]) != "IntImm":
+            if len(node.indices) != 1 or kind_of(node.indices[0]) != "IntImm":
                 self._dynamic.add(self._root(buffer))
-        for child in _children(node):
+        for child in children(node):
             self._survey(child)
 
     def _touched(self, buffer: Any) -> bool:
@@ -172,8 +168,7 @@ class Printer:
 
     def print(self, name: str) -> tuple[str, str]:
         """(definition, declaration) of the C function."""
-        unused = [p for i, p in enumerate(self._parameters) if i not in self._same and p.buffer not in self._used_buffers]
-        body = [*(Line(f"(void){p.name};") for p in unused), *tidy(self._body(self._function.body))]
+        body = tidy(self._body(self._function.body))
         unread = [p.name for i, p in enumerate(self._parameters) if i not in self._same and not self._touched(p.buffer)]
         body = [*(Line(f"(void){unused};") for unused in unread), *body]
         head = f"void {name}({', '.join(self._signature())})"
@@ -194,7 +189,7 @@ class Printer:
     # ---- statements ---------------------------------------------------------------------------------------------
 
     def _body(self, node: Any) -> list[Statement]:
-        kind = _kind(node)
+        kind = kind_of(node)
         if kind == "SeqStmt":
             return [s for item in node.seq for s in self._body(item)]
         if kind == "For":
@@ -213,7 +208,7 @@ class Printer:
             return [self._if(self._expr(node.condition), self._body(node.then_case), otherwise)]
         if kind == "AttrStmt":
             return self._body(node.body)
-        if kind == "Evaluate" and _kind(node.value) == "IntImm":
+        if kind == "Evaluate" and kind_of(node.value) == "IntImm":
             return []
         raise NotImplementedError(f"TIR statement {kind}")
 
@@ -221,7 +216,7 @@ class Printer:
         low = self._expr(node.min)
         extent = self._expr(node.extent)
         high = extent.text if low.text == "0" else f"{low.text} + {extent.text}"
-        if _kind(node.min) == "IntImm" and _kind(node.extent) == "IntImm":
+        if kind_of(node.min) == "IntImm" and kind_of(node.extent) == "IntImm":
             high = str(int(node.min.value) + int(node.extent.value))
         return Loop(self._name(node.loop_var), low.text, high, self._body(node.body))
 
@@ -236,18 +231,18 @@ class Printer:
             return guarded
         text = self._expr(value).text
         dtype = str(node.buffer.dtype)
-        if dtype in ("int8", "uint8", "int16", "uint16") and _kind(value) not in ("TensorLoad", "Cast", "IntImm"):
+        if dtype in ("int8", "uint8", "int16", "uint16") and kind_of(value) not in ("TensorLoad", "Cast", "IntImm"):
             text = f"({C_TYPES[dtype]})({text})"
         return Line(f"{target} = {text};")
 
     def _guarded_sum(self, node: Any, target: str) -> Statement | None:
         """`t = t + if_then_else(c, v, 0)` (or a maximum with the lowest number) as a conditional statement."""
         value = node.value
-        neutral = {"Add": 0.0, "Max": float(np.finfo(np.float32).min)}.get(_kind(value))
-        if neutral is None or _kind(value.b) != "Call" or _op_name(value.b) != "if_then_else":
+        neutral = {"Add": 0.0, "Max": float(np.finfo(np.float32).min)}.get(kind_of(value))
+        if neutral is None or kind_of(value.b) != "Call" or op_name(value.b) != "if_then_else":
             return None
         condition, term, other = value.b.args
-        if self._expr(value.a).text != target or _kind(other) not in ("FloatImm", "IntImm"):
+        if self._expr(value.a).text != target or kind_of(other) not in ("FloatImm", "IntImm"):
             return None
         if float(other.value) != neutral:
             return None
@@ -275,12 +270,12 @@ class Printer:
         found: set[int] = set()
 
         def visit(node: Any) -> None:
-            kind = _kind(node)
+            kind = kind_of(node)
             if kind in ("BufferStore", "TensorLoad"):
                 this = node.buffer if kind == "BufferStore" else node.source
                 if self._root(this) is buffer or self._root(this) == buffer:
                     found.add(int(node.indices[0].value))
-            for child in _children(node):
+            for child in children(node):
                 visit(child)
 
         visit(self._function.body)
@@ -295,7 +290,7 @@ class Printer:
         return f"{self._name(root)}[{self._expr(index).text}]"
 
     def _expr(self, node: Any) -> Expr:
-        kind = _kind(node)
+        kind = kind_of(node)
         if kind == "IntImm":
             return self._integer(node)
         if kind == "FloatImm":
@@ -344,14 +339,14 @@ class Printer:
 
     def _fused(self, node: Any) -> Expr | None:
         """a + b*c as TT_FMA(b, c, a); the multiply is looked for on the right first, then on the left."""
-        if _kind(node) == "Add" and _kind(node.b) == "Mul":
+        if kind_of(node) == "Add" and kind_of(node.b) == "Mul":
             return self._sum(node.a, node.b, node)
-        if _kind(node) == "Add" and _kind(node.a) == "Mul":
+        if kind_of(node) == "Add" and kind_of(node.a) == "Mul":
             return self._sum(node.b, node.a, node)
         return None
 
     def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
-        if _kind(term) == "Mul" and _dtype(whole) == "float32":
+        if kind_of(term) == "Mul" and _dtype(whole) == "float32":
             a, b, c = self._expr(term.a), self._expr(term.b), self._expr(addend)
             return _join(f"TT_FMA({a.text}, {b.text}, {c.text})", _ATOM, (a, b, c))
         return self._infix(_BINARY["Add"], addend, term)
@@ -365,7 +360,7 @@ class Printer:
         return _join(f"{c.at(3)} ? {a.at(3)} : {b.at(3)}", _TERNARY, (c, a, b))
 
     def _call(self, node: Any) -> Expr:
-        name, args = _op_name(node), list(node.args)
+        name, args = op_name(node), list(node.args)
         if name in _BITWISE:
             return self._infix(_BITWISE[name], args[0], args[1])
         if name in ("call_extern", "call_pure_extern"):
@@ -376,35 +371,3 @@ class Printer:
         if name == "likely":
             return self._expr(args[0])
         raise NotImplementedError(f"TIR call {name}")
-
-
-def _op_name(call: Any) -> str:
-    """The op's own name: TVM files intrinsics under "tirx." or "prim."."""
-    return (str(call.op.name) if hasattr(call.op, "name") else str(call.op)).rpartition(".")[2]
-
-
-def _children(node: Any) -> list[Any]:
-    kind = _kind(node)
-    if kind in _BINARY or kind in ("Max", "Min"):
-        return [node.a, node.b]
-    fields: dict[str, tuple[str, ...]] = {
-        "SeqStmt": ("seq",),
-        "For": ("min", "extent", "body"),
-        "BufferStore": ("value", "indices"),
-        "TensorLoad": ("indices",),
-        "Bind": ("value",),
-        "AttrStmt": ("body",),
-        "Evaluate": ("value",),
-        "IfThenElse": ("condition", "then_case", "else_case"),
-        "Cast": ("value",),
-        "Call": ("args",),
-        "Not": ("a",),
-        "Select": ("condition", "true_value", "false_value"),
-    }
-    children: list[Any] = []
-    for name in fields.get(kind, ()):
-        item = getattr(node, name)
-        if item is None:
-            continue
-        children.extend(item if name in ("seq", "indices", "args") else [item])
-    return children

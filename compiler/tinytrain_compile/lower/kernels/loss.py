@@ -51,7 +51,9 @@ class Labels:
     def weighted(self, o: Any, i: Any, value: Any) -> Any:
         """value(label) times the label's weight; 0 where the label does not count."""
         label = self.labels[o, i]
-        return guarded(self._counts(label), value(label) if self._weights is None else value(label) * self.weight(label))
+        return guarded(
+            self._counts(label), value(label) if self._weights is None else value(label) * self.weight(label)
+        )
 
     def hits(self, o: Any, c: Any, i: Any) -> Any:
         """Whether class c is the label at (o, i), and counts."""

@@ -13,7 +13,16 @@ from typing import Any
 from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    call,
+    f32,
+    kernel,
+    placeholder,
+    reduce_axes,
+    total,
+)
 from tinytrain_compile.lower.kernels.shape import axis_groups
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 

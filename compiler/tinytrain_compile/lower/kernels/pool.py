@@ -104,9 +104,7 @@ class PoolWindow:
         if a.dilations[axis] == 1:
             return tirx.min(start + a.kernel[axis], _integer(high)) - tirx.max(start, _integer(low))
         places = [start + tap * a.dilations[axis] for tap in range(a.kernel[axis])]
-        return sum(
-            (select(tirx.And(p >= low, p < high), _integer(1), _integer(0)) for p in places), start=_integer(0)
-        )
+        return sum((select(tirx.And(p >= low, p < high), _integer(1), _integer(0)) for p in places), start=_integer(0))
 
     def mean(self, value: Any, window: Sequence[Any]) -> Any:
         """`value` divided by the number of taps of a window that count."""

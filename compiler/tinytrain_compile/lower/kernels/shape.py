@@ -9,7 +9,16 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, f32, kernel, placeholder, plain, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    f32,
+    kernel,
+    placeholder,
+    plain,
+    reduce_axes,
+    total,
+)
 from tinytrain_compile.lower.kernels.elementwise import broadcast, pointwise
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
 from tinytrain_compile.ops.shape import (

@@ -1,0 +1,133 @@
+"""Compiles kernels for the host as one shared library and runs them on cases, in place where that is declared."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tests.ops.case import Case
+from tinytrain_compile.ir import Node
+from tinytrain_compile.ir.stages import Kernel
+from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.lower import lower_node
+from tinytrain_compile.ops import op_def, run_node
+from tinytrain_compile.resources import data_dir
+
+C_FLAGS = (
+    *("-std=c11", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize"),
+    *("-Wall", "-Wextra", "-Wconversion", "-Werror"),
+)
+
+GUARD = 64
+"""Bytes on both sides of every buffer that a kernel must leave alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """A case, its node and its compiled kernel."""
+
+    case: Case
+    node: Node
+    kernel: Kernel
+    library: ctypes.CDLL
+
+
+def build(cases: Sequence[Case], folder: Path, features: Features | None = None) -> list[Built]:
+    """Lower and compile a kernel per case."""
+    nodes = [case.node() for case in cases]
+    kernels = [lower_node(node, f"k{i}", features or Features()) for i, node in enumerate(nodes)]
+    text = '#include "tt_runtime.h"\n#include <stdbool.h>\n' + "".join(
+        f"{kernel.declaration}\n{kernel.source}" for kernel in kernels
+    )
+    (folder / "kernels.c").write_text(text)
+    command = [
+        "gcc",
+        *C_FLAGS,
+        "-shared",
+        "-fPIC",
+        f"-I{data_dir('runtime_c')}",
+        "-o",
+        "kernels.so",
+        "kernels.c",
+        "-lm",
+    ]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr + text
+    library = ctypes.CDLL(str(folder / "kernels.so"))
+    return [Built(*parts, library) for parts in zip(cases, nodes, kernels, strict=True)]
+
+
+class Memory:
+    """A buffer between guards, filled with garbage."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._raw = np.full(size_bytes + 2 * GUARD, 0xA5, np.uint8)
+        self.bytes = self._raw[GUARD : GUARD + size_bytes]
+
+    def address(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.bytes.ctypes.data)
+
+    def check(self) -> None:
+        """The guards still hold what was written to them."""
+        assert (self._raw[:GUARD] == 0xA5).all(), "written before the buffer"
+        assert (self._raw[len(self._raw) - GUARD :] == 0xA5).all(), "written behind the buffer"
+
+
+def run(built: Built, inplace: tuple[int, int] | None = None) -> tuple[np.ndarray, ...]:
+    """Outputs of the compiled kernel; with `inplace` = (output, input) those two share memory."""
+    node, definition = built.node, op_def(built.node.op)
+    inputs = [Memory(value.size_bytes) for value in node.inputs]
+    for memory, array in zip(inputs, built.case.float32(), strict=True):
+        memory.bytes[:] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+    alias = dict(definition.alias) | dict([inplace] if inplace else [])
+    outputs = [inputs[alias[i]] if i in alias else Memory(v.size_bytes) for i, v in enumerate(node.outputs)]
+    arguments = [m.address() for m in inputs]
+    arguments += [m.address() for i, m in enumerate(outputs) if i not in dict(definition.alias)]
+    scratch = Memory(max(definition.scratch(node), 4))
+    if definition.scratch(node):
+        arguments.append(scratch.address())
+    getattr(built.library, built.kernel.declaration.split("(")[0].split()[-1])(*arguments)
+    for memory in (*inputs, *outputs, scratch):
+        memory.check()
+    _check_inputs_kept(built, inputs, set(alias.values()))
+    return tuple(_read(memory, v.dtype, v.shape) for memory, v in zip(outputs, node.outputs, strict=True))
+
+
+def _check_inputs_kept(built: Built, inputs: Sequence[Memory], overwritten: set[int]) -> None:
+    for index, (memory, array) in enumerate(zip(inputs, built.case.float32(), strict=True)):
+        if index not in overwritten:
+            assert memory.bytes.tobytes() == np.ascontiguousarray(array).tobytes(), f"input {index} was overwritten"
+
+
+def _read(memory: Memory, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    if dtype == "bits":
+        return memory.bytes.copy()
+    return memory.bytes.view(dtype).reshape(shape).copy()
+
+
+def expected(built: Built) -> tuple[np.ndarray, ...]:
+    """Outputs of the float32 reference."""
+    return run_node(built.node, built.case.float32())
+
+
+def compare(built: Built, got: Sequence[np.ndarray], tolerance: float = 1e-5) -> None:
+    """Floats within tolerance * max(1, largest expected), integers and bits exactly."""
+    for index, (actual, wanted) in enumerate(zip(got, expected(built), strict=True)):
+        where = f"{built.case} output {index}\n{built.kernel.source}"
+        if wanted.dtype.kind != "f":
+            np.testing.assert_array_equal(actual, wanted, where)
+            continue
+        limit = tolerance * max(1.0, float(np.abs(wanted).max()))
+        assert float(np.abs(actual - wanted).max()) <= limit, where
+
+
+def inplace_pairs(built: Built) -> list[tuple[int, int]]:
+    """The declared (output, input) pairs whose sizes agree here."""
+    node = built.node
+    pairs = op_def(node.op).inplace
+    return [(o, i) for o, i in pairs if node.outputs[o].size_bytes == node.inputs[i].size_bytes]

@@ -1,0 +1,41 @@
+"""Every kernel, compiled for the host, against the float32 reference: apart, and in place where that is declared."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.lower.kernel_harness import build, compare, inplace_pairs, run
+from tests.ops.cases import cases_of
+from tinytrain_compile.lower.kernels import KERNELS, Features
+from tinytrain_compile.ops import OPS
+
+COMPUTED = sorted(name for name, op in OPS.items() if not op.view)
+
+
+@pytest.mark.parametrize("op", COMPUTED)
+def test_kernel_equals_reference(op: str, tmp_path: Path) -> None:
+    for built in build(cases_of(op), tmp_path):
+        compare(built, run(built))
+        for pair in inplace_pairs(built):
+            compare(built, run(built, pair))
+
+
+@pytest.mark.parametrize("op", COMPUTED)
+def test_kernel_for_a_core_without_fpu(op: str, tmp_path: Path) -> None:
+    for built in build(cases_of(op)[:3], tmp_path, Features(fpu=False)):
+        compare(built, run(built))
+
+
+def test_every_op_has_a_kernel() -> None:
+    assert set(COMPUTED) == set(KERNELS)
+
+
+@pytest.mark.parametrize("op", COMPUTED)
+def test_kernels_are_plain_c(op: str, tmp_path: Path) -> None:
+    for built in build(cases_of(op)[:2], tmp_path):
+        source = built.kernel.source
+        assert not re.search(r"TVM|double|alloc|\bexpf\b|\blogf\b|\bsqrtf\b", source), source
+        assert not re.search(r"\w+ \w+\[\d+\];", source), f"an array on the stack:\n{source}"
