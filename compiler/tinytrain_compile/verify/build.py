@@ -38,10 +38,11 @@ def build(bundle: SourceBundle, target: Target, mode: Mode, tools: Tools, folder
     """Write all sources into `folder` and build there. Errors: E0602 with the compiler's first complaint."""
     port = "verify/host.c" if mode == "host" else "verify/startup.c"
     write_files(folder, {**bundle.files, **verification_files(bundle, target)})
-    models, checks = model_sources(bundle), ("verify/main.c", port)
+    models = model_sources(bundle)
     compiler = _compiler(target, mode, tools)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        compiled = list(pool.map(lambda source: _compile(compiler, source, folder), (*models, *checks)))
+        jobs = [pool.submit(_compile, compiler, source, folder) for source in (*models, "verify/main.c", port)]
+        compiled = [job.result() for job in jobs]
     image = folder / "verify" / ("check" if mode == "host" else "check.elf")
     machine = target.gcc_flags if mode == "qemu" else ()
     tail = ["-lm"] if mode == "host" and target.features.fma else []
@@ -54,7 +55,9 @@ def build(bundle: SourceBundle, target: Target, mode: Mode, tools: Tools, folder
 def _compiler(target: Target, mode: Mode, tools: Tools) -> list[str]:
     program = tools.host_cc if mode == "host" else tools.cross_cc
     if program is None:
-        raise CompileError("E0602", "verify", f"no C compiler for the {mode} check", "install gcc, or use --verify none")
+        raise CompileError(
+            "E0602", "verify", f"no C compiler for the {mode} check", "install gcc, or use --verify none"
+        )
     if mode == "host":
         return [program, *COMPILE_FLAGS, *WARNING_FLAGS, *host_flags(target)]
     stack = ("-fstack-usage", "-fcallgraph-info=su")

@@ -72,7 +72,9 @@ def _main(interface: Interface) -> str:
         f"    uint32_t status;\n    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_apply(model));\n"
         "    put_word(TAG_APPLY, status);\n"
     )
-    table = "".join(f"    {{{slot.offset}u, {slot.size_bytes}u}}, /* {_comment(slot.name)} */\n" for slot in interface.state)
+    table = "".join(
+        f"    {{{slot.offset}u, {slot.size_bytes}u}}, /* {_comment(slot.name)} */\n" for slot in interface.state
+    )
     return _template(
         "main.c",
         {
@@ -151,8 +153,8 @@ def _readme(interface: Interface, target: Target) -> str:
     goal = "compare" if target.qemu else "host/output.bin"
     return (
         f"# Check of {interface.prefix} for {target.name}\n\n"
-        f"`make {goal}` builds main.c with the generated code, for the host and for {board}, runs it on vectors.bin and\n"
-        "compares what the two wrote: outputs before and after training, the loss and every persistent tensor after\n"
+        f"`make {goal}` builds main.c with the generated code for the host and for {board},\n"
+        "runs it on vectors.bin and compares what the two wrote: outputs before and after training, the loss and every persistent tensor after\n"
         "every step, a checkpoint written and read back, and the guards around the arena.\n"
         f"The arena has exactly {interface.arena_bytes} bytes; the link script asserts it.\n"
     )

@@ -117,7 +117,9 @@ class _Reader:
         elif tag == _GUARDS:
             below, above = struct.unpack("<II", payload)
             if below or above:
-                self._faults.append(f"writes outside the arena: {below} guard bytes below it and {above} above it changed")
+                self._faults.append(
+                    f"writes outside the arena: {below} guard bytes below it and {above} above it changed"
+                )
         elif tag == _STACK:
             (self._stack,) = struct.unpack("<I", payload)
         elif tag == _END:

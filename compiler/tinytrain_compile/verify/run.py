@@ -43,7 +43,9 @@ def execute(
     where, command = _command(built, target, tools)
     finished = run_program(command, folder, timeout_s, where)
     if finished.exit_code != 0:
-        raise CompileError("E0602", where, _failure(finished.exit_code, finished.output), "please report this with the model")
+        raise CompileError(
+            "E0602", where, _failure(finished.exit_code, finished.output), "please report this with the model"
+        )
     return parse_output((folder / "output.bin").read_bytes(), interface, where)
 
 

@@ -1,0 +1,38 @@
+"""Verification: the generated C runs on the host and under QEMU, and agrees. The only part that starts processes."""
+
+from tinytrain_compile.verify.build import Built, build
+from tinytrain_compile.verify.check import StaticFigures, VerifyMode, static_figures, verify
+from tinytrain_compile.verify.compare import TOLERANCE, ReferenceRun, compare_bytes, compare_reference
+from tinytrain_compile.verify.firmware import verification_files, verification_input
+from tinytrain_compile.verify.results import RunResult, parse_output
+from tinytrain_compile.verify.run import execute, run_steps
+from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
+from tinytrain_compile.verify.symbols import check_symbols, read_object
+from tinytrain_compile.verify.tools import Tools, find_tools
+
+__all__ = [
+    "TOLERANCE",
+    "Built",
+    "ReferenceRun",
+    "RunResult",
+    "StackBound",
+    "StaticFigures",
+    "Tools",
+    "VerifyMode",
+    "build",
+    "check_symbols",
+    "compare_bytes",
+    "compare_reference",
+    "execute",
+    "find_tools",
+    "library_table",
+    "parse_output",
+    "read_call_graph",
+    "read_object",
+    "run_steps",
+    "stack_bound",
+    "static_figures",
+    "verification_files",
+    "verification_input",
+    "verify",
+]

@@ -1,0 +1,194 @@
+"""The whole verification: static checks, host run against numpy, board run against the host run."""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle, VerifyReport
+from tinytrain_compile.target import Target
+from tinytrain_compile.verify.build import Built, Mode, build
+from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
+from tinytrain_compile.verify.firmware import verification_input
+from tinytrain_compile.verify.results import RunResult
+from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
+from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
+from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, read_object
+from tinytrain_compile.verify.tools import Tools, find_tools
+
+VerifyMode = Literal["qemu", "host", "none"]
+
+
+@dataclass(frozen=True)
+class StaticFigures:
+    """What the objects of a target build show without running."""
+
+    stack: StackBound
+    code_bytes: int
+    const_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    bundle: SourceBundle
+    target: Target
+    vectors: bytes
+    tools: Tools
+    timeout_s: float
+
+    @property
+    def interface(self) -> Interface:
+        return self.bundle.interface
+
+
+def verify(
+    bundle: SourceBundle,
+    target: Target,
+    samples: Samples,
+    reference: ReferenceRun | None,
+    mode: VerifyMode,
+    *,
+    steps: int = 3,
+    learning_rate: float | None = None,
+    batch: int = 1,
+    timeout_s: float = RUN_TIMEOUT_S,
+) -> VerifyReport:
+    """Check a generated project; see contracts.md, section 7.
+
+    mode "qemu" falls back to "host" (and says so in the message) when the cross compiler or QEMU is missing; with
+    the cross compiler alone, sizes and the static stack bound are still checked. reference None skips numpy.
+    Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (NaN loss).
+    """
+    if mode == "none":
+        return VerifyReport("none", 0, "skipped", "verification skipped (--verify none)")
+    tools = find_tools()
+    vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
+    job = _Job(bundle, target, vectors, tools, timeout_s)
+    skipped = tools.missing_for_qemu() if mode == "qemu" and target.qemu is not None else ""
+    wants_board = mode == "qemu" and target.qemu is not None and tools.cross_cc is not None
+    if tools.host_cc is None and (skipped or not wants_board):
+        return VerifyReport("none", 0, "skipped", "verification skipped: no C compiler found (apt-get install gcc)")
+    check_no_double(bundle)
+    with tempfile.TemporaryDirectory(prefix="tinytrain-") as name, ThreadPoolExecutor(max_workers=2) as pool:
+        folder = Path(name).resolve()
+        host = pool.submit(_host_side, job, folder / "host") if tools.host_cc is not None else None
+        board = pool.submit(_board_side, job, folder / "board") if wants_board else None
+        return _judge(job, reference, host, board, steps, skipped)
+
+
+def _host_side(job: _Job, folder: Path) -> RunResult:
+    built = build(job.bundle, job.target, "host", job.tools, folder)
+    objects = [read_object(path) for path in built.model_objects]
+    check_symbols(objects, job.interface.prefix, job.target, on_target=False)
+    return execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s)
+
+
+def _board_side(job: _Job, folder: Path) -> tuple[StaticFigures, RunResult | None]:
+    built = build(job.bundle, job.target, "qemu", job.tools, folder)
+    figures = static_figures(built, job.interface, job.target)
+    if job.tools.qemu is None:
+        return figures, None
+    return figures, execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s)
+
+
+def static_figures(built: Built, interface: Interface, target: Target) -> StaticFigures:
+    """Symbol rules, sizes and stack bound of a target build; E0601 if a rule is broken or the stack budget exceeded."""
+    objects = [read_object(path) for path in built.model_objects]
+    check_symbols(objects, interface.prefix, target, on_target=True)
+    graph = read_call_graph(built.model_objects)
+    bound = stack_bound(graph, interface.prefix, library_table(target), hidden_callees(objects))
+    if bound.size_bytes > target.stack_budget_bytes:
+        path = " > ".join(bound.path)
+        what = f"{bound.size_bytes} bytes, the budget of {target.name} is {target.stack_budget_bytes} ({path})"
+        raise CompileError("E0601", "stack", what, "raise stack_budget_bytes in a target file of your own")
+    return StaticFigures(bound, sum(item.code_bytes for item in objects), sum(item.const_bytes for item in objects))
+
+
+def _judge(
+    job: _Job,
+    reference: ReferenceRun | None,
+    host_side: Future[RunResult] | None,
+    board_side: Future[tuple[StaticFigures, RunResult | None]] | None,
+    steps: int,
+    skipped: str,
+) -> VerifyReport:
+    host = host_side.result() if host_side is not None else None
+    if host is not None:
+        _check_run(host, "the host")
+    error = compare_reference(host, reference, job.interface) if host is not None and reference is not None else None
+    figures, board = board_side.result() if board_side is not None else (None, None)
+    if board is not None and figures is not None:
+        error = _judge_board(job, board, figures, host, reference, error)
+    run = host or board
+    mode: Mode = "host" if board is None else "qemu"
+    return VerifyReport(
+        mode=mode,
+        steps=steps,
+        result="pass",
+        message=_message(job.target, host is not None, board is not None, error, skipped),
+        losses=() if run is None else _step_losses(run),
+        stack_bytes=figures.stack.size_bytes if figures else None,
+        stack_measured_bytes=board.stack_measured_bytes if board else None,
+        code_bytes=figures.code_bytes if figures else None,
+        const_bytes=figures.const_bytes if figures else None,
+        max_error=error,
+    )
+
+
+def _judge_board(
+    job: _Job,
+    board: RunResult,
+    figures: StaticFigures,
+    host: RunResult | None,
+    reference: ReferenceRun | None,
+    error: float | None,
+) -> float | None:
+    """Board against host, or against numpy where there is no host compiler; returns the error against numpy."""
+    _check_run(board, _board_name(job.target))
+    measured, bound = board.stack_measured_bytes, figures.stack.size_bytes
+    if measured is None or measured > bound:
+        what = f"{measured} bytes were used on {_board_name(job.target)}, the static bound is {bound}"
+        raise CompileError("E0601", "stack", what, "please report this with the model")
+    if host is not None:
+        compare_bytes(board, host, job.interface, _board_name(job.target))
+        return error
+    return compare_reference(board, reference, job.interface) if reference is not None else None
+
+
+def _check_run(run: RunResult, where: str) -> None:
+    bad = np.flatnonzero(np.isnan(run.losses))
+    if bad.size:
+        step = int(bad[0]) * len(run.states) // len(run.losses)
+        raise CompileError(
+            "E0603", "verify", f"the loss is not a number in step {step}", "lower --lr, or look at the data"
+        )
+    if run.faults:
+        raise CompileError("E0601", f"verify on {where}", run.faults[0], "please report this with the model")
+
+
+def _step_losses(run: RunResult) -> tuple[float, ...]:
+    """The mean loss of each step's samples."""
+    steps = run.losses.reshape(len(run.states), -1).astype(np.float64)
+    return tuple(float(np.mean(step)) for step in steps)
+
+
+def _board_name(target: Target) -> str:
+    return f"QEMU {target.qemu.machine}" if target.qemu else target.name
+
+
+def _message(target: Target, host: bool, board: bool, error: float | None, skipped: str) -> str:
+    parts: list[str] = []
+    if error is not None:
+        parts.append(f"{'host' if host else _board_name(target)} == reference: max |err| {error:.1e}")
+    if board and host:
+        parts.append(f"{_board_name(target)} == host: bit-exact")
+    parts.append("PASS")
+    if skipped:
+        parts.append(f"QEMU check skipped: {skipped}")
+    return "   ".join(parts)

@@ -1,0 +1,117 @@
+"""Comparison of runs: host and board to the byte, host and numpy within the bound of contracts.md, section 7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import Interface
+from tinytrain_compile.verify.results import FloatArray, RunResult
+
+TOLERANCE = 1e-4
+"""max |a - b| <= TOLERANCE * max(1, max |b|), for the loss, the outputs and every updated tensor."""
+
+_HINT = "please report this with the model"
+_DTYPES = {"float32": "<f4", "int32": "<i4", "int8": "<i1", "uint8": "<u1", "bits": "<u1"}
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceRun:
+    """What the numpy interpreter computed on the same samples.
+
+    losses: one per sample (steps * batch). output_first, output_last: the first sample's output before and after.
+    states: after every step, tensor name -> array; any subset of the interface's state slots.
+    """
+
+    losses: Sequence[float] | FloatArray
+    output_first: NDArray[Any]
+    output_last: NDArray[Any]
+    states: Sequence[Mapping[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Item:
+    """One buffer at one point of a run, as two runs see it."""
+
+    what: str
+    ours: NDArray[Any]
+    theirs: NDArray[Any]
+
+
+def compare_bytes(board: RunResult, host: RunResult, interface: Interface, board_name: str) -> None:
+    """E0601 naming the first buffer, step and index in which two runs differ; any NaN equals any NaN."""
+    for item in _pairs(board, host, interface):
+        index = _first_difference(item.ours, item.theirs)
+        if index is not None:
+            got, expected = _number_text(item.ours, index), _number_text(item.theirs, index)
+            what = f"{item.what}, index {index}: {board_name} has {got}, the host {expected}"
+            raise CompileError("E0601", "verify", what, _HINT)
+
+
+def compare_reference(host: RunResult, reference: ReferenceRun, interface: Interface) -> float:
+    """The largest max |a - b| / max(1, max |b|) of all buffers; E0601 naming the first one above TOLERANCE."""
+    worst = 0.0
+    for item in _reference_pairs(host, reference, interface):
+        ours, theirs = item.ours.astype(np.float64), item.theirs.astype(np.float64)
+        if ours.shape != theirs.shape:
+            raise ValueError(f"{item.what}: {ours.size} elements, reference {theirs.size}")
+        scale = max(1.0, float(np.max(np.abs(theirs), initial=0.0)))
+        error = np.abs(ours - theirs)
+        error[np.isnan(ours) & np.isnan(theirs)] = 0.0
+        error[np.isnan(error)] = np.inf
+        largest = float(np.max(error, initial=0.0)) / scale
+        if largest > TOLERANCE:
+            index = int(np.argmax(error))
+            numbers = f"the C code gives {ours[index]:.9g}, the reference {theirs[index]:.9g}"
+            limit = f"error {error[index]:.3g}, allowed {TOLERANCE * scale:.3g}"
+            raise CompileError("E0601", "verify", f"{item.what}, index {index}: {numbers} ({limit})", _HINT)
+        worst = max(worst, largest)
+    return worst
+
+
+def _pairs(a: RunResult, b: RunResult, interface: Interface) -> Iterator[_Item]:
+    if (len(a.losses), len(a.states)) != (len(b.losses), len(b.states)):
+        raise CompileError("E0602", "verify", "the two runs did not take the same number of steps", _HINT)
+    yield _Item("output before training", a.output_first, b.output_first)
+    batch = len(a.losses) // max(1, len(a.states))
+    for step, (ours, theirs) in enumerate(zip(a.states, b.states, strict=True)):
+        yield _Item(f"loss, step {step}", *(run.losses[step * batch : (step + 1) * batch] for run in (a, b)))
+        for slot in interface.state:
+            arrays = (np.frombuffer(state[slot.name], _DTYPES[slot.dtype]) for state in (ours, theirs))
+            yield _Item(f"'{slot.name}', step {step}", *arrays)
+    yield _Item("output after training", a.output_last, b.output_last)
+
+
+def _reference_pairs(host: RunResult, reference: ReferenceRun, interface: Interface) -> Iterator[_Item]:
+    losses = np.asarray(reference.losses, np.float64).ravel()
+    if (len(host.losses), len(host.states)) != (losses.size, len(reference.states)):
+        raise ValueError(f"reference: {losses.size} losses and {len(reference.states)} states, run: {len(host.losses)}")
+    slots = {slot.name: slot for slot in interface.state}
+    yield _Item("output before training", host.output_first, reference.output_first.ravel())
+    batch = losses.size // max(1, len(reference.states))
+    for step, (ours, theirs) in enumerate(zip(host.states, reference.states, strict=True)):
+        part = slice(step * batch, (step + 1) * batch)
+        yield _Item(f"loss, step {step}", host.losses[part], losses[part])
+        for name, expected in theirs.items():
+            array = np.frombuffer(ours[name], _DTYPES[slots[name].dtype])
+            yield _Item(f"'{name}', step {step}", array, np.asarray(expected).ravel())
+    yield _Item("output after training", host.output_last, reference.output_last.ravel())
+
+
+def _first_difference(a: NDArray[Any], b: NDArray[Any]) -> int | None:
+    same = a == b
+    if a.dtype.kind == "f":
+        same = (a.view("<u4") == b.view("<u4")) | (np.isnan(a) & np.isnan(b))
+    different = np.flatnonzero(~same)
+    return int(different[0]) if different.size else None
+
+
+def _number_text(array: NDArray[Any], index: int) -> str:
+    if array.dtype.kind == "f":
+        return f"{float(array[index]):.9g} (0x{int(array.view('<u4')[index]):08x})"
+    return str(int(array[index]))

@@ -1,0 +1,120 @@
+"""Static stack bound: GCC's call graph of the generated objects plus a checked-in table for library functions.
+
+The bound covers everything that an API call may push, except the frames of exceptions and of the callbacks that
+save and load are given.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.target import Target
+
+_NODE = re.compile(r'node: \{ title: "(?P<title>[^"]*)" label: "(?P<label>[^"]*)"')
+_EDGE = re.compile(r'edge: \{ sourcename: "(?P<source>[^"]*)" targetname: "(?P<target>[^"]*)"')
+_FRAME = re.compile(r"(\d+) bytes \(([a-z,]+)\)")
+_INDIRECT = "__indirect_call"
+_HINT = "please report this with the model"
+
+
+@dataclass(frozen=True)
+class StackBound:
+    """The deepest path of calls: size and the functions on it, from the API down."""
+
+    size_bytes: int
+    path: tuple[str, ...]
+
+
+@dataclass
+class CallGraph:
+    """Frames and callees by function; a function that is static in its file is named `file:function`."""
+
+    frames: dict[str, int] = field(default_factory=dict[str, int])
+    callees: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    dynamic: set[str] = field(default_factory=set[str])
+
+
+def library_table(target: Target) -> Mapping[str, int]:
+    """Library function -> stack bytes on the target's architecture; only functions that generated code may call."""
+    text = (Path(__file__).parent / "library_stack.toml").read_text(encoding="utf-8")
+    tables: dict[str, dict[str, int]] = tomllib.loads(text)
+    return tables["armv6-m" if is_armv6m(target) else "armv7-m"]
+
+
+def is_armv6m(target: Target) -> bool:
+    """Whether the target's code must run on an Armv6-M core (Cortex-M0, M0+, M1)."""
+    return any(re.match(r"-m(cpu=cortex-m[01]|arch=armv6)", flag) for flag in target.gcc_flags)
+
+
+def read_call_graph(objects: Iterable[Path]) -> CallGraph:
+    """The union of the .ci files that GCC (-fcallgraph-info=su) wrote beside the objects."""
+    graph = CallGraph()
+    for path in objects:
+        text = path.with_suffix(".ci").read_text(encoding="utf-8")
+        for match in _NODE.finditer(text):
+            frame = _FRAME.search(match["label"])
+            if frame is None:
+                continue  # defined elsewhere
+            graph.frames[match["title"]] = int(frame[1])
+            if frame[2] == "dynamic":
+                graph.dynamic.add(match["title"])
+        for match in _EDGE.finditer(text):
+            graph.callees.setdefault(match["source"], set()).add(match["target"])
+    return graph
+
+
+def stack_bound(graph: CallGraph, prefix: str, library: Mapping[str, int], extra: Iterable[str] = ()) -> StackBound:
+    """The deepest path from any external function of the model.
+
+    extra: library helpers that the assembler text calls but the call graph does not show (switch tables); any
+    function may call them. Errors (E0601): recursion, a frame of variable size, an unknown callee, a call through
+    a pointer outside save and load.
+    """
+    search = _Search(graph, library, max((_known(library, name) for name in extra), default=0))
+    roots = sorted(name for name in graph.frames if ":" not in name)
+    bounds = [search.bound(name, name in (f"{prefix}_save", f"{prefix}_load")) for name in roots]
+    return max(bounds, key=lambda bound: bound.size_bytes, default=StackBound(0, ()))
+
+
+def _known(library: Mapping[str, int], name: str) -> int:
+    if name not in library:
+        raise _error(f"{name} has no entry in the table of library stacks")
+    return library[name]
+
+
+def _error(what: str) -> CompileError:
+    return CompileError("E0601", "stack", what, _HINT)
+
+
+class _Search:
+    """Depth-first search with results kept per function."""
+
+    def __init__(self, graph: CallGraph, library: Mapping[str, int], extra_bytes: int) -> None:
+        self._graph, self._library, self._extra_bytes = graph, library, extra_bytes
+        self._done: dict[tuple[str, bool], StackBound] = {}
+
+    def bound(self, name: str, callbacks: bool, path: tuple[str, ...] = ()) -> StackBound:
+        if name in path:
+            raise _error(f"recursion: {' > '.join((*path, name))}")
+        if (name, callbacks) not in self._done:
+            self._done[name, callbacks] = self._compute(name, callbacks, (*path, name))
+        return self._done[name, callbacks]
+
+    def _compute(self, name: str, callbacks: bool, path: tuple[str, ...]) -> StackBound:
+        if name == _INDIRECT and callbacks:
+            return StackBound(0, ("callback",))
+        if name == _INDIRECT:
+            raise _error(f"call through a pointer: {' > '.join(path[:-1])}")
+        if name in self._graph.dynamic:
+            raise _error(f"{name} has a stack frame of variable size")
+        if name not in self._graph.frames:
+            return StackBound(_known(self._library, name), (name,))
+        below = [self.bound(callee, callbacks, path) for callee in sorted(self._graph.callees.get(name, ()))]
+        deepest = max(below, key=lambda bound: bound.size_bytes, default=StackBound(0, ()))
+        size = self._graph.frames[name] + max(deepest.size_bytes, self._extra_bytes)
+        return StackBound(size, (name, *deepest.path))

@@ -1,0 +1,128 @@
+"""What the generated objects contain: symbols, sections, processor attributes (contracts.md, section 5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elftools.elf.constants import SH_FLAGS
+from elftools.elf.elffile import ELFFile
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import SourceBundle
+from tinytrain_compile.target import Target
+from tinytrain_compile.verify.firmware import model_sources
+from tinytrain_compile.verify.stack import is_armv6m, library_table
+
+_HOST_LIBRARY = frozenset({"memcpy", "memmove", "memset", "_GLOBAL_OFFSET_TABLE_"})
+_DOUBLE_HELPER = re.compile(r"__aeabi_(c?d|[a-z]+2d)")
+_ARMV6M_ARCHITECTURES = (11, 12)  # Tag_CPU_arch: v6-M, v6S-M
+_HINT = "please report this with the model"
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One object file. Sizes in bytes; writable: names of sections that would take static RAM."""
+
+    name: str
+    undefined: frozenset[str]
+    external: frozenset[str]
+    writable: tuple[str, ...]
+    code_bytes: int
+    const_bytes: int
+    cpu_architecture: int | None
+
+
+def read_object(path: Path) -> ObjectInfo:
+    """Symbols, section sizes and Tag_CPU_arch of an ELF object."""
+    with path.open("rb") as stream:
+        elf: Any = ELFFile(stream)
+        undefined, external = set[str](), set[str]()
+        writable: list[str] = []
+        for symbol in elf.get_section_by_name(".symtab").iter_symbols():
+            if symbol["st_info"]["bind"] == "STB_LOCAL" or not symbol.name:
+                continue
+            (undefined if symbol["st_shndx"] == "SHN_UNDEF" else external).add(symbol.name)
+            if symbol["st_shndx"] == "SHN_COMMON":
+                writable.append(symbol.name)
+        code_bytes = const_bytes = 0
+        for section in elf.iter_sections():
+            flags, size = section["sh_flags"], section["sh_size"]
+            if not flags & SH_FLAGS.SHF_ALLOC or size == 0:
+                continue
+            if flags & SH_FLAGS.SHF_WRITE:
+                writable.append(_owner(elf, section))
+            elif flags & SH_FLAGS.SHF_EXECINSTR:
+                code_bytes += size
+            elif section.name.startswith(".rodata"):
+                const_bytes += size
+        info = frozenset(undefined), frozenset(external), tuple(writable), code_bytes, const_bytes
+        return ObjectInfo(path.name, *info, _cpu_architecture(elf))
+
+
+def _owner(elf: Any, section: Any) -> str:
+    """A variable in a writable section, for the error message; the section's name if it has no symbol."""
+    index = elf.get_section_index(section.name)
+    for symbol in elf.get_section_by_name(".symtab").iter_symbols():
+        if symbol["st_shndx"] == index and symbol["st_info"]["type"] == "STT_OBJECT":
+            return f"{symbol.name} in {section.name}"
+    return str(section.name)
+
+
+def _cpu_architecture(elf: Any) -> int | None:
+    section = elf.get_section_by_name(".ARM.attributes")
+    if section is None:
+        return None
+    for vendor in section.iter_subsections():
+        for part in vendor.iter_subsubsections():
+            for attribute in part.iter_attributes("TAG_CPU_ARCH"):
+                return int(attribute.value)
+    return None
+
+
+def check_symbols(objects: Sequence[ObjectInfo], prefix: str, target: Target, on_target: bool) -> None:
+    """E0601 for the first breach: static RAM, a foreign symbol, a name without the prefix, double, wrong core."""
+    defined = {name for item in objects for name in item.external}
+    for item in objects:
+        if item.writable:
+            raise _error(item, f"static RAM is used by {item.writable[0]}")
+        for name in sorted(item.external):
+            if not name.startswith(f"{prefix}_"):
+                raise _error(item, f"external symbol {name} lacks the prefix {prefix}_")
+        for name in sorted(item.undefined - defined):
+            _check_undefined(item, name, target, on_target)
+        if on_target and is_armv6m(target) and item.cpu_architecture not in _ARMV6M_ARCHITECTURES:
+            raise _error(item, f"not Armv6-M code (Tag_CPU_arch {item.cpu_architecture})")
+
+
+def _check_undefined(item: ObjectInfo, name: str, target: Target, on_target: bool) -> None:
+    if not on_target:
+        if name not in _HOST_LIBRARY and not (name == "fmaf" and target.features.fma):
+            raise _error(item, f"calls {name}")
+        return
+    if _DOUBLE_HELPER.match(name):
+        raise _error(item, f"computes in double precision ({name})")
+    if target.features.fpu and name.startswith("__aeabi_f"):
+        raise _error(item, f"computes floats in software ({name}) although the target has an FPU")
+    if name not in library_table(target):
+        raise _error(item, f"calls {name}")
+
+
+def check_no_double(bundle: SourceBundle) -> None:
+    """E0601 if a generated source names the type double (cores with a double FPU show no library call for it)."""
+    for path in model_sources(bundle):
+        code = re.sub(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"', " ", bundle.files[path], flags=re.DOTALL)
+        if re.search(r"\bdouble\b", code):
+            raise CompileError("E0601", path, "uses the type double", _HINT)
+
+
+def hidden_callees(objects: Iterable[ObjectInfo]) -> tuple[str, ...]:
+    """Library helpers that GCC's call graph leaves out: jump tables of Armv6-M."""
+    return tuple(sorted({n for item in objects for n in item.undefined if n.startswith("__gnu_thumb1_case_")}))
+
+
+def _error(item: ObjectInfo, what: str) -> CompileError:
+    return CompileError("E0601", item.name, what, _HINT)

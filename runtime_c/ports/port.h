@@ -1,0 +1,51 @@
+/* What a check program needs from the machine it runs on: files, text, an exit code, spare RAM, a stack to measure.
+ * Two implementations: cortex_m/startup.c (semihosting, bare metal) and host.c (stdio). Not part of a user's firmware. */
+#ifndef TT_PORT_H
+#define TT_PORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+int32_t port_open_input(const char *name);  /* negative: failed */
+int32_t port_open_output(const char *name); /* negative: failed */
+int port_read(int32_t file, void *data, size_t size);        /* 0 when all bytes came */
+int port_write(int32_t file, const void *data, size_t size); /* 0 when all bytes went */
+void port_close(int32_t file);
+void port_print(const char *text);
+_Noreturn void port_exit(int code);
+unsigned char *port_spare(size_t size); /* RAM that the model does not own, aligned to 16; NULL if there is less */
+
+#ifdef __arm__
+/* High-water mark of one call: paint the free stack, call, look for the lowest word that changed. Nothing here may
+ * call a function, so the painted range starts exactly where a callee's frame does. */
+extern uint32_t tt_stack_low[];
+#define PORT_ARENA_SECTION __attribute__((section(".tt_arena"), aligned(16)))
+#define PORT_PAINT 0x7ac5be11u
+
+static inline __attribute__((always_inline)) uint32_t *port_stack_pointer(void)
+{
+    uint32_t *pointer;
+    __asm__ volatile("mov %0, sp" : "=r"(pointer));
+    return pointer;
+}
+
+#define PORT_MEASURED(high_water, call)                                                                                \
+    do {                                                                                                               \
+        uint32_t *const port_top = port_stack_pointer();                                                               \
+        for (volatile uint32_t *word = tt_stack_low; word < port_top; word++) {                                        \
+            *word = PORT_PAINT;                                                                                        \
+        }                                                                                                              \
+        call;                                                                                                          \
+        volatile uint32_t *port_mark = tt_stack_low;                                                                   \
+        while (port_mark < port_top && *port_mark == PORT_PAINT) {                                                     \
+            port_mark++;                                                                                               \
+        }                                                                                                              \
+        const uint32_t port_used = (uint32_t)((uintptr_t)port_top - (uintptr_t)port_mark);                             \
+        (high_water) = port_used > (high_water) ? port_used : (high_water);                                            \
+    } while (0)
+#else
+#define PORT_ARENA_SECTION __attribute__((aligned(16)))
+#define PORT_MEASURED(high_water, call) call
+#endif
+
+#endif
