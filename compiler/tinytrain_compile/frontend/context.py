@@ -104,6 +104,10 @@ class Context:
             self.parameters.setdefault(value.name, value)
         return value
 
+    def number(self, node: OnnxNode, what: str, number: float) -> Value:
+        """A scalar constant."""
+        return self.constant(np.full((), number, np.float32), f"{node.name}.{what}", node.name)
+
     def weight(self, entry: Entry, data: Array, node: OnnxNode, index: int) -> Value:
         """A trainable constant: `data` is derived from a constant entry, the node's input `index`."""
         return self.constant(data, entry.source or node.input(index), node.name, parameter=True)

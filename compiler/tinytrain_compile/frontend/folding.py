@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,9 @@ def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int) -> tuple[Array
     where = f"node {node.name} ({node.op})"
     try:
         _check_size(node, inputs)
-        # The typing of onnx.reference leaves results open.
-        run: Callable[[Any, Any], Any] = ReferenceEvaluator(node.proto, opsets={"": opset}).run
+        evaluator: Any = ReferenceEvaluator(node.proto, opsets={"": opset})  # its typing leaves results open
         with np.errstate(all="ignore"):
-            results = [np.asarray(result) for result in run(None, dict(inputs))]
+            results = [np.asarray(result) for result in evaluator.run(None, dict(inputs))]
     except MemoryError as error:
         raise CompileError("E0217", where, "its constant result is too large", "use smaller shapes") from error
     except Exception as error:  # the evaluator raises whatever numpy raises

@@ -186,7 +186,7 @@ def _check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
             raise CompileError("E0202", where, f"required input {index} is empty", "export the model again")
     given = {attribute.name for attribute in node.attribute}
     for attribute in node.attribute:
-        known = schema.attributes.get(attribute.name)
+        known: Any = schema.attributes.get(attribute.name)  # the binding's enums have no stubs
         if known is None or int(known.type.value) != attribute.type or attribute.ref_attr_name:
             what = f"attribute {attribute.name} is unknown or of the wrong type"
             raise CompileError("E0202", where, what, "export the model again")

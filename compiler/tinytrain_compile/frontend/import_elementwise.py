@@ -66,7 +66,7 @@ def _swish(ctx: Context, node: OnnxNode) -> None:
         return
     x = ctx.entry(node.input(0))
     assert x.value is not None
-    factor = ctx.constant(np.float32(alpha).reshape(()), f"{node.name}.alpha", node.name)
+    factor = ctx.number(node, "alpha", alpha)
     gate = ctx.emit(node, "Sigmoid", (ctx.emit(node, "Mul", (x.value, factor), suffix="scaled"),), suffix="gate")
     ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Mul", (x.value, gate))))
 
@@ -119,7 +119,7 @@ def _pow(ctx: Context, node: OnnxNode) -> None:
         square = ctx.emit(node, "Mul", (value, value), suffix="" if power == 2 else "square")
         value = square if power == 2 else ctx.emit(node, "Mul", (square, value))
     if power < 0:
-        one = ctx.constant(np.float32(1.0).reshape(()), f"{node.name}.one", node.name)
+        one = ctx.number(node, "one", 1.0)
         value = ctx.emit(node, "Div", (one, value))
     ctx.define(node.output(0), replace(x, value=value, columns=None))
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tinytrain_compile.frontend.batch_norm import FoldedLayer, fold_into_layer
 from tinytrain_compile.frontend.context import Context
@@ -14,7 +15,7 @@ from tinytrain_compile.frontend.entries import Entry, plain
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import broadcast, transposed
-from tinytrain_compile.ir.types import Array, Value
+from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
 from tinytrain_compile.ops.shape import ExpandAttrs
 
@@ -39,7 +40,7 @@ def _gemm(ctx: Context, node: OnnxNode) -> None:
         y = (
             product
             if alpha == 1.0
-            else ctx.emit(node, "Mul", (product, _number(ctx, node, "alpha", alpha)), suffix="alpha")
+            else ctx.emit(node, "Mul", (product, ctx.number(node, "alpha", alpha)), suffix="alpha")
         )
         _add_c(ctx, node, y, c if beta else None, shape, node.output(0))
 
@@ -50,7 +51,7 @@ def _dense(ctx: Context, node: OnnxNode, a: Entry, b: Entry, c: Entry | None, sh
     bias = _bias_vector(c, shape)
     if bias is not None:
         assert c is not None
-        bias = bias * np.float32(node.number("beta", 1.0))
+        bias = np.multiply(bias, node.number("beta", 1.0), dtype=np.float32)
     if c is None or bias is not None:
         layer = fold_into_layer(ctx, node, weight, bias, (c.source or node.input(2)) if c else "")
         c = None
@@ -73,7 +74,7 @@ def _emit_dense(ctx: Context, node: OnnxNode, a: Entry, b: Entry, layer: FoldedL
     return ctx.emit(node, "Gemm", operands, GemmAttrs(bias=layer.bias is not None))
 
 
-def _bias_vector(c: Entry | None, shape: tuple[int, int]) -> Array | None:
+def _bias_vector(c: Entry | None, shape: tuple[int, int]) -> NDArray[np.float32] | None:
     """C as a vector of one number per column, if it is that."""
     rows, columns = shape
     if c is None or not c.is_constant or c.elements != columns:
@@ -91,13 +92,9 @@ def _add_c(ctx: Context, node: OnnxNode, y: Value, c: Entry | None, shape: tuple
         else:
             operand = ctx.operand(node, c, plain(2), 2)
             if beta != 1.0:
-                operand = ctx.emit(node, "Mul", (operand, _number(ctx, node, "beta", beta)), suffix="beta")
+                operand = ctx.emit(node, "Mul", (operand, ctx.number(node, "beta", beta)), suffix="beta")
         y = ctx.emit(node, "Add", (y, operand), suffix="c")
     ctx.define_value(output, y, shape)
-
-
-def _number(ctx: Context, node: OnnxNode, what: str, number: float) -> Value:
-    return ctx.constant(np.float32(number).reshape(()), f"{node.name}.{what}", node.name)
 
 
 def _matmul(ctx: Context, node: OnnxNode) -> None:

@@ -59,16 +59,17 @@ def _feeds_weights(ctx: Context, tensor: str) -> bool:
     """Whether only dense layers read a tensor, directly or behind element-wise operators."""
     if ctx.links.is_output(tensor) or not ctx.links.readers(tensor):
         return False
-    for reader in ctx.links.readers(tensor):
-        if reader.input(0) != tensor or any(not ctx.links.is_constant(name) for name in reader.inputs[1:2] if name):
-            return False
-        if reader.op == "Gemm" and len(reader.inputs) > 1 and not reader.integer("transA", 0):
-            continue
-        if reader.op == "MatMul" and ctx.has(reader.inputs[1]) and ctx.entry(reader.inputs[1]).rank == 2:
-            continue
-        if reader.op not in _PASS_COLUMNS or not _feeds_weights(ctx, reader.output(0)):
-            return False
-    return True
+    return all(_keeps_columns(ctx, reader, tensor) for reader in ctx.links.readers(tensor))
+
+
+def _keeps_columns(ctx: Context, reader: OnnxNode, tensor: str) -> bool:
+    if reader.input(0) != tensor or tensor in reader.inputs[1:]:
+        return False
+    if reader.op in ("Gemm", "MatMul"):
+        weight = reader.input(1)
+        fits = ctx.links.is_constant(weight) and ctx.has(weight) and ctx.entry(weight).rank == 2
+        return fits and not reader.integer("transA", 0)
+    return reader.op in _PASS_COLUMNS and _feeds_weights(ctx, reader.output(0))
 
 
 def _flatten(ctx: Context, node: OnnxNode) -> None:

@@ -209,23 +209,40 @@ class _Chain(NamedTuple):
 
 
 class _ChainScheduler:
-    """List scheduling that looks ahead along chains of dependent tasks for the point where memory is low again."""
+    """List scheduling that looks ahead along chains of dependent tasks for the point where memory is low again.
 
-    def __init__(self, tasks: TaskGraph, depth: int) -> None:
+    budget: a peak that is free to reach; chains that stay below it and give their memory back are run at once.
+    """
+
+    def __init__(self, tasks: TaskGraph, depth: int, budget: int) -> None:
         self.tasks, self.depth = tasks, depth
         self.simulation = Simulation(tasks)
         self.waiting = [len(edges) for edges in tasks.before]
         self.ready = {task: None for task, count in enumerate(self.waiting) if count == 0}
         self.order: list[int] = []
-        self.peak = 0
+        self.peak = budget
 
     def schedule(self) -> list[int]:
         while self.ready:
-            chain = min((self.chain(task) for task in self.ready), key=lambda item: (*item.rank(), item.tasks))
-            for task in chain.tasks:
-                self.run(task)
             self.run_harmless()
+            chosen = self.harmless_chain() or self.smallest()
+            for task in chosen:
+                self.run(task)
         return self.order
+
+    def harmless_chain(self) -> tuple[int, ...]:
+        for task in self.ready:
+            chain = self.chain(task)
+            if chain.valley <= 0 and self.simulation.memory + chain.hill <= self.peak:
+                return chain.tasks
+        return ()
+
+    def smallest(self) -> tuple[int, ...]:
+        fits = {t: c for t in self.ready if (c := self.simulation.cost(t)).transient + self.simulation.memory <= self.peak}
+        if fits:
+            return (min(fits, key=lambda t: (fits[t].delta, fits[t].transient, t)),)
+        chains = [self.chain(task) for task in self.ready]
+        return min(chains, key=lambda item: (*item.rank(), item.tasks)).tasks if chains else ()
 
     def run(self, task: int) -> None:
         del self.ready[task]
@@ -282,9 +299,9 @@ class _ChainScheduler:
         return min(options, key=lambda item: (*reversed(self.simulation.cost(item)), item), default=None)
 
 
-def chain_schedule(tasks: TaskGraph, depth: int = 8) -> list[int]:
+def chain_schedule(tasks: TaskGraph, depth: int = 8, budget: int = 0) -> list[int]:
     """A list schedule that takes whole chains (weight gradient, update; error, clip, error) as one move."""
-    return _ChainScheduler(tasks, depth).schedule()
+    return _ChainScheduler(tasks, depth, budget).schedule()
 
 
 class RankedOrder(NamedTuple):

@@ -83,7 +83,7 @@ class PoolWindow:
             return tirx.indexdiv(offset, stride), candidate, tests
         window = tirx.indexdiv(place, stride) - candidate
         tap = tirx.indexmod(place, stride) + candidate * stride
-        tests = []
+        tests: list[Any] = []
         if self.candidates(axis) > 1:
             tests.append(window >= 0)
         if (self._image[axis] - 1 + a.pads[axis]) // stride >= windows:

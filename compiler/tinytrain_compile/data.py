@@ -1,0 +1,77 @@
+"""Samples for verification: from --data, or random by seed."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.options import CompileOptions
+
+
+def make_samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -> Samples:
+    """Enough samples for all verification steps, in the graph's layout."""
+    if options.data is not None:
+        return load_samples(options.data, model, train)
+    return random_samples(train, options.verify_steps * train.batch, options.seed)
+
+
+def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
+    """Standard normal inputs; uniform classes, or standard normal targets (0 or 1 for binary cross entropy)."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, *train.graph.inputs[0].shape[1:])).astype(np.float32)
+    shape = (count, *train.label.shape[1:])
+    classes = class_count(train)
+    if classes:
+        return Samples(x, rng.integers(0, classes, shape).astype(np.int32))
+    if any(node.op == "SigmoidCrossEntropy" for node in train.graph.nodes):
+        return Samples(x, rng.integers(0, 2, shape).astype(np.float32))
+    return Samples(x, rng.standard_normal(shape).astype(np.float32))
+
+
+def class_count(train: TrainGraph) -> int:
+    """Number of classes that labels index; 0 where labels are values."""
+    for node in train.graph.nodes:
+        if isinstance(node.attrs, NllAttrs):
+            return node.inputs[0].shape[node.attrs.axis]
+    return 0
+
+
+def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples:
+    """Arrays `x` (samples first, ONNX layout) and `y` of an .npz; CompileError E0105 or E0305."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            x, y = np.asarray(archive["x"]), np.asarray(archive["y"])
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as problem:
+        raise CompileError("E0105", str(path.name), f"cannot be read ({problem})", "an .npz with arrays x and y") from problem
+    wanted = model.input_shape[1:]
+    if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
+        raise CompileError("E0105", path.name, f"x is {x.dtype} {x.shape}", f"expected numbers of shape (samples, {_dims(wanted)})")
+    if not np.isfinite(x).all():
+        raise CompileError("E0105", path.name, "x holds NaN or infinity", "clean the data")
+    graph_x = x.astype(np.float32).transpose(model.input_perm)
+    return Samples(np.ascontiguousarray(graph_x), _labels(path, y, len(x), model, train))
+
+
+def _labels(path: Path, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
+    classes = class_count(train)
+    wanted = (count, *train.label.shape[1:]) if classes else (count, *model.output_shape[1:])
+    if y.shape != wanted:
+        raise CompileError("E0305", path.name, f"y has shape {y.shape}", f"this loss takes {wanted}")
+    if not classes:
+        return np.ascontiguousarray(np.asarray(y, np.float32).transpose(model.output_perm))
+    if y.dtype.kind not in "iu":
+        raise CompileError("E0305", path.name, f"y is {y.dtype}", f"class indices are integers 0..{classes - 1}")
+    if int(np.min(y)) < 0 or int(np.max(y)) >= classes:
+        raise CompileError("E0305", path.name, f"y holds {np.min(y)}..{np.max(y)}", f"class indices are 0..{classes - 1}")
+    return np.ascontiguousarray(y.astype(np.int32))
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))

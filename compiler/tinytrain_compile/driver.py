@@ -1,0 +1,174 @@
+"""The order of the stages, and nowhere else: model file in, complete output folder and summary out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tinytrain_compile.data import make_samples
+from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.fit import Candidate, Planner, search_update, suggestions
+from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.ir import print_graph
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import (
+    KernelSet,
+    Samples,
+    SourceBundle,
+    Summary,
+    TrainGraph,
+    VerifyReport,
+)
+from tinytrain_compile.options import CompileOptions
+from tinytrain_compile.output import write_output
+from tinytrain_compile.reference import run_reference
+from tinytrain_compile.report import does_not_fit_text, plan_json, report_html, report_json
+from tinytrain_compile.resources import read_text
+from tinytrain_compile.sparse import layers_of, resolve_update
+from tinytrain_compile.summary import layer_updates
+from tinytrain_compile.target import Target, load_target
+
+Progress = Callable[[str, float], None]
+"""(what is being done, share done from 0 to 1)"""
+
+STAGES = ("frontend", "training", "plan")
+"""Stages whose result --dump-after prints."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """summary: what the report shows; files: paths written, relative to the output folder; dump: text of --dump-after."""
+
+    summary: Summary | None
+    files: tuple[str, ...] = ()
+    digest: str = ""
+    dump: str = ""
+
+
+def _silent(_what: str, _share: float) -> None:
+    return None
+
+
+def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
+    """Run all stages. Raises CompileError; then the output folder is as it was."""
+    target = load_target(options.target)
+    progress("reading the model", 0.0)
+    model = load_model(options.model, FrontendOptions(options.input_shapes, options.input_layout, options.label))
+    if options.dump_after == "frontend":
+        return Result(None, dump=print_graph(model.graph))
+    progress("planning", 0.1)
+    candidate = _choose(model, options, target)
+    if options.dump_after == "training":
+        return Result(None, dump=print_graph(candidate.train.graph))
+    summary = _summarise(model, candidate, options, target)
+    if options.dump_after == "plan":
+        return Result(None, dump=json.dumps(plan_json(summary), indent=1))
+    _check_fit(summary, model, candidate, options, target)
+    if options.dry_run:
+        return Result(summary)
+    samples = make_samples(model, candidate.train, options)
+    bundle = _generate(candidate, options, target, progress)
+    summary = _verify(summary, bundle, samples, options, target, progress)
+    progress("writing", 0.98)
+    return _write(summary, bundle, samples, options, target)
+
+
+def _choose(model: ImportedModel, options: CompileOptions, target: Target) -> Candidate:
+    planner = Planner(model, options, target.alignment_bytes)
+    if options.update == "auto":
+        return search_update(planner, len(layers_of(model.graph)), options.arena_bytes)
+    return planner.full(resolve_update(model.graph, options.update))
+
+
+def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
+    return Summary(
+        model=options.model.name,
+        target=target.name,
+        target_summary=target.summary,
+        quant="fp32",
+        contract=model.contract,
+        optimizer=options.optimizer,
+        learning_rate=options.learning_rate,
+        arena_limit_bytes=options.arena_bytes,
+        update_label=candidate.label,
+        layers=layer_updates(model.graph, candidate.update),
+        train=candidate.train,
+        plan=candidate.plan,
+        verify=VerifyReport("none", 0, "skipped", "not verified"),
+        code_bytes=None,
+        const_bytes=None,
+    )
+
+
+def _check_fit(
+    summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target
+) -> None:
+    limit, needed = options.arena_bytes, candidate.plan.arena_bytes
+    if limit is None or needed <= limit:
+        return
+    ways = suggestions(Planner(model, options, target.alignment_bytes), candidate, len(layers_of(model.graph)), limit)
+    summary = replace(summary, suggestions=ways)
+    try_ = f"try {ways[0].options}" if ways else f"--arena {needed} fits as is"
+    what = f"training needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"
+    raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))
+
+
+def _generate(candidate: Candidate, options: CompileOptions, target: Target, progress: Progress) -> SourceBundle:
+    from tinytrain_compile.lower import LowerOptions, lower_nodes  # imports tvm: 2-4 s, so only when it is needed
+    from tinytrain_compile.lower.kernels import Features
+
+    prefix = c_identifier(options.model.stem)
+
+    def report(done: int, count: int) -> None:
+        progress(f"lowering kernels, {done} of {count} nodes", 0.2 + 0.4 * done / max(count, 1))
+
+    kernels: KernelSet = lower_nodes(
+        candidate.plan.order, LowerOptions(prefix, Features(fpu=target.features.fpu)), report
+    )
+    settings = (
+        f"target {target.name}, float32, optimizer {options.optimizer}, update {candidate.label}, batch {options.batch}",
+    )
+    header = read_text("runtime_c", "tt_runtime.h")
+    emit = EmitOptions(prefix, target.alignment_bytes, settings, header)
+    return emit_project(candidate.train, candidate.plan, kernels, emit)
+
+
+def _verify(
+    summary: Summary, bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target, progress: Progress
+) -> Summary:
+    from tinytrain_compile.verify import verify
+
+    if options.verify == "none":
+        return replace(summary, verify=VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)"))
+    progress("running the numpy reference", 0.62)
+    reference = run_reference(summary.train, samples, options.verify_steps)
+    progress(f"building and running the firmware ({options.verify})", 0.75)
+    report = verify(
+        bundle, target, samples, reference, options.verify, steps=options.verify_steps, batch=summary.train.batch
+    )
+    return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
+
+
+def _write(
+    summary: Summary, bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target
+) -> Result:
+    files: dict[str, str | bytes] = dict(bundle.files)
+    files["report.json"] = json.dumps(report_json(summary), indent=1) + "\n"
+    files["plan.json"] = json.dumps(plan_json(summary), indent=1) + "\n"
+    files["report.html"] = report_html(summary)
+    files.update(_check_files(bundle, samples, options, target, summary.train))
+    digest = write_output(options.out, files)
+    return Result(summary, tuple(sorted(files)), digest)
+
+
+def _check_files(
+    bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target, train: TrainGraph
+) -> dict[str, str | bytes]:
+    from tinytrain_compile.verify.firmware import verification_files, verification_input
+
+    files: dict[str, str | bytes] = dict(verification_files(bundle, target))
+    files["verify/vectors.bin"] = verification_input(bundle.interface, samples, options.verify_steps, train.batch, None)
+    return files
+

@@ -1,0 +1,121 @@
+"""Finds what fits: the deepest update under the arena, and priced ways out when nothing the user asked for fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
+from tinytrain_compile.options import CompileOptions
+from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.training import TrainingOptions, build_training
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One way to train: what is updated, its training graph and its memory plan."""
+
+    update: UpdatePlan
+    train: TrainGraph
+    plan: MemoryPlan
+    label: str
+
+
+class Planner:
+    """Prices update plans for one model and one set of options."""
+
+    def __init__(self, model: ImportedModel, options: CompileOptions, alignment_bytes: int) -> None:
+        self.model = model
+        self.options = options
+        self._alignment = alignment_bytes
+        self._quick: dict[str, int] = {}
+
+    def _train(self, update: UpdatePlan, optimizer: str, batch: int) -> TrainGraph:
+        o = self.options
+        chosen = TrainingOptions(o.loss, optimizer, o.learning_rate, o.momentum, o.weight_decay, batch)
+        return build_training(self.model, update, chosen)
+
+    def _plan(self, train: TrainGraph, quick: bool, limit: int | None) -> MemoryPlan:
+        effort = "quick" if quick else "full"
+        keep = (train.loss.name,)
+        settings = PlanOptions(limit, self._alignment, seed=self.options.seed, effort=effort, keep=keep)
+        return plan_memory(train.graph, settings)
+
+    def full(self, update: UpdatePlan) -> Candidate:
+        """The candidate planned with full effort."""
+        train = self._train(update, self.options.optimizer, self.options.batch)
+        return Candidate(update, train, self._plan(train, False, self.options.arena_bytes), update.label)
+
+    def arena(self, spec: str, optimizer: str | None = None, batch: int | None = None) -> int:
+        """Bytes that an update needs, by a quick plan (an upper bound of what a full plan finds)."""
+        key = f"{spec}|{optimizer}|{batch}"
+        if key not in self._quick:
+            update = resolve_update(self.model.graph, spec)
+            train = self._train(update, optimizer or self.options.optimizer, batch or self.options.batch)
+            self._quick[key] = self._plan(train, True, None).arena_bytes
+        return self._quick[key]
+
+    def exact(self, spec: str) -> Candidate:
+        """A candidate by its --update text, planned with full effort."""
+        return self.full(resolve_update(self.model.graph, spec))
+
+
+def search_update(planner: Planner, layer_count: int, limit: int | None) -> Candidate:
+    """The deepest last:N that fits, for --update auto; the head alone if even that does not fit."""
+    if limit is None:
+        candidate = planner.exact("all")
+        return replace(candidate, label=f"auto: all {layer_count} layers")
+    depth = deepest(planner, layer_count, limit)
+    best: Candidate | None = planner.exact(f"last:{depth}") if depth else None
+    while depth < layer_count:
+        deeper = planner.exact(f"last:{depth + 1}")  # a full plan may fit where the quick one did not
+        if deeper.plan.arena_bytes > limit:
+            best = best if best is not None else deeper
+            break
+        best, depth = deeper, depth + 1
+    assert best is not None
+    return replace(best, label=f"auto: last:{max(depth, 1)} of {layer_count} layers")
+
+
+def deepest(planner: Planner, layer_count: int, limit: int) -> int:
+    """Largest N for which the quick plan of last:N fits; 0 if none does. Need not be monotone: looks from the deep end."""
+    low, high = 0, layer_count
+    if planner.arena(f"last:{high}") <= limit:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if planner.arena(f"last:{middle}") <= limit:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def suggestions(planner: Planner, candidate: Candidate, layer_count: int, limit: int) -> tuple[Suggestion, ...]:
+    """Ways out, each priced by planning it: less to update, a smaller optimizer, no accumulation, a larger arena."""
+    found: list[Suggestion] = []
+    depth = deepest(planner, layer_count, limit)
+    if depth:
+        found.append(Suggestion(f"--update last:{depth}", planner.arena(f"last:{depth}"), f"of {layer_count} layers"))
+    found += _smaller_state(planner, candidate, limit)
+    if not depth:
+        head = planner.exact("head").plan.arena_bytes
+        note = "fits" if head <= limit else "the smallest arena that trains the head"
+        found.append(Suggestion(f"--update head --arena {head}", head, note))
+    needed = candidate.plan.arena_bytes
+    found.append(Suggestion(f"--arena {needed}", needed, "fits as is"))
+    return tuple(found)
+
+
+def _smaller_state(planner: Planner, candidate: Candidate, limit: int) -> list[Suggestion]:
+    spec = candidate.label.split(": ")[-1].split(" ")[0]
+    found: list[Suggestion] = []
+    if planner.options.optimizer != "sgd":
+        size = planner.arena(spec, optimizer="sgd")
+        gain = f"{planner.options.optimizer} state costs {candidate.plan.arena_bytes - size} B"
+        found.append(Suggestion("--optimizer sgd", size, gain if size <= limit else f"{gain}, still over"))
+    if planner.options.batch > 1:
+        size = planner.arena(spec, batch=1)
+        found.append(Suggestion("--batch 1", size, "no gradient sums" if size <= limit else "no gradient sums, still over"))
+    return found

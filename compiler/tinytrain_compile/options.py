@@ -1,0 +1,65 @@
+"""Everything that a user may ask of one compilation, parsed and checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tinytrain_compile.errors import CompileError
+
+_UNITS = {"": 1, "B": 1, "K": 1024, "KB": 1024, "KIB": 1024, "M": 1 << 20, "MB": 1 << 20, "MIB": 1 << 20}
+
+
+def parse_size(text: str, where: str) -> int:
+    """Bytes of "256KB", "256KiB", "1MB" or "262144"; KB is 1024. CompileError E0101 unless it is a positive number."""
+    match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    size = int(match[1]) * unit if match and unit else 0
+    if not 0 < size < 1 << 40:
+        raise CompileError("E0101", where, f"{text!r} is not a size above 0", "for example 256KB, 256KiB or 262144")
+    return size
+
+
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """{"x": (1, 3, 32, 32)} from "x=1,3,32,32"."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, dims = text.rpartition("=")
+        if not name or not re.fullmatch(r"\d+(\s*[,x]\s*\d+)*", dims):
+            raise CompileError("E0101", "--input-shape", f"{text!r} is not NAME=1,3,32,32", "give all dimensions as numbers")
+        shapes[name] = tuple(int(d) for d in re.split(r"[,x]", dims))
+    return shapes
+
+
+def _no_shapes() -> Mapping[str, tuple[int, ...]]:
+    return {}
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification."""
+
+    model: Path
+    out: Path = Path("out")
+    arena_bytes: int | None = None
+    target: str = "cortex-m7"
+    loss: str | None = None
+    label: str = ""
+    optimizer: str = "sgd"
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    update: str = "auto"
+    batch: int = 1
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
+    input_layout: Literal["hwc", "chw"] = "hwc"
+    verify: Literal["qemu", "host", "none"] = "qemu"
+    verify_steps: int = 3
+    data: Path | None = None
+    seed: int = 0
+    dry_run: bool = False
+    dump_after: str = ""
+    report: tuple[str, ...] = ("text", "json", "html")

@@ -1,0 +1,37 @@
+"""Facts about a compilation that no single stage knows."""
+
+from __future__ import annotations
+
+from tinytrain_compile.ir.stages import ChannelSlice, LayerUpdate, UpdatePlan
+from tinytrain_compile.ir.types import Graph, Value
+from tinytrain_compile.sparse import Layer, layers_of
+from tinytrain_compile.sparse.layers import channel_axes, weight_axis
+
+
+def layer_updates(graph: Graph, plan: UpdatePlan) -> tuple[LayerUpdate, ...]:
+    """What is updated of every layer, in the user's own names."""
+    return tuple(_layer_update(layer, plan) for layer in layers_of(graph))
+
+
+def _layer_update(layer: Layer, plan: UpdatePlan) -> LayerUpdate:
+    pieces = [plan.updates[w.name] for w in layer.weights if w.name in plan.updates]
+    cut = next((piece for piece in pieces if piece is not None), None)
+    return LayerUpdate(
+        name=layer.name,
+        bias=any(b.name in plan.updates for b in layer.biases),
+        weight=bool(pieces),
+        channels=len(cut.channels) if cut else None,
+        axis=weight_axis(layer.node, cut.axis) if cut else None,
+        elements=sum(_updated(layer, value, plan) for value in layer.parameters),
+        total_elements=sum(value.elements for value in layer.parameters),
+    )
+
+
+def _updated(layer: Layer, value: Value, plan: UpdatePlan) -> int:
+    if value.name not in plan.updates:
+        return 0
+    piece: ChannelSlice | None = plan.updates[value.name]
+    if piece is None:
+        return value.elements
+    total = channel_axes(layer.node, value)[weight_axis(layer.node, piece.axis)]
+    return value.elements * len(piece.channels) // total
