@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 DType = Literal["float32", "int32", "int8", "uint8", "bits"]
@@ -21,7 +20,7 @@ Phase = Literal["step", "apply"]
 
 ELEMENT_BYTES: Mapping[str, int] = {"float32": 4, "int32": 4, "int8": 1, "uint8": 1}
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 
 class TensorType(NamedTuple):

@@ -143,10 +143,6 @@ def _grouped_slice(
     return data, take_channels(ctx, dy, split.channels), replace(attrs, bias=False, split=None, groups=len(split.channels))
 
 
-def _taps(attrs: ConvAttrs, weight: tuple[int, ...]) -> int:
-    return attrs.kernel[0] * attrs.kernel[1] * weight[3]
-
-
 def _conv_scratch(node: Node) -> int:
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
