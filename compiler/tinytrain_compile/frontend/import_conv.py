@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.frontend.batch_norm import fold_into_layer
-from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.context import Context
 from tinytrain_compile.frontend.entries import Entry, channels_last
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
@@ -16,6 +16,7 @@ from tinytrain_compile.frontend.operands import constant_input, required_input
 from tinytrain_compile.frontend.windows import Pair, Window, auto_pad, image_shape, image_size, read_window, split_pads
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
+from tinytrain_compile.ops.shape import EmbedAttrs
 
 
 def _conv(ctx: Context, node: OnnxNode) -> None:
@@ -41,12 +42,15 @@ def _conv_transpose(ctx: Context, node: OnnxNode) -> None:
     size = image_size(x)
     window = read_window(_without_auto_pad(node), tuple(ctx.entry(node.input(1)).shape[2:]), size, x.rank)
     window, output_hw = _transposed_geometry(node, window, size, x.rank - 2)
-    attrs = ConvGradInputAttrs(_attrs(window, node), output_hw)
+    reached = _reached(window, size, output_hw)
+    attrs = ConvGradInputAttrs(_attrs(window, node), reached)
     operands = (
         ctx.value(node, x, channels_last(x.rank)),
         ctx.weight(ctx.entry(node.input(1)), weight, node, 1),
     )
     y = ctx.emit(node, "ConvGradInput", operands, attrs)
+    if reached != output_hw:  # no window reaches the rest: zeros
+        y = ctx.emit(node, "Embed", (y,), EmbedAttrs((0,) * 4, (1,) * 4, (y.shape[0], *output_hw, y.shape[3])), "rest")
     if bias is not None:
         y = ctx.emit(
             node, "Add", (y, ctx.constant(bias, _name(ctx, node, 2), node.name, parameter=True)), suffix="bias"
@@ -87,27 +91,28 @@ def _without_auto_pad(node: OnnxNode) -> OnnxNode:
 def _transposed_geometry(node: OnnxNode, window: Window, size: Pair, spatial: int) -> tuple[Window, Pair]:
     """Pads and output size after output_padding, output_shape and auto_pad, as the ONNX standard defines them."""
     extra = _spatial_pair(node, "output_padding", spatial, 0) or (0, 0)
-    wanted = _spatial_pair(node, "output_shape", spatial, 1)
+    output = _spatial_pair(node, "output_shape", spatial, 1)
     mode = auto_pad(node)
-    if wanted is None and mode.startswith("SAME"):
-        wanted = (size[0] * window.strides[0], size[1] * window.strides[1])
-    if mode == "VALID":
-        window = replace(window, pads=(0, 0, 0, 0))
-    whole = [window.strides[i] * (size[i] - 1) + extra[i] + window.reach[i] for i in (0, 1)]
-    if wanted is not None:
-        total = (whole[0] - wanted[0], whole[1] - wanted[1])
-        window = replace(window, pads=split_pads(total, mode != "SAME_LOWER" if mode != "NOTSET" else False))
-        output = wanted
+    if output is None and mode.startswith("SAME"):
+        output = (size[0] * window.strides[0], size[1] * window.strides[1])
+    full = [window.strides[i] * (size[i] - 1) + window.reach[i] for i in (0, 1)]
+    if output is None:
+        top, left, bottom, right = (0, 0, 0, 0) if mode == "VALID" else window.pads
+        output = (full[0] + extra[0] - top - bottom, full[1] + extra[1] - left - right)
     else:
-        pads = window.pads
-        output = (whole[0] - pads[0] - pads[2], whole[1] - pads[1] - pads[3])
-    if min(window.pads) < 0:
-        raise Unsupported("output_shape", "the output is larger than the window reaches", "a smaller output_shape")
-    if any(extra[i] >= window.strides[i] for i in (0, 1) if extra[i]):
-        raise Unsupported("output_padding", "it is not smaller than the stride", "output_padding below the stride")
+        missing = (max(full[0] + extra[0] - output[0], 0), max(full[1] + extra[1] - output[1], 0))
+        top, left, _, _ = split_pads(missing, mode == "SAME_UPPER")
     if min(output) < 1:
         raise ValueError(f"the output size is {output}")
-    return window, output
+    bottom, right = max(full[0] - top - output[0], 0), max(full[1] - left - output[1], 0)
+    return replace(window, pads=(top, left, bottom, right)), output
+
+
+def _reached(window: Window, size: Pair, output: Pair) -> Pair:
+    """The part of the output that the gradient operator may compute: it reaches less than a stride over the windows."""
+    full = [window.strides[i] * (size[i] - 1) + window.reach[i] for i in (0, 1)]
+    height, width = (min(output[i], full[i] - window.pads[i] + window.strides[i] - 1) for i in (0, 1))
+    return height, width
 
 
 def _spatial_pair(node: OnnxNode, name: str, spatial: int, unit: int) -> Pair | None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from tinytrain_compile.frontend.context import Context, Unsupported
-from tinytrain_compile.frontend.entries import Entry
+from tinytrain_compile.frontend.entries import Entry, constant_entry
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import broadcast, common_order, number, scalar
@@ -124,6 +124,12 @@ def _pow(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), replace(x, value=value, columns=None))
 
 
+def _reciprocal(ctx: Context, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    assert x.value is not None
+    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Div", (ctx.number(node, "one", 1.0), x.value))))
+
+
 def _identity(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), ctx.entry(node.input(0)))
 
@@ -132,8 +138,8 @@ def _dropout(ctx: Context, node: OnnxNode) -> None:
     ratio = number(ctx, node, 1, "ratio", 0.5)
     if number(ctx, node, 2, "training_mode", 0.0) and ratio:
         raise Unsupported("training_mode", "random dropout is not generated", "training_mode false (inference export)")
-    if ctx.links.is_used(node.output(1)):
-        raise Unsupported("mask", "the mask output is not float", "only the first output")
+    if ctx.links.is_used(node.output(1)):  # at inference everything is kept
+        ctx.define(node.output(1), constant_entry(np.ones(ctx.entry(node.input(0)).shape, np.bool_)))
     _identity(ctx, node)
 
 
@@ -144,6 +150,15 @@ def _cast(ctx: Context, node: OnnxNode) -> None:
     elif to != onnx.TensorProto.FLOAT:
         raise Unsupported("to", "computed tensors are float32", "Cast to FLOAT, or none")
     _identity(ctx, node)
+
+
+def _cast_like(ctx: Context, node: OnnxNode) -> None:
+    x, like = ctx.entry(node.input(0)), ctx.entry(node.input(1))
+    if like.is_constant and like.data.dtype.kind != "f":
+        raise Unsupported("target_type", "computed tensors are float32", "a float target")
+    if x.is_constant:
+        x = replace(x, array=x.data.astype(np.float32))
+    ctx.define(node.output(0), x)
 
 
 HANDLERS: Mapping[str, Handler] = {
@@ -161,4 +176,6 @@ HANDLERS: Mapping[str, Handler] = {
     "Identity": _identity,
     "Dropout": _dropout,
     "Cast": _cast,
+    "CastLike": _cast_like,
+    "Reciprocal": _reciprocal,
 }

@@ -32,7 +32,6 @@ _NEAREST: Mapping[str, str] = {
     "QuantizeLinear": _QUANTISED,
     "RMSNormalization": "LayerNormalization",
     "RNN": "an unrolled cell of MatMul and Tanh",
-    "Reciprocal": "Div",
     "ReduceMax": "MaxPool or GlobalMaxPool",
     "Resize": "ConvTranspose",
     "Selu": "LeakyRelu, Silu or Gelu",

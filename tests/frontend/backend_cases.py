@@ -1,0 +1,113 @@
+"""The single-operator cases of onnx.backend.test, and why some of them are out of scope."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+LISTED = frozenset(
+    """
+Add AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose Div Dropout Erf Exp Flatten Gelu Gemm
+GlobalAveragePool GlobalMaxPool GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization
+LayerNormalization LeakyRelu Log LogSoftmax MatMul MaxPool Mul Neg NegativeLogLikelihoodLoss PRelu Pad Pow ReduceMean
+ReduceSum Relu Reshape Sigmoid Slice Softmax SoftmaxCrossEntropyLoss Split Sqrt Squeeze Sub Swish Tanh Transpose
+Unsqueeze
+""".split()  # noqa: SIM905
+)
+"""The ONNX operators of the frontend's list that have single-node cases."""
+
+
+@functools.cache
+def all_cases() -> dict[str, Any]:
+    """Name -> test case, for every case of one node and every expanded function body."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        return {case.name: case for case in collect_testcases(None)}
+
+
+def listed_cases() -> dict[str, Any]:
+    """The cases of one node of a listed operator."""
+    return {name: case for name, case in all_cases().items() if "_expanded" not in name and _operator(case) in LISTED}
+
+
+def expanded_cases() -> dict[str, Any]:
+    """The same operators as the functions that the standard defines them by, of several nodes."""
+    listed = listed_cases()
+    return {name: case for name, case in all_cases().items() if "_expanded" in name and _unexpanded(name) in listed}
+
+
+def _operator(case: Any) -> str:
+    nodes = case.model.graph.node
+    return nodes[0].op_type if len(nodes) == 1 else ""
+
+
+def _unexpanded(name: str) -> str:
+    return name[: name.index("_expanded")]
+
+
+def numpy_inputs(case: Any) -> list[Any]:
+    """Inputs of a case; those given as TensorProto become arrays."""
+    inputs, _ = case.data_sets[0]
+    return [numpy_helper.to_array(array) if isinstance(array, TensorProto) else array for array in inputs]
+
+
+def skip_reason(case: Any) -> str:
+    """Why a case is out of scope; "" if it must pass."""
+    node, model = case.model.graph.node[0], case.model
+    arrays = list(_arrays(case))
+    if max(entry.version for entry in model.opset_import) < 13:
+        return "opset below 13"
+    if node.op_type == "Cast":
+        return _cast_reason(model)
+    if not all(value.type.HasField("tensor_type") for value in (*model.graph.input, *model.graph.output)):
+        return "non-float (sequence or optional)"
+    if node.op_type == "Dropout" and _is_training_dropout(case):
+        return "training-mode Dropout"
+    if node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute):
+        return "training-mode BatchNormalization"
+    if node.op_type == "MaxPool" and len(node.output) == 2:
+        return "index output"
+    if model.graph.input and model.graph.input[0].type.tensor_type.elem_type != TensorProto.FLOAT:
+        return "non-float input"
+    if node.op_type == "Pow" and not _is_simple_power(case):
+        return "general Pow"
+    if any(array.size == 0 and array.dtype == np.float32 for array in arrays):
+        return "empty tensor (refused: E0204)"
+    if node.op_type in ("Conv", "ConvTranspose", "MaxPool", "AveragePool") and arrays[0].ndim > 4:
+        return "rank > 4"
+    return ""
+
+
+def _arrays(case: Any) -> Iterator[np.ndarray]:
+    for array in (*numpy_inputs(case), *case.data_sets[0][1]):
+        if isinstance(array, np.ndarray):
+            yield array
+
+
+def _cast_reason(model: onnx.ModelProto) -> str:
+    kinds = {v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
+    narrow = kinds - {TensorProto.FLOAT, TensorProto.DOUBLE}
+    integer = {TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2, TensorProto.INT8}
+    if narrow & integer or TensorProto.UINT8 in narrow:
+        return "non-float Cast"
+    if narrow:
+        return "float16/8 Cast"
+    return "non-float input" if model.graph.input[0].type.tensor_type.elem_type != TensorProto.FLOAT else ""
+
+
+def _is_training_dropout(case: Any) -> bool:
+    inputs = numpy_inputs(case)
+    return len(inputs) > 2 and bool(inputs[2]) and float(inputs[1]) != 0.0
+
+
+def _is_simple_power(case: Any) -> bool:
+    exponent = numpy_inputs(case)[1]
+    return exponent.size == 1 and float(exponent.reshape(-1)[0]) in (0.5, 1.0, 2.0, 3.0)
