@@ -56,6 +56,15 @@ _Noreturn void port_exit(int code)
     exit(code);
 }
 
+void port_paint_free(void)
+{
+}
+
+uint32_t port_damaged_free(void)
+{
+    return 0; /* the process has pages, not a RAM that could be watched */
+}
+
 unsigned char *port_spare(size_t size)
 {
     return malloc(size); /* the process ends soon: never freed; aligned to 16 on 64-bit hosts */

@@ -15,6 +15,10 @@ void port_print(const char *text);
 _Noreturn void port_exit(int code);
 unsigned char *port_spare(size_t size); /* RAM that the model does not own, aligned to 16; NULL if there is less */
 
+/* RAM between the arena and the stack, which nobody may touch: fill it, and count the bytes that changed since. */
+void port_paint_free(void);
+uint32_t port_damaged_free(void);
+
 #ifdef __arm__
 /* High-water mark of one call: paint the free stack, call, look for the lowest word that changed. Nothing here may
  * call a function, so the painted range starts exactly where a callee's frame does. */

@@ -106,9 +106,12 @@ def _template_data(
     needed_infer = graph.ancestors(graph.outputs)
     needed_train = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
     step = [node for node in plan.order if node.phase == "step"]
+    infer = sequencer.parts("infer", (n for n in step if n.name in needed_infer))
+    train_parts = sequencer.parts("step", (n for n in step if n.name in needed_train), infer)
     parts = {
-        "infer_parts": sequencer.parts("infer", (n for n in step if n.name in needed_infer)),
-        "step_parts": sequencer.parts("step", (n for n in step if n.name in needed_train)),
+        "infer_parts": infer,
+        "step_parts": train_parts,
+        "own_step_parts": [part for part in train_parts if part not in infer],
         "apply_parts": sequencer.parts("apply", (n for n in plan.order if n.phase == "apply")),
     }
     prefix = options.prefix

@@ -50,11 +50,15 @@ class Sequencer:
         self._offsets[name] = offset
         return name
 
-    def parts(self, stem: str, nodes: Iterable[Node]) -> list[Part]:
-        """The calls of these nodes, in order, as functions `stem`_1, `stem`_2 ..."""
+    def parts(self, stem: str, nodes: Iterable[Node], known: Sequence[Part] = ()) -> list[Part]:
+        """The calls of these nodes, in order, as functions `stem`_1, `stem`_2 ...; `known` functions are used again."""
         calls = [node for node in nodes if not op_def(node.op).view]
-        groups = [calls[i : i + CALLS_PER_FUNCTION] for i in range(0, len(calls), CALLS_PER_FUNCTION)]
-        return [self._part(f"{stem}_{i + 1}", group) for i, group in enumerate(groups)]
+        result: list[Part] = []
+        for i in range(0, len(calls), CALLS_PER_FUNCTION):
+            part = self._part(f"{stem}_{len(result) + 1}", calls[i : i + CALLS_PER_FUNCTION])
+            same = [other for other in known if other.lines == part.lines]
+            result.append(same[0] if same else part)
+        return result
 
     def _part(self, name: str, nodes: Sequence[Node]) -> Part:
         lines: list[str] = []

@@ -35,18 +35,20 @@ def lower_nodes(
     """Kernels for all nodes; nodes with the same op, types and attributes share one. Views need none."""
     todo = [node for node in nodes if not op_def(node.op).view]
     names: dict[object, str] = {}
-    kernels: list[Kernel] = []
+    kernels: dict[str, Kernel] = {}  # by C text without the name: different shapes may give the same loops
     calls: dict[str, str] = {}
     taken: set[str] = set()
     for index, node in enumerate(todo):
         progress(index, len(todo))
         key = _key(node)
         if key not in names:
-            names[key] = _kernel_name(node, options.prefix, taken)
-            kernels.append(lower_node(node, names[key], options.features))
+            name = _kernel_name(node, options.prefix, taken)
+            kernel = lower_node(node, name, options.features)
+            body = kernel.source.partition("*/\n")[2].replace(f"{name}(", "(", 1)
+            names[key] = kernels.setdefault(body, kernel).name
         calls[node.name] = names[key]
     progress(len(todo), len(todo))
-    return KernelSet(tuple(kernels), calls)
+    return KernelSet(tuple(kernels.values()), calls)
 
 
 def _key(node: Node) -> object:

@@ -13,6 +13,9 @@ import numpy as np
 
 from tinytrain_compile.plan.model import TaskGraph, program_order
 
+BUDGET_TRIALS, QUICK_BUDGET_TRIALS = 12, 4
+"""Peaks that are tried as the budget of a chain schedule (bisection between the bound and the best known peak)."""
+
 
 class Cost(NamedTuple):
     """What running a task does to memory: bytes needed on top while it runs, and bytes more (or less) afterwards."""
@@ -225,7 +228,7 @@ class _ChainScheduler:
     def schedule(self) -> list[int]:
         while self.ready:
             self.run_harmless()
-            chosen = self.harmless_chain() or self.smallest()
+            chosen = self.harmless_chain() or self.least_harm()
             for task in chosen:
                 self.run(task)
         return self.order
@@ -237,10 +240,12 @@ class _ChainScheduler:
                 return chain.tasks
         return ()
 
-    def smallest(self) -> tuple[int, ...]:
-        fits = {t: c for t in self.ready if (c := self.simulation.cost(t)).transient + self.simulation.memory <= self.peak}
-        if fits:
-            return (min(fits, key=lambda t: (fits[t].delta, fits[t].transient, t)),)
+    def least_harm(self) -> tuple[int, ...]:
+        """The task within the budget that adds least; if none is, the chain that Liu's rule prefers."""
+        costs = [(*reversed(self.simulation.cost(task)), task) for task in self.ready]
+        within = [cost for cost in costs if self.simulation.memory + cost[1] <= self.peak]
+        if within:
+            return (min(within)[2],)
         chains = [self.chain(task) for task in self.ready]
         return min(chains, key=lambda item: (*item.rank(), item.tasks)).tasks if chains else ()
 
@@ -299,7 +304,7 @@ class _ChainScheduler:
         return min(options, key=lambda item: (*reversed(self.simulation.cost(item)), item), default=None)
 
 
-def chain_schedule(tasks: TaskGraph, depth: int = 8, budget: int = 0) -> list[int]:
+def chain_schedule(tasks: TaskGraph, budget: int, depth: int = 8) -> list[int]:
     """A list schedule that takes whole chains (weight gradient, update; error, clip, error) as one move."""
     return _ChainScheduler(tasks, depth, budget).schedule()
 
@@ -312,20 +317,36 @@ class RankedOrder(NamedTuple):
     order: tuple[int, ...]
 
 
-def list_orders(tasks: TaskGraph, bound: int) -> list[RankedOrder]:
-    """Several list schedules from both ends, smallest peak first; stops early when the bound is met."""
+def list_orders(tasks: TaskGraph, bound: int, thorough: bool) -> list[RankedOrder]:
+    """Several list schedules, smallest peak first; stops early when the bound is met.
+
+    thorough: schedules from the end as well, and a finer search for the budget of the chain schedule.
+    """
     mirror = tasks.reversed()
     makers: list[Callable[[], list[int]]] = [lambda: program_order(tasks)]
     for key in LIST_KEYS:
         makers.append(lambda key=key: list_schedule(tasks, key))
-    makers.append(lambda: chain_schedule(tasks))
-    for key in LIST_KEYS:
+    for key in LIST_KEYS if thorough else ():
         makers.append(lambda key=key: list_schedule(mirror, key, last_first=True)[::-1])
-    makers.append(lambda: chain_schedule(mirror)[::-1])
     found: list[RankedOrder] = []
-    for rank, make in enumerate(makers):
-        order = tuple(make())
-        found.append(RankedOrder(peak(tasks, order), rank, order))
+    for make in makers:
+        _append(found, tasks, make())
         if found[-1].peak <= bound:
+            return sorted(found)
+    low, high = bound, min(item.peak for item in found)
+    for _ in range(BUDGET_TRIALS if thorough else QUICK_BUDGET_TRIALS):
+        if low >= high:
             break
+        budget = (low + high) // 2
+        reached = _append(found, tasks, chain_schedule(tasks, budget))
+        low, high = (low, reached) if reached <= budget else (budget + 1, high)
     return sorted(found)
+
+
+def _append(found: list[RankedOrder], tasks: TaskGraph, order: list[int]) -> int:
+    """Add an order unless it is there already; returns its peak."""
+    known = [item.peak for item in found if item.order == tuple(order)]
+    if known:
+        return known[0]
+    found.append(RankedOrder(peak(tasks, order), len(found), tuple(order)))
+    return found[-1].peak

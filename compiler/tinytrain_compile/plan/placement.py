@@ -144,12 +144,12 @@ def sequences(packing: Packing) -> list[list[int]]:
     return [sorted(range(len(boxes)), key=lambda i, key=key: (*key(i), i)) for key in keys]
 
 
-def greedy(packing: Packing, thorough: bool) -> tuple[Placement, list[int]]:
+def greedy(packing: Packing) -> tuple[Placement, list[int]]:
     """The lowest of several greedy placements and the sequence that gave it; stops when the bound is met."""
     best: Placement | None = None
     chosen: list[int] = []
-    for sequence in sequences(packing)[: None if thorough else 4]:
-        for tightest in (False, True) if thorough else (False,):
+    for sequence in sequences(packing):
+        for tightest in (False, True):
             found = fit(packing, sequence, tightest)
             if best is None or found.height < best.height:
                 best, chosen = found, sequence

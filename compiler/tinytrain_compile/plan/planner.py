@@ -44,7 +44,7 @@ def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
     """
     model = build_model(graph, options)
     bound = peak_bound(model.tasks)
-    orders = list_orders(model.tasks, bound)
+    orders = list_orders(model.tasks, bound, thorough=options.effort == "full")
     if options.effort == "full" and orders[0].peak > bound:
         better = improve_order(model.tasks, orders[0], bound, options.deterministic_time * ORDER_SHARE, options.seed)
         orders = sorted([better, *orders]) if better.peak < orders[0].peak else orders
@@ -78,13 +78,13 @@ def persistent_buffers(model: MemoryModel, options: PlanOptions) -> tuple[Buffer
 def _best_greedy(model: MemoryModel, orders: Sequence[RankedOrder], thorough: bool) -> _Candidate:
     """Place the orders, smallest peak first, until no further one can win."""
     best: _Candidate | None = None
-    for ranked in orders if thorough else orders[:2]:
+    for ranked in orders if thorough else orders[:1]:
         if best is not None and ranked.peak >= best.top_bytes:
             break
         for newest in (False, True):
             items = rectangles(model, ranked.order, newest)
             packing = build_packing(items)
-            placement, sequence = greedy(packing, thorough)
+            placement, sequence = greedy(packing)
             found = _Candidate(ranked.order, items, packing, placement, sequence)
             if best is None or found.top_bytes < best.top_bytes:
                 best = found

@@ -115,11 +115,10 @@ class _Reader:
             if code:
                 self._faults.append(f"checkpoint: {_CHECKPOINT_FAULTS.get(code, code)}")
         elif tag == _GUARDS:
-            below, above = struct.unpack("<II", payload)
-            if below or above:
-                self._faults.append(
-                    f"writes outside the arena: {below} guard bytes below it and {above} above it changed"
-                )
+            below, above, free = struct.unpack("<III", payload)
+            if below or above or free:
+                where = f"{below} guard bytes below it, {above} above it, {free} in free RAM"
+                self._faults.append(f"writes outside the arena or the stack: {where}")
         elif tag == _STACK:
             (self._stack,) = struct.unpack("<I", payload)
         elif tag == _END:

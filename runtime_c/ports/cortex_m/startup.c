@@ -6,6 +6,7 @@
 extern uint32_t tt_stack_top[];
 extern uint32_t tt_data_start[], tt_data_end[], tt_data_load[], tt_bss_start[], tt_bss_end[];
 extern unsigned char tt_spare_start[], tt_spare_end[];
+extern uint32_t tt_free_start[], tt_free_end[];
 
 int main(void);
 _Noreturn void Reset_Handler(void);
@@ -81,6 +82,22 @@ _Noreturn void port_exit(int code)
 unsigned char *port_spare(size_t size)
 {
     return size <= (size_t)(tt_spare_end - tt_spare_start) ? tt_spare_start : NULL;
+}
+
+void port_paint_free(void)
+{
+    for (volatile uint32_t *word = tt_free_start; word < tt_free_end; word++) {
+        *word = PORT_PAINT;
+    }
+}
+
+uint32_t port_damaged_free(void)
+{
+    uint32_t damaged = 0;
+    for (const volatile uint32_t *word = tt_free_start; word < tt_free_end; word++) {
+        damaged += *word == PORT_PAINT ? 0u : 4u;
+    }
+    return damaged;
 }
 
 static void print_hex(const char *label, uint32_t number)

@@ -198,10 +198,10 @@ static uint32_t check_checkpoint(@prefix@_t *model)
     return @prefix@_load(other, blob_read, &blob) == @PREFIX@_OK ? 6 : 0;
 }
 
-/* How many guard bytes changed, below and above the arena. */
+/* How many bytes changed that nobody may touch: guards below and above the arena, free RAM. */
 static void check_guards(void)
 {
-    uint32_t damaged[2] = {0, 0};
+    uint32_t damaged[3] = {0, 0, port_damaged_free()};
     for (size_t i = 0; i < GUARD_BYTES; i++) {
         damaged[0] += memory.low[i] != GUARD_PATTERN;
         damaged[1] += memory.high[i] != GUARD_PATTERN;
@@ -224,6 +224,7 @@ int main(void)
         fail("input.bin is not a vector file\n", EXIT_INPUT);
     }
     get(&probe, sizeof probe);
+    port_paint_free();
     memset(memory.low, GUARD_PATTERN, GUARD_BYTES);
     memset(memory.high, GUARD_PATTERN, GUARD_BYTES);
 

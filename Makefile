@@ -1,0 +1,43 @@
+# make demo | make test are all that a newcomer needs; both install what is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.stamp-dev
+
+.PHONY: help setup tools demo test check fast bench clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: tools $(STAMP) ## Install system packages, .venv and the package
+
+tools:
+	@sh scripts/install_tools.sh
+
+$(STAMP): pyproject.toml scripts/install_tools.sh
+	@sh scripts/install_tools.sh
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+demo: setup ## Compile examples/digits, train it in QEMU, print accuracy before and after
+	$(BIN)/python examples/digits/run.py
+
+test: setup check fast ## Set up, then every check and test
+
+check: $(STAMP) ## Format, lint, types, import rules
+	$(BIN)/ruff format --check compiler tests examples scripts
+	$(BIN)/ruff check compiler tests examples scripts
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
+	$(BIN)/lint-imports
+
+fast: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+bench: setup ## Compile times and sizes of the three real models
+	$(BIN)/python scripts/bench.py
+
+docs: $(STAMP) ## Regenerate docs/ops.md and docs/errors.md
+	$(BIN)/python scripts/make_docs.py
+
+clean: ## Remove what set-up and tests made
+	rm -rf .venv out examples/*/out

@@ -1,0 +1,177 @@
+"""The command line: options in, the report block or one error line out. Holds no compiler logic."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tinytrain_compile import __version__
+from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
+from tinytrain_compile.options import CompileOptions, parse_shapes, parse_size
+
+_HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in one static arena, and check it under QEMU.
+
+Example: tinytrain-compile model.onnx --arena 256KB --target cortex-m7
+"""
+
+
+def _say(lines: list[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _listing(make: Callable[[], list[str]]) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def show(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+        if wanted and not context.resilient_parsing:
+            _say(make())
+            context.exit()
+
+    return show
+
+
+def _targets() -> list[str]:
+    from tinytrain_compile.target import list_targets, load_target
+
+    return [f"{name:16} {load_target(name).summary}" for name in list_targets()]
+
+
+def _ops() -> list[str]:
+    from tinytrain_compile.frontend import supported_operators
+    from tinytrain_compile.report import ops_text
+
+    onnx_ops = ", ".join(supported_operators())
+    return [f"ONNX operators: {onnx_ops}", "", *ops_text().splitlines()]
+
+
+def _explain(context: click.Context, _parameter: click.Parameter, code: str | None) -> None:
+    if code is None or context.resilient_parsing:
+        return
+    kind = ERRORS.get(code.upper())
+    if kind is None:
+        raise click.UsageError(f"unknown error {code!r}; known: {', '.join(ERRORS)}")
+    _say([f"{code.upper()}: {kind.title} (exit code {kind.exit_code})", "", kind.explanation])
+    context.exit()
+
+
+@click.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Output folder.")
+@click.option("--arena", metavar="SIZE", help="RAM for everything that changes: 256KB, 256KiB or 262144.")
+@click.option("--target", metavar="NAME|FILE", default="cortex-m7", show_default=True, help="Core (--list-targets) or TOML.")
+@click.option("--loss", type=click.Choice(["cross-entropy", "mse", "bce"]), help="Default: cross-entropy for (batch, classes).")
+@click.option("--label", metavar="NAME", default="", help="Input that holds the labels, for a model that ends in its loss.")
+@click.option("--optimizer", type=click.Choice(["sgd", "momentum", "adam", "adamw"]), default="sgd", show_default=True)
+@click.option("--lr", type=float, default=0.01, show_default=True, help="Learning rate; also settable at run time.")
+@click.option("--momentum", type=float, default=0.9, show_default=True, help="For --optimizer momentum.")
+@click.option("--weight-decay", type=float, default=0.0, show_default=True)
+@click.option(
+    "--update",
+    metavar="WHAT",
+    default="auto",
+    show_default=True,
+    help="What is trained: auto (deepest last:N that fits), all, bias, head, last:N, GLOB,... of node names, or a scheme file.",
+)
+@click.option("--batch", type=int, default=1, show_default=True, help="Samples per update, by accumulating gradients.")
+@click.option("--quant", type=click.Choice(["fp32"]), default="fp32", show_default=True, help="Number format.")
+@click.option("--input-shape", metavar="NAME=D,D,..", multiple=True, help="Fixes the dimensions of a dynamic input.")
+@click.option("--input-layout", type=click.Choice(["hwc", "chw"]), default="hwc", show_default=True, help="Of images.")
+@click.option("--verify", type=click.Choice(["qemu", "host", "none"]), default="qemu", show_default=True)
+@click.option("--verify-steps", type=click.IntRange(1, 100000), default=3, show_default=True, help="Training steps compared.")
+@click.option("--data", type=click.Path(path_type=Path), metavar="FILE.npz", help="Samples x, y for verification.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For random samples and the planner.")
+@click.option("--report", metavar="KINDS", default="text,json,html", show_default=True, help="Which reports to make.")
+@click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
+@click.option("--dump-after", type=click.Choice(["frontend", "training", "plan"]), help="Print a stage's result and stop.")
+@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@click.option("-v", "--verbose", is_flag=True, help="Also list layers and steps; show a traceback on internal errors.")
+@click.option("--list-targets", is_flag=True, is_eager=True, expose_value=False, callback=_listing(_targets))
+@click.option("--list-ops", is_flag=True, is_eager=True, expose_value=False, callback=_listing(_ops))
+@click.option("--explain", metavar="E0203", is_eager=True, expose_value=False, callback=_explain, help="Explain an error id.")
+@click.version_option(__version__)
+def command(**flags: Any) -> None:
+    """Entry point of the click command: parse, compile, print."""
+    from tinytrain_compile.driver import compile_model
+    from tinytrain_compile.terminal import Terminal
+
+    options = _options(flags)
+    terminal = Terminal(flags["color"], flags["verbose"])
+    try:
+        result = compile_model(options, terminal.progress)
+    finally:
+        terminal.clear()
+    if result.summary is None:
+        _say(result.dump.rstrip("\n").split("\n"))
+        return
+    terminal.success(result, options)
+
+
+def _options(flags: dict[str, Any]) -> CompileOptions:
+    arena = parse_size(flags["arena"], "--arena") if flags["arena"] is not None else None
+    reports = tuple(part.strip() for part in flags["report"].split(",") if part.strip())
+    unknown = sorted(set(reports) - {"text", "json", "html"})
+    if unknown:
+        raise CompileError("E0101", "--report", f"unknown kind {unknown[0]!r}", "use text, json, html")
+    for name, low, high in (("lr", 0.0, 1e6), ("momentum", 0.0, 1.0), ("weight_decay", 0.0, 1e6)):
+        if not low <= flags[name] <= high:
+            flag = name.replace("_", "-")
+            raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
+    if not 1 <= flags["batch"] <= 1 << 20:
+        raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
+    return CompileOptions(
+        model=flags["model"],
+        out=flags["out"],
+        arena_bytes=arena,
+        target=flags["target"],
+        loss=flags["loss"],
+        label=flags["label"],
+        optimizer=flags["optimizer"],
+        learning_rate=flags["lr"],
+        momentum=flags["momentum"],
+        weight_decay=flags["weight_decay"],
+        update=flags["update"],
+        batch=flags["batch"],
+        input_shapes=parse_shapes(flags["input_shape"]),
+        input_layout=flags["input_layout"],
+        verify=flags["verify"],
+        verify_steps=flags["verify_steps"],
+        data=flags["data"],
+        seed=flags["seed"],
+        dry_run=flags["dry_run"],
+        dump_after=flags["dump_after"] or "",
+        report=reports,
+    )
+
+
+def main() -> None:
+    """Run the command; every error is one line on stderr and an exit code of contracts.md."""
+    try:
+        command.main(prog_name="tinytrain-compile", standalone_mode=False)
+    except CompileError as error:
+        click.echo(str(error), err=True)
+        for line in error.details:
+            click.echo(line, err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"error[E0101]: command line: {error.format_message()}; see tinytrain-compile --help", err=True)
+        sys.exit(EXIT_INPUT)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; nothing was written", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        os._exit(0)
+    except Exception as error:
+        if "-v" in sys.argv or "--verbose" in sys.argv:
+            traceback.print_exc()
+        text = " ".join(str(error).split())[:300]
+        click.echo(f"error[E0901]: internal: {type(error).__name__}: {text}; please report this with the model (-v shows more)", err=True)
+        sys.exit(EXIT_INTERNAL)
+
+
+if __name__ == "__main__":
+    main()

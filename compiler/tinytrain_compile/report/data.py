@@ -1,0 +1,190 @@
+"""The machine-readable reports: report.json (contracts.md, section 4) and plan.json. No time, date or path in either."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tinytrain_compile.ir.stages import LayerUpdate, Summary
+from tinytrain_compile.report.analysis import Analysis, analyse, work_of
+
+LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce"}
+
+
+def report_json(summary: Summary) -> dict[str, Any]:
+    """The content of report.json: the contract's keys (unknown is None), and further ones that only ever grow."""
+    analysis = analyse(summary.train, summary.plan)
+    graph = summary.train.graph
+    return {
+        "model": summary.model,
+        "target": summary.target,
+        "quant": summary.quant,
+        "contract": summary.contract,
+        "loss": loss_name(summary),
+        "optimizer": {"name": summary.optimizer, "learning_rate": _number(summary.learning_rate)},
+        "batch": summary.train.batch,
+        "notes": list(graph.notes),
+        "update": [_layer(layer) for layer in summary.layers if is_updated(layer)],
+        "update_totals": update_totals(summary),
+        "memory": _memory(summary, analysis),
+        "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary)},
+        "plan": _plan(analysis),
+        "work": _work(summary),
+        "quant_tensors": [],
+        "verify": _verify(summary),
+        "suggestions": [
+            {"options": s.options, "arena_bytes": s.arena_bytes, "note": s.note} for s in summary.suggestions
+        ],
+    }
+
+
+def plan_json(summary: Summary) -> dict[str, Any]:
+    """The content of plan.json: what runs when, what lies where, and how full the arena is at every step."""
+    plan, analysis = summary.plan, analyse(summary.train, summary.plan)
+    return {
+        "arena_bytes": plan.arena_bytes,
+        "arena_limit_bytes": summary.arena_limit_bytes,
+        "lower_bound_bytes": plan.lower_bound_bytes,
+        "gap_bytes": plan.gap_bytes,
+        "order_proven": plan.order_proven,
+        "placement_proven": plan.placement_proven,
+        "peak_step": plan.peak_step,
+        "order": [
+            {"name": node.name, "op": node.op, "origin": node.origin, "phase": node.phase, "role": role, "macs": macs}
+            for node, role, macs in zip(plan.order, analysis.roles, analysis.macs, strict=True)
+        ],
+        "buffers": [
+            {
+                "name": holding.buffer.name,
+                "kind": holding.buffer.kind,
+                "category": holding.tenants[0].category,
+                "size_bytes": holding.buffer.size_bytes,
+                "offset": holding.buffer.offset,
+                "first_step": holding.buffer.first_step,
+                "last_step": holding.buffer.last_step,
+                "values": list(holding.buffer.values),
+            }
+            for holding in analysis.holdings
+        ],
+        "load_bytes": list(analysis.load),
+    }
+
+
+def is_updated(layer: LayerUpdate) -> bool:
+    """Whether training changes anything in this layer."""
+    return layer.bias or layer.weight
+
+
+def update_totals(summary: Summary) -> dict[str, Any]:
+    """How much of the model is trained; summary.layers names every layer, frozen ones too."""
+    return {
+        "label": summary.update_label,
+        "layers": sum(is_updated(layer) for layer in summary.layers),
+        "total_layers": len(summary.layers),
+        "parameters": sum(layer.elements for layer in summary.layers),
+        "total_parameters": sum(layer.total_elements for layer in summary.layers),
+    }
+
+
+def loss_name(summary: Summary) -> str:
+    """The loss in the words of --loss (`nll` for a model that brings log-probabilities along)."""
+    producers = summary.train.graph.producers()
+    node = producers[summary.train.loss.name]
+    if node.op == "NegativeLogLikelihood":
+        source = producers.get(node.inputs[0].name)
+        return "cross-entropy" if source is not None and source.op == "LogSoftmax" else "nll"
+    return LOSS_NAMES.get(node.op, node.op)
+
+
+def code_bytes(summary: Summary) -> int | None:
+    """Bytes of generated code in flash, if something measured them."""
+    return summary.verify.code_bytes if summary.code_bytes is None else summary.code_bytes
+
+
+def const_bytes(summary: Summary) -> int | None:
+    """Bytes of constant tables in flash, if something measured them."""
+    return summary.verify.const_bytes if summary.const_bytes is None else summary.const_bytes
+
+
+def _layer(layer: LayerUpdate) -> dict[str, Any]:
+    """`channels` as in a scheme file: "all", 0 (only the bias) or the number of channels on `axis`."""
+    channels: str | int = 0
+    if layer.weight:
+        channels = "all" if layer.channels is None else layer.channels
+    return {
+        "layer": layer.name,
+        "bias": layer.bias,
+        "channels": channels,
+        "axis": layer.axis,
+        "parameters": layer.elements,
+        "total_parameters": layer.total_elements,
+    }
+
+
+def _memory(summary: Summary, analysis: Analysis) -> dict[str, Any]:
+    plan = summary.plan
+    return {
+        "arena_bytes": plan.arena_bytes,
+        "arena_limit_bytes": summary.arena_limit_bytes,
+        "persistent_bytes": plan.persistent_bytes,
+        "transient_bytes": plan.arena_bytes - plan.persistent_bytes,
+        "lower_bound_bytes": plan.lower_bound_bytes,
+        "stack_bytes": summary.verify.stack_bytes,
+        "stack_measured_bytes": summary.verify.stack_measured_bytes,
+        "regions": [{"name": "arena", "used_bytes": plan.arena_bytes, "limit_bytes": summary.arena_limit_bytes}],
+        "peak_bytes": {key: size for key, size in analysis.breakdown(plan.peak_step).items()},
+        "peak_live": [
+            {
+                "name": live.buffer.name,
+                "value": live.tenant.names[0],
+                "category": live.tenant.category,
+                "size_bytes": live.buffer.size_bytes,
+                "reason": live.reason,
+            }
+            for live in analysis.live(plan.peak_step)
+        ],
+    }
+
+
+def _plan(analysis: Analysis) -> dict[str, Any]:
+    plan = analysis.plan
+    node = plan.order[plan.peak_step] if plan.order else None
+    return {
+        "order_proven": plan.order_proven,
+        "placement_proven": plan.placement_proven,
+        "gap_bytes": plan.gap_bytes,
+        "peak_step": plan.peak_step,
+        "peak_node": node.name if node else None,
+        "peak_origin": node.origin if node else None,
+        "steps": len(plan.order),
+        "remat": None,
+        "paging": None,
+    }
+
+
+def _work(summary: Summary) -> dict[str, Any]:
+    forward, backward = work_of(summary.train)
+    return {
+        "forward_macs": forward,
+        "backward_macs": backward,
+        "train_step_instructions": None,
+        "infer_instructions": None,
+        "kernels": [],
+    }
+
+
+def _verify(summary: Summary) -> dict[str, Any]:
+    report = summary.verify
+    return {
+        "mode": report.mode,
+        "steps": report.steps,
+        "result": report.result,
+        "losses": [_number(loss) for loss in report.losses],
+        "message": report.message,
+        "max_error": None if report.max_error is None else _number(report.max_error),
+    }
+
+
+def _number(value: float) -> float | None:
+    """JSON knows no NaN and no infinity."""
+    return float(value) if math.isfinite(value) else None
