@@ -61,11 +61,19 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 
 @click.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Output folder.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Output folder."
+)
 @click.option("--arena", metavar="SIZE", help="RAM for everything that changes: 256KB, 256KiB or 262144.")
-@click.option("--target", metavar="NAME|FILE", default="cortex-m7", show_default=True, help="Core (--list-targets) or TOML.")
-@click.option("--loss", type=click.Choice(["cross-entropy", "mse", "bce"]), help="Default: cross-entropy for (batch, classes).")
-@click.option("--label", metavar="NAME", default="", help="Input that holds the labels, for a model that ends in its loss.")
+@click.option(
+    "--target", metavar="NAME|FILE", default="cortex-m7", show_default=True, help="Core (--list-targets) or TOML."
+)
+@click.option(
+    "--loss", type=click.Choice(["cross-entropy", "mse", "bce"]), help="Default: cross-entropy for (batch, classes)."
+)
+@click.option(
+    "--label", metavar="NAME", default="", help="Input that holds the labels, for a model that ends in its loss."
+)
 @click.option("--optimizer", type=click.Choice(["sgd", "momentum", "adam", "adamw"]), default="sgd", show_default=True)
 @click.option("--lr", type=float, default=0.01, show_default=True, help="Learning rate; also settable at run time.")
 @click.option("--momentum", type=float, default=0.9, show_default=True, help="For --optimizer momentum.")
@@ -75,24 +83,30 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     metavar="WHAT",
     default="auto",
     show_default=True,
-    help="What is trained: auto (deepest last:N that fits), all, bias, head, last:N, GLOB,... of node names, or a scheme file.",
+    help="What is trained: auto (deepest last:N that fits), all, bias, head, last:N, GLOB,... or a scheme file.",
 )
 @click.option("--batch", type=int, default=1, show_default=True, help="Samples per update, by accumulating gradients.")
 @click.option("--quant", type=click.Choice(["fp32"]), default="fp32", show_default=True, help="Number format.")
 @click.option("--input-shape", metavar="NAME=D,D,..", multiple=True, help="Fixes the dimensions of a dynamic input.")
 @click.option("--input-layout", type=click.Choice(["hwc", "chw"]), default="hwc", show_default=True, help="Of images.")
 @click.option("--verify", type=click.Choice(["qemu", "host", "none"]), default="qemu", show_default=True)
-@click.option("--verify-steps", type=click.IntRange(1, 100000), default=3, show_default=True, help="Training steps compared.")
+@click.option(
+    "--verify-steps", type=click.IntRange(1, 100000), default=3, show_default=True, help="Training steps compared."
+)
 @click.option("--data", type=click.Path(path_type=Path), metavar="FILE.npz", help="Samples x, y for verification.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For random samples and the planner.")
 @click.option("--report", metavar="KINDS", default="text,json,html", show_default=True, help="Which reports to make.")
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
-@click.option("--dump-after", type=click.Choice(["frontend", "training", "plan"]), help="Print a stage's result and stop.")
+@click.option(
+    "--dump-after", type=click.Choice(["frontend", "training", "plan"]), help="Print a stage's result and stop."
+)
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @click.option("-v", "--verbose", is_flag=True, help="Also list layers and steps; show a traceback on internal errors.")
 @click.option("--list-targets", is_flag=True, is_eager=True, expose_value=False, callback=_listing(_targets))
 @click.option("--list-ops", is_flag=True, is_eager=True, expose_value=False, callback=_listing(_ops))
-@click.option("--explain", metavar="E0203", is_eager=True, expose_value=False, callback=_explain, help="Explain an error id.")
+@click.option(
+    "--explain", metavar="E0203", is_eager=True, expose_value=False, callback=_explain, help="Explain an error id."
+)
 @click.version_option(__version__)
 def command(**flags: Any) -> None:
     """Entry point of the click command: parse, compile, print."""
@@ -169,7 +183,10 @@ def main() -> None:
         if "-v" in sys.argv or "--verbose" in sys.argv:
             traceback.print_exc()
         text = " ".join(str(error).split())[:300]
-        click.echo(f"error[E0901]: internal: {type(error).__name__}: {text}; please report this with the model (-v shows more)", err=True)
+        click.echo(
+            f"error[E0901]: internal: {type(error).__name__}: {text}; please report this with the model (see -v)",
+            err=True,
+        )
         sys.exit(EXIT_INTERNAL)
 
 

@@ -39,7 +39,7 @@ STAGES = ("frontend", "training", "plan")
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """summary: what the report shows; files: paths written, relative to the output folder; dump: text of --dump-after."""
+    """summary: what the report shows; files: paths written, relative to the output folder; dump: for --dump-after."""
 
     summary: Summary | None
     files: tuple[str, ...] = ()
@@ -128,7 +128,8 @@ def _generate(candidate: Candidate, options: CompileOptions, target: Target, pro
         candidate.plan.order, LowerOptions(prefix, Features(fpu=target.features.fpu)), report
     )
     settings = (
-        f"target {target.name}, float32, optimizer {options.optimizer}, update {candidate.label}, batch {options.batch}",
+        f"target {target.name}, float32, optimizer {options.optimizer}, batch {options.batch}",
+        f"update {candidate.label}",
     )
     header = read_text("runtime_c", "tt_runtime.h")
     emit = EmitOptions(prefix, target.alignment_bytes, settings, header)
@@ -136,12 +137,19 @@ def _generate(candidate: Candidate, options: CompileOptions, target: Target, pro
 
 
 def _verify(
-    summary: Summary, bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target, progress: Progress
+    summary: Summary,
+    bundle: SourceBundle,
+    samples: Samples,
+    options: CompileOptions,
+    target: Target,
+    progress: Progress,
 ) -> Summary:
     from tinytrain_compile.verify import verify
 
     if options.verify == "none":
-        return replace(summary, verify=VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)"))
+        return replace(
+            summary, verify=VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
+        )
     progress("running the numpy reference", 0.62)
     reference = run_reference(summary.train, samples, options.verify_steps)
     progress(f"building and running the firmware ({options.verify})", 0.75)
@@ -151,9 +159,7 @@ def _verify(
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 
-def _write(
-    summary: Summary, bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target
-) -> Result:
+def _write(summary: Summary, bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target) -> Result:
     files: dict[str, str | bytes] = dict(bundle.files)
     files["report.json"] = json.dumps(report_json(summary), indent=1) + "\n"
     files["plan.json"] = json.dumps(plan_json(summary), indent=1) + "\n"
@@ -171,4 +177,3 @@ def _check_files(
     files: dict[str, str | bytes] = dict(verification_files(bundle, target))
     files["verify/vectors.bin"] = verification_input(bundle.interface, samples, options.verify_steps, train.batch, None)
     return files
-

@@ -79,7 +79,7 @@ def search_update(planner: Planner, layer_count: int, limit: int | None) -> Cand
 
 
 def deepest(planner: Planner, layer_count: int, limit: int) -> int:
-    """Largest N for which the quick plan of last:N fits; 0 if none does. Need not be monotone: looks from the deep end."""
+    """Largest N for which the quick plan of last:N fits, by bisection (deeper needs more); 0 if none does."""
     low, high = 0, layer_count
     if planner.arena(f"last:{high}") <= limit:
         return high
@@ -117,5 +117,7 @@ def _smaller_state(planner: Planner, candidate: Candidate, limit: int) -> list[S
         found.append(Suggestion("--optimizer sgd", size, gain if size <= limit else f"{gain}, still over"))
     if planner.options.batch > 1:
         size = planner.arena(spec, batch=1)
-        found.append(Suggestion("--batch 1", size, "no gradient sums" if size <= limit else "no gradient sums, still over"))
+        found.append(
+            Suggestion("--batch 1", size, "no gradient sums" if size <= limit else "no gradient sums, still over")
+        )
     return found

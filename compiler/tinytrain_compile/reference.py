@@ -17,7 +17,7 @@ class Trainer:
     def __init__(self, train: TrainGraph) -> None:
         self._train = train
         graph = train.graph
-        self._constants = {name: data for name, data in graph.constants.items()}
+        self._constants = dict(graph.constants)
         self.state: dict[str, Array] = {value.name: self._constants[value.name] for value in graph.state}
         self._sums: dict[str, Array] = {v.name: np.zeros(v.shape, np.float32) for v in graph.accumulators}
         needed = graph.ancestors((train.loss, *(new for _, new in graph.updates)))

@@ -1,6 +1,6 @@
 """Writes the C project: API, planned call sequence, kernels, weights, build file. Text only; nothing is run here."""
 
-from tinytrain_compile.emit.project import EmitOptions, emit_project
 from tinytrain_compile.emit.names import c_identifier
+from tinytrain_compile.emit.project import EmitOptions, emit_project
 
 __all__ = ["EmitOptions", "c_identifier", "emit_project"]

@@ -53,8 +53,12 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
             kernel_declarations=[kernel.declaration for kernel in kernels.kernels],
             table_declarations=[declaration(name, data) for name, data in constants],
         ),
-        f"{prefix}_kernels.c": _source(model, [kernel.source for kernel in kernels.kernels], "The kernels, one per distinct operation."),
-        f"{prefix}_weights.c": _source(model, [table(name, data) for name, data in constants], "Constant tables (flash)."),
+        f"{prefix}_kernels.c": _source(
+            model, [kernel.source for kernel in kernels.kernels], "The kernels, one per distinct operation."
+        ),
+        f"{prefix}_weights.c": _source(
+            model, [table(name, data) for name, data in constants], "Constant tables (flash)."
+        ),
         "tt_runtime.h": options.runtime_header,
         "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
     }

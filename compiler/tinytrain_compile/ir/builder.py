@@ -52,7 +52,8 @@ class GraphBuilder:
         types = self._infer(op, operands, attrs)
         node_name = self.unique(name or op.lower())
         outputs = tuple(
-            Value(node_name if i == 0 else self.unique(f"{node_name}.{i}"), *kind, origin) for i, kind in enumerate(types)
+            Value(node_name if i == 0 else self.unique(f"{node_name}.{i}"), *kind, origin)
+            for i, kind in enumerate(types)
         )
         self.nodes.append(Node(node_name, op, operands, outputs, attrs, origin, phase))
         return outputs

@@ -15,12 +15,7 @@ def check_graph(graph: Graph, infer: InferFn) -> None:
     known: dict[str, Value] = {}
     for value in (*graph.inputs, *graph.accumulators):
         _define(known, value)
-    declared = {v.name: v for node in graph.nodes for v in node.inputs if v.name in graph.constants}
-    declared.update({v.name: v for v in (*graph.state, *graph.parameters, *graph.outputs) if v.name in graph.constants})
-    for name, value in declared.items():
-        if graph.constants[name].shape != value.shape:
-            raise GraphError(f"constant {name!r}: data {graph.constants[name].shape}, value {value.shape}")
-        _define(known, value)
+    _define_constants(graph, known)
     node_names: set[str] = set()
     for node in graph.nodes:
         if node.name in node_names:
@@ -40,6 +35,16 @@ def check_graph(graph: Graph, infer: InferFn) -> None:
     for value in graph.state:
         if value.name not in graph.constants:
             raise GraphError(f"state {value.name!r} has no initial data")
+
+
+def _define_constants(graph: Graph, known: dict[str, Value]) -> None:
+    read = [value for node in graph.nodes for value in node.inputs]
+    for value in dict.fromkeys((*read, *graph.state, *graph.parameters, *graph.outputs)):
+        if value.name not in graph.constants:
+            continue
+        if graph.constants[value.name].shape != value.shape:
+            raise GraphError(f"constant {value.name!r}: data {graph.constants[value.name].shape}, value {value.shape}")
+        _define(known, value)
 
 
 def _define(known: dict[str, Value], value: Value) -> None:

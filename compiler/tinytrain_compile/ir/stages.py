@@ -21,7 +21,7 @@ class ChannelSlice:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """What is updated: parameter name -> None (the whole tensor) or a channel slice. Parameters not named are frozen."""
+    """What is updated: parameter name -> None (the whole tensor) or a channel slice. All others are frozen."""
 
     updates: Mapping[str, ChannelSlice | None]
     label: str = ""
@@ -39,7 +39,7 @@ class TrainGraph:
     label: the graph input that holds the labels (not in the arena: the caller passes a pointer).
     logits: the value that the loss reads (what verification compares besides loss and parameters).
     learning_rate: the state scalar that m_set_lr writes.
-    inverse_count: accumulator scalar that m_apply sets to 1/samples before the "apply" nodes run; None without accumulation.
+    inverse_count: accumulator scalar that m_apply sets to 1/samples before "apply" nodes; None without accumulation.
     batch: samples that a user asked to accumulate per update (1: the update runs inside the step).
     """
 
@@ -108,7 +108,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One C function. Parameters, in order: every input, every output that is no input's alias, scratch if it takes any."""
+    """One C function. Parameters, in order: inputs, outputs that are no input's alias, scratch if it takes any."""
 
     name: str
     source: str

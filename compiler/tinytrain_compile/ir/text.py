@@ -11,7 +11,9 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Value
 
-_NODE = re.compile(r"^ {2}(?P<outs>.*?) = (?P<name>'[^']*') (?P<op>\w+)\((?P<ins>.*?)\) (?P<attrs>\{.*\}) (?P<tail>\(.*\))$")
+_NODE = re.compile(
+    r"^ {2}(?P<outs>.*?) = (?P<name>'[^']*') (?P<op>\w+)\((?P<ins>.*?)\) (?P<attrs>\{.*\}) (?P<tail>\(.*\))$"
+)
 
 
 def _value(value: Value) -> str:
@@ -63,7 +65,7 @@ def print_graph(graph: Graph) -> str:
 def parse_graph(
     text: str, attrs_of: Mapping[str, type[Attrs]], constants: Mapping[str, Array], nested: Mapping[str, type]
 ) -> Graph:
-    """The inverse of `print_graph`; `attrs_of` maps op names to attribute types, `nested` dataclasses inside attributes."""
+    """The inverse of `print_graph`; `attrs_of`: op name -> attribute type; `nested`: dataclasses inside attributes."""
     lines = text.splitlines()
     sections: dict[str, list[Value]] = {k: [] for k in ("inputs", "outputs", "parameters", "state", "accumulators")}
     updates: list[tuple[Value, Value]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Loop:
     var: str
     low: str
     high: str
-    body: list[Statement] = field(default_factory=lambda: [])
+    body: list[Statement]
 
 
 @dataclass
@@ -39,7 +39,7 @@ class If:
     variables: frozenset[str]
     stable: bool
     body: list[Statement]
-    otherwise: list[Statement] = field(default_factory=lambda: [])
+    otherwise: list[Statement]
 
 
 Statement = Line | Declaration | Loop | If
@@ -115,7 +115,8 @@ def render(body: list[Statement], depth: int = 1) -> Iterator[str]:
         elif isinstance(statement, Declaration):
             yield f"{pad}{statement.ctype} {', '.join(statement.names)};"
         elif isinstance(statement, Loop):
-            yield f"{pad}for (int32_t {statement.var} = {statement.low}; {statement.var} < {statement.high}; ++{statement.var}) {{"
+            var = statement.var
+            yield f"{pad}for (int32_t {var} = {statement.low}; {var} < {statement.high}; ++{var}) {{"
             yield from render(statement.body, depth + 1)
             yield pad + "}"
         else:

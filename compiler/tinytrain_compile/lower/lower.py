@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tvm
 from tvm import s_tir, te
@@ -22,7 +22,7 @@ class LowerOptions:
     """prefix: what all external symbols start with; features: what kernels may use of the target."""
 
     prefix: str
-    features: Features = Features()
+    features: Features = field(default_factory=Features)
 
 
 def _no_progress(_done: int, _all: int) -> None:

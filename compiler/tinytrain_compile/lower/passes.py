@@ -1,7 +1,7 @@
 """The explicit list of TVM passes between a scheduled kernel and the TIR that the printer understands.
 
 Left out on purpose: StorageRewrite (the planner owns buffers, and it merges register tiles), CommonSubexprElim (the C
-compiler is better at it), MakePackedAPI and LowerTVMBuiltin (they bring in the TVM runtime). See ../shared/notes/kernels.md.
+compiler is better at it), MakePackedAPI and LowerTVMBuiltin (they bring in the TVM runtime). See docs/adr/0002.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Parameter:
 
 
 class Printer:
-    """Prints one function. `parameters` name the PrimFunc's parameters in order; `same` maps an output to the input it is."""
+    """Prints one function. `parameters`: of the PrimFunc, in order; `same`: output index -> the input it overwrites."""
 
     def __init__(self, function: Any, parameters: Sequence[Parameter], same: dict[int, int]) -> None:
         self._function = function
@@ -302,10 +302,12 @@ class Printer:
         if kind == "TensorLoad":
             index = self._expr(node.indices[0])
             return Expr(self._element(node.source, node.indices[0]), _ATOM, index.variables, True)
-        if kind in ("Add", "Sub") and _dtype(node) == "float32":
-            fused = self._fused(node)
-            if fused is not None:
-                return fused
+        return self._compound(node, kind)
+
+    def _compound(self, node: Any, kind: str) -> Expr:
+        fused = self._fused(node, kind)
+        if fused is not None:
+            return fused
         if kind in _BINARY:
             return self._infix(_BINARY[kind], node.a, node.b)
         if kind in ("Max", "Min"):
@@ -335,9 +337,11 @@ class Printer:
         # C compilers warn about && within || and mixed bit operators without parentheses.
         strict = level if 11 <= level <= 12 else 11 if symbol in _COMPARISONS else 13
         left_text = a.at(level if symbol in ("+", "-", "*", "&&", "||") else strict)
-        return _join(f"{left_text} {symbol} {b.at(level if symbol in ('&&', '||') else max(strict, level + 1))}", level, (a, b))
+        return _join(
+            f"{left_text} {symbol} {b.at(level if symbol in ('&&', '||') else max(strict, level + 1))}", level, (a, b)
+        )
 
-    def _fused(self, node: Any) -> Expr | None:
+    def _fused(self, node: Any, kind: str) -> Expr | None:
         """a + b*c as TT_FMA(b, c, a); the multiply is looked for on the right first, then on the left."""
         if kind_of(node) == "Add" and kind_of(node.b) == "Mul":
             return self._sum(node.a, node.b, node)

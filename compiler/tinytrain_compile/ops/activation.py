@@ -81,7 +81,12 @@ _activation(
     from_output("ClipGrad"),
     ClipAttrs,
 )
-_grad("ClipGrad", "dy where low < y < high, else 0.", lambda a, attrs: np.where(_inside(a[1], attrs), a[0], 0).astype(a[0].dtype), ClipAttrs)
+_grad(
+    "ClipGrad",
+    "dy where low < y < high, else 0.",
+    lambda a, attrs: np.where(_inside(a[1], attrs), a[0], 0).astype(a[0].dtype),
+    ClipAttrs,
+)
 
 
 def _mask_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
@@ -203,7 +208,11 @@ def _hard_sigmoid(x: Array, attrs: HardSigmoidAttrs) -> Array:
 
 
 _activation(
-    "HardSigmoid", "clip(alpha x + beta, 0, 1)", lambda a, attrs: _hard_sigmoid(a[0], attrs), from_output("HardSigmoidGrad"), HardSigmoidAttrs
+    "HardSigmoid",
+    "clip(alpha x + beta, 0, 1)",
+    lambda a, attrs: _hard_sigmoid(a[0], attrs),
+    from_output("HardSigmoidGrad"),
+    HardSigmoidAttrs,
 )
 _grad(
     "HardSigmoidGrad",
@@ -245,5 +254,11 @@ def _gelu_slope(x: Array, attrs: GeluAttrs) -> Array:
     return one(0.5) * (1 + erf(x * one(math.sqrt(0.5)))) + x * density
 
 
-_activation("Gelu", "x times the normal distribution function (exact or tanh form).", lambda a, attrs: _gelu(a[0], attrs), from_input("GeluGrad"), GeluAttrs)
+_activation(
+    "Gelu",
+    "x times the normal distribution function (exact or tanh form).",
+    lambda a, attrs: _gelu(a[0], attrs),
+    from_input("GeluGrad"),
+    GeluAttrs,
+)
 _grad("GeluGrad", "dy times the slope of Gelu at x", lambda a, attrs: a[0] * _gelu_slope(a[1], attrs), GeluAttrs)

@@ -1,4 +1,4 @@
-"""Convolution on channels-last images, and its two gradients. Weights are OHWI: [out, kernel h, kernel w, in / groups]."""
+"""Convolution on channels-last images, and its gradients. Weights are OHWI: [out, kernel h, kernel w, in / groups]."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef
 from tinytrain_compile.ops.linear import join_split, operands, split_operands, whole_shape
 
 GATHER_ROWS = 4
-"""Output pixels whose receptive fields a k x k kernel gathers at a time (im2col rows): the height of its register tile."""
+"""Output pixels whose receptive fields a k x k kernel gathers at a time (im2col rows): its register tile's height."""
 
 
 @dataclass(frozen=True)
 class ConvAttrs(Attrs):
-    """kernel, strides, dilations: (height, width); pads: (top, left, bottom, right); see Split for a weight in two parts."""
+    """kernel, strides, dilations: (height, width); pads: (top, left, bottom, right); split: a weight in two parts."""
 
     kernel: tuple[int, int]
     strides: tuple[int, int] = (1, 1)
@@ -58,7 +58,9 @@ def gathers(conv: ConvAttrs) -> bool:
 
 def _check_weight(w: tuple[int, ...], attrs: ConvAttrs, channels_in: int) -> None:
     if len(w) != 4 or w[1:3] != attrs.kernel or w[3] * attrs.groups != channels_in or w[0] % attrs.groups:
-        raise ValueError(f"weight {w} does not fit {channels_in} input channels, kernel {attrs.kernel}, {attrs.groups} groups")
+        raise ValueError(
+            f"weight {w} does not fit {channels_in} input channels, kernel {attrs.kernel}, {attrs.groups} groups"
+        )
     if attrs.split is not None and attrs.groups > 1 and attrs.split.axis == "in":
         raise ValueError("a grouped convolution has no input-channel slice")
 
@@ -76,7 +78,7 @@ def _conv_infer(inputs: tuple[Value, ...], attrs: ConvAttrs) -> tuple[TensorType
 
 
 def _windows(x: Array, attrs: ConvAttrs, out_hw: tuple[int, int]) -> Array:
-    """Receptive fields of a padded NHWC array: [n, ho, wo, kh, kw, c] (a strided view, nothing is copied but the padding)."""
+    """Receptive fields of a padded NHWC array: [n, ho, wo, kh, kw, c] (a strided view; only padding copies)."""
     top, left, bottom, right = attrs.pads
     padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
     n, _, _, c = padded.shape
@@ -126,7 +128,7 @@ def _grouped_slice(
 ) -> tuple[Value, Value, ConvAttrs]:
     """Operands of the weight gradient of some output channels of a grouped convolution: only their groups' inputs.
 
-    Each updated output channel becomes a group of its own; the inputs of a group that several of them read are repeated.
+    Each updated output channel becomes a group of its own; inputs that several of them read are repeated.
     """
     from tinytrain_compile.ops.linear import take_channels
     from tinytrain_compile.ops.shape import ConcatAttrs
@@ -140,7 +142,11 @@ def _grouped_slice(
         data = take_channels(ctx, x, flat)
     else:
         data = ctx.emit("Concat", [take_channels(ctx, x, field) for field in fields], ConcatAttrs(3))
-    return data, take_channels(ctx, dy, split.channels), replace(attrs, bias=False, split=None, groups=len(split.channels))
+    return (
+        data,
+        take_channels(ctx, dy, split.channels),
+        replace(attrs, bias=False, split=None, groups=len(split.channels)),
+    )
 
 
 def _conv_scratch(node: Node) -> int:
@@ -247,7 +253,11 @@ register(
 
 def _grad_weight_infer(inputs: tuple[Value, ...], attrs: ConvAttrs) -> tuple[TensorType, ...]:
     x, dy = inputs
-    if dy.shape[1:3] != attrs.output_hw(x.shape[1], x.shape[2]) or x.shape[3] % attrs.groups or dy.shape[3] % attrs.groups:
+    if (
+        dy.shape[1:3] != attrs.output_hw(x.shape[1], x.shape[2])
+        or x.shape[3] % attrs.groups
+        or dy.shape[3] % attrs.groups
+    ):
         raise ValueError(f"x {x.shape} and dy {dy.shape} do not belong to one convolution")
     return (TensorType((dy.shape[3], *attrs.kernel, x.shape[3] // attrs.groups)),)
 

@@ -70,9 +70,7 @@ def _sub_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...
 
 def _mul_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
     dy = upstream(dys)
-    return {
-        i: ctx.sum_to(ctx.emit("Mul", (dy, node.inputs[1 - i])), node.inputs[i]) for i in (0, 1) if ctx.wants(i)
-    }
+    return {i: ctx.sum_to(ctx.emit("Mul", (dy, node.inputs[1 - i])), node.inputs[i]) for i in (0, 1) if ctx.wants(i)}
 
 
 def _div_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
@@ -98,11 +96,7 @@ def unary(
     gradient: GradientRule | NonDifferentiable,
 ) -> None:
     """Register an op of one operand that works element by element and may overwrite its operand."""
-    register(
-        OpDef(
-            name, doc, same_infer, lambda arrays, _attrs: (function(arrays[0]),), gradient, inplace=((0, 0),)
-        )
-    )
+    register(OpDef(name, doc, same_infer, lambda arrays, _attrs: (function(arrays[0]),), gradient, inplace=((0, 0),)))
 
 
 def gradient_op(name: str, doc: str, function: Callable[[Array, Array], Array]) -> None:
@@ -135,4 +129,6 @@ unary("Exp", "e to the x.", np.exp, lambda ctx, n, dys: {0: ctx.emit("Mul", (ups
 unary("Log", "Natural logarithm.", np.log, lambda ctx, n, dys: {0: ctx.emit("Div", (upstream(dys), n.inputs[0]))})
 unary("Erf", "Error function.", erf, from_input("ErfGrad"))
 gradient_op("SqrtGrad", "dy / (2 y)", lambda dy, y: dy / (2 * y))
-gradient_op("ErfGrad", "dy * 2/sqrt(pi) exp(-x^2)", lambda dy, x: dy * np.exp(-x * x) * x.dtype.type(2 / math.sqrt(math.pi)))
+gradient_op(
+    "ErfGrad", "dy * 2/sqrt(pi) exp(-x^2)", lambda dy, x: dy * np.exp(-x * x) * x.dtype.type(2 / math.sqrt(math.pi))
+)

@@ -47,7 +47,7 @@ def whole_shape(inputs: tuple[Value, ...], split: Split | None, out_axis: int, i
 
 
 def operands(count: int, bias: bool, split: Split | None) -> tuple[tuple[int, ...], int | None]:
-    """Indices of (data, weight, [rest], [bias]): weight parts' indices and the bias index, for a node with `count` inputs."""
+    """Indices of the weight part(s) and of the bias among `count` operands (data, weight, [rest], [bias])."""
     parts = (1, 2) if split is not None else (1,)
     if count != 1 + len(parts) + int(bias):
         raise ValueError(f"expected {1 + len(parts) + int(bias)} operands, got {count}")

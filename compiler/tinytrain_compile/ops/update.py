@@ -55,7 +55,15 @@ def _sgd(arrays: tuple[Array, ...], attrs: SgdAttrs) -> tuple[Array, ...]:
 
 
 register(
-    OpDef("SgdUpdate", "w -= rate (g + decay w); operands (w, g, rate, [scale]).", _sgd_infer, _sgd, _UPDATE, SgdAttrs, alias=((0, 0),))
+    OpDef(
+        "SgdUpdate",
+        "w -= rate (g + decay w); operands (w, g, rate, [scale]).",
+        _sgd_infer,
+        _sgd,
+        _UPDATE,
+        SgdAttrs,
+        alias=((0, 0),),
+    )
 )
 
 

@@ -32,7 +32,9 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     targets = [parts.get(name, known[name]) for name in plan.updates]
     gradients = differentiate(builder, tuple(forward), loss.loss, targets)
     if not gradients:
-        raise CompileError("E0303", "--update", "no selected parameter leads to the loss", "select layers before the output")
+        raise CompileError(
+            "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
+        )
     forward, backward = keep_masks(builder, forward, builder.nodes)
     builder.nodes = []
     optimizer = Optimizer(builder, options)
@@ -71,7 +73,7 @@ def _prune(
     loss: Value,
     notes: tuple[str, ...],
 ) -> Graph:
-    """The final graph with only the nodes that outputs, loss or updates need, and only the constants that nodes read."""
+    """The final graph: only nodes that outputs, loss or updates need, and only constants that these read."""
     order = [node for node in nodes if node.phase == "step"] + [node for node in nodes if node.phase == "apply"]
     whole = Graph(graph.name, tuple(order), (graph.inputs[0], label), graph.outputs, {})
     needed = whole.ancestors((*graph.outputs, loss, *(new for _, new in optimizer.updates)))

@@ -1,4 +1,4 @@
-"""Demand-driven reverse mode: walks the forward nodes backwards and emits only gradients that lead to an updated parameter."""
+"""Demand-driven reverse mode: emits only the gradients that lead to an updated parameter."""
 
 from __future__ import annotations
 

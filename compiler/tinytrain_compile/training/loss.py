@@ -28,7 +28,9 @@ def append_loss(builder: GraphBuilder, model: ImportedModel, asked: str | None) 
     """Emit the loss nodes behind the graph's output; CompileError E0304 when loss and output do not match."""
     if model.loss is not None:
         if asked is not None:
-            raise CompileError("E0304", "--loss", f"the model ends in its own loss, {model.loss.origin!r}", "leave --loss out")
+            raise CompileError(
+                "E0304", "--loss", f"the model ends in its own loss, {model.loss.origin!r}", "leave --loss out"
+            )
         return _own_loss(builder, model)
     kind = asked or _default_loss(model)
     notes = () if asked else (f"loss: cross-entropy, the default for an output of shape {model.output_shape}",)
@@ -47,16 +49,17 @@ def _default_loss(model: ImportedModel) -> str:
     shape = model.output_shape
     if len(shape) == 2 and shape[1] > 1:
         return "cross-entropy"
-    raise CompileError(
-        "E0304", "--loss", f"no default loss for an output of shape {shape}", "choose --loss mse or bce"
-    )
+    raise CompileError("E0304", "--loss", f"no default loss for an output of shape {shape}", "choose --loss mse or bce")
 
 
 def _cross_entropy(builder: GraphBuilder, model: ImportedModel, output: Value, notes: tuple[str, ...]) -> AppendedLoss:
     shape = model.output_shape
     if len(shape) < 2 or shape[1] < 2:
         raise CompileError(
-            "E0304", "--loss", f"cross-entropy needs an output (batch, classes), got {shape}", "choose --loss mse or bce"
+            "E0304",
+            "--loss",
+            f"cross-entropy needs an output (batch, classes), got {shape}",
+            "choose --loss mse or bce",
         )
     axis = model.output_perm.index(1)
     label = Value(builder.unique("label"), (*output.shape[:axis], *output.shape[axis + 1 :]), "int32")
@@ -82,12 +85,15 @@ def _own_loss(builder: GraphBuilder, model: ImportedModel) -> AppendedLoss:
     return AppendedLoss(loss, label, output, (note,))
 
 
-def _absorb(model: ImportedModel, output: Value, ops: tuple[str, ...], axis: int | None = None) -> tuple[Value, tuple[str, ...]]:
+def _absorb(
+    model: ImportedModel, output: Value, ops: tuple[str, ...], axis: int | None = None
+) -> tuple[Value, tuple[str, ...]]:
     """The value before a trailing activation that the loss contains already."""
     node: Node | None = model.graph.producers().get(output.name)
     if node is None or node.op not in ops:
         return output, ()
     if axis is not None and isinstance(node.attrs, AxisAttrs) and node.attrs.axis % len(output.shape) != axis:
         return output, ()
-    note = f"trailing {node.op} {node.origin or node.name!r} absorbed into the loss: training reads its input, m_infer its output"
+    name = node.origin or node.name
+    note = f"trailing {node.op} {name!r} absorbed into the loss: training reads its input, m_infer its output"
     return node.inputs[0], (note,)

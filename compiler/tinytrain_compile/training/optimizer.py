@@ -18,9 +18,9 @@ class Optimizer:
 
     builder: GraphBuilder
     options: TrainingOptions
-    state: list[Value] = field(default_factory=lambda: [])
-    accumulators: list[Value] = field(default_factory=lambda: [])
-    updates: list[tuple[Value, Value]] = field(default_factory=lambda: [])
+    state: list[Value] = field(default_factory=list[Value])
+    accumulators: list[Value] = field(default_factory=list[Value])
+    updates: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
     inverse_count: Value | None = None
 
     def __post_init__(self) -> None:
@@ -44,9 +44,13 @@ class Optimizer:
             return
         total = Value(self.builder.unique(f"{parameter.name}.gradient_sum"), parameter.shape)
         self.accumulators.append(total)
-        summed = self.builder.emit("Accumulate", (total, gradient), name=f"{parameter.name}.accumulate", origin=parameter.origin)
+        summed = self.builder.emit(
+            "Accumulate", (total, gradient), name=f"{parameter.name}.accumulate", origin=parameter.origin
+        )
         self._apply(parameter, summed)
-        cleared = self.builder.emit("Clear", (summed,), name=f"{parameter.name}.clear", origin=parameter.origin, phase="apply")
+        cleared = self.builder.emit(
+            "Clear", (summed,), name=f"{parameter.name}.clear", origin=parameter.origin, phase="apply"
+        )
         self.updates.append((total, cleared))
 
     def _apply(self, parameter: Value, gradient: Value) -> None:
@@ -57,9 +61,7 @@ class Optimizer:
             attrs = SgdAttrs(self.options.weight_decay, self.options.momentum, self._scaled())
             self._emit("MomentumUpdate", (parameter, self._zeros(parameter, "velocity")), gradient, attrs)
         else:
-            attrs = AdamAttrs(
-                weight_decay=self.options.weight_decay, decoupled=kind == "adamw", scaled=self._scaled()
-            )
+            attrs = AdamAttrs(weight_decay=self.options.weight_decay, decoupled=kind == "adamw", scaled=self._scaled())
             moments = (self._zeros(parameter, "moment1"), self._zeros(parameter, "moment2"))
             self._emit("AdamUpdate", (parameter, *moments), gradient, attrs, (self._adam_power(attrs),))
 

@@ -37,7 +37,7 @@ def _guard(condition: Any, value: Any) -> Any:
 
 
 class Window:
-    """Index arithmetic between output positions and taps of a convolution, and the tests that keep it inside the image."""
+    """Index arithmetic between pixels and taps of a convolution, and the tests that keep it inside the image."""
 
     def __init__(self, conv: ConvAttrs, image_hw: tuple[int, int]) -> None:
         self._conv = conv
@@ -53,7 +53,9 @@ class Window:
             index = position * self._conv.strides[axis] + tap * self._conv.dilations[axis] - begin
             rows.append(index)
             tests.append(index >= 0 if begin else None)
-            reach = (self._out[axis] - 1) * self._conv.strides[axis] + (self._conv.kernel[axis] - 1) * self._conv.dilations[axis]
+            reach = (self._out[axis] - 1) * self._conv.strides[axis] + (
+                self._conv.kernel[axis] - 1
+            ) * self._conv.dilations[axis]
             tests.append(index < self._image[axis] if end or reach - begin >= self._image[axis] else None)
         return rows[0], rows[1], _all(tests)
 
@@ -96,7 +98,9 @@ def conv(node: Node, features: Features) -> KernelSpec:
     inputs = [x, *weights, *extra]
     window = Window(attrs, (height, width))
     if attrs.groups == 1:
-        return _dense(inputs, node, x, w, window.forward, bias, features, attrs.kernel, gathers(attrs), attrs.split is not None)
+        return _dense(
+            inputs, node, x, w, window.forward, bias, features, attrs.kernel, gathers(attrs), attrs.split is not None
+        )
     return _grouped(inputs, node, x, w, window.forward, bias, attrs)
 
 
@@ -127,9 +131,7 @@ def _dense(
         load: Load = lambda *index: cols[index]  # noqa: E731
     else:
         load = field
-    acc = te.compute(
-        shape, lambda b, y, x, o: total(load(b, y, x, r, s, a) * weight(o, r, s, a), [r, s, a]), "acc"
-    )
+    acc = te.compute(shape, lambda b, y, x, o: total(load(b, y, x, r, s, a) * weight(o, r, s, a), [r, s, a]), "acc")
     out = te.compute(shape, lambda b, y, x, o: acc[b, y, x, o] if bias is None else acc[b, y, x, o] + bias[o], "out")
     rows, columns = features.tile
     tiles = {2: min(best_tile(width, rows), GATHER_ROWS), 3: best_tile(out_c, columns)}
@@ -181,7 +183,9 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
         dy = placeholder(node.inputs[0], "dy", (n * height * width, out_c))
         extents = (n * height * width, in_c, out_c)
         peel = c.split is not None
-        return matrix_product([dy, *weights], extents, lambda i, a: dy[i, a], lambda a, j: w(a, 0, 0, j), features, peel=peel)
+        return matrix_product(
+            [dy, *weights], extents, lambda i, a: dy[i, a], lambda a, j: w(a, 0, 0, j), features, peel=peel
+        )
     dy = placeholder(node.inputs[0], "dy")
     window = Window(c, attrs.input_hw)
     inputs = [dy, *weights]

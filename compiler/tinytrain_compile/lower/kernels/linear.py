@@ -112,9 +112,7 @@ def gemm_grad_weight(node: Node, features: Features) -> KernelSpec:
     x, dy = placeholder(node.inputs[0], "x"), placeholder(node.inputs[1], "dy")
     n, k = node.outputs[0].shape
     extents = (n, k, node.inputs[0].shape[0])
-    return matrix_product(
-        [x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, wide_rows=True
-    )
+    return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, wide_rows=True)
 
 
 @kernel("MatMul")
