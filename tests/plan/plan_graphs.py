@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -148,8 +147,3 @@ def training_graph(
         "net", tuple(net.builder.nodes), (x, label), (logits,), net.builder.constants, state, state, (), tuple(net.updates)
     )
     return graph, loss.name
-
-
-def log2_bucket(value: float) -> int:
-    """Used by reports of tests only: the binary order of magnitude."""
-    return math.floor(math.log2(value)) if value > 0 else 0

@@ -1,0 +1,114 @@
+"""Which order gets which placement: the lowest arena over several orders, not just the lowest peak.
+
+An order of smallest peak may pack badly, so orders are placed in rising order of peak until none left can win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tinytrain_compile.plan.model import MemoryModel, Rectangle, rectangles
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.order import RankedOrder
+from tinytrain_compile.plan.placement import Packing, Placement, build_packing, greedy, improve_placement
+
+QUICK_ORDERS, FULL_ORDERS = 3, 6
+"""Orders that are placed at most, by effort."""
+
+QUICK_UNITS = 0.02
+"""Deterministic time of the local search with effort "quick"."""
+
+SOLVER_TRIES = 4
+"""Packings that are given to the solver at most."""
+
+SEQUENCE_SHARE, DECIDE_SHARE, MINIMISE_SHARE = 0.2, 0.3, 0.2
+"""How the deterministic time is divided (the rest belongs to the order search)."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One order, placed. `sequence` is the placing sequence that the local search starts from."""
+
+    order: tuple[int, ...]
+    items: tuple[Rectangle, ...]
+    packing: Packing
+    placement: Placement
+    sequence: tuple[int, ...]
+
+    @property
+    def top_bytes(self) -> int:
+        """Height above the persistent buffers."""
+        return self.placement.height * self.packing.unit_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest load above the persistent buffers: no placement of this order is lower."""
+        return self.packing.bound * self.packing.unit_bytes
+
+
+def choose(
+    model: MemoryModel, orders: Sequence[RankedOrder], room_bytes: int | None, options: PlanOptions
+) -> Candidate:
+    """The candidate with the lowest top; `room_bytes` is what the user's arena leaves above the persistent buffers."""
+    full = options.effort == "full"
+    placed = _place_greedily(model, orders[: FULL_ORDERS if full else QUICK_ORDERS])
+    best = min(placed, key=lambda item: item.top_bytes)
+    rivals = [item for item in placed if item.peak_bytes < best.top_bytes]  # only these could still do better
+    if not rivals:
+        return best
+    if full:
+        return _search(best, rivals, room_bytes, options)
+    return min(best, _local_search(rivals[0], QUICK_UNITS, options.seed), key=lambda item: item.top_bytes)
+
+
+def _place_greedily(model: MemoryModel, orders: Sequence[RankedOrder]) -> list[Candidate]:
+    """Candidates in rising order of peak, until no further order can be lower than the best of them."""
+    placed: list[Candidate] = []
+    for ranked in orders:
+        if placed and ranked.peak >= min(item.top_bytes for item in placed):
+            break
+        for newest in (False, True):
+            items = rectangles(model, ranked.order, newest)
+            packing = build_packing(items)
+            if placed and placed[-1].packing == packing:
+                continue
+            placement, sequence = greedy(packing)
+            placed.append(Candidate(ranked.order, items, packing, placement, tuple(sequence)))
+            if placement.proven:
+                break
+    return placed
+
+
+def _local_search(start: Candidate, units: float, seed: int) -> Candidate:
+    return replace(start, placement=improve_placement(start.packing, start.placement, start.sequence, units, seed))
+
+
+def _search(best: Candidate, rivals: list[Candidate], room_bytes: int | None, options: PlanOptions) -> Candidate:
+    """The solver, on rivals in rising order of peak.
+
+    First the decision at the bound itself: on training graphs it is answered in a fraction of a second almost always
+    (a minimisation from a greedy start takes many times longer and often ends above). Then the decision at the room
+    that the user gave, while nothing fits it. What is still open is minimised.
+    """
+    # Imported here: loading ortools takes most of a second, which quick plans and --help do not have.
+    from tinytrain_compile.plan.cpsat import decide, minimise
+
+    units, seed = options.deterministic_time, options.seed
+    best = min(best, _local_search(rivals[0], units * SEQUENCE_SHARE, seed), key=lambda item: item.top_bytes)
+    for rival in rivals[:SOLVER_TRIES]:
+        if rival.peak_bytes >= best.top_bytes:
+            return best
+        limits = [rival.peak_bytes]
+        if room_bytes is not None and rival.peak_bytes < room_bytes < best.top_bytes:
+            limits.append(room_bytes)
+        for limit in limits:
+            found = decide(rival.packing, limit // rival.packing.unit_bytes, units * DECIDE_SHARE / SOLVER_TRIES, seed)
+            if found.placement is not None:
+                best = min(best, replace(rival, placement=found.placement), key=lambda item: item.top_bytes)
+                break
+    rival = rivals[0] if best.placement.proven else best
+    if rival.peak_bytes < best.top_bytes:
+        lower = minimise(rival.packing, rival.placement, units * MINIMISE_SHARE, seed)
+        best = min(best, replace(rival, placement=lower), key=lambda item: item.top_bytes)
+    return best
