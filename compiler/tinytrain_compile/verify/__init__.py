@@ -1,6 +1,6 @@
 """Verification: the generated C runs on the host and under QEMU, and agrees. The only part that starts processes."""
 
-from tinytrain_compile.verify.build import Built, build
+from tinytrain_compile.verify.build import Built, Compiled, build, compile_project, link_project
 from tinytrain_compile.verify.check import StaticFigures, VerifyMode, static_figures, verify
 from tinytrain_compile.verify.compare import TOLERANCE, ReferenceRun, compare_bytes, compare_reference
 from tinytrain_compile.verify.firmware import verification_files, verification_input
@@ -13,6 +13,7 @@ from tinytrain_compile.verify.tools import Tools, find_tools
 __all__ = [
     "TOLERANCE",
     "Built",
+    "Compiled",
     "ReferenceRun",
     "RunResult",
     "StackBound",
@@ -23,9 +24,11 @@ __all__ = [
     "check_symbols",
     "compare_bytes",
     "compare_reference",
+    "compile_project",
     "execute",
     "find_tools",
     "library_table",
+    "link_project",
     "parse_output",
     "read_call_graph",
     "read_object",

@@ -26,47 +26,82 @@ Mode = Literal["host", "qemu"]
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """Objects of the model, and of its check program. GCC's call graphs lie beside the objects of a board build."""
+
+    mode: Mode
+    folder: Path
+    model_objects: tuple[Path, ...]
+    check_objects: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
 class Built:
-    """An image and the objects of the model in it (not those of the check program). Call graphs lie beside objects."""
+    """An image that can be run in its own folder."""
 
     mode: Mode
     image: Path
-    model_objects: tuple[Path, ...]
 
 
-def build(bundle: SourceBundle, target: Target, mode: Mode, tools: Tools, folder: Path) -> Built:
-    """Write all sources into `folder` and build there. Errors: E0602 with the compiler's first complaint."""
-    port = "verify/host.c" if mode == "host" else "verify/startup.c"
+def compile_project(
+    bundle: SourceBundle,
+    target: Target,
+    mode: Mode,
+    tools: Tools,
+    folder: Path,
+    check_sources: tuple[str, ...] | None = None,
+) -> Compiled:
+    """Write all sources into `folder` and compile each once. Errors: E0602 with the compiler's first complaint.
+
+    check_sources: the check program's files, by default its main and the port for `mode`.
+    """
+    if check_sources is None:
+        check_sources = ("verify/main.c", "verify/host.c" if mode == "host" else "verify/startup.c")
     write_files(folder, {**bundle.files, **verification_files(bundle, target)})
     models = model_sources(bundle)
     compiler = _compiler(target, mode, tools)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        jobs = [pool.submit(_compile, compiler, source, folder) for source in (*models, "verify/main.c", port)]
-        compiled = [job.result() for job in jobs]
-    image = folder / "verify" / ("check" if mode == "host" else "check.elf")
-    machine = target.gcc_flags if mode == "qemu" else ()
-    tail = ["-lm"] if mode == "host" and target.features.fma else []
-    link = [*LINK_FLAGS] if mode == "qemu" else ["-no-pie"]
-    objects = [str(path) for path in compiled]
-    _check_run([compiler[0], *machine, *link, *objects, *tail, "-o", str(image)], image.parent, "linking")
-    return Built(mode, image, tuple(compiled[: len(models)]))
+        jobs = [pool.submit(_compile, compiler, source, folder) for source in (*models, *check_sources)]
+        objects = tuple(job.result() for job in jobs)
+    return Compiled(mode, folder, objects[: len(models)], objects[len(models) :])
 
 
-def _compiler(target: Target, mode: Mode, tools: Tools) -> list[str]:
+def link_project(compiled: Compiled, target: Target, tools: Tools) -> Built:
+    """Link the check program. Errors: E0602, for instance when the arena is not of the planned size."""
+    host = compiled.mode == "host"
+    image = compiled.folder / "verify" / ("check" if host else "check.elf")
+    options = ["-no-pie"] if host else [*target.gcc_flags, *LINK_FLAGS]
+    libraries = ["-lm"] if host and target.features.fma else []
+    objects = [str(path) for path in (*compiled.model_objects, *compiled.check_objects)]
+    command = [_program(compiled.mode, tools), *options, *objects, *libraries, "-o", image.name]
+    _check_run(command, image.parent, "linking")
+    return Built(compiled.mode, image)
+
+
+def build(bundle: SourceBundle, target: Target, mode: Mode, tools: Tools, folder: Path) -> Built:
+    """Compile and link."""
+    return link_project(compile_project(bundle, target, mode, tools, folder), target, tools)
+
+
+def _program(mode: Mode, tools: Tools) -> str:
     program = tools.host_cc if mode == "host" else tools.cross_cc
     if program is None:
         raise CompileError(
             "E0602", "verify", f"no C compiler for the {mode} check", "install gcc, or use --verify none"
         )
+    return program
+
+
+def _compiler(target: Target, mode: Mode, tools: Tools) -> list[str]:
     if mode == "host":
-        return [program, *COMPILE_FLAGS, *WARNING_FLAGS, *host_flags(target)]
+        return [_program(mode, tools), *COMPILE_FLAGS, *WARNING_FLAGS, *host_flags(target)]
     stack = ("-fstack-usage", "-fcallgraph-info=su")
-    return [program, *target.gcc_flags, *COMPILE_FLAGS, *WARNING_FLAGS, *stack]
+    return [_program(mode, tools), *target.gcc_flags, *COMPILE_FLAGS, *WARNING_FLAGS, *stack]
 
 
 def _compile(compiler: list[str], source: str, folder: Path) -> Path:
     output = folder / Path(source).with_suffix(".o")
-    include = ["-I.", "-Iverify"] if source.startswith("verify/") else ["-I."]
+    include = ["-I.", "-Iverify"]
     _check_run([*compiler, *include, "-c", source, "-o", str(output)], folder, f"compiling {source}")
     return output
 
@@ -74,8 +109,7 @@ def _compile(compiler: list[str], source: str, folder: Path) -> Path:
 def _check_run(command: list[str], folder: Path, what: str) -> None:
     finished = run_program(command, folder, COMPILE_TIMEOUT_S, what)
     if finished.exit_code != 0:
-        message = first_line(finished.output).replace(f"{folder}/", "")
-        raise CompileError("E0602", what, message, "please report this with the model")
+        raise CompileError("E0602", what, first_line(finished.output), "please report this with the model")
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:

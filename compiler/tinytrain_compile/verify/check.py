@@ -13,7 +13,7 @@ import numpy as np
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle, VerifyReport
 from tinytrain_compile.target import Target
-from tinytrain_compile.verify.build import Built, Mode, build
+from tinytrain_compile.verify.build import Compiled, Mode, compile_project, link_project
 from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
 from tinytrain_compile.verify.firmware import verification_input
 from tinytrain_compile.verify.results import RunResult
@@ -83,25 +83,27 @@ def verify(
 
 
 def _host_side(job: _Job, folder: Path) -> RunResult:
-    built = build(job.bundle, job.target, "host", job.tools, folder)
-    objects = [read_object(path) for path in built.model_objects]
+    compiled = compile_project(job.bundle, job.target, "host", job.tools, folder)
+    objects = [read_object(path) for path in compiled.model_objects]
     check_symbols(objects, job.interface.prefix, job.target, on_target=False)
+    built = link_project(compiled, job.target, job.tools)
     return execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s)
 
 
 def _board_side(job: _Job, folder: Path) -> tuple[StaticFigures, RunResult | None]:
-    built = build(job.bundle, job.target, "qemu", job.tools, folder)
-    figures = static_figures(built, job.interface, job.target)
+    compiled = compile_project(job.bundle, job.target, "qemu", job.tools, folder)
+    figures = static_figures(compiled, job.interface, job.target)
+    built = link_project(compiled, job.target, job.tools)
     if job.tools.qemu is None:
         return figures, None
     return figures, execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s)
 
 
-def static_figures(built: Built, interface: Interface, target: Target) -> StaticFigures:
+def static_figures(compiled: Compiled, interface: Interface, target: Target) -> StaticFigures:
     """Symbol rules, sizes and stack bound of a target build; E0601 if a rule is broken or the stack budget exceeded."""
-    objects = [read_object(path) for path in built.model_objects]
+    objects = [read_object(path) for path in compiled.model_objects]
     check_symbols(objects, interface.prefix, target, on_target=True)
-    graph = read_call_graph(built.model_objects)
+    graph = read_call_graph(compiled.model_objects)
     bound = stack_bound(graph, interface.prefix, library_table(target), hidden_callees(objects))
     if bound.size_bytes > target.stack_budget_bytes:
         path = " > ".join(bound.path)

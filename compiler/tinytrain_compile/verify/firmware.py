@@ -154,8 +154,8 @@ def _readme(interface: Interface, target: Target) -> str:
     return (
         f"# Check of {interface.prefix} for {target.name}\n\n"
         f"`make {goal}` builds main.c with the generated code for the host and for {board},\n"
-        "runs it on vectors.bin and compares what the two wrote: outputs before and after training, the loss and every\n"
-        "persistent tensor after every step, a checkpoint written and read back, and the guards around the arena.\n"
+        "runs it on vectors.bin and compares what the two wrote: outputs before and after training, the loss and\n"
+        "every persistent tensor after every step, a checkpoint written and read back, and the guards of the arena.\n"
         f"The arena has exactly {interface.arena_bytes} bytes; the link script asserts it.\n"
     )
 

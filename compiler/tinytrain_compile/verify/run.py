@@ -37,7 +37,13 @@ def run_steps(
 def execute(
     built: Built, interface: Interface, target: Target, tools: Tools, vectors: bytes, timeout_s: float = RUN_TIMEOUT_S
 ) -> RunResult:
-    """Run a built image on a vector file. Errors: E0602 if it crashes, faults or takes too long."""
+    """Run a built check program on a vector file. Errors: E0602 if it crashes, faults or takes too long."""
+    where, _ = _command(built, target, tools)
+    return parse_output(run_image(built, target, tools, vectors, timeout_s), interface, where)
+
+
+def run_image(built: Built, target: Target, tools: Tools, vectors: bytes, timeout_s: float = RUN_TIMEOUT_S) -> bytes:
+    """Run an image with `vectors` as input.bin; returns its output.bin. Errors as `execute`."""
     folder = built.image.parent
     (folder / "input.bin").write_bytes(vectors)
     where, command = _command(built, target, tools)
@@ -46,7 +52,7 @@ def execute(
         raise CompileError(
             "E0602", where, _failure(finished.exit_code, finished.output), "please report this with the model"
         )
-    return parse_output((folder / "output.bin").read_bytes(), interface, where)
+    return (folder / "output.bin").read_bytes()
 
 
 def _command(built: Built, target: Target, tools: Tools) -> tuple[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -77,7 +78,9 @@ def run_program(command: list[str], folder: Path, timeout_s: float, what: str) -
 
 
 def first_line(text: str) -> str:
-    """The line of a tool's output that says most: the first error, else the last line, else "no message"."""
+    """The line of a tool's output that says most: the first complaint, else the last line, else "no message"."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower() or "fault" in line.lower() or "arena" in line.lower()]
-    return (errors or lines[-1:] or ["no message"])[0]
+    complaint = re.compile(r"error:|undefined reference|overflowed|fault|arena|fatal", re.IGNORECASE)
+    complaints = [line for line in lines if complaint.search(line) and "ld returned" not in line]
+    line = (complaints or lines[-1:] or ["no message"])[0]
+    return re.sub(r"(?<![\w.])/(?:[^\s:/]+/)+", "", line)  # folders say nothing, and differ from run to run

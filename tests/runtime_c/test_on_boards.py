@@ -1,0 +1,60 @@
+"""The scalar helpers on Cortex-M7 and Cortex-M0+ under QEMU: same bits as the numpy twins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_scalar_math import FUNCTIONS, assert_same_bits, bit_patterns
+
+from tinytrain_compile.ir.stages import Interface, SourceBundle
+from tinytrain_compile.ops import scalar_math
+from tinytrain_compile.resources import read_text
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import find_tools
+from tinytrain_compile.verify.build import compile_project, link_project
+from tinytrain_compile.verify.firmware import GUARD_BYTES
+from tinytrain_compile.verify.run import run_image
+
+COUNT = 20_000
+MAIN = """#include "port.h"
+#include "tt_runtime.h"
+static volatile unsigned char arena[@SIZE@] PORT_ARENA_SECTION;
+static float x[@COUNT@], y[@COUNT@];
+int main(void)
+{
+    const int32_t input = port_open_input("input.bin"), output = port_open_output("output.bin");
+    arena[0] = 0;
+    if (port_read(input, x, sizeof x) != 0) {
+        port_exit(3);
+    }
+@CALLS@
+    port_close(output);
+    return 0;
+}
+"""
+CALL = """    for (size_t i = 0; i < @COUNT@; i++) {
+        y[i] = tt_@NAME@f(x[i]);
+    }
+    (void)port_write(output, y, sizeof y);"""
+
+
+@pytest.mark.qemu
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["cortex-m7", "cortex-m0plus", "cortex-m55"])
+def test_boards_equal_numpy_twins(name: str, tmp_path: Path) -> None:
+    tools = find_tools()
+    if tools.missing_for_qemu():
+        pytest.skip(tools.missing_for_qemu())
+    x = bit_patterns(COUNT // 2, seed=41)
+    calls = "\n".join(CALL.replace("@NAME@", function) for function in FUNCTIONS)
+    text = MAIN.replace("@CALLS@", calls).replace("@SIZE@", str(2 * GUARD_BYTES)).replace("@COUNT@", str(x.size))
+    files = {"main.c": text, "tt_runtime.h": read_text("runtime_c", "tt_runtime.h")}
+    bundle = SourceBundle(files, Interface("none", 1, 1, "float", 1, 0, 0, 8, False, ()))
+    compiled = compile_project(bundle, load_target(name), "qemu", tools, tmp_path, check_sources=("verify/startup.c",))
+    built = link_project(compiled, load_target(name), tools)
+    output = run_image(built, load_target(name), tools, x.tobytes(), timeout_s=120)
+    results = np.frombuffer(output, np.float32).reshape(len(FUNCTIONS), x.size)
+    for function, got in zip(FUNCTIONS, results, strict=True):
+        assert_same_bits(got, getattr(scalar_math, function)(x), x)
