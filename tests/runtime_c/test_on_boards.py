@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_scalar_math import FUNCTIONS, assert_same_bits, bit_patterns
 
+from tests.runtime_c.test_scalar_math import FUNCTIONS, assert_same_bits, bit_patterns
 from tinytrain_compile.ir.stages import Interface, SourceBundle
 from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.resources import read_text

@@ -6,11 +6,10 @@ import dataclasses
 import struct
 from pathlib import Path
 
-import library_stack
 import numpy as np
 import pytest
-import tiny_model
 
+from tests.verify import library_stack, tiny_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface, Samples, StateSlot
 from tinytrain_compile.target import load_target

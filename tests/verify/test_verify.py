@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_model
 
+from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.target import load_target
