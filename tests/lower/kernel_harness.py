@@ -37,10 +37,10 @@ class Built:
     library: ctypes.CDLL
 
 
-def build(cases: Sequence[Case], folder: Path, features: Features | None = None) -> list[Built]:
-    """Lower and compile a kernel per case."""
+def build(cases: Sequence[Case], folder: Path, fpu: bool) -> list[Built]:
+    """Lower and compile a kernel per case, for a core with an FPU (and fused multiply-add) or without."""
     nodes = [case.node() for case in cases]
-    kernels = [lower_node(node, f"k{i}", features or Features()) for i, node in enumerate(nodes)]
+    kernels = [lower_node(node, f"k{i}", Features(fpu=fpu)) for i, node in enumerate(nodes)]
     text = '#include "tt_runtime.h"\n#include <stdbool.h>\n' + "".join(
         f"{kernel.declaration}\n{kernel.source}" for kernel in kernels
     )

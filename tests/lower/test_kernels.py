@@ -8,25 +8,34 @@ from pathlib import Path
 import pytest
 
 from tests.lower.kernel_harness import build, compare, inplace_pairs, run
-from tests.ops.cases import cases_of
-from tinytrain_compile.lower.kernels import KERNELS, Features
+from tests.ops.cases import Case, cases_of
+from tests.ops.random_structure import RANDOM, random_cases
+from tinytrain_compile.lower.kernels import KERNELS
 from tinytrain_compile.ops import OPS
 
 COMPUTED = sorted(name for name, op in OPS.items() if not op.view)
 
 
-@pytest.mark.parametrize("op", COMPUTED)
-def test_kernel_equals_reference(op: str, tmp_path: Path) -> None:
-    for built in build(cases_of(op), tmp_path):
+def _check(cases: list[Case], folder: Path, fpu: bool) -> None:
+    for built in build(cases, folder, fpu):
         compare(built, run(built))
         for pair in inplace_pairs(built):
             compare(built, run(built, pair))
 
 
 @pytest.mark.parametrize("op", COMPUTED)
+def test_kernel_equals_reference(op: str, tmp_path: Path) -> None:
+    _check(cases_of(op), tmp_path, fpu=True)
+
+
+@pytest.mark.parametrize("op", COMPUTED)
 def test_kernel_for_a_core_without_fpu(op: str, tmp_path: Path) -> None:
-    for built in build(cases_of(op)[:3], tmp_path, Features(fpu=False)):
-        compare(built, run(built))
+    _check(cases_of(op)[:3], tmp_path, fpu=False)
+
+
+@pytest.mark.parametrize("op", sorted(RANDOM))
+def test_kernel_on_random_shapes(op: str, tmp_path: Path) -> None:
+    _check(random_cases(op, 24), tmp_path, fpu=True)
 
 
 def test_every_op_has_a_kernel() -> None:
@@ -35,7 +44,7 @@ def test_every_op_has_a_kernel() -> None:
 
 @pytest.mark.parametrize("op", COMPUTED)
 def test_kernels_are_plain_c(op: str, tmp_path: Path) -> None:
-    for built in build(cases_of(op)[:2], tmp_path):
+    for built in build(cases_of(op)[:2], tmp_path, fpu=True):
         source = built.kernel.source
         assert not re.search(r"TVM|double|alloc|\bexpf\b|\blogf\b|\bsqrtf\b", source), source
         assert not re.search(r"\w+ \w+\[\d+\];", source), f"an array on the stack:\n{source}"

@@ -9,6 +9,7 @@ import pytest
 
 from tests.ops.cases import GENERATORS, Case, cases_of
 from tests.ops.numpy_tape import vjp
+from tests.ops.random_structure import RANDOM, random_cases
 from tinytrain_compile.ops import OPS, NonDifferentiable, run_node
 from tinytrain_compile.ops.base import OpDef
 
@@ -52,6 +53,13 @@ def test_gradient_equals_central_difference(op: str) -> None:
     rng = np.random.default_rng(len(op))
     for case in cases:
         assert case.differentiable, case
+        assert worst_error(case, rng) <= TOLERANCE, str(case)
+
+
+@pytest.mark.parametrize("op", sorted(set(RANDOM) & set(DIFFERENTIABLE)))
+def test_gradient_on_random_shapes(op: str) -> None:
+    rng = np.random.default_rng(len(op))
+    for case in random_cases(op, 40):
         assert worst_error(case, rng) <= TOLERANCE, str(case)
 
 
