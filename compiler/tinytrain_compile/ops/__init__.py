@@ -3,7 +3,20 @@
 Importing this package fills the op table; it has no other side effect.
 """
 
-from tinytrain_compile.ops import activation, conv, elementwise, linear, loss, normalise, pool, shape, update
+from tinytrain_compile.ops import (
+    activation,
+    conv,
+    elementwise,
+    linear,
+    loss,
+    normalise,
+    pool,
+    qconv,
+    qpointwise,
+    qupdate,
+    shape,
+    update,
+)
 from tinytrain_compile.ops.base import (
     OPS,
     GradientContext,
@@ -34,6 +47,9 @@ __all__ = [
     "normalise",
     "op_def",
     "pool",
+    "qconv",
+    "qpointwise",
+    "qupdate",
     "run_node",
     "shape",
     "update",

@@ -1,0 +1,113 @@
+"""Integer arithmetic of the quantised ops, bit for bit as runtime_c/tt_runtime.h computes it.
+
+A real factor f is stored as (multiplier, shift) with f = multiplier * 2**(shift - 31), multiplier in [2**30, 2**31).
+`requantise` is CMSIS-NN's double rounding: a doubling high multiply (round half up), then a division by a power of
+two with ties away from zero; a positive shift is a saturating left shift before the multiply.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[Any]
+INT32_MAX, INT32_MIN = 2**31 - 1, -(2**31)
+EXPONENT_START, EXPONENT_LIMIT = -7, 100
+"""Exponent of an error before anything is known, and its bound on both sides."""
+ERROR_TARGET = 63
+"""Largest magnitude that an error should take with its exponent: 127 less one bit of headroom."""
+QUIET_APPLIES = 8
+"""Updates in a row with too small errors after which an exponent falls by one."""
+
+
+def split_factor(factor: float) -> tuple[int, int]:
+    """(multiplier, shift) of a factor >= 0; (0, 0) for 0. Relative error at most 2**-31."""
+    if not factor > 0 or not math.isfinite(factor):
+        return 0, 0
+    mantissa, exponent = math.frexp(factor)
+    multiplier = round(mantissa * 2**31)
+    if multiplier == 2**31:
+        multiplier, exponent = 2**30, exponent + 1
+    return multiplier, exponent
+
+
+def split_factors(factors: Any) -> tuple[Ints, Ints]:
+    """`split_factor` of every element, as int32 arrays."""
+    pairs = [split_factor(float(f)) for f in np.ravel(factors)]
+    return np.asarray([m for m, _ in pairs], np.int32), np.asarray([s for _, s in pairs], np.int32)
+
+
+def saturate(values: Any, low: int = INT32_MIN, high: int = INT32_MAX) -> Ints:
+    """Clamp int64 values."""
+    return np.clip(np.asarray(values, np.int64), low, high)
+
+
+def shift_left(values: Any, bits: Any) -> Ints:
+    """Saturating left shift of int32 values by 0..31 bits."""
+    return saturate(np.asarray(values, np.int64) << np.minimum(np.asarray(bits, np.int64), 31))
+
+
+def shift_right(values: Any, bits: Any) -> Ints:
+    """Division of int32 values by 2**bits, ties away from zero; bits above 31 count as 31."""
+    x = np.asarray(values, np.int64)
+    n = np.minimum(np.asarray(bits, np.int64), 31)
+    mask = (np.int64(1) << n) - 1
+    threshold = (mask >> 1) + (x < 0)
+    return (x >> n) + ((x & mask) > threshold)
+
+
+def shift(values: Any, exponent: Any) -> Ints:
+    """values * 2**exponent: saturating to the left, rounded to the right."""
+    e = np.asarray(exponent, np.int64)
+    return np.where(e > 0, shift_left(values, np.maximum(e, 0)), shift_right(values, np.maximum(-e, 0)))
+
+
+def high_multiply(a: Any, b: Any) -> Ints:
+    """(2 a b + 2**31) >> 32: the doubling high multiply of two int32, rounded half up."""
+    return (np.asarray(a, np.int64) * np.asarray(b, np.int64) + (1 << 30)) >> 31
+
+
+def requantise(acc: Any, multiplier: Any, exponent: Any) -> Ints:
+    """acc times the factor (multiplier, exponent), as an int32 in an int64 array."""
+    e = np.asarray(exponent, np.int64)
+    lifted = np.where(e > 0, shift_left(acc, np.maximum(e, 0)), np.asarray(acc, np.int64))
+    product = high_multiply(lifted, multiplier)
+    return np.where(e < 0, shift_right(product, np.maximum(-e, 0)), product)
+
+
+def scaled(value: Any, multiplier: Any, exponent: Any) -> Ints:
+    """value * multiplier * 2**exponent in 64 bits, rounded half up, saturated to int32."""
+    product = np.asarray(value, np.int64) * np.asarray(multiplier, np.int64)
+    e = np.asarray(exponent, np.int64)
+    right = np.clip(-e, 0, 62)
+    half = np.where(right > 0, np.int64(1) << np.maximum(right - 1, 0), 0)
+    down = (product + half) >> right
+    limited = np.clip(down, INT32_MIN, INT32_MAX)
+    up = np.clip(e, 0, 31)
+    return saturate(np.where(e > 0, limited << up, down))
+
+
+def error_peak(values: Ints, peak: Ints) -> Ints:
+    """The larger of a running peak and the largest magnitude (INT32_MAX at most)."""
+    largest = min(int(np.abs(values).max(initial=0)), INT32_MAX)
+    return np.asarray(max(int(peak), largest), np.int32)
+
+
+def needed_bits(peak: int) -> int:
+    """Smallest k with peak <= ERROR_TARGET * 2**k, for peak >= 1 (negative where the range is not used)."""
+    k = -6
+    while peak > ERROR_TARGET * 2.0**k:
+        k += 1
+    return k
+
+
+def noise_bytes(state: Any, salt: Any, count: int) -> Ints:
+    """One byte of noise per weight: the high byte of an LCG step on (state + salt + index * odd constant)."""
+    index = np.arange(count, dtype=np.uint64)
+    start = np.uint64((int(state) + int(salt)) & 0xFFFFFFFF)
+    word = (start + index * np.uint64(0x9E3779B1)) & np.uint64(0xFFFFFFFF)
+    word = (word * np.uint64(1664525) + np.uint64(1013904223)) & np.uint64(0xFFFFFFFF)
+    return (word >> np.uint64(24)).astype(np.int64)

@@ -1,0 +1,259 @@
+"""Integer convolution: int8 forward, int8 errors backward, int8 weights updated in place.
+
+Errors are int8 with one exponent per tensor: the real value is error * 2**exponent in the unit that the rewrite chose
+(for the output of a convolution: its accumulator). An exponent is state of shape (2,): the exponent, and how many
+updates in a row it was larger than needed. `peak` gathers the largest magnitude before saturation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
+from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
+
+BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
+
+
+@dataclass(frozen=True)
+class QConvAttrs(Attrs):
+    """conv: geometry (bias included); zero points of x and y; y is clamped to [low, high]."""
+
+    conv: ConvAttrs
+    x_zero: int
+    y_zero: int
+    low: int = -128
+    high: int = 127
+
+
+@dataclass(frozen=True)
+class QConvGradInputAttrs(Attrs):
+    """conv, input_hw: as ConvGradInput. mask: "" or what the last operand is, "value" (int8 output of a clamp) or "bits".
+
+    probe: exponent, above that of the incoming error, with which no intermediate result can overflow.
+    """
+
+    conv: ConvAttrs
+    input_hw: tuple[int, int]
+    probe: int
+    mask: str = ""
+
+
+@dataclass(frozen=True)
+class QConvUpdateAttrs(Attrs):
+    """conv: geometry of the (sliced) weight gradient; x_zero: zero point of x; limit: largest weight magnitude."""
+
+    conv: ConvAttrs
+    x_zero: int
+    limit: int = 127
+
+
+def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
+    """The accumulator of a convolution of centred integers, exactly (float64 holds every sum below 2**53)."""
+    plain = replace(conv, bias=False)
+    arrays = (x.astype(np.float64), *(part.astype(np.float64) for part in w))
+    return op_def("Conv").reference(arrays, plain)[0].astype(np.int64)
+
+
+def _parts(conv: ConvAttrs) -> int:
+    return 2 if conv.split is not None else 1
+
+
+def _as_float(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    return tuple(replace(v, dtype="float32") for v in values)
+
+
+def _expect(op: str, values: tuple[Value, ...], dtypes: tuple[str, ...]) -> None:
+    if tuple(v.dtype for v in values) != dtypes:
+        raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in values]}")
+
+
+# ---- QConv: (x, w, [w_rest], bias, multiplier, shift) -> y ------------------------------------------------------------
+
+
+def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorType, ...]:
+    parts = _parts(attrs.conv)
+    _expect("QConv", inputs, ("int8",) * (1 + parts) + ("int32",) * 3)
+    (kind,) = op_def("Conv").infer(_as_float(inputs[: 2 + parts]), attrs.conv)
+    if any(v.shape != (kind.shape[3],) for v in inputs[2 + parts :]):
+        raise ValueError("multiplier and shift are one per output channel")
+    return (TensorType(kind.shape, "int8", "NHWC"),)
+
+
+def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
+    parts = _parts(attrs.conv)
+    x, weights = arrays[0].astype(np.int64) - attrs.x_zero, arrays[1 : 1 + parts]
+    bias, multiplier, shift = arrays[1 + parts :]
+    acc = integer_conv(x, weights, attrs.conv) + bias
+    y = fx.requantise(fx.saturate(acc), multiplier, shift) + attrs.y_zero
+    return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
+
+
+def _conv_macs(node: Node) -> int:
+    conv: ConvAttrs = node.attrs.conv  # type: ignore[attr-defined]
+    return node.outputs[0].elements * conv.kernel[0] * conv.kernel[1] * node.inputs[0].shape[3] // conv.groups
+
+
+register(
+    OpDef(
+        "QConv",
+        "int8 convolution: int32 sums of (x - zero) w plus bias, requantised per output channel and clamped.",
+        _qconv_infer,
+        _qconv,
+        BACKWARD,
+        QConvAttrs,
+        macs=_conv_macs,
+    )
+)
+
+
+# ---- errors: every op that makes one reads (peak, p_out, p_in, ...) and writes (error, peak') -------------------------
+
+
+def masked(values: Any, mask: Array | None, kind: str) -> Any:
+    """Zero where a clamp was active: told by its int8 output ("value"), or by a bit mask ("bits")."""
+    if kind == "" or mask is None:
+        return values
+    if kind == "value":
+        return np.where((mask > -128) & (mask < 127), values, 0)
+    keep = np.unpackbits(mask.astype(np.uint8), count=values.size, bitorder="little").reshape(values.shape)
+    return np.where(keep, values, 0)
+
+
+def error_infer(op: str, like: TensorType, inputs: tuple[Value, ...], mask: str) -> tuple[TensorType, ...]:
+    """Types of (error, peak) after checking peak, exponents and mask."""
+    _expect(op, inputs[:3], ("int32", "int32", "int32"))
+    if mask:
+        _expect(op, inputs[-1:], ({"value": "int8", "bits": "bits"}[mask],))
+        if inputs[-1].shape != like.shape:
+            raise ValueError(f"{op}: mask {inputs[-1].shape}, error {like.shape}")
+    return (TensorType(like.shape, "int8", like.layout), TensorType((), "int32"))
+
+
+def finish_error(values: Any, peak: Array, mask: Array | None, kind: str) -> tuple[Array, ...]:
+    """Mask, gather the peak, saturate to +-127."""
+    kept = masked(values, mask, kind)
+    return np.clip(kept, -127, 127).astype(np.int8), fx.error_peak(kept, peak)
+
+
+# ---- QConvGradInput: (peak, p_out, p_in, g, multiplier, shift, w, [w_rest], [mask]) -> (e, peak') ---------------------
+
+
+def _plain(attrs: QConvGradInputAttrs) -> ConvGradInputAttrs:
+    return ConvGradInputAttrs(replace(attrs.conv, bias=False), attrs.input_hw)
+
+
+def _grad_infer(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> tuple[TensorType, ...]:
+    weights = inputs[6 : 6 + _parts(attrs.conv)]
+    _expect("QConvGradInput", (inputs[3], *weights), ("int8",) * (1 + len(weights)))
+    (out,) = op_def("ConvGradInput").infer(_as_float((inputs[3], *weights)), _plain(attrs))
+    if any(v.shape != (out.shape[3],) for v in inputs[4:6]):
+        raise ValueError("QConvGradInput: multiplier and shift are one per input channel")
+    return error_infer("QConvGradInput", out, inputs, attrs.mask)
+
+
+def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array, ...]:
+    peak, p_out, p_in, g, multiplier, shift = arrays[:6]
+    data = tuple(a.astype(np.float64) for a in (g, *arrays[6 : 6 + _parts(attrs.conv)]))
+    acc = op_def("ConvGradInput").reference(data, _plain(attrs))[0].astype(np.int64)
+    exponent = shift.astype(np.int64) + int(p_in[0]) - int(p_out[0])
+    return finish_error(fx.requantise(fx.saturate(acc), multiplier, exponent), peak, arrays[-1], attrs.mask)
+
+
+def _grad_macs(node: Node) -> int:
+    conv: ConvAttrs = node.attrs.conv  # type: ignore[attr-defined]
+    return node.inputs[3].elements * conv.kernel[0] * conv.kernel[1] * node.outputs[0].shape[3] // conv.groups
+
+
+register(
+    OpDef(
+        "QConvGradInput",
+        "int8 error of a convolution's data: int32 sums of g w, requantised per channel to exponent p_out, masked.",
+        _grad_infer,
+        _grad,
+        BACKWARD,
+        QConvGradInputAttrs,
+        alias=((1, 0),),
+        macs=_grad_macs,
+    )
+)
+
+
+# ---- weights: QConvUpdate (w, x, g, multiplier, shift, rate, p, noise, salt) -> w'; QConvSum (sum, x, g) -> sum' ------
+
+
+def weight_gradient(x: Array, g: Array, x_zero: int, conv: ConvAttrs) -> Any:
+    """Exact int64 sums of g (x - zero)."""
+    arrays = (x.astype(np.float64) - x_zero, g.astype(np.float64))
+    return op_def("ConvGradWeight").reference(arrays, conv)[0].astype(np.int64)
+
+
+def updated_weight(w: Array, gradient: Any, scale: tuple[Array, ...], noise: Array, salt: Array, limit: int) -> Array:
+    """int8 weights after one step with stochastic rounding; `scale` = (multiplier, shift, rate, p), see step_size."""
+    multiplier, exponent = step_size(*scale, fraction_bits=8)
+    per_channel = (-1,) + (1,) * (w.ndim - 1)
+    move = fx.scaled(gradient, multiplier.reshape(per_channel), exponent.reshape(per_channel))
+    move = np.clip(move, -(1 << 24), 1 << 24)
+    noisy = (w.astype(np.int64) << 8) - move + fx.noise_bytes(noise, salt, w.size).reshape(w.shape)
+    return np.clip(noisy >> 8, -limit, limit).astype(np.int8)
+
+
+def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_bits: int) -> tuple[Any, Any]:
+    """Per-channel (multiplier, exponent) for fx.scaled: channel constant times rate times 2**p, with fraction bits."""
+    exponent = shift.astype(np.int64) + int(rate[1]) + int(p[0]) + fraction_bits - 31
+    return fx.high_multiply(multiplier, int(rate[0])), exponent
+
+
+def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
+    _expect("QConvUpdate", inputs, ("int8",) * 3 + ("int32",) * 6)
+    (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
+    if kind.shape != inputs[0].shape:
+        raise ValueError(f"QConvUpdate: weight {inputs[0].shape}, gradient {kind.shape}")
+    return (inputs[0].type,)
+
+
+def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
+    w, x, g, multiplier, shift, rate, p, noise, salt = arrays
+    gradient = weight_gradient(x, g, attrs.x_zero, attrs.conv)
+    return (updated_weight(w, fx.saturate(gradient), (multiplier, shift, rate, p), noise, salt, attrs.limit),)
+
+
+register(
+    OpDef(
+        "QConvUpdate",
+        "Weight gradient and update in one: int32 sums of g (x - zero), then w -= step with stochastic rounding.",
+        _update_infer,
+        _update,
+        BACKWARD,
+        QConvUpdateAttrs,
+        alias=((0, 0),),
+        macs=lambda node: node.outputs[0].elements * node.inputs[2].shape[1] * node.inputs[2].shape[2],
+    )
+)
+
+
+def _sum_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
+    _expect("QConvSum", inputs, ("int32", "int8", "int8"))
+    (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
+    if kind.shape != inputs[0].shape:
+        raise ValueError(f"QConvSum: sum {inputs[0].shape}, gradient {kind.shape}")
+    return (inputs[0].type,)
+
+
+register(
+    OpDef(
+        "QConvSum",
+        "Adds a weight gradient, int32 sums of g (x - zero), to the running sum (exact accumulation).",
+        _sum_infer,
+        lambda a, attrs: ((a[0] + weight_gradient(a[1], a[2], attrs.x_zero, attrs.conv)).astype(np.int32),),
+        BACKWARD,
+        QConvUpdateAttrs,
+        alias=((0, 0),),
+        macs=lambda node: node.outputs[0].elements * node.inputs[2].shape[1] * node.inputs[2].shape[2],
+    )
+)

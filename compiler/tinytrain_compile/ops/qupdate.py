@@ -1,0 +1,165 @@
+"""Integer updates of what is not a convolution weight: biases, sums, exponents, noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.qconv import BACKWARD, step_size, updated_weight
+
+
+@dataclass(frozen=True)
+class QWeightApplyAttrs(Attrs):
+    """limit: largest weight magnitude."""
+
+    limit: int = 127
+
+
+@dataclass(frozen=True)
+class ExponentAttrs(Attrs):
+    """float_peak: the peak is the bit pattern of a float32 magnitude, not a count of units of 2**exponent."""
+
+    float_peak: bool = False
+
+
+def _expect(op: str, inputs: tuple[Value, ...], dtypes: tuple[str, ...]) -> None:
+    if tuple(v.dtype for v in inputs) != dtypes:
+        raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in inputs]}")
+
+
+def channel_sums(g: Array) -> Array:
+    """int32 sums of an error over everything but channels (the last axis)."""
+    return g.astype(np.int64).sum(axis=tuple(range(g.ndim - 1))).astype(np.int32)
+
+
+def _bias_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    _expect("QBiasUpdate", inputs, ("int32", "int8", "int32", "int32", "int32", "int32"))
+    return (inputs[0].type,)
+
+
+def _moved_bias(bias: Array, sums: Array, scale: tuple[Array, ...]) -> Array:
+    multiplier, exponent = step_size(*scale, fraction_bits=0)
+    return fx.saturate(bias.astype(np.int64) - fx.scaled(sums, multiplier, exponent)).astype(np.int32)
+
+
+register(
+    OpDef(
+        "QBiasUpdate",
+        "Bias gradient and update in one: b -= step times the sum of g; operands (b, g, multiplier, shift, rate, p).",
+        _bias_infer,
+        lambda a, _attrs: (_moved_bias(a[0], channel_sums(a[1]), (a[2], a[3], a[4], a[5])),),
+        BACKWARD,
+        alias=((0, 0),),
+    )
+)
+
+
+def _bias_sum_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    _expect("QBiasSum", inputs, ("int32", "int8"))
+    return (inputs[0].type,)
+
+
+register(
+    OpDef(
+        "QBiasSum",
+        "Adds the sums of g over all pixels to the running sum; operands (sum, g).",
+        _bias_sum_infer,
+        lambda a, _attrs: ((a[0].astype(np.int64) + channel_sums(a[1])).astype(np.int32),),
+        BACKWARD,
+        alias=((0, 0),),
+    )
+)
+
+
+def _bias_apply_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    _expect("QBiasApply", inputs, ("int32",) * 6)
+    return (inputs[0].type,)
+
+
+register(
+    OpDef(
+        "QBiasApply",
+        "b -= step times the accumulated sum; operands (b, sum, multiplier, shift, rate, p).",
+        _bias_apply_infer,
+        lambda a, _attrs: (_moved_bias(a[0], a[1], (a[2], a[3], a[4], a[5])),),
+        BACKWARD,
+        alias=((0, 0),),
+    )
+)
+
+
+def _apply_infer(inputs: tuple[Value, ...], _attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
+    _expect("QWeightApply", inputs, ("int8",) + ("int32",) * 7)
+    if inputs[0].shape != inputs[1].shape:
+        raise ValueError(f"QWeightApply: weight {inputs[0].shape}, sum {inputs[1].shape}")
+    return (inputs[0].type,)
+
+
+register(
+    OpDef(
+        "QWeightApply",
+        "w -= step times the accumulated gradient, stochastic rounding; (w, sum, multiplier, shift, rate, p, noise, salt).",
+        _apply_infer,
+        lambda a, attrs: (updated_weight(a[0], a[1], (a[2], a[3], a[4], a[5]), a[6], a[7], attrs.limit),),
+        BACKWARD,
+        QWeightApplyAttrs,
+        alias=((0, 0),),
+    )
+)
+
+
+def settle(state: Array, peak: Array, float_peak: bool) -> Array:
+    """Exponent state after a peak was seen: up at once; down by one after QUIET_APPLIES small peaks; 0 changes nothing."""
+    exponent, quiet = int(state[0]), int(state[1])
+    if int(peak) == 0:
+        return state
+    spare = needed_exponent(int(peak), exponent, float_peak) - exponent
+    if spare >= 0:
+        exponent, quiet = exponent + spare, 0
+    elif quiet + 1 == fx.QUIET_APPLIES:
+        exponent, quiet = exponent - 1, 0
+    else:
+        quiet += 1
+    limit = fx.EXPONENT_LIMIT
+    return np.asarray([min(max(exponent, -limit), limit), quiet], np.int32)
+
+
+def needed_exponent(peak: int, exponent: int, float_peak: bool) -> int:
+    """Smallest exponent with which the peak would stay within ERROR_TARGET."""
+    if not float_peak:
+        return exponent + fx.needed_bits(peak)
+    # magnitude = (1 + m / 2**23) 2**e <= 63 2**p  <=>  p >= e - 5, or e - 4 where 1.m exceeds 63 / 32
+    biased, mantissa = peak >> 23, peak & 0x7FFFFF
+    return biased - 127 - 5 + int(mantissa > 0x7C0000)
+
+
+def _tick_infer(inputs: tuple[Value, ...], _attrs: ExponentAttrs) -> tuple[TensorType, ...]:
+    _expect("ExponentUpdate", inputs, ("int32", "int32"))
+    return (inputs[0].type, inputs[1].type)
+
+
+register(
+    OpDef(
+        "ExponentUpdate",
+        "Delayed exponent of an error: follows the peak of what was gathered, then clears it; operands (state, peak).",
+        _tick_infer,
+        lambda a, attrs: (settle(a[0], a[1], attrs.float_peak), np.zeros((), np.int32)),
+        BACKWARD,
+        ExponentAttrs,
+        alias=((0, 0), (1, 1)),
+    )
+)
+register(
+    OpDef(
+        "NoiseTick",
+        "Next state of the rounding noise: one step of x = 1664525 x + 1013904223 mod 2**32.",
+        lambda inputs, _attrs: (inputs[0].type,),
+        lambda a, _attrs: (np.asarray((int(a[0]) * 1664525 + 1013904223) & 0xFFFFFFFF, np.uint32).view(np.int32),),
+        BACKWARD,
+        alias=((0, 0),),
+    )
+)
