@@ -54,18 +54,10 @@ def errors_markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def explain(code: str) -> str | None:
-    """What --explain prints for an error id; None if there is no such error."""
-    kind = errors.ERRORS.get(code)
-    if kind is None:
-        return None
-    return f"{code}: {kind.title}\n\n{kind.explanation}\n\nExit code {kind.exit_code} ({_EXIT_NAMES[kind.exit_code]})."
-
-
-def ops_text() -> list[str]:
+def ops_text() -> str:
     """What --list-ops prints: one line per operator."""
     width = max(len(name) for name in OPS)
-    return [f"{name:<{width}}  {' '.join(OPS[name].doc.split())}" for name in sorted(OPS)]
+    return "\n".join(f"{name:<{width}}  {' '.join(OPS[name].doc.split())}" for name in sorted(OPS))
 
 
 def _op_row(definition: OpDef) -> str:
