@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -46,7 +47,7 @@ def _ops() -> list[str]:
     from tinytrain_compile.report import ops_text
 
     onnx_ops = ", ".join(supported_operators())
-    return [f"ONNX operators: {onnx_ops}", "", *ops_text().splitlines()]
+    return [f"ONNX operators: {onnx_ops}", "", *ops_text()]
 
 
 def _explain(context: click.Context, _parameter: click.Parameter, code: str | None) -> None:
@@ -94,8 +95,20 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     "--verify-steps", type=click.IntRange(1, 100000), default=3, show_default=True, help="Training steps compared."
 )
 @click.option("--data", type=click.Path(path_type=Path), metavar="FILE.npz", help="Samples x, y for verification.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For random samples and the planner.")
-@click.option("--report", metavar="KINDS", default="text,json,html", show_default=True, help="Which reports to make.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),
+    default=0,
+    show_default=True,
+    help="For random samples and the planner.",
+)
+@click.option(
+    "--report",
+    metavar="KINDS",
+    default="text,json,html",
+    show_default=True,
+    help="text on the terminal, html beside report.json.",
+)
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(
     "--dump-after", type=click.Choice(["frontend", "training", "plan"]), help="Print a stage's result and stop."
@@ -164,6 +177,9 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
 
 def main() -> None:
     """Run the command; every error is one line on stderr and an exit code of contracts.md."""
+    for stream in (sys.stdout, sys.stderr):  # names from a model may hold what the terminal's encoding lacks
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         command.main(prog_name="tinytrain-compile", standalone_mode=False)
     except CompileError as error:

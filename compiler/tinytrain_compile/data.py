@@ -43,20 +43,35 @@ def class_count(train: TrainGraph) -> int:
     return 0
 
 
+def ignored_labels(train: TrainGraph) -> tuple[int, ...]:
+    """The label that does not count, if the model's own loss has one."""
+    found = (node.attrs.ignore_index for node in train.graph.nodes if isinstance(node.attrs, NllAttrs))
+    return tuple(index for index in found if index is not None)
+
+
 def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples:
     """Arrays `x` (samples first, ONNX layout) and `y` of an .npz; CompileError E0105 or E0305."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            x, y = np.asarray(archive["x"]), np.asarray(archive["y"])
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as problem:
-        raise CompileError("E0105", str(path.name), f"cannot be read ({problem})", "an .npz with arrays x and y") from problem
+        with zipfile.ZipFile(path) as archive:
+            x, y = (_array(archive, name) for name in ("x", "y"))
+    except Exception as problem:  # a damaged or hostile file breaks zipfile and numpy in many ways
+        reason = problem.args[0] if isinstance(problem, KeyError) else problem
+        hint = "give an .npz with arrays x and y"
+        raise CompileError("E0105", str(path.name), f"cannot be read ({reason})", hint) from problem
     wanted = model.input_shape[1:]
     if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
-        raise CompileError("E0105", path.name, f"x is {x.dtype} {x.shape}", f"expected numbers of shape (samples, {_dims(wanted)})")
+        raise CompileError(
+            "E0105", path.name, f"x is {x.dtype} {x.shape}", f"expected numbers of shape (samples, {_dims(wanted)})"
+        )
     if not np.isfinite(x).all():
         raise CompileError("E0105", path.name, "x holds NaN or infinity", "clean the data")
     graph_x = x.astype(np.float32).transpose(model.input_perm)
     return Samples(np.ascontiguousarray(graph_x), _labels(path, y, len(x), model, train))
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> Array:
+    with archive.open(f"{name}.npy") as stream:
+        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
 
 def _labels(path: Path, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
@@ -68,8 +83,9 @@ def _labels(path: Path, y: Array, count: int, model: ImportedModel, train: Train
         return np.ascontiguousarray(np.asarray(y, np.float32).transpose(model.output_perm))
     if y.dtype.kind not in "iu":
         raise CompileError("E0305", path.name, f"y is {y.dtype}", f"class indices are integers 0..{classes - 1}")
-    if int(np.min(y)) < 0 or int(np.max(y)) >= classes:
-        raise CompileError("E0305", path.name, f"y holds {np.min(y)}..{np.max(y)}", f"class indices are 0..{classes - 1}")
+    wrong = y[((y < 0) | (y >= classes)) & ~np.isin(y, ignored_labels(train))]
+    if wrong.size:
+        raise CompileError("E0305", path.name, f"y holds {wrong[0]}", f"class indices are 0..{classes - 1}")
     return np.ascontiguousarray(y.astype(np.int32))
 
 

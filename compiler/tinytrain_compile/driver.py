@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tinytrain_compile.data import make_samples
 from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
@@ -22,7 +23,7 @@ from tinytrain_compile.ir.stages import (
     VerifyReport,
 )
 from tinytrain_compile.options import CompileOptions
-from tinytrain_compile.output import write_output
+from tinytrain_compile.output import check_place, write_output
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.report import does_not_fit_text, plan_json, report_html, report_json
 from tinytrain_compile.resources import read_text
@@ -54,6 +55,8 @@ def _silent(_what: str, _share: float) -> None:
 def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
     """Run all stages. Raises CompileError; then the output folder is as it was."""
     target = load_target(options.target)
+    if not options.dry_run and not options.dump_after:
+        check_place(options.out, _sources(options))
     progress("reading the model", 0.0)
     model = load_model(options.model, FrontendOptions(options.input_shapes, options.input_layout, options.label))
     if options.dump_after == "frontend":
@@ -73,6 +76,12 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     summary = _verify(summary, bundle, samples, options, target, progress)
     progress("writing", 0.98)
     return _write(summary, bundle, samples, options, target)
+
+
+def _sources(options: CompileOptions) -> tuple[Path, ...]:
+    """Files that the user gave: they must not vanish with an earlier output."""
+    named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
+    return (options.model, *([options.data] if options.data else []), *named)
 
 
 def _choose(model: ImportedModel, options: CompileOptions, target: Target) -> Candidate:
@@ -163,7 +172,8 @@ def _write(summary: Summary, bundle: SourceBundle, samples: Samples, options: Co
     files: dict[str, str | bytes] = dict(bundle.files)
     files["report.json"] = json.dumps(report_json(summary), indent=1) + "\n"
     files["plan.json"] = json.dumps(plan_json(summary), indent=1) + "\n"
-    files["report.html"] = report_html(summary)
+    if "html" in options.report:
+        files["report.html"] = report_html(summary)
     files.update(_check_files(bundle, samples, options, target, summary.train))
     digest = write_output(options.out, files)
     return Result(summary, tuple(sorted(files)), digest)

@@ -62,9 +62,9 @@ _kind(
     "E0202",
     EXIT_INPUT,
     "the model is not valid ONNX",
-    "The file parses, but a part of it breaks the ONNX standard: no graph, a node with too few inputs, an "
-    "attribute of the wrong type, a tensor of an unknown type. The message names the part. Export the model "
-    "again, or run `python -m onnx.checker` on it for a second opinion.",
+    "The file parses, but a part of it breaks the ONNX standard: no graph, a node without output, a tensor of an "
+    "unknown type. The message names the part. Export the model again, or run `python -m onnx.checker` on it for a "
+    "second opinion.",
 )
 _kind(
     "E0203",
@@ -77,23 +77,23 @@ _kind(
 _kind(
     "E0204",
     EXIT_INPUT,
-    "bad dimension",
-    "A dimension of an input, a weight or an intermediate result is zero or negative. Such a tensor holds nothing"
-    " that could be trained; usually an axis was computed wrongly at export.",
+    "negative dimension",
+    "A dimension of an input, a weight or an intermediate result is negative: a shape was computed wrongly at export, "
+    "or the file was edited.",
 )
 _kind(
     "E0205",
     EXIT_INPUT,
-    "weights are not finite",
-    "A weight holds NaN or infinity, which training would spread to every other weight within a step. Single "
-    "infinite numbers are accepted (a Clip without a bound). Load the last good checkpoint and export again.",
+    "a weight is NaN",
+    "A weight holds NaN, which training would spread to every other weight within a step. Load the last good "
+    "checkpoint and export again.",
 )
 _kind(
     "E0206",
     EXIT_INPUT,
-    "names clash or are empty",
-    "Two inputs, weights, nodes or results of the model have the same name, or one has none where a name is "
-    "needed. Names must be unique because update schemes, reports and errors refer to them.",
+    "names clash",
+    "Two inputs, weights, nodes or results of the model have the same name. Names must be unique because update "
+    "schemes, reports and errors refer to them.",
 )
 _kind(
     "E0207",
@@ -105,9 +105,9 @@ _kind(
 _kind(
     "E0208",
     EXIT_INPUT,
-    "opset not supported",
-    "Opset 13 and later of the default domain is read, up to the newest one that the installed onnx package "
-    "knows. Convert older models with onnx.version_converter, or export with a newer opset.",
+    "opset too old",
+    "Opset 13 and later of the default domain is read. Convert older models with onnx.version_converter, or export "
+    "again with a newer opset.",
 )
 _kind(
     "E0209",
@@ -175,8 +175,7 @@ _kind(
     "E0218",
     EXIT_INPUT,
     "the model must have one output",
-    "Training needs one output to put the loss on. Remove auxiliary outputs from the graph "
-    "(onnx.utils.extract_model).",
+    "Training needs one output to put the loss on. Remove auxiliary outputs from the graph (onnx.utils.extract_model).",
 )
 _kind(
     "E0219",
@@ -218,11 +217,55 @@ _kind(
     "--input-shape names an input that the model does not have, or contradicts its rank or one of its fixed "
     "dimensions.",
 )
+_kind(
+    "E0225",
+    EXIT_INPUT,
+    "a weight is infinite",
+    "A weight tensor holds infinity. Overflow in training or in a conversion to float16 causes this. Attention masks "
+    "should use a large negative number such as -1e4 instead; a single infinite number (an open Clip bound) is fine.",
+)
+_kind(
+    "E0226",
+    EXIT_INPUT,
+    "a dimension is zero",
+    "A tensor with a dimension of zero holds no elements, so there is nothing to compute. Usually a slice or a split "
+    "went past the end of an axis at export.",
+)
+_kind(
+    "E0227",
+    EXIT_INPUT,
+    "a value has no name",
+    "An input, an output or a weight of the model has an empty name, so nothing can refer to it. Export the model "
+    "again.",
+)
+_kind(
+    "E0228",
+    EXIT_INPUT,
+    "wrong number of inputs or outputs",
+    "A node has more or fewer inputs or outputs than the ONNX standard gives its operator, or leaves a required one "
+    "empty. The message names the node and the numbers.",
+)
+_kind(
+    "E0229",
+    EXIT_INPUT,
+    "bad attribute",
+    "An attribute of a node is missing, unknown to its operator, given twice, or of the wrong type. The message names "
+    "the node and the attribute.",
+)
+_kind(
+    "E0230",
+    EXIT_INPUT,
+    "opset too new",
+    "The model uses an opset that the installed onnx package does not know yet, so its operators may mean something "
+    "else. Update onnx, or export with an older opset.",
+)
 # E03xx: training set-up
 _kind("E0301", EXIT_INPUT, "no such layer", "An --update pattern matches no parametrised node; see the nearest names.")
 _kind("E0302", EXIT_INPUT, "bad update scheme", "The scheme file's format is described in docs/update-schemes.md.")
 _kind("E0303", EXIT_INPUT, "nothing to train", "No parameter is selected, or none leads to the loss.")
-_kind("E0304", EXIT_INPUT, "loss and output do not match", "cross-entropy wants (batch, classes); mse and bce any shape.")
+_kind(
+    "E0304", EXIT_INPUT, "loss and output do not match", "cross-entropy wants (batch, classes); mse and bce any shape."
+)
 _kind("E0305", EXIT_INPUT, "bad labels", "Labels must match the loss: class indices, or values of the output's shape.")
 # E04xx: memory
 _kind("E0401", EXIT_DOES_NOT_FIT, "does not fit", "The arena is too small; the block shows why and what would fit.")

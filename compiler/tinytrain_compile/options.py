@@ -15,7 +15,7 @@ _UNITS = {"": 1, "B": 1, "K": 1024, "KB": 1024, "KIB": 1024, "M": 1 << 20, "MB":
 
 def parse_size(text: str, where: str) -> int:
     """Bytes of "256KB", "256KiB", "1MB" or "262144"; KB is 1024. CompileError E0101 unless it is a positive number."""
-    match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,15})\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(match[2].upper()) if match else None
     size = int(match[1]) * unit if match and unit else 0
     if not 0 < size < 1 << 40:
@@ -28,8 +28,10 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, dims = text.rpartition("=")
-        if not name or not re.fullmatch(r"\d+(\s*[,x]\s*\d+)*", dims):
-            raise CompileError("E0101", "--input-shape", f"{text!r} is not NAME=1,3,32,32", "give all dimensions as numbers")
+        if not name or not re.fullmatch(r"[0-9]{1,12}(\s*[,x]\s*[0-9]{1,12})*", dims):
+            raise CompileError(
+                "E0101", "--input-shape", f"{text!r} is not NAME=1,3,32,32", "give all dimensions as numbers"
+            )
         shapes[name] = tuple(int(d) for d in re.split(r"[,x]", dims))
     return shapes
 

@@ -6,13 +6,13 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
 
-MARK = "report.json"
-"""A folder that holds this file is ours and may be replaced."""
+MARKS = ("report.json", "plan.json", "tt_runtime.h")
+"""A folder that holds these files is ours and may be replaced."""
 
 
 def write_output(folder: Path, files: Mapping[str, str | bytes]) -> str:
@@ -20,7 +20,7 @@ def write_output(folder: Path, files: Mapping[str, str | bytes]) -> str:
 
     Raises CompileError E0104; then `folder` is as it was.
     """
-    _check_place(folder)
+    check_place(folder)
     aside: Path | None = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -45,11 +45,21 @@ def write_output(folder: Path, files: Mapping[str, str | bytes]) -> str:
     return digest_of(files)
 
 
-def _check_place(folder: Path) -> None:
+def check_place(folder: Path, sources: Iterable[Path] = ()) -> None:
+    """Raise CompileError E0104 if `folder` may not be replaced: it is no folder, not ours, or holds a file we read."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise CompileError("E0104", str(folder), "is not a folder", "choose another name with -o")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
-        raise CompileError("E0104", str(folder), f"is not empty and holds no {MARK} of ours", "choose another name with -o")
+    try:
+        foreign = folder.is_dir() and any(folder.iterdir()) and not all((folder / mark).is_file() for mark in MARKS)
+    except OSError as problem:
+        raise _cannot(folder, problem) from problem
+    if foreign:
+        raise CompileError(
+            "E0104", str(folder), "is not empty and not an earlier output", "choose another name with -o"
+        )
+    inside = next((s for s in sources if folder.is_dir() and s.resolve().is_relative_to(folder.resolve())), None)
+    if inside is not None:
+        raise CompileError("E0104", str(folder), f"holds {inside.name} and would be replaced", "choose another name")
 
 
 def _fill(folder: Path, files: Mapping[str, str | bytes]) -> None:
@@ -70,4 +80,6 @@ def digest_of(files: Mapping[str, str | bytes]) -> str:
 
 
 def _cannot(folder: Path, problem: OSError) -> CompileError:
-    return CompileError("E0104", str(folder), f"cannot be written ({problem.strerror or problem})", "check the folder and disk")
+    return CompileError(
+        "E0104", str(folder), f"cannot be written ({problem.strerror or problem})", "check the folder and disk"
+    )

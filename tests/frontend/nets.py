@@ -14,7 +14,7 @@ class Net:
     """Lines of ONNX text and their weights, written layer by layer."""
 
     def __init__(self, inputs: str, output: str, seed: int = 0) -> None:
-        self._header = f"net ({inputs}) => ({output})"
+        self.header = f"net ({inputs}) => ({output})"
         self._rng = np.random.default_rng(seed)
         self.lines: list[str] = []
         self.weights: Weights = {}
@@ -45,7 +45,7 @@ class Net:
         self.add(f"{y} = Gemm <transB = 1> ({x}, {w}, {b})")
 
     def model(self, opset: int = 17) -> onnx.ModelProto:
-        return parse(self._header + " {\n" + "\n".join(self.lines) + "\n}", self.weights, opset)
+        return parse(self.header + " {\n" + "\n".join(self.lines) + "\n}", self.weights, opset)
 
 
 def mlp() -> onnx.ModelProto:

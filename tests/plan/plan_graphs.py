@@ -144,6 +144,14 @@ def training_graph(
         net.update(w, gradient, rate)
     state = (rate, *net.state)
     graph = Graph(
-        "net", tuple(net.builder.nodes), (x, label), (logits,), net.builder.constants, state, state, (), tuple(net.updates)
+        "net",
+        tuple(net.builder.nodes),
+        (x, label),
+        (logits,),
+        net.builder.constants,
+        state,
+        state,
+        (),
+        tuple(net.updates),
     )
     return graph, loss.name

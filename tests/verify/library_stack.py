@@ -58,12 +58,7 @@ def derive(flags: str) -> dict[str, int]:
 def _disassemble(flags: str) -> dict[str, list[tuple[str, str]]]:
     with tempfile.TemporaryDirectory() as folder:
         cc = ["arm-none-eabi-gcc", "-fno-builtin", "-mthumb", *flags.split()]
-        existing: list[str] = []
-        for name in FUNCTIONS:
-            Path(folder, "one.c").write_text(_references([name]))
-            link = [*cc, "-nostartfiles", "-Wl,-e,0", "one.c", "-o", "one.elf"]
-            if subprocess.run(link, cwd=folder, capture_output=True, check=False).returncode == 0:
-                existing.append(name)
+        existing = _existing(cc)
         Path(folder, "all.c").write_text(_references(existing))
         subprocess.run([*cc, "-nostartfiles", "-Wl,-e,0", "all.c", "-o", "all.elf"], cwd=folder, check=True)
         dump = ["arm-none-eabi-objdump", "-d", "--no-show-raw-insn", "--show-all-symbols", "all.elf"]
@@ -83,6 +78,16 @@ def _disassemble(flags: str) -> dict[str, list[tuple[str, str]]]:
         elif code and not code[1].startswith((".", "nop")):
             current.append((code[1], code[2]))
     return functions
+
+
+def _existing(cc: list[str]) -> list[str]:
+    """Those of FUNCTIONS that the multilib has."""
+    asks = ("-print-libgcc-file-name", "-print-file-name=libc.a")
+    archives = [subprocess.run([*cc, ask], check=True, capture_output=True, text=True).stdout.strip() for ask in asks]
+    nm = ["arm-none-eabi-nm", "--defined-only", "--extern-only", "--quiet", "--format=posix", *archives]
+    listing = subprocess.run(nm, check=True, capture_output=True, text=True).stdout
+    defined = {line.split()[0] for line in listing.splitlines() if line.strip()}
+    return [name for name in FUNCTIONS if name in defined]
 
 
 def _references(names: list[str]) -> str:

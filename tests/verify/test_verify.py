@@ -359,6 +359,26 @@ def test_the_linker_holds_the_arena_to_the_plan(size: int, message: str) -> None
     assert caught.value.code == "E0602"
 
 
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", BOARDS)
+def test_an_arena_of_two_megabytes(name: str) -> None:
+    size = 2 << 20
+    bundle = tiny_model.bundle(arena_bytes=size, compiled_bytes=size)
+    report = verify(bundle, load_target(name), DATA, tiny_model.reference(DATA, 1), "qemu", steps=1)
+    assert (report.mode, report.result) == ("qemu", "pass")
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("size", [(4 << 20) - 20000, 8 << 20])
+def test_an_arena_larger_than_the_board(size: int) -> None:
+    bundle = tiny_model.bundle(arena_bytes=size, compiled_bytes=size)
+    with pytest.raises(CompileError, match="too big for the check board: use --verify host") as caught:
+        verify(bundle, M7, DATA, None, "qemu", steps=1)
+    assert caught.value.code == "E0602"
+
+
 # ---- missing tools --------------------------------------------------------------------------------------------------
 
 

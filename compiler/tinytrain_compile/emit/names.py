@@ -4,57 +4,30 @@ from __future__ import annotations
 
 import re
 
-_KEYWORDS = frozenset(
-    (
-        "auto",
-        "break",
-        "case",
-        "char",
-        "const",
-        "continue",
-        "default",
-        "do",
-        "double",
-        "else",
-        "enum",
-        "extern",
-        "float",
-        "for",
-        "goto",
-        "if",
-        "inline",
-        "int",
-        "long",
-        "register",
-        "restrict",
-        "return",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "struct",
-        "switch",
-        "typedef",
-        "union",
-        "unsigned",
-        "void",
-        "volatile",
-        "while",
-        "bool",
-        "true",
-        "false",
-        "asm",
-        "typeof",
-        "main",
-        "NULL",
-    )
-)
+_RESERVED_WORDS = """
+auto break case char const continue default do double else enum extern float for goto if inline int long register
+restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool true false
+asm typeof main null alignas alignof constexpr nullptr static_assert thread_local complex imaginary
+
+catch class concept consteval constinit const_cast co_await co_return co_yield decltype delete dynamic_cast explicit
+export friend mutable namespace new noexcept operator private protected public reinterpret_cast requires static_cast
+template this throw try typeid typename using virtual and and_eq bitand bitor compl not not_eq or or_eq xor xor_eq
+
+clock cnd dev div fpos gid id ino intmax intptr jmp_buf ldiv lldiv locale max_align mbstate mode mtx nlink off once
+pid ptrdiff pthread rsize sig_atomic sigset size socklen ssize suseconds thrd time timer tss uid uintmax uintptr
+useconds va wchar wctrans wctype wint port tt
+"""
+"""Keywords of C and C++ (the header serves both), X where libraries have a type X_t, prefixes of our own runtime."""
+
+_RESERVED = frozenset(_RESERVED_WORDS.split())
+_INTEGER_TYPE = re.compile(r"u?(int|char)(_?(least|fast))?_?[0-9]+")
 
 
 def c_identifier(text: str) -> str:
     """A valid C identifier that resembles `text`; "m" in front where it would start with a digit or be reserved."""
     name = re.sub(r"_{2,}", "_", re.sub(r"[^0-9A-Za-z]+", "_", text)).strip("_")[:60].rstrip("_")
-    if not name or name[0].isdigit() or name.lower() in _KEYWORDS or name.startswith("tt_"):
+    lower = name.lower()
+    if not name or name[0].isdigit() or lower in _RESERVED or _INTEGER_TYPE.fullmatch(lower) or lower.startswith("tt_"):
         name = f"m_{name}".rstrip("_")
     return name
 

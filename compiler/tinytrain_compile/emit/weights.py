@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -29,6 +30,8 @@ def array_text(data: Array) -> str:
 
 
 def _float(value: float) -> str:
+    if math.isinf(value):
+        return "__builtin_inff()" if value > 0 else "-__builtin_inff()"
     text = str(np.float32(value))
     return text + "f" if any(c in text for c in ".e") else text + ".0f"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tinytrain_compile.frontend.guard import parse_model
 from tinytrain_compile.frontend.importer import HANDLERS, import_model
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.reader import damaged, read_proto
+from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.imported import ImportedModel
 
 __all__ = ["FrontendOptions", "ImportedModel", "load_model", "supported_operators"]
@@ -21,11 +21,7 @@ def load_model(path: Path, options: FrontendOptions | None = None) -> ImportedMo
     """
     options = options or FrontendOptions()
     proto = read_proto(path)
-    try:
-        model = parse_model(proto, path.stem, path.parent, options)
-    except UnicodeDecodeError as error:
-        raise damaged(path.name) from error
-    return import_model(model, options)
+    return import_model(parse_model(proto, path.stem, path.parent, options), options)
 
 
 def supported_operators() -> tuple[str, ...]:

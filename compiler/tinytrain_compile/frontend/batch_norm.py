@@ -39,9 +39,10 @@ def scale_and_shift(ctx: Context, node: OnnxNode) -> tuple[Doubles, Doubles]:
     if len({array.shape for array in data}) != 1 or data[0].ndim != 1:
         raise ValueError(f"scale, B, mean and var have shapes {[array.shape for array in data]}")
     gamma, beta, mean, variance = data
-    root = np.sqrt(variance + node.number("epsilon", 1e-5))
-    if not bool((root > 0).all()):
+    spread = variance + node.number("epsilon", 1e-5)
+    if not bool((spread > 0).all()):
         raise ValueError("a variance is negative")
+    root = np.sqrt(spread)
     scale = gamma / root
     return scale, beta - mean * scale
 
@@ -58,9 +59,8 @@ def fold_into_layer(ctx: Context, node: OnnxNode, weight: Array, bias: Array | N
     if scale.shape != weight.shape[:1]:
         return FoldedLayer(weight, bias, bias_name, node.output(0))
     ctx.done.add(follower.name)
+    # Rounded to float32 by Context.constant, which refuses what overflows.
     folded = weight.astype(np.float64) * scale.reshape(-1, *[1] * (weight.ndim - 1))
     offset = shift if bias is None else bias.astype(np.float64) * scale + shift
     shift_name = ctx.entry(follower.input(2)).source or follower.input(2)
-    return FoldedLayer(
-        folded.astype(np.float32), offset.astype(np.float32), bias_name or shift_name, follower.output(0)
-    )
+    return FoldedLayer(folded, offset, bias_name or shift_name, follower.output(0))

@@ -21,7 +21,7 @@ from tinytrain_compile.frontend.entries import (
 )
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.tensors import MAX_ELEMENTS
+from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, check_finite
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
@@ -93,7 +93,9 @@ class Context:
     def constant(self, array: Array, hint: str, origin: str, parameter: bool = False) -> Value:
         """A constant of the graph (float32 or int32). The same data under the same name is one constant."""
         dtype = np.float32 if array.dtype.kind == "f" else np.int32
-        data = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
+        with np.errstate(over="ignore"):
+            data = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
+        check_finite(data, f"node {origin}, weight {hint}")
         hint = hint or origin
         known = self._materialised.setdefault(hint, [])
         value = next((v for a, v in known if a.shape == data.shape and np.array_equal(a, data)), None)

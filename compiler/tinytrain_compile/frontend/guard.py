@@ -44,7 +44,7 @@ def _opset(proto: onnx.ModelProto) -> int:
     if not FIRST_OPSET <= opset <= newest:
         what = f"opset {opset}" if versions else "no opset of the default domain"
         try_ = f"export with an opset from {FIRST_OPSET} to {newest}"
-        raise CompileError("E0208", "opset_import", what, try_)
+        raise CompileError("E0230" if opset > newest else "E0208", "opset_import", what, try_)
     return opset
 
 
@@ -74,7 +74,7 @@ def _unique(kind: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if not name:
-            raise CompileError("E0206", kind, "it has no name", "give every value a name")
+            raise CompileError("E0227", kind, "it has no name", "give every value a name")
         if name in seen:
             raise CompileError("E0206", f"{kind} {name}", "this name is used twice", "give every value its own name")
         seen.add(name)
@@ -107,9 +107,6 @@ def _input(value: onnx.ValueInfoProto, options: FrontendOptions) -> OnnxInput:
     declared = [d.dim_value if d.HasField("dim_value") else None for d in tensor_type.shape.dim]
     shape = _resolve(where, declared, given)
     check_dims(where, shape)
-    if not options.any_batch and shape and shape[0] != 1:
-        try_ = "export with batch 1 and use --batch to accumulate"
-        raise CompileError("E0211", where, f"the batch is {shape[0]} (shape {list(shape)})", try_)
     return OnnxInput(value.name, shape, tensor_type.elem_type)
 
 
@@ -154,7 +151,7 @@ def _node(named: tuple[str, onnx.NodeProto], opset: int, folder: Path) -> OnnxNo
         _check_schema(node, where, opset)
     names = [attribute.name for attribute in node.attribute]
     if len(set(names)) != len(names):
-        raise CompileError("E0202", where, "an attribute is given twice", "export the model again")
+        raise CompileError("E0229", where, "an attribute is given twice", "export the model again")
     attrs = {attribute.name: _attribute(attribute, where, folder) for attribute in node.attribute}
     return OnnxNode(name, node.op_type, domain, tuple(node.input), tuple(node.output), attrs, node)
 
@@ -166,7 +163,7 @@ def _attribute(attribute: onnx.AttributeProto, where: str, folder: Path) -> Any:
         return helper.get_attribute_value(attribute)
     except (ValueError, TypeError) as error:
         what = f"attribute {attribute.name} cannot be read"
-        raise CompileError("E0202", where, what, "export the model again") from error
+        raise CompileError("E0229", where, what, "export the model again") from error
 
 
 def _check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
@@ -179,17 +176,17 @@ def _check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
     for what, names, low, high in counts:
         if not low <= len(names) <= high:
             raise CompileError(
-                "E0202", where, f"{len(names)} {what}s, the standard wants {low} to {high}", "export again"
+                "E0228", where, f"{len(names)} {what}s, the standard wants {low} to {high}", "export again"
             )
     for index, name in enumerate(node.input[: schema.min_input]):
         if not name and schema.inputs[index].option == defs.OpSchema.FormalParameterOption.Single:
-            raise CompileError("E0202", where, f"required input {index} is empty", "export the model again")
+            raise CompileError("E0228", where, f"required input {index} is empty", "export the model again")
     given = {attribute.name for attribute in node.attribute}
     for attribute in node.attribute:
         known: Any = schema.attributes.get(attribute.name)  # the binding's enums have no stubs
         if known is None or int(known.type.value) != attribute.type or attribute.ref_attr_name:
             what = f"attribute {attribute.name} is unknown or of the wrong type"
-            raise CompileError("E0202", where, what, "export the model again")
+            raise CompileError("E0229", where, what, "export the model again")
     missing = [name for name, known in schema.attributes.items() if known.required and name not in given]
     if missing:
-        raise CompileError("E0202", where, f"attribute {missing[0]} is missing", "export the model again")
+        raise CompileError("E0229", where, f"attribute {missing[0]} is missing", "export the model again")

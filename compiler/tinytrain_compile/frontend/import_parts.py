@@ -44,7 +44,7 @@ def _reduce(ctx: Context, node: OnnxNode) -> None:
         return
     axes = axes or tuple(range(x.rank))
     y = reduce_entry(ctx, node, x, axes, node.op == "ReduceMean")
-    ctx.define(node.output(0), y if node.integer("keepdims", 1) else without(y, frozenset(axes)))
+    ctx.define(node.output(0), y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset(axes)))
 
 
 def _concat(ctx: Context, node: OnnxNode) -> None:
@@ -213,7 +213,7 @@ def _gather(ctx: Context, node: OnnxNode) -> None:
     starts = tuple(start if i == axis else 0 for i in range(x.rank))
     y = slice_entry(ctx, node, x, starts, (1,) * x.rank, tuple(1 if i == axis else d for i, d in enumerate(x.shape)))
     if index.ndim == 0:
-        y = without(y, frozenset((axis,)))
+        y = without(ctx, node, y, frozenset((axis,)))
     elif index.ndim > 1:
         raise Unsupported("indices", "they have several axes", "one constant index, or Slice")
     ctx.define(node.output(0), y)

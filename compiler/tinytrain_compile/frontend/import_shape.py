@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.frontend.context import Context
-from tinytrain_compile.frontend.entries import UNIT, Entry, Order, ir_shape, plain, regrouped, without_axes
+from tinytrain_compile.frontend.entries import UNIT, Entry, Order, ir_shape, plain, regrouped, significant, without_axes
 from tinytrain_compile.frontend.group_norm import fuse_group_norm
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
@@ -110,13 +110,20 @@ def _squeeze(ctx: Context, node: OnnxNode) -> None:
     axes = tuple(i for i, dim in enumerate(x.shape) if dim == 1) if given is None else axis_indices(given, x.rank)
     if any(x.shape[axis] != 1 for axis in axes):
         raise ValueError(f"axes {axes} of shape {x.shape} are not 1")
-    ctx.define(node.output(0), without(x, frozenset(axes)))
+    ctx.define(node.output(0), without(ctx, node, x, frozenset(axes)))
 
 
-def without(x: Entry, axes: frozenset[int]) -> Entry:
-    """The entry without some ONNX axes of size 1; the IR value stays as it is."""
+def without(ctx: Context, node: OnnxNode, x: Entry, axes: frozenset[int]) -> Entry:
+    """The entry without some ONNX axes of size 1.
+
+    Where a free reshape gives ONNX's order it is taken at once, so that a final softmax or sigmoid is the last node.
+    """
     shape = tuple(dim for axis, dim in enumerate(x.shape) if axis not in axes)
-    return replace(x, shape=shape, order=without_axes(x.order, axes))
+    order = without_axes(x.order, axes)
+    if significant(shape, order) != significant(shape, plain(len(shape))):
+        return replace(x, shape=shape, order=order)
+    assert x.value is not None
+    return Entry(shape, ctx.reshape(node, x.value, shape), plain(len(shape)))
 
 
 def _unsqueeze(ctx: Context, node: OnnxNode) -> None:

@@ -90,8 +90,13 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
             return None
         raise CompileError("E0219", "inputs", "the output depends on no input", "export the model with its data input")
     if used[0].elem_type != onnx.TensorProto.FLOAT:
-        kind = onnx.TensorProto.DataType.Name(used[0].elem_type) if used[0].elem_type else "undefined"
-        raise CompileError("E0221", f"input {used[0].name}", f"its type is {kind.lower()}", "use a float32 input")
+        names = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+        kind = names.get(used[0].elem_type, f"unknown ({used[0].elem_type})")
+        raise CompileError("E0221", f"input {used[0].name}", f"its type is {kind}", "use a float32 input")
+    shape = used[0].shape
+    if shape[:1] != (1,) and not options.any_batch:
+        try_ = "export with batch 1 and use --batch to accumulate"
+        raise CompileError("E0211", f"input {used[0].name}", f"the batch is not 1 (shape {list(shape)})", try_)
     return used[0]
 
 

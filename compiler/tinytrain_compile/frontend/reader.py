@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from tinytrain_compile.errors import CompileError
 
@@ -23,8 +24,10 @@ def read_proto(path: Path) -> onnx.ModelProto:
         proto.ParseFromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
         if data[:1] == bytes([_IR_VERSION_TAG]):
-            raise damaged(path.name) from error
+            raise _damaged(path.name) from error
         raise _not_onnx(path) from error
+    if not _is_text(proto):
+        raise _damaged(path.name)
     if not proto.HasField("graph"):
         if proto.ir_version == 0:
             raise _not_onnx(path)
@@ -32,7 +35,18 @@ def read_proto(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def damaged(name: str) -> CompileError:
+def _is_text(message: Message) -> bool:
+    """Whether all strings of a message are UTF-8 (protobuf hands out bytes where they are not)."""
+    for field, value in message.ListFields():
+        if field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE):
+            continue
+        for item in value if field.is_repeated else (value,):
+            if isinstance(item, bytes) or (isinstance(item, Message) and not _is_text(item)):
+                return False
+    return True
+
+
+def _damaged(name: str) -> CompileError:
     """The error for a file that begins well and breaks off."""
     return CompileError("E0214", name, "the file breaks off or is garbled", "copy or download it again")
 

@@ -35,12 +35,11 @@ _FIELDS: dict[int, tuple[str, int]] = {
 
 
 def check_dims(where: str, dims: tuple[int, ...], allow_zero: bool = False) -> None:
-    """Raise E0204 or E0217 unless dimensions are positive and their product is sane."""
+    """Raise E0204, E0226 or E0217 unless dimensions are positive and their product is sane."""
     for dim in dims:
         if dim < 0 or (dim == 0 and not allow_zero):
-            raise CompileError(
-                "E0204", where, f"dimension {dim} in shape {list(dims)}", "export with positive dimensions"
-            )
+            code = "E0204" if dim < 0 else "E0226"
+            raise CompileError(code, where, f"dimension {dim} in shape {list(dims)}", "export with positive dimensions")
     if any(dim > MAX_DIM for dim in dims) or math.prod(dims) > MAX_ELEMENTS:
         raise CompileError(
             "E0217", where, f"shape {list(dims)} is too large", "use shapes that a microcontroller can hold"
@@ -65,13 +64,13 @@ def tensor_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
 
 
 def check_finite(array: Array, where: str) -> None:
-    """Raise E0205 on NaN, and on infinity in anything but a single number (an open Clip bound)."""
+    """Raise E0205 on NaN, and E0225 on infinity in anything but a single number (an open Clip bound)."""
     if array.dtype.kind != "f":
         return
     if bool(np.isnan(array).any()):
         raise CompileError("E0205", where, "holds NaN", "export the model from a sound checkpoint")
     if array.size > 1 and not bool(np.isfinite(array).all()):
-        raise CompileError("E0205", where, "holds infinity", "use finite numbers, for instance -1e4 in attention masks")
+        raise CompileError("E0225", where, "holds infinity", "use finite numbers, for instance -1e4 in attention masks")
 
 
 def _check_length(tensor: onnx.TensorProto, where: str, dims: tuple[int, ...]) -> None:

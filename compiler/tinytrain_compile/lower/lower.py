@@ -81,7 +81,9 @@ def lower_node(node: Node, name: str, features: Features) -> Kernel:
     spec.schedule(schedule)
     lowered = lower_schedule(schedule)
     count = len(node.inputs)
-    shared = {index for out, i in definition.inplace for index in (i, count + out) if i < count}
+    sizes = [value.size_bytes for value in (*node.inputs, *node.outputs)]
+    pairs = [(i, count + out) for out, i in definition.inplace if i < count and sizes[i] == sizes[count + out]]
+    shared = {index for pair in pairs for index in pair}
     repeated = {i for i, first in enumerate(same_operands(node)) if first != i}
     shared |= repeated | {same_operands(node)[i] for i in repeated}
     labels = _parameter_names(node, spec.inputs)

@@ -11,12 +11,6 @@ HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
 
 
-def block_names(schedule: s_tir.Schedule) -> list[str]:
-    """Names of all blocks in order."""
-    root = schedule.get_sblock("root")
-    return [str(schedule.get(block).name_hint) for block in schedule.get_child_blocks(root)]
-
-
 def tile_reduction(
     schedule: s_tir.Schedule,
     tiles: Mapping[int, int],
@@ -66,19 +60,6 @@ def tile_reduction(
     if peel_reduction:
         for loop in schedule.get_loops(schedule.get_sblock(f"{acc}_update"))[len(outer) :][: len(reductions)]:
             schedule.annotate(loop, HINT, 1)
-
-
-def accumulate_rows(schedule: s_tir.Schedule, stages: tuple[str, ...], out: str, row_axes: int) -> None:
-    """Per-row statistics (`stages`, in order of computation) as scalars inside the row loops of `out`.
-
-    row_axes: how many leading axes of `out` are rows; 0 puts the statistics before all loops.
-    """
-    loops = schedule.get_loops(schedule.get_sblock(out))
-    for name in reversed(stages):
-        block = schedule.get_sblock(name)
-        if row_axes:
-            schedule.compute_at(block, loops[row_axes - 1], preserve_unit_loops=True)
-        schedule.set_scope(block, 0, "local")
 
 
 def best_tile(extent: int, wanted: int) -> int:

@@ -259,7 +259,7 @@ def _judge(facts: _Facts, step: int, node: Node, written: str, victim: str) -> N
         if value.name == written and read.name == victim
     ]
     if facts.needed[victim] > 2 * step:
-        verdict = "write after read" if same else "overlap"
+        verdict = "write after read" if pairs else "overlap"
         raise PlanError(
             verdict, f"{node.name!r} writes {written or 'scratch'!r} over {victim!r}, which is needed later"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from tinytrain_compile.ir.stages import Buffer, MemoryPlan, TrainGraph
@@ -81,6 +82,16 @@ class Analysis:
             total[holding.at(step).category] += holding.buffer.size_bytes
         return total
 
+    def category_loads(self) -> dict[Category, list[int]]:
+        """Live bytes at every step by category; `breakdown` for all steps at once."""
+        count = len(self.load)
+        changes: dict[Category, list[int]] = {category: [0] * (count + 1) for category in CATEGORIES}
+        for holding in self.holdings:
+            for tenant in holding.tenants:
+                changes[tenant.category][tenant.first_step] += holding.buffer.size_bytes
+                changes[tenant.category][tenant.last_step + 1] -= holding.buffer.size_bytes
+        return {category: list(accumulate(change[:-1])) for category, change in changes.items()}
+
     def live(self, step: int) -> list[Live]:
         """Live buffers at a step, largest first, each with its reason."""
         found = [Live(h.buffer, h.at(step), self._reason(h, step)) for h in self._live(step)]
@@ -101,7 +112,7 @@ class Analysis:
         permanent = _PERMANENT.get(holding.buffer.kind)
         tenant = holding.at(step)
         if permanent is not None:
-            return permanent if tenant.category != "weights" else "updated weight, lives for ever"
+            return permanent if tenant.category != "weights" else "updated weight (permanent)"
         if holding.buffer.kind == "scratch":
             return "working memory of this step"
         here = "written here" if tenant.written_at == step else "read here" if step in tenant.read_at else ""
@@ -109,15 +120,15 @@ class Analysis:
         if not later:
             return here or "kept until the end of the pass"
         name = self.plan.order[later[0]].name
-        forward = tenant.category in ("activations", "io") and self.roles[step] == "forward"
-        wait = f"kept for backward, {name}" if forward and self.roles[later[0]] != "forward" else f"waits for {name}"
+        forward = tenant.category in ("activations", "io")
+        wait = f"kept for backward: {name}" if forward and self.roles[later[0]] != "forward" else f"waits for {name}"
         return f"{here}, {wait}" if here else wait
 
 
 _PERMANENT: Mapping[str, str] = {
     "header": "handle of the generated API",
-    "state": "optimizer state, lives for ever",
-    "accumulator": "gradient sum over the batch",
+    "state": "optimizer state (permanent)",
+    "accumulator": "gradient sum over the batch (permanent)",
 }
 
 
@@ -126,7 +137,7 @@ def analyse(train: TrainGraph, plan: MemoryPlan) -> Analysis:
     graph = train.graph
     forward = graph.ancestors((*graph.outputs, train.loss))
     judged = _dependents(graph, train.label.name)
-    roles = tuple(_role(node, forward, judged) for node in plan.order)
+    roles: tuple[Role, ...] = tuple(_role(node, forward, judged) for node in plan.order)
     builder = _Tenants(graph, plan, forward, judged)
     return Analysis(
         train,
@@ -170,10 +181,7 @@ def _load(plan: MemoryPlan) -> tuple[int, ...]:
     for buffer in plan.buffers:
         change[buffer.first_step] += buffer.size_bytes
         change[buffer.last_step + 1] -= buffer.size_bytes
-    load: list[int] = []
-    for delta in change[:-1]:
-        load.append(delta + (load[-1] if load else 0))
-    return tuple(load)
+    return tuple(accumulate(change[:-1]))
 
 
 class _Tenants:

@@ -1,4 +1,4 @@
-"""The machine-readable reports: report.json (contracts.md, section 4) and plan.json. No time, date or path in either."""
+"""The machine-readable reports, report.json (contracts.md, section 4) and plan.json: no time, date or path in them."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _memory(summary: Summary, analysis: Analysis) -> dict[str, Any]:
         "stack_bytes": summary.verify.stack_bytes,
         "stack_measured_bytes": summary.verify.stack_measured_bytes,
         "regions": [{"name": "arena", "used_bytes": plan.arena_bytes, "limit_bytes": summary.arena_limit_bytes}],
-        "peak_bytes": {key: size for key, size in analysis.breakdown(plan.peak_step).items()},
+        "peak_bytes": analysis.breakdown(plan.peak_step),
         "peak_live": [
             {
                 "name": live.buffer.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -20,9 +21,11 @@ def resolve_update(graph: Graph, spec: str) -> UpdatePlan:
     """
     layers = layers_of(graph)
     if not layers:
-        raise CompileError("E0303", "model", "it has no parameters", "a trainable model needs Conv, Gemm or MatMul weights")
+        raise CompileError(
+            "E0303", "model", "it has no parameters", "a trainable model needs Conv, Gemm or MatMul weights"
+        )
     chosen = _named_set(layers, spec)
-    if chosen is None and (spec.endswith(".toml") or Path(spec).is_file()):
+    if chosen is None and _is_file(spec):
         return UpdatePlan(_from_scheme(layers, load_scheme(Path(spec))), Path(spec).name)
     if chosen is None:
         chosen = [p for layer in _match_globs(layers, spec) for p in layer.parameters]
@@ -39,10 +42,20 @@ def _named_set(layers: tuple[Layer, ...], spec: str) -> list[Value] | None:
         return [p for layer in layers for p in (layer.parameters if layer is head else layer.biases)]
     if spec.startswith("last:"):
         count = spec.removeprefix("last:")
-        if not count.isdecimal() or int(count) < 1:
-            raise CompileError("E0101", "--update", f"{spec!r} is not last:N with N >= 1", "for example --update last:4")
+        if not re.fullmatch("0*[1-9][0-9]{0,8}", count):
+            raise CompileError(
+                "E0101", "--update", f"{spec!r} is not last:N with N >= 1", "for example --update last:4"
+            )
         return [p for layer in layers[-int(count) :] for p in layer.parameters]
     return None
+
+
+def _is_file(spec: str) -> bool:
+    """Whether --update names a scheme file; a long list of globs is no path at all."""
+    try:
+        return spec.endswith(".toml") or Path(spec).is_file()
+    except OSError:
+        return False
 
 
 def _head(layers: tuple[Layer, ...]) -> Layer:
@@ -108,7 +121,9 @@ def _slice(layer: Layer, weight: Value, entry: SchemeEntry) -> ChannelSlice | No
     total = axes[entry.axis]
     channels = tuple(range(entry.weight)) if isinstance(entry.weight, int) else tuple(int(c) for c in entry.weight)
     if channels[-1] >= total:
-        raise CompileError("E0302", layer.name, f"has {total} {entry.axis} channels, {channels[-1] + 1} asked", "ask for fewer")
+        raise CompileError(
+            "E0302", layer.name, f"has {total} {entry.axis} channels, {channels[-1] + 1} asked", "ask for fewer"
+        )
     if len(channels) == total:
         return None
     return ChannelSlice(weight_axis(layer.node, entry.axis), channels)

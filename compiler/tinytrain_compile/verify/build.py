@@ -109,7 +109,10 @@ def _compile(compiler: list[str], source: str, folder: Path) -> Path:
 def _check_run(command: list[str], folder: Path, what: str) -> None:
     finished = run_program(command, folder, COMPILE_TIMEOUT_S, what)
     if finished.exit_code != 0:
-        raise CompileError("E0602", what, first_line(finished.output), "please report this with the model")
+        message = first_line(finished.output)
+        too_big = any(text in message for text in ("overflowed by", "not fit in region", "do not fit the board"))
+        hint = "too big for the check board: use --verify host" if too_big else "please report this with the model"
+        raise CompileError("E0602", what, message, hint)
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:

@@ -16,8 +16,10 @@
 enum { TAG_INIT = 1, TAG_INFER, TAG_SAMPLE, TAG_APPLY, TAG_STATE, TAG_CHECKPOINT, TAG_GUARDS, TAG_STACK, TAG_END };
 enum { EXIT_FILES = 2, EXIT_INPUT, EXIT_INIT };
 
-/* The first words of input.bin; then the sample for @prefix@_infer, then (input, label) of every training sample. */
-struct header {
+/* Tags here end in an underscore, which no model's prefix does.
+ *
+ * The first words of input.bin; then the sample for @prefix@_infer, then (input, label) of every training sample. */
+struct header_ {
     uint32_t magic;
     uint32_t steps;
     uint32_t batch; /* samples in a step */
@@ -131,7 +133,7 @@ static void train_step(@prefix@_t *model, uint32_t batch)
 }
 
 /* A checkpoint in RAM. */
-struct blob {
+struct blob_ {
     unsigned char *data;
     size_t size;
     size_t position;
@@ -139,7 +141,7 @@ struct blob {
 
 static int blob_write(void *context, const void *data, size_t size)
 {
-    struct blob *blob = context;
+    struct blob_ *blob = context;
     if (size > blob->size - blob->position) {
         return -1;
     }
@@ -150,7 +152,7 @@ static int blob_write(void *context, const void *data, size_t size)
 
 static int blob_read(void *context, void *data, size_t size)
 {
-    struct blob *blob = context;
+    struct blob_ *blob = context;
     if (size > blob->size - blob->position) {
         return -1;
     }
@@ -175,7 +177,7 @@ static uint32_t check_checkpoint(@prefix@_t *model)
     const size_t size = @prefix@_state_size();
     const size_t room = (size + 15u) & ~(size_t)15u;
     unsigned char *const spare = port_spare(room + @PREFIX@_ARENA_BYTES);
-    struct blob blob = {spare, size, 0};
+    struct blob_ blob = {spare, size, 0};
     @prefix@_t *other;
     if (spare == NULL) {
         return 1;
@@ -212,7 +214,7 @@ static void check_guards(void)
 
 int main(void)
 {
-    struct header header;
+    struct header_ header;
     @prefix@_t *model;
     input_file = port_open_input("input.bin");
     output_file = port_open_output("output.bin");

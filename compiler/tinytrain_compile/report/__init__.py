@@ -1,0 +1,22 @@
+"""What the user sees: terminal blocks, report.json, plan.json, report.html, and the generated reference pages.
+
+Imports ir, ops and errors only. Everything here is a pure function of a Summary; nothing is written or printed.
+"""
+
+from tinytrain_compile.report.data import plan_json, report_json
+from tinytrain_compile.report.html import report_html
+from tinytrain_compile.report.layout import styled
+from tinytrain_compile.report.reference import errors_markdown, ops_markdown, ops_text
+from tinytrain_compile.report.text import does_not_fit_text, success_text
+
+__all__ = [
+    "does_not_fit_text",
+    "errors_markdown",
+    "ops_markdown",
+    "ops_text",
+    "plan_json",
+    "report_html",
+    "report_json",
+    "styled",
+    "success_text",
+]

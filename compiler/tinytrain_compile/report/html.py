@@ -1,0 +1,187 @@
+"""report.html: one page that needs nothing else (no network, no script needed to read it), with the memory picture.
+
+All names in it are untrusted: jinja2 escapes them, `printable` takes out control characters, and a content security
+policy that names the hashes of our own style and script keeps anything else from running.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from tinytrain_compile.ir.stages import Summary
+from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
+from tinytrain_compile.report.data import code_bytes, const_bytes, is_updated, loss_name, update_totals
+from tinytrain_compile.report.picture import Picture, about_text, build_picture, label_of, name_of
+from tinytrain_compile.report.text import fit_verdict, layer_counts, layer_text, proof, update_counts, verify_pieces
+from tinytrain_compile.report.words import bytes_text, grouped, macs_text, plural, share
+
+NOMINAL_WIDTH, NOMINAL_HEIGHT = 1080, 520
+"""Pixels for which labels are chosen where no script adapts them."""
+
+CHARACTER_PIXELS, LABEL_PIXELS, STEP_PIXELS, THIN_PIXELS = 7.0, 12, 13, 4
+LARGEST_ROWS = 12
+
+
+def report_html(summary: Summary) -> str:
+    """The whole page."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tinytrain_compile.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        n=grouped, size=bytes_text, macs=macs_text, name=name_of, layer=layer_text, about=about_text, short=name_of
+    )
+    return environment.get_template("report.html.j2").render(_page(summary))
+
+
+def _page(summary: Summary) -> Mapping[str, Any]:
+    analysis = analyse(summary.train, summary.plan)
+    plan = summary.plan
+    style, script = _asset("report.css"), _asset("report.js")
+    picture = build_picture(analysis, summary.arena_limit_bytes)
+    return {
+        "style": Markup(style),
+        "script": Markup(script),
+        "style_hash": _hash(style),
+        "script_hash": _hash(script),
+        "summary": summary,
+        "analysis": analysis,
+        "plan": plan,
+        "picture": picture,
+        "names": CATEGORIES,
+        "layout": _Layout(picture),
+        "headline": _headline(summary),
+        "figures": _figures(summary),
+        "breakdown": _breakdown(analysis),
+        "peak": name_of(analysis.node_label(plan.peak_step), 120),
+        "live": analysis.live(plan.peak_step),
+        "numbers": {(box.holding.buffer.name, box.holding.buffer.kind): box.number for box in picture.boxes},
+        "largest": sorted(picture.boxes, key=lambda box: (-box.holding.buffer.size_bytes, box.number)),
+        "largest_rows": LARGEST_ROWS,
+        "updated": [layer for layer in summary.layers if is_updated(layer)],
+        "frozen": [layer for layer in summary.layers if not is_updated(layer)],
+        "update_counts": update_counts(summary),
+        "verdict": " ".join(verify_pieces(summary)),
+        "losses": _loss_curve(summary),
+    }
+
+
+def _asset(name: str) -> str:
+    return files("tinytrain_compile.report").joinpath("templates", name).read_text(encoding="utf-8").strip()
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+class _Layout:
+    """From steps and bytes to the percentages at which captions lie, and which of them have room."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        self.step_stride = max(math.ceil(STEP_PIXELS * picture.steps / NOMINAL_WIDTH), 1)
+
+    def x(self, step: float) -> str:
+        """Left edge of a step, per cent of the width."""
+        return f"{100.0 * step / self._picture.steps:.3f}"
+
+    def y(self, size_bytes: int) -> str:
+        """A height in the arena, per cent."""
+        return f"{100.0 * size_bytes / self._picture.height:.3f}"
+
+    def label(self, name: str, steps: int, size_bytes: int) -> str:
+        """What of a name has room in a rectangle at the nominal size; empty if nothing sensible has."""
+        if NOMINAL_HEIGHT * size_bytes / self._picture.height < LABEL_PIXELS:
+            return ""
+        return self.fit(name, steps)
+
+    def fit(self, name: str, steps: int) -> str:
+        """What of a name has room in the width of some steps."""
+        room = int((NOMINAL_WIDTH * steps / self._picture.steps - 12) / CHARACTER_PIXELS)
+        return "" if room < min(5, len(name)) else label_of(name, room)
+
+    def thin(self, size_bytes: int) -> bool:
+        """Whether a rectangle is so low that its outline would hide it."""
+        return NOMINAL_HEIGHT * size_bytes / self._picture.height < THIN_PIXELS
+
+    def labelled(self, size_bytes: int) -> bool:
+        """Whether a rectangle is high enough for a label at the largest zoom."""
+        return 4 * NOMINAL_HEIGHT * size_bytes / self._picture.height >= LABEL_PIXELS
+
+
+def _headline(summary: Summary) -> Mapping[str, Any]:
+    plan, limit = summary.plan, summary.arena_limit_bytes
+    fits = limit is None or plan.arena_bytes <= limit
+    return {
+        "fits": fits,
+        "of": "no limit given" if limit is None else f"of {bytes_text(limit)} ({share(plan.arena_bytes, limit)})",
+        "over": 0 if fits or limit is None else plan.arena_bytes - limit,
+        "verdict": proof(plan) if fits or limit is None else fit_verdict(plan, limit),
+        "whole": max(plan.arena_bytes, limit or 0),
+    }
+
+
+def _figures(summary: Summary) -> list[tuple[str, str]]:
+    """The table of figures: what the terminal shows, without its cuts."""
+    plan, verify = summary.plan, summary.verify
+    forward, backward = work_of(summary.train)
+    code, const = code_bytes(summary), const_bytes(summary)
+    totals = update_totals(summary)
+    return [
+        (
+            "Model",
+            f"{name_of(summary.model)}: {layer_counts(summary)}, {grouped(totals['total_parameters'])} parameters",
+        ),
+        ("Target", f"{name_of(summary.target)}: {name_of(summary.target_summary, 200)}"),
+        ("Number format", summary.quant),
+        ("Loss", f"{loss_name(summary)} (contract {summary.contract})"),
+        ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, batch {summary.train.batch}"),
+        ("Trained", f"{name_of(summary.update_label)}: {update_counts(summary)}"),
+        ("Arena, persistent", f"{bytes_text(plan.persistent_bytes)} (what a checkpoint saves)"),
+        ("Arena, transient", bytes_text(plan.arena_bytes - plan.persistent_bytes)),
+        ("Lower bound", f"{bytes_text(plan.lower_bound_bytes)}, gap {bytes_text(plan.gap_bytes)}: {proof(plan)}"),
+        ("Stack, static bound", bytes_text(verify.stack_bytes)),
+        ("Stack, high-water", bytes_text(verify.stack_measured_bytes)),
+        ("Flash, code", bytes_text(code)),
+        ("Flash, constants", bytes_text(const)),
+        ("Work, forward", f"{grouped(forward)} MAC"),
+        ("Work, backward", f"{grouped(backward)} MAC"),
+        ("Steps", plural(len(plan.order), "step")),
+        ("Verification", " ".join(verify_pieces(summary))),
+    ]
+
+
+def _breakdown(analysis: Analysis) -> list[tuple[str, str, int, int]]:
+    """(category, name, bytes, bytes before it) at the peak step, for the bar and its legend; empty ones left out."""
+    rows: list[tuple[str, str, int, int]] = []
+    before = 0
+    for category, size in analysis.breakdown(analysis.plan.peak_step).items():
+        if size:
+            rows.append((category, CATEGORIES[category], size, before))
+            before += size
+    return rows
+
+
+def _loss_curve(summary: Summary) -> Mapping[str, Any] | None:
+    """Losses of the verification run as points in a 300 x 80 box; None with fewer than two numbers."""
+    losses = summary.verify.losses
+    if len(losses) < 2 or not all(math.isfinite(loss) for loss in losses):
+        return None
+    low, high = min(losses), max(losses)
+    reach = (high - low) or 1.0
+    points = [
+        f"{300 * index / (len(losses) - 1):.1f},{78 - 76 * (loss - low) / reach:.1f}"
+        for index, loss in enumerate(losses)
+    ]
+    return {"points": " ".join(points), "texts": [f"{loss:.6g}" for loss in losses]}

@@ -1,0 +1,244 @@
+"""The geometry of the memory picture: steps to the right, addresses upwards in bytes. Numbers only, no markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from tinytrain_compile.report.analysis import CATEGORIES, Analysis, Category, Holding, Role, Tenant
+from tinytrain_compile.report.words import bytes_text, plural, printable, shorten
+
+HEADROOM = 1.07
+"""Height of the picture over the highest line in it: room for that line's caption."""
+
+LIMIT_SHOWN = 1.5
+"""A limit that is further above the arena than this would squash the picture; it is told in words instead."""
+
+NAME_CELLS, SHORT_LABEL = 90, 18
+VALUES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a buffer's rectangle: steps [first, first + count) with one kind of content."""
+
+    first: int
+    count: int
+    category: Category
+
+
+@dataclass(frozen=True)
+class Box:
+    """A buffer's rectangle. top: distance of its upper edge from the upper edge of the picture, in bytes."""
+
+    number: int
+    holding: Holding
+    name: str
+    details: str
+    top: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Band:
+    """A run of steps with one role."""
+
+    first: int
+    count: int
+    role: Role
+
+
+@dataclass(frozen=True)
+class Line:
+    """A horizontal line. top: distance from the upper edge in bytes; below: whether its caption stands below it."""
+
+    kind: str
+    caption: str
+    top: int
+    below: bool = False
+
+
+@dataclass(frozen=True)
+class Area:
+    """Live bytes of one category over all steps, stacked on the categories before it: an outline as SVG path data."""
+
+    category: Category
+    path: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Everything that the drawing needs; widths in steps, heights in bytes."""
+
+    steps: int
+    height: int
+    boxes: tuple[Box, ...]
+    lines: tuple[Line, ...]
+    ticks: tuple[Line, ...]
+    bands: tuple[Band, ...]
+    areas: tuple[Area, ...]
+    area_height: int
+    categories: tuple[Category, ...]
+
+
+def build_picture(analysis: Analysis, limit_bytes: int | None) -> Picture:
+    """Lay out the arena over the steps and the live bytes below it."""
+    plan = analysis.plan
+    steps = max(len(plan.order), 1)
+    highest = plan.arena_bytes
+    if limit_bytes is not None and limit_bytes <= LIMIT_SHOWN * highest:
+        highest = max(highest, limit_bytes)
+    height = max(int(highest * HEADROOM), 1)
+    used = {tenant.category for holding in analysis.holdings for tenant in holding.tenants}
+    categories: tuple[Category, ...] = tuple(category for category in CATEGORIES if category in used)
+    area_height = max(*analysis.load, 1)
+    return Picture(
+        steps,
+        height,
+        tuple(_box(analysis, number, holding, height) for number, holding in enumerate(analysis.holdings)),
+        tuple(_lines(analysis, limit_bytes, height)),
+        tuple(Line("tick", axis_text(value), height - value) for value in _ticks(height)),
+        tuple(_bands(analysis)),
+        tuple(_areas(analysis, categories, area_height)),
+        area_height,
+        categories,
+    )
+
+
+def axis_text(size_bytes: int) -> str:
+    """A round number of bytes for an axis: 512 B, 96 KB, 1.5 MB (powers of 1,024)."""
+    if size_bytes >= 1 << 20:
+        return f"{size_bytes / (1 << 20):g} MB"
+    return f"{size_bytes / 1024:g} KB" if size_bytes >= 1024 else f"{size_bytes} B"
+
+
+def about_text(size_bytes: int) -> str:
+    """Roughly how many bytes, in at most seven characters."""
+    for unit, limit in (("MB", 1 << 20), ("KB", 1 << 10)):
+        if size_bytes >= limit:
+            return f"{size_bytes / limit:.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def name_of(text: str, cells: int = NAME_CELLS) -> str:
+    """A name of any length and content, fit to be shown."""
+    return shorten(printable(text), cells, "…")
+
+
+def label_of(text: str, cells: int) -> str:
+    """A name cut for a rectangle: of a very short one the beginning tells most (report.js does the same)."""
+    if len(text) <= cells or cells >= SHORT_LABEL:
+        return shorten(text, cells, "…")
+    return text[: cells - 1] + "…"
+
+
+def describe(analysis: Analysis, holding: Holding) -> str:
+    """What a person sees when pointing at a buffer: several lines of text."""
+    buffer = holding.buffer
+    end = buffer.offset + buffer.size_bytes
+    lines = [
+        name_of(buffer.name),
+        f"{bytes_text(buffer.size_bytes)} at offset {buffer.offset:,} (to {end:,})",
+        f"{CATEGORIES[holding.tenants[0].category]}, steps {buffer.first_step} to {buffer.last_step}",
+    ]
+    if buffer.kind in ("tensor", "input"):
+        lines += [_tenant_line(analysis, tenant) for tenant in holding.tenants[:VALUES_SHOWN]]
+        if len(holding.tenants) > VALUES_SHOWN:
+            lines.append(f"then {plural(len(holding.tenants) - VALUES_SHOWN, 'more value')}")
+    elif buffer.kind == "scratch":
+        lines.append(f"working memory of {name_of(analysis.node_label(buffer.first_step))}")
+    return "\n".join(lines)
+
+
+def _tenant_line(analysis: Analysis, tenant: Tenant) -> str:
+    order = analysis.plan.order
+    written = (
+        "there at the start" if tenant.written_at is None else f"written by {name_of(order[tenant.written_at].name)}"
+    )
+    if not tenant.read_at:
+        return f"{written}, read by the caller"
+    return f"{written}, last read by {name_of(order[tenant.read_at[-1]].name)}"
+
+
+def _box(analysis: Analysis, number: int, holding: Holding, height: int) -> Box:
+    buffer = holding.buffer
+    pieces = [
+        Piece(run[0].first_step, run[-1].last_step + 1 - run[0].first_step, run[0].category)
+        for run in _runs(holding.tenants)
+    ]
+    top = height - buffer.offset - buffer.size_bytes
+    return Box(number, holding, name_of(buffer.name), describe(analysis, holding), top, tuple(pieces))
+
+
+def _runs(tenants: tuple[Tenant, ...]) -> list[list[Tenant]]:
+    """Neighbours of one category together."""
+    runs: list[list[Tenant]] = []
+    for tenant in tenants:
+        if runs and runs[-1][0].category == tenant.category:
+            runs[-1].append(tenant)
+        else:
+            runs.append([tenant])
+    return runs
+
+
+def _lines(analysis: Analysis, limit_bytes: int | None, height: int) -> Iterator[Line]:
+    plan = analysis.plan
+    limit = limit_bytes if limit_bytes is not None and limit_bytes <= height else None
+    under_limit = limit is not None and plan.arena_bytes < limit
+    yield Line("arena", f"arena used {bytes_text(plan.arena_bytes)}", height - plan.arena_bytes, under_limit)
+    if plan.gap_bytes:
+        caption = f"lower bound {bytes_text(plan.lower_bound_bytes)}"
+        yield Line("bound", caption, height - plan.lower_bound_bytes, below=True)
+    if limit is not None:
+        yield Line("limit", f"--arena {bytes_text(limit)}", height - limit, limit < plan.arena_bytes)
+
+
+def _ticks(height: int) -> list[int]:
+    """Four to eight multiples of a power of two; none so near to the upper edge that its text would be cut."""
+    step = 1
+    while height // step > 8:
+        step *= 2
+    return [value for value in range(0, height, step) if value <= 0.97 * height]
+
+
+def _bands(analysis: Analysis) -> Iterator[Band]:
+    """Runs of forward, backward and update steps."""
+    roles = analysis.roles
+    starts = [step for step, role in enumerate(roles) if step == 0 or roles[step - 1] != role]
+    for first, end in zip(starts, [*starts[1:], len(roles)], strict=True):
+        yield Band(first, end - first, roles[first])
+
+
+def _areas(analysis: Analysis, categories: tuple[Category, ...], height: int) -> Iterator[Area]:
+    """Categories from the bottom up: what lives for ever first, so that the rest stands on level ground."""
+    loads = analysis.category_loads()
+    base = [0] * len(analysis.load)
+    for category in sorted(categories, key=_STACKING.index):
+        top = [low + part for low, part in zip(base, loads[category], strict=True)]
+        outline = [*_edge(top, height), *reversed(_edge(base, height))]
+        yield Area(category, "M" + "L".join(f"{x} {y}" for x, y in outline) + "Z")
+        base = top
+
+
+_STACKING: tuple[Category, ...] = (
+    "header",
+    "weights",
+    "optimizer",
+    "accumulators",
+    "io",
+    "activations",
+    "gradients",
+    "scratch",
+)
+
+
+def _edge(levels: list[int], height: int) -> list[tuple[int, int]]:
+    """A staircase over the steps, only where the level changes."""
+    points: list[tuple[int, int]] = []
+    position = 0
+    for level, run in groupby(levels):
+        count = len(list(run))
+        points += [(position, height - level), (position + count, height - level)]
+        position += count
+    return points

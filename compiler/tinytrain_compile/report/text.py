@@ -1,0 +1,246 @@
+"""The blocks that a terminal shows: what was built, or why training does not fit and what would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from rich.cells import cell_len
+
+from tinytrain_compile.ir.stages import LayerUpdate, MemoryPlan, Suggestion, Summary
+from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
+from tinytrain_compile.report.data import code_bytes, const_bytes, is_updated, loss_name, update_totals
+from tinytrain_compile.report.layout import MIN_WIDTH, Row, block, row, sentence
+from tinytrain_compile.report.words import (
+    NOT_MEASURED,
+    bytes_text,
+    grouped,
+    macs_text,
+    pad,
+    plural,
+    printable,
+    share,
+    shorten,
+)
+
+MAX_LINES = 24
+"""Of the 25 that a user is shown: the driver's line on what it wrote follows."""
+
+LARGEST_SHOWN = 6
+
+LAYER_KINDS = {
+    "Conv": "conv",
+    "ConvGradInput": "transposed conv",
+    "Gemm": "fc",
+    "MatMul": "matmul",
+    "Normalize": "norm",
+}
+
+
+def success_text(summary: Summary, width: int = 100) -> list[str]:
+    """The success block, at most MAX_LINES plain lines; figures that nobody measured are said to be so."""
+    analysis = analyse(summary.train, summary.plan)
+    rows = [
+        *_model_rows(summary, width),
+        row("target", [printable(summary.target), printable(summary.target_summary), summary.quant], width, most=2),
+        *_update_rows(summary, width),
+        *_arena_rows(summary, analysis, width),
+        row("stack", _stack(summary), width, most=1),
+        row("flash", _flash(summary), width, most=1),
+        row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=1),
+        row("work", _work(summary), width, most=2),
+        row("verify", verify_pieces(summary), width, most=3),
+    ]
+    return block(rows, MAX_LINES)
+
+
+def does_not_fit_text(summary: Summary, width: int = 100) -> list[str]:
+    """What stands below the one-line error E0401: the gap, what is proven, the peak, and ways out with their price."""
+    plan, analysis = summary.plan, analyse(summary.train, summary.plan)
+    limit = summary.arena_limit_bytes
+    asked = (
+        "" if limit is None else f", the arena is {bytes_text(limit)}: over by {bytes_text(plan.arena_bytes - limit)}"
+    )
+    lines = [f"  training needs {bytes_text(plan.arena_bytes)}{asked}"]
+    if limit is not None:
+        verdict = f"lower bound {bytes_text(plan.lower_bound_bytes)}: {fit_verdict(plan, limit)}"
+        lines += wrap(verdict, max(width, MIN_WIDTH), initial_indent="  ", subsequent_indent="    ")
+    lines += [f"  peak at step {plan.peak_step} of {len(plan.order)}: {_peak(analysis)}"]
+    lines += ["  live there, largest first:", *_largest(analysis, width)]
+    lines += _suggested(summary, width)
+    return [shorten(line, max(width, MIN_WIDTH)) for line in lines]
+
+
+def fit_verdict(plan: MemoryPlan, limit_bytes: int) -> str:
+    """Whether the bound proves that nothing fits into the limit, or only that nothing was found."""
+    if plan.lower_bound_bytes > limit_bytes:
+        if plan.order_proven:
+            return "proven, no order and no placement can fit"
+        return "no placement of this order can fit; a better order is not excluded"
+    if plan.placement_proven:
+        return "proven, no placement of this order can fit; a better order is not excluded"
+    return "a placement that fits is not excluded, the search found none"
+
+
+def proof(plan: MemoryPlan) -> str:
+    """What is known about the distance to the smallest possible arena."""
+    order = "order proven minimal" if plan.order_proven else "order not proven"
+    if plan.gap_bytes == 0:
+        return "OPTIMAL" if plan.order_proven else "placement OPTIMAL, order not proven minimal"
+    placed = "placement proven minimal for this order" if plan.placement_proven else "placement not proven"
+    return f"{placed}, {order}"
+
+
+def layer_text(layer: LayerUpdate) -> str:
+    """A trained layer and which part of it: `conv3 (bias, 12 in channels)`; nothing in brackets if all of it is."""
+    if layer.elements == layer.total_elements:
+        return printable(layer.name)
+    parts = ["bias"] if layer.bias else []
+    if layer.weight:
+        parts.append("weight" if layer.channels is None else f"{layer.channels} {layer.axis or 'out'} channels")
+    return f"{printable(layer.name)} ({', '.join(parts)})"
+
+
+def layer_counts(summary: Summary) -> str:
+    """`9 conv, 1 fc`: the forward nodes that carry weights, by kind."""
+    graph = summary.train.graph
+    forward = graph.ancestors((*graph.outputs, summary.train.loss))
+    counts: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.name in forward and node.op in LAYER_KINDS:
+            counts[LAYER_KINDS[node.op]] = counts.get(LAYER_KINDS[node.op], 0) + 1
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no weights"
+
+
+def verify_pieces(summary: Summary) -> list[str]:
+    """The stage's own line, with the verdict as its last word."""
+    word = summary.verify.result.upper()
+    message = printable(summary.verify.message).strip()
+    head, _, last = message.rpartition(" ")
+    if last.strip(".:!").upper() == word:
+        message = head.strip()
+    return [*message.split("   "), word] if message else [word]
+
+
+def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
+    totals = update_totals(summary)
+    graph = summary.train.graph
+    shapes = f"input {_shape(graph.inputs[0].shape)}, output {_shape(graph.outputs[0].shape)}"
+    parameters = f"{grouped(totals['total_parameters'])} parameters"
+    yield row("model", [printable(summary.model), layer_counts(summary), parameters, shapes], width, most=2)
+    contract = {1: "loss from the options", 2: "loss in the model"}.get(summary.contract, "")
+    loss = f"{loss_name(summary)} (contract {summary.contract}{': ' if contract else ''}{contract})"
+    optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"
+    yield row("loss", [loss, optimizer, f"batch {summary.train.batch}"], width, most=2)
+    notes = summary.train.graph.notes
+    for index, note in enumerate(notes[:3]):
+        yield sentence("note" if index == 0 else "", printable(note), width, rank=2)
+    if len(notes) > 3:
+        yield sentence("", f"{plural(len(notes) - 3, 'more note')} in report.json", width, rank=1)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(str(dim) for dim in shape) or "scalar"
+
+
+def _update_rows(summary: Summary, width: int) -> Iterator[Row]:
+    totals = update_totals(summary)
+    yield row("update", [f"{printable(summary.update_label)}:", update_counts(summary)], width, " ", most=2)
+    names = [layer_text(layer) for layer in summary.layers if is_updated(layer)]
+    if 0 < len(names) < totals["total_layers"]:
+        yield row("", [*(f"{name}," for name in names[:-1]), names[-1]], width, " ", most=2, rank=3)
+
+
+def update_counts(summary: Summary) -> str:
+    """`3 of 10 layers, 5,312 of 22,600 parameters (23.5%)`."""
+    totals = update_totals(summary)
+    part, whole = totals["parameters"], totals["total_parameters"]
+    return (
+        f"{grouped(totals['layers'])} of {plural(totals['total_layers'], 'layer')}, "
+        f"{grouped(part)} of {grouped(whole)} parameters ({share(part, whole)})"
+    )
+
+
+def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Row]:
+    plan, limit = summary.plan, summary.arena_limit_bytes
+    used = bytes_text(plan.arena_bytes)
+    head = (
+        f"{used}, no limit given" if limit is None else f"{used} of {grouped(limit)} ({share(plan.arena_bytes, limit)})"
+    )
+    transient = plan.arena_bytes - plan.persistent_bytes
+    pieces = [head, f"{bytes_text(plan.persistent_bytes)} persistent + {bytes_text(transient)} transient"]
+    yield row("ARENA", pieces, width, most=2)
+    bound = f"lower bound {bytes_text(plan.lower_bound_bytes)}, gap {bytes_text(plan.gap_bytes)}: {proof(plan)}"
+    yield row("", [bound], width, most=1)
+    yield row("  at peak", breakdown_pieces(analysis), width, " | ", most=2)
+
+
+def breakdown_pieces(analysis: Analysis) -> list[str]:
+    """`activations 96,512`, ... at the peak step; what is nothing is left out."""
+    parts = analysis.breakdown(analysis.plan.peak_step)
+    return [f"{CATEGORIES[key]} {grouped(size)}" for key, size in parts.items() if size]
+
+
+def _stack(summary: Summary) -> list[str]:
+    static, painted = summary.verify.stack_bytes, summary.verify.stack_measured_bytes
+    if static is None and painted is None:
+        return [NOT_MEASURED]
+    return [f"static bound {bytes_text(static)}", f"high-water in the run {bytes_text(painted)}"]
+
+
+def _flash(summary: Summary) -> list[str]:
+    code, const = code_bytes(summary), const_bytes(summary)
+    if code is None and const is None:
+        return [NOT_MEASURED]
+    both = f" = {bytes_text(code + const)}" if code is not None and const is not None else ""
+    return [f"code {bytes_text(code)} + const {bytes_text(const)}{both}"]
+
+
+def _peak(analysis: Analysis) -> str:
+    return printable(analysis.node_label(analysis.plan.peak_step))
+
+
+def _work(summary: Summary) -> list[str]:
+    forward, backward = work_of(summary.train)
+    return [
+        f"{macs_text(forward)} MAC forward + {macs_text(backward)} backward = {macs_text(forward + backward)} a step"
+    ]
+
+
+def _largest(analysis: Analysis, width: int) -> list[str]:
+    """A table: bytes, name, reason."""
+    live = analysis.live(analysis.plan.peak_step)
+    shown, rest = live[:LARGEST_SHOWN], live[LARGEST_SHOWN:]
+    sizes = [bytes_text(item.buffer.size_bytes) for item in shown]
+    others = sum(item.buffer.size_bytes for item in rest)
+    column = max(len(text) for text in (*sizes, bytes_text(others)))
+    names = [shorten(printable(item.tenant.names[0]), max(width, MIN_WIDTH) // 2 - column) for item in shown]
+    wide = max((cell_len(name) for name in names), default=0)
+    lines = [
+        f"    {size:>{column}}  {pad(name, wide)}  {printable(item.reason)}".rstrip()
+        for size, name, item in zip(sizes, names, shown, strict=True)
+    ]
+    return [*lines, f"    {bytes_text(others):>{column}}  in {plural(len(rest), 'smaller buffer')}"] if rest else lines
+
+
+def _suggested(summary: Summary, width: int) -> list[str]:
+    """Options, price and remark in columns; the arena that the plan needs is always one way out."""
+    ways: Sequence[Suggestion] = summary.suggestions
+    if not any(way.options.startswith("--arena") for way in ways):
+        ways = (*ways, Suggestion(f"--arena {summary.plan.arena_bytes}", summary.plan.arena_bytes, "fits as it is"))
+    options = [shorten(printable(way.options), max(width, MIN_WIDTH) // 2) for way in ways]
+    prices = [bytes_text(way.arena_bytes) for way in ways]
+    wide, column = max(cell_len(text) for text in options), max(len(text) for text in prices)
+    lines = [
+        f"    {pad(option, wide)}  -> {price:>{column}}  {printable(way.note)}".rstrip()
+        for option, price, way in zip(options, prices, ways, strict=True)
+    ]
+    enough = [fits(way, summary.arena_limit_bytes) for way in ways]
+    fitting = [line for line, fit in zip(lines, enough, strict=True) if fit]
+    rest = [line for line, fit in zip(lines, enough, strict=True) if not fit]
+    return ["  what would fit:", *fitting, *(["  not enough alone:", *rest] if rest else [])]
+
+
+def fits(way: Suggestion, limit_bytes: int | None) -> bool:
+    """Whether a way out fits: under the arena that was asked for, or because it names a larger one."""
+    return limit_bytes is None or way.arena_bytes <= limit_bytes or "--arena" in way.options.split()

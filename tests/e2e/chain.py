@@ -1,0 +1,99 @@
+"""The stages in a row, without the command line: for tests that look inside or share work between boards."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from tinytrain_compile.data import random_samples
+from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
+from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import KernelSet, MemoryPlan, SourceBundle, TrainGraph, VerifyReport
+from tinytrain_compile.lower import LowerOptions, lower_nodes
+from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.reference import run_reference
+from tinytrain_compile.resources import read_text
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.target import load_target
+from tinytrain_compile.training import TrainingOptions, build_training
+from tinytrain_compile.verify import VerifyMode, verify
+
+BOARDS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+
+
+def imported(model: onnx.ModelProto, options: FrontendOptions | None = None) -> ImportedModel:
+    """What the frontend makes of a model, through a file as users have it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{model.graph.name or 'net'}.onnx"
+        path.write_bytes(model.SerializeToString())
+        return load_model(path, options)
+
+
+def train_graph(model: ImportedModel | onnx.ModelProto, update: str = "all", **options: object) -> TrainGraph:
+    """The training step of a model; `options` are those of TrainingOptions."""
+    known = model if isinstance(model, ImportedModel) else imported(model)
+    return build_training(known, resolve_update(known.graph, update), TrainingOptions(**options))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class Project:
+    """A generated project and what it was made from."""
+
+    train: TrainGraph
+    plan: MemoryPlan
+    kernels: KernelSet
+    bundle: SourceBundle
+
+
+def kernels_of(train: TrainGraph, prefix: str, fpu: bool) -> KernelSet:
+    return lower_nodes(train.graph.nodes, LowerOptions(prefix, Features(fpu=fpu)))
+
+
+def project(
+    train: TrainGraph, target: str = "cortex-m7", kernels: KernelSet | None = None, name: str = "net"
+) -> Project:
+    """Plan (quickly), lower and emit; `kernels` may be given where several boards share them."""
+    core = load_target(target)
+    prefix = c_identifier(name)
+    settings = PlanOptions(alignment_bytes=core.alignment_bytes, effort="quick", keep=(train.loss.name,))
+    plan = plan_memory(train.graph, settings)
+    kernels = kernels or kernels_of(train, prefix, core.features.fpu)
+    emit = EmitOptions(prefix, core.alignment_bytes, ("test",), read_text("runtime_c", "tt_runtime.h"))
+    return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
+
+
+def check(
+    made: Project, target: str = "cortex-m7", mode: VerifyMode = "qemu", steps: int = 3, distinct: int | None = None
+) -> VerifyReport:
+    """Reference, host and board as `--verify` compares them; CompileError at the first difference.
+
+    distinct: number of different samples, which are then taken in turn (default: all are different).
+    """
+    samples = random_samples(made.train, distinct or steps * made.train.batch, 0)
+    reference = run_reference(made.train, samples, steps)
+    return verify(made.bundle, load_target(target), samples, reference, mode, steps=steps, batch=made.train.batch)
+
+
+def check_on_boards(train: TrainGraph, boards: tuple[str, ...] = BOARDS, steps: int = 3) -> dict[str, VerifyReport]:
+    """The same training step on several cores; kernels are lowered once with and once without an FPU."""
+    kernels: dict[bool, KernelSet] = {}
+    reports: dict[str, VerifyReport] = {}
+    for board in boards:
+        fpu = load_target(board).features.fpu
+        if fpu not in kernels:
+            kernels[fpu] = kernels_of(train, "net", fpu)
+        reports[board] = check(project(train, board, kernels[fpu]), board, steps=steps)
+    return reports
+
+
+def in_double(train: TrainGraph) -> TrainGraph:
+    """The same graph with float64 data: the references then compute in double precision."""
+    graph = train.graph
+    constants = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in graph.constants.items()}
+    return replace(train, graph=replace(graph, constants=constants))
