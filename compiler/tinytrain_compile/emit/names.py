@@ -15,9 +15,9 @@ template this throw try typeid typename using virtual and and_eq bitand bitor co
 
 clock cnd dev div fpos gid id ino intmax intptr jmp_buf ldiv lldiv locale max_align mbstate mode mtx nlink off once
 pid ptrdiff pthread rsize sig_atomic sigset size socklen ssize suseconds thrd time timer tss uid uintmax uintptr
-useconds va wchar wctrans wctype wint port tt
+useconds va wchar wctrans wctype wint linux unix port tt
 """
-"""Keywords of C and C++ (the header serves both), X where libraries have a type X_t, prefixes of our own runtime."""
+"""Keywords of C and C++ (the header serves both), X where libraries have a type X_t, macros of GCC, prefixes of our own."""
 
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 _INTEGER_TYPE = re.compile(r"u?(int|char)(_?(least|fast))?_?[0-9]+")

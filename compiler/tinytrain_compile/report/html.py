@@ -26,7 +26,8 @@ from tinytrain_compile.report.words import bytes_text, grouped, macs_text, plura
 NOMINAL_WIDTH, NOMINAL_HEIGHT = 1080, 520
 """Pixels for which labels are chosen where no script adapts them."""
 
-CHARACTER_PIXELS, LABEL_PIXELS, STEP_PIXELS, THIN_PIXELS = 7.0, 12, 13, 4
+CHARACTER_PIXELS, LABEL_PIXELS, STEP_PIXELS = 7.0, 12, 13
+THIN_PIXELS, FINE_PIXELS = 2, 5
 LARGEST_ROWS = 12
 
 
@@ -72,7 +73,6 @@ def _page(summary: Summary) -> Mapping[str, Any]:
         "updated": [layer for layer in summary.layers if is_updated(layer)],
         "frozen": [layer for layer in summary.layers if not is_updated(layer)],
         "update_counts": update_counts(summary),
-        "verdict": " ".join(verify_pieces(summary)),
         "losses": _loss_curve(summary),
     }
 
@@ -111,9 +111,10 @@ class _Layout:
         room = int((NOMINAL_WIDTH * steps / self._picture.steps - 12) / CHARACTER_PIXELS)
         return "" if room < min(5, len(name)) else label_of(name, room)
 
-    def thin(self, size_bytes: int) -> bool:
-        """Whether a rectangle is so low that its outline would hide it."""
-        return NOMINAL_HEIGHT * size_bytes / self._picture.height < THIN_PIXELS
+    def outline(self, size_bytes: int) -> str:
+        """How to draw the outline of a rectangle that is so low that a full one would hide it; empty for a full one."""
+        pixels = NOMINAL_HEIGHT * size_bytes / self._picture.height
+        return " thin" if pixels < THIN_PIXELS else " fine" if pixels < FINE_PIXELS else ""
 
     def labelled(self, size_bytes: int) -> bool:
         """Whether a rectangle is high enough for a label at the largest zoom."""
@@ -158,7 +159,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Work, forward", f"{grouped(forward)} MAC"),
         ("Work, backward", f"{grouped(backward)} MAC"),
         ("Steps", plural(len(plan.order), "step")),
-        ("Verification", " ".join(verify_pieces(summary))),
+        ("Verification", name_of("; ".join(verify_pieces(summary)), 400)),
     ]
 
 

@@ -24,7 +24,7 @@
 
   // Fonts differ from machine to machine: how wide is a character here?
   function characterWidth() {
-    var sample = document.createElementNS("http://www.w3.org/2000/svg", "text");
+    var sample = document.createElementNS(arena.namespaceURI, "text");
     sample.textContent = "b14_pointwise1_conv/Conv.ConvGradWeight";
     arena.appendChild(sample);
     var width = sample.getComputedTextLength() / sample.textContent.length;

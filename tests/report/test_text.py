@@ -1,0 +1,171 @@
+"""The terminal blocks, line by line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from tests.report.hand import LAYERS, VERIFIED, deep_summary, two_layers_summary
+from tinytrain_compile.ir.stages import LayerUpdate, MemoryPlan, Suggestion, VerifyReport
+from tinytrain_compile.report import does_not_fit_text, styled, success_text
+from tinytrain_compile.report.text import MAX_LINES, fit_verdict, proof
+from tinytrain_compile.report.words import macs_text, printable, shorten
+
+
+def test_success_block_of_a_verified_model() -> None:
+    assert success_text(two_layers_summary(verify=VERIFIED)) == [
+        "model      net.onnx   2 fc   44 parameters   input 1x8, output 1x3",
+        "loss       cross-entropy (contract 1: loss from the options)   sgd, learning rate 0.1   batch 1",
+        "note       loss: cross-entropy, the default for an output of shape (1, 3)",
+        "target     cortex-m7   FPU sp, DSP   fp32",
+        "update     last:1: 1 of 2 layers, 32 of 44 parameters (72.7%)",
+        "           fc1",
+        "ARENA      368 B of 400 (92.0%)   132 B persistent + 236 B transient",
+        "           lower bound 336 B, gap 32 B: placement not proven, order proven minimal",
+        "  at peak  activations 8 | gradients 144 | optimizer state 8 | updated weights 128 | i/o 32",
+        "           header 16",
+        "stack      static bound 480 B   high-water in the run 400 B",
+        "flash      code 2,048 B + const 512 B = 2,560 B",
+        "peak at    step 9 of 11   d_w (GemmGradWeight of fc1)",
+        "work       44 MAC forward + 44 backward = 88 a step",
+        "verify     host == reference   QEMU == host   PASS",
+    ]
+
+
+def test_what_nobody_measured_is_said_to_be_so() -> None:
+    lines = success_text(two_layers_summary())
+    assert "stack      not measured" in lines
+    assert "flash      not measured" in lines
+    assert "verify     not verified   SKIPPED" in lines
+    half = success_text(two_layers_summary(verify=replace(VERIFIED, stack_measured_bytes=None, const_bytes=None)))
+    assert "stack      static bound 480 B   high-water in the run not measured" in half
+    assert "flash      code 2,048 B + const not measured" in half
+
+
+def test_without_a_limit() -> None:
+    lines = success_text(two_layers_summary(arena_limit_bytes=None))
+    assert "ARENA      368 B, no limit given   132 B persistent + 236 B transient" in lines
+
+
+@pytest.mark.parametrize(
+    ("gap", "order", "placement", "text"),
+    [
+        (0, True, True, "OPTIMAL"),
+        (0, False, True, "placement OPTIMAL, order not proven minimal"),
+        (8, True, True, "placement proven minimal for this order, order proven minimal"),
+        (8, False, False, "placement not proven, order not proven"),
+    ],
+)
+def test_proof_claims_no_more_than_is_known(gap: int, order: bool, placement: bool, text: str) -> None:
+    assert proof(_plan(360, 360 - gap, order, placement)) == text
+
+
+@pytest.mark.parametrize(
+    ("bound", "order", "placement", "text"),
+    [
+        (310, True, False, "proven, no order and no placement can fit"),
+        (310, False, True, "no placement of this order can fit; a better order is not excluded"),
+        (300, True, True, "proven, no placement of this order can fit; a better order is not excluded"),
+        (300, True, False, "a placement that fits is not excluded, the search found none"),
+    ],
+)
+def test_verdict_below_the_limit(bound: int, order: bool, placement: bool, text: str) -> None:
+    assert fit_verdict(_plan(360, bound, order, placement), 300) == text
+
+
+def test_does_not_fit_block() -> None:
+    ways = (
+        Suggestion("--update head", 208, "skips fc1"),
+        Suggestion("--optimizer sgd", 320, "still over"),
+        Suggestion("--arena 368", 368, "fits as is"),
+    )
+    assert does_not_fit_text(two_layers_summary(arena_limit_bytes=300, suggestions=ways)) == [
+        "  training needs 368 B, the arena is 300 B: over by 68 B",
+        "  lower bound 336 B: proven, no order and no placement can fit",
+        "  peak at step 9 of 11: d_w (GemmGradWeight of fc1)",
+        "  live there, largest first:",
+        "    128 B  fc1_w          updated weight (permanent)",
+        "    128 B  d_w            written here, waits for fc1_w.update",
+        "     32 B  x              read here",
+        "     16 B  header         handle of the generated API",
+        "     16 B  d_h            read here",
+        "      8 B  learning_rate  optimizer state (permanent)",
+        "      8 B  in 1 smaller buffer",
+        "  what would fit:",
+        "    --update head    -> 208 B  skips fc1",
+        "    --arena 368      -> 368 B  fits as is",
+        "  not enough alone:",
+        "    --optimizer sgd  -> 320 B  still over",
+    ]
+
+
+def test_the_arena_that_the_plan_needs_is_always_a_way_out() -> None:
+    assert does_not_fit_text(two_layers_summary(arena_limit_bytes=300))[-2:] == [
+        "  what would fit:",
+        "    --arena 368  -> 368 B  fits as it is",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
+def test_the_worst_case_keeps_to_lines_and_width(width: int) -> None:
+    name = "block/" * 40 + "conv"
+    summary = deep_summary(30, name)
+    notes = tuple(f"note {i}: " + "a long remark on a decision " * 8 for i in range(9))
+    graph = replace(summary.train.graph, notes=notes)
+    frozen = LayerUpdate("frozen", False, False, None, None, 0, 7)
+    summary = replace(
+        summary,
+        model=name,
+        target_summary=name,
+        update_label=name,
+        layers=(*summary.layers, frozen),
+        train=replace(summary.train, graph=graph),
+        verify=VerifyReport("qemu", 3, "fail", "first difference " * 30),
+    )
+    lines = success_text(summary, width)
+    assert len(lines) <= MAX_LINES
+    assert all(cell_len(line) <= max(width, 60) for line in [*lines, *does_not_fit_text(summary, width)])
+    keys = [line[:11].strip() for line in lines if line[:11].strip()]
+    assert [key for key in keys if key != "note"] == [
+        *("model", "loss", "target", "update", "ARENA", "at peak", "stack", "flash", "peak at", "work", "verify")
+    ]
+
+
+def test_sliced_layers_are_named_with_their_part() -> None:
+    layers = (
+        *LAYERS,
+        LayerUpdate("conv1", True, True, 12, "in", 40, 90),
+        LayerUpdate("conv2", True, False, None, None, 8, 72),
+    )
+    lines = success_text(two_layers_summary(layers=layers))
+    assert "           fc1, conv1 (bias, 12 in channels), conv2 (bias)" in lines
+
+
+def test_control_characters_cannot_reach_the_terminal() -> None:
+    evil = "a\x1b[31mb\nc\u202ed\x00"
+    summary = two_layers_summary(model=evil, update_label=evil, verify=replace(VERIFIED, message=evil))
+    for lines in (success_text(summary), does_not_fit_text(summary)):
+        assert all(line.isprintable() for line in lines)
+    assert "a\\x1b[31mb\\nc\\u202ed\\x00" in success_text(summary)[0]
+
+
+def test_styled_changes_no_character() -> None:
+    lines = success_text(two_layers_summary(verify=VERIFIED, model="[bold]x[/bold].onnx"))
+    text = styled(lines)
+    assert text.plain == "\n".join(lines)
+    assert any("green" in str(span.style) and text.plain[span.start : span.end] == "PASS" for span in text.spans)
+
+
+def test_words() -> None:
+    assert [macs_text(n) for n in (0, 9999, 23_456, 4_920_000, 1_250_000_000)] == [
+        *("0", "9,999", "23.5 k", "4.9 M", "1.2 G")
+    ]
+    assert shorten("block1_pointwise_conv/Conv", 15) == "block1...v/Conv"
+    assert cell_len(shorten("漢字漢字漢字漢字", 9)) <= 9
+    assert printable("plain näme") == "plain näme"
+
+
+def _plan(arena: int, bound: int, order: bool, placement: bool) -> MemoryPlan:
+    return MemoryPlan((), (), {}, {}, arena, 0, bound, 0, order, placement)
