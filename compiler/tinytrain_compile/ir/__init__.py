@@ -3,7 +3,7 @@
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.check import GraphError, check_graph
 from tinytrain_compile.ir.text import parse_graph, print_graph
-from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Graph, Node, TensorType, Value
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Graph, Node, Quant, TensorType, Value
 
 __all__ = [
     "NO_ATTRS",
@@ -12,6 +12,7 @@ __all__ = [
     "GraphBuilder",
     "GraphError",
     "Node",
+    "Quant",
     "TensorType",
     "Value",
     "check_graph",

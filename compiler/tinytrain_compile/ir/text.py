@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Value
+from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
 
 _NODE = re.compile(
     r"^ {2}(?P<outs>.*?) = (?P<name>'[^']*') (?P<op>\w+)\((?P<ins>.*?)\) (?P<attrs>\{.*\}) (?P<tail>\(.*\))$"
@@ -17,11 +17,13 @@ _NODE = re.compile(
 
 
 def _value(value: Value) -> str:
-    return repr((value.name, value.shape, value.dtype, value.layout, value.origin))
+    fields = (value.name, value.shape, value.dtype, value.layout, value.origin)
+    return repr(fields if value.quant is None else (*fields, dataclasses.astuple(value.quant)))
 
 
 def _parse_value(text: str) -> Value:
-    return Value(*ast.literal_eval(text))
+    fields = ast.literal_eval(text)
+    return Value(*fields[:5], quant=Quant(*fields[5]) if len(fields) > 5 else None)
 
 
 def _attrs(attrs: Attrs) -> str:

@@ -32,14 +32,31 @@ class TensorType(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Quant:
+    """How a real tensor is stored as int8 (int32 for biases): real = (q - zero) * scale, q clamped to [low, high].
+
+    scale: one element for the whole tensor, or one per output channel of a weight or bias (first axis).
+    """
+
+    scale: tuple[float, ...]
+    zero: int = 0
+    low: int = -128
+    high: int = 127
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
-    """One tensor. `name` is unique in its graph; `origin` is the ONNX name that a user knows it by."""
+    """One tensor. `name` is unique in its graph; `origin` is the ONNX name that a user knows it by.
+
+    quant: set where the model (QDQ) or calibration says how this real tensor is quantised; the value itself is float32.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: DType = "float32"
     layout: Layout = ""
     origin: str = ""
+    quant: Quant | None = None
 
     @property
     def elements(self) -> int:
