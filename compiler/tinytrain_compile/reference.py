@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from tinytrain_compile.ir.stages import Samples, TrainGraph
-from tinytrain_compile.ir.types import Array
-from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.base import op_def, run_node
 from tinytrain_compile.ops.interpreter import run_nodes
+from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read, probe_exponent, settled_exponent
 from tinytrain_compile.verify import ReferenceRun
 
 
@@ -19,53 +23,92 @@ class Trainer:
         graph = train.graph
         self._constants = dict(graph.constants)
         self.state: dict[str, Array] = {value.name: self._constants[value.name] for value in graph.state}
-        self._sums: dict[str, Array] = {v.name: np.zeros(v.shape, np.float32) for v in graph.accumulators}
+        self._sums = self._cleared()
+        self._settled = train.settled
         needed = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
         infer = graph.ancestors(graph.outputs)
         self._infer = [node for node in graph.nodes if node.name in infer]
         self._step = [node for node in graph.nodes if node.phase == "step" and node.name in needed]
         self._apply = [node for node in graph.nodes if node.phase == "apply"]
+        self._latest = {v.name: v.name for v in (*graph.state, *graph.accumulators)}
+        for node in graph.nodes:
+            for out, source in op_def(node.op).alias:
+                owner = self._latest.get(node.inputs[source].name)
+                if owner is not None:
+                    self._latest[node.outputs[out].name] = owner
 
     def infer(self, x: Array) -> Array:
         """The model's output for one input (graph layout, batch included)."""
         graph = self._train.graph
-        values = run_nodes(self._infer, {**self._constants, **self.state, graph.inputs[0].name: x})
-        return values[graph.outputs[0].name]
+        feeds = {**self._constants, **self.state, graph.inputs[0].name: x}
+        return run_nodes(self._infer, feeds, self._train.integer)[graph.outputs[0].name]
+
+    def set_rate(self, learning_rate: float) -> None:
+        """What m_set_lr does."""
+        self.state[self._train.learning_rate.name] = np.asarray(learning_rate, np.float32)
 
     def step(self, xs: Array, ys: Array) -> list[float]:
         """One update from `batch` samples; returns the loss of each."""
         losses: list[float] = []
         values: dict[str, Array] = {}
+        self._set_scalars(1)
         for x, y in zip(xs, ys, strict=True):
             values = self._run(x[None], y.reshape(self._train.label.shape))
             losses.append(float(values[self._train.loss.name]))
-            if self._apply:
-                self._sums.update(self._new(values, self._sums))
+            self._keep(self._step, values)
         if self._apply:
-            inverse = self._train.inverse_count
-            assert inverse is not None
-            self._sums[inverse.name] = np.asarray(1.0 / len(xs), np.float32)
-            values = run_nodes(self._apply, {**values, **self._sums})
-            self._sums = {v.name: np.zeros(v.shape, np.float32) for v in self._train.graph.accumulators}
-        self.state.update(self._new(values, self.state))
+            self._set_scalars(len(xs))
+            values = run_nodes(self._apply, {**values, **self.state, **self._sums}, self._train.integer)
+            self._keep(self._apply, values)
         return losses
+
+    def _set_scalars(self, samples: int) -> None:
+        """What the generated code writes itself: 1 / samples, and the integer form of the learning rate over samples."""
+        train = self._train
+        inverse = np.float32(1.0) / np.float32(samples)
+        if train.inverse_count is not None:
+            self._sums[train.inverse_count.name] = np.asarray(inverse, np.float32)
+        if train.rate is not None:
+            rate = np.float32(self.state[train.learning_rate.name]) * inverse
+            self._sums[train.rate.name] = np.asarray(fx.split_factor(float(rate)), np.int32)
+
+    def _cleared(self) -> dict[str, Array]:
+        dtypes = {"float32": np.float32, "int32": np.int32}
+        return {v.name: np.zeros(v.shape, dtypes[v.dtype]) for v in self._train.graph.accumulators}
 
     def _run(self, x: Array, y: Array) -> dict[str, Array]:
         graph = self._train.graph
         feeds = {graph.inputs[0].name: x, self._train.label.name: y}
-        return run_nodes(self._step, {**self._constants, **self.state, **self._sums, **feeds})
+        values = {**self._constants, **self.state, **self._sums, **feeds}
+        if self._settled:
+            return run_nodes(self._step, values, self._train.integer)
+        self._settled = True
+        for node in self._step:
+            if node.op in ERROR_OPS:
+                self._settle(node, values)
+            values = run_nodes((node,), values, self._train.integer)
+        return values
 
-    def _new(self, values: dict[str, Array], owned: dict[str, Array]) -> dict[str, Array]:
-        """The latest content of state or sums, by following the overwriting nodes of what ran."""
-        latest: dict[str, Array] = {}
-        heads = {name: name for name in owned}
-        for node in self._train.graph.nodes:
-            for out, source in op_def(node.op).alias:
-                name = heads.get(node.inputs[source].name)
-                if name is not None and node.outputs[out].name in values:
-                    heads[node.outputs[out].name] = name
-                    latest[name] = values[node.outputs[out].name]
-        return latest
+    def _settle(self, node: Node, values: dict[str, Array]) -> None:
+        """First step: run an error with an exponent that is surely large enough, then choose the right one."""
+        own, read = node.inputs[1].name, node.inputs[2 : 2 + exponents_read(node.op)]
+        floats = node.op == "QuantizeError"
+        start = probe_exponent([int(values[v.name][0]) for v in read], getattr(node.attrs, "probe", 0))
+        values[own] = np.asarray([start, 0], np.int32)
+        peak = int(run_node(node, tuple(values[v.name] for v in node.inputs), exact=True)[1])
+        values[own] = np.asarray([settled_exponent(start, peak, floats), 0], np.int32)
+        self.state[own] = values[own]
+
+    def _keep(self, nodes: Iterable[Node], values: dict[str, Array]) -> None:
+        """The latest content of state and sums, from what the overwriting nodes made."""
+        for node in nodes:
+            for out, _ in op_def(node.op).alias:
+                name = node.outputs[out].name
+                owner = self._latest.get(name)
+                if owner in self.state:
+                    self.state[owner] = values[name]
+                elif owner is not None:
+                    self._sums[owner] = values[name]
 
 
 def run_reference(train: TrainGraph, samples: Samples, steps: int) -> ReferenceRun:

@@ -271,3 +271,22 @@ register(
         ErrorUnitAttrs,
     )
 )
+
+
+# ---- masks ----------------------------------------------------------------------------------------------------------
+
+
+def _mask_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    _dtypes("QClipMask", inputs, "int8")
+    return (TensorType(inputs[0].shape, "bits", inputs[0].layout),)
+
+
+register(
+    OpDef(
+        "QClipMask",
+        "One bit per element: -128 < y < 127, where a clamp to int8 was not active.",
+        _mask_infer,
+        lambda a, _attrs: (np.packbits(((a[0] > -128) & (a[0] < 127)).ravel(), bitorder="little"),),
+        BACKWARD,
+    )
+)

@@ -163,3 +163,25 @@ register(
         alias=((0, 0),),
     )
 )
+
+
+ERROR_OPS = ("QConvGradInput", "ErrorScale", "ErrorAdd", "QuantizeError")
+"""Ops that make an error: operands (peak, p_out, exponents of the errors read ..., rest)."""
+
+
+def exponents_read(op: str) -> int:
+    """How many exponents of other errors an error op reads, behind its own."""
+    return {"QConvGradInput": 1, "ErrorScale": 1, "ErrorAdd": 2, "QuantizeError": 0}[op]
+
+
+def probe_exponent(read: list[int], above: int) -> int:
+    """An exponent with which the op cannot overflow: that of the largest error read, plus the node's constant."""
+    return max(read, default=fx.EXPONENT_START) + above
+
+
+def settled_exponent(exponent: int, peak: int, float_peak: bool) -> int:
+    """The exponent that a peak asks for, found with `exponent`; the start value if nothing was seen."""
+    if peak == 0:
+        return fx.EXPONENT_START
+    limit = fx.EXPONENT_LIMIT
+    return min(max(needed_exponent(peak, exponent, float_peak), -limit), limit)

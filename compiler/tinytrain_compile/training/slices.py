@@ -9,7 +9,7 @@ import numpy as np
 
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.stages import ChannelSlice
-from tinytrain_compile.ir.types import Array, Attrs, Node, Value
+from tinytrain_compile.ir.types import Array, Attrs, Node, Quant, Value
 from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
@@ -43,7 +43,17 @@ def _cut(
     split = Split(piece.axis, piece.channels, data.shape[axis])
     first = builder.constant(f"{weight.name}.updated", np.take(data, piece.channels, axis), weight.origin)
     rest = builder.constant(f"{weight.name}.frozen", np.take(data, split.rest, axis), weight.origin)
+    if weight.quant is not None:
+        first = replace(first, quant=_cut_scale(weight.quant, piece.axis, piece.channels))
+        rest = replace(rest, quant=_cut_scale(weight.quant, piece.axis, split.rest))
     return first, rest, split
+
+
+def _cut_scale(quant: Quant, axis: str, channels: tuple[int, ...]) -> Quant:
+    """Scales belong to output channels: only an "out" cut divides them."""
+    if axis == "in" or len(quant.scale) == 1:
+        return quant
+    return replace(quant, scale=tuple(quant.scale[c] for c in channels))
 
 
 def _with_split(attrs: Attrs, split: Split) -> Attrs:

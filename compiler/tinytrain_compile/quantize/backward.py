@@ -1,0 +1,252 @@
+"""Integer forms of backward nodes: errors are int8, a layer's weight gradient goes straight into the update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Attrs, Node, Value
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.pool import PoolGradAttrs
+from tinytrain_compile.ops.qconv import QConvGradInputAttrs
+from tinytrain_compile.ops.qpointwise import ErrorAttrs
+from tinytrain_compile.ops.shape import ExpandAttrs, ReshapeAttrs, SliceAttrs
+from tinytrain_compile.quantize.forms import Act, Deferred, Err
+from tinytrain_compile.quantize.forward import Forward, IntegerLayer, pool_as_conv
+from tinytrain_compile.quantize.state import Rewriter
+
+ADD_PROBE = -12
+"""Exponent above the larger operand's with which the sum of two errors cannot overflow 2**29."""
+GRADS = ("ConvGradInput", "GemmGradInput", "AveragePoolGrad")
+MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat", "MaxPoolGrad")
+
+
+@dataclass(frozen=True, eq=False)
+class WeightGradient:
+    """Operands of a weight gradient that has not been computed: x, error, geometry."""
+
+    x: Act
+    error: Err
+    conv: ConvAttrs
+    layer: IntegerLayer
+
+
+@dataclass(frozen=True, eq=False)
+class BiasGradient:
+    """The error whose channel sums are a bias gradient."""
+
+    error: Err
+    layer: IntegerLayer
+
+
+class Backward:
+    """Rewrites backward nodes; gradients of integer parameters are kept as operands until their update comes."""
+
+    def __init__(self, rewriter: Rewriter, forward: Forward) -> None:
+        self._r = rewriter
+        self._f = forward
+        self.gradients: dict[str, WeightGradient | BiasGradient] = {}
+        self._layer_of: dict[str, IntegerLayer] = {}
+        """Float name of a gradient at a layer's output -> the layer."""
+        self._rules: dict[str, Callable[[Node], bool]] = {
+            "ClipGrad": self._through_clamp,
+            "MaskedGrad": self._through_clamp,
+            "ConvGradWeight": self._weight,
+            "GemmGradWeight": self._weight,
+            "Reduce": self._bias,
+            "Add": self._sum,
+            "Expand": self._expand,
+            **dict.fromkeys(GRADS, self._data),
+            **dict.fromkeys(MOVES, self._move),
+        }
+
+    def rewrite(self, node: Node) -> bool:
+        """Emit the integer form of a backward node, if it has one here."""
+        rule = self._rules.get(node.op)
+        return rule is not None and rule(node)
+
+    def _error(self, value: Value) -> Err | Deferred | None:
+        form = self._r.forms.get(value.name)
+        return form if isinstance(form, Err | Deferred) else None
+
+    # ---- clamps -------------------------------------------------------------------------------------------------
+
+    def _through_clamp(self, node: Node) -> bool:
+        """The gradient before a clamp: masked, and in the unit that the node before the clamp wants."""
+        dy, mask_source = node.inputs
+        mask = self._mask(node, mask_source)
+        if mask is None:
+            return False
+        layer = self._f.layers.get(self._clamp_input(node))
+        unit: Any = 1.0 if layer is None else 1.0 / layer.accumulator_scale
+        form = self._r.forms.get(dy.name, dy)
+        if isinstance(form, Deferred):
+            error = self._data_error(form.node, unit, mask)
+        else:
+            known = form if isinstance(form, Err) else self._r.plain_error(dy, node)
+            error = self._r.rescaled(known, unit, node, mask)
+        self._r.forms[node.outputs[0].name] = error
+        if layer is not None:
+            self._layer_of[node.outputs[0].name] = layer
+        return True
+
+    def _mask(self, node: Node, source: Value) -> tuple[str, tuple[Value, ...]] | None:
+        form = self._r.forms.get(source.name)
+        if node.op == "ClipGrad":
+            return ("value", (form.value,)) if isinstance(form, Act) else None
+        return ("bits", (form,)) if isinstance(form, Value) and form.dtype == "bits" else None
+
+    def _clamp_input(self, node: Node) -> str:
+        """Float name of the value whose clamp this node differentiates."""
+        source = node.inputs[1]
+        if node.op == "MaskedGrad":
+            source = self._r.producers[source.name].inputs[0]
+        return self._f.clamped.get(source.name, "")
+
+    # ---- layers -------------------------------------------------------------------------------------------------
+
+    def _weight(self, node: Node) -> bool:
+        x, dy = node.inputs
+        error, layer = self._error(dy), self._layer_of.get(dy.name)
+        act = self._r.forms.get(x.name)
+        if not isinstance(error, Err) or layer is None or not isinstance(act, Act):
+            return False
+        if node.op == "GemmGradWeight":
+            act = replace(act, value=self._as_image(act.value, node))
+            error = replace(error, value=self._as_image(error.value, node))
+            conv = ConvAttrs((1, 1))
+        else:
+            assert isinstance(node.attrs, ConvAttrs)
+            conv = node.attrs
+        self.gradients[node.outputs[0].name] = WeightGradient(act, error, conv, layer)
+        return True
+
+    def _as_image(self, value: Value, node: Node) -> Value:
+        rows, columns = value.shape
+        return self._r.emit("Reshape", (value,), ReshapeAttrs((1, rows, 1, columns)), node)[0]
+
+    def _bias(self, node: Node) -> bool:
+        error, layer = self._error(node.inputs[0]), self._layer_of.get(node.inputs[0].name)
+        if not isinstance(error, Err) or layer is None:
+            return False
+        self.gradients[node.outputs[0].name] = BiasGradient(error, layer)
+        return True
+
+    def _data(self, node: Node) -> bool:
+        """A data gradient: in the unit that its only reader wants, or plain if there are several."""
+        if isinstance(node.attrs, PoolGradAttrs):
+            if any(node.attrs.pool.pads) or not isinstance(self._error(node.inputs[0]), Err):
+                return False
+        elif node.inputs[0].name not in self._layer_of:
+            return False
+        reader = self._r.only_reader(node.outputs[0])
+        if reader is not None and reader.op in ("ClipGrad", "MaskedGrad") and node.op != "GemmGradInput":
+            self._r.forms[node.outputs[0].name] = Deferred(node)
+        else:
+            self._r.forms[node.outputs[0].name] = self._data_error(node, 1.0, ("", ()))
+        return True
+
+    def _data_error(self, node: Node, unit: Any, mask: tuple[str, tuple[Value, ...]]) -> Err:
+        error = self._error(node.inputs[0])
+        assert isinstance(error, Err)
+        if isinstance(node.attrs, PoolGradAttrs):
+            return self._pool_error(node, node.attrs, error, unit, mask)
+        layer = self._layer_of[node.inputs[0].name]
+        value, out = error.value, node.outputs[0]
+        hw = (layer.x.value.shape[1], layer.x.value.shape[2])
+        if node.op == "GemmGradInput":
+            value = self._as_image(value, node)
+        ratio = np.broadcast_to(1.0 / (layer.x.quant.scale[0] * np.asarray(unit)), (layer.x.value.shape[3],))
+        result = self._conv_error(node, replace(layer.conv, bias=False), hw, replace(error, value=value), layer.parts, ratio, mask)
+        result = replace(result, unit=unit)
+        if node.op == "GemmGradInput":
+            (flat,) = self._r.emit("Reshape", (result.value,), ReshapeAttrs(out.shape), node)
+            result = replace(result, value=flat)
+        return result
+
+    def _conv_error(
+        self,
+        node: Node,
+        conv: ConvAttrs,
+        hw: tuple[int, int],
+        error: Err,
+        parts: tuple[Value, ...],
+        ratio: Any,
+        mask: tuple[str, tuple[Value, ...]],
+    ) -> Err:
+        multiplier, shift, largest = self._r.factors(node.name, ratio)
+        attrs = QConvGradInputAttrs(conv, hw, largest, mask[0])
+        inputs = (error.value, multiplier, shift, *parts, *mask[1])
+        return self._r.emit_error("QConvGradInput", (error.exponent,), inputs, attrs, node, 1.0)
+
+    def _pool_error(
+        self, node: Node, attrs: PoolGradAttrs, error: Err, unit: Any, mask: tuple[str, tuple[Value, ...]]
+    ) -> Err:
+        channels = node.outputs[0].shape[3]
+        conv, ones = pool_as_conv(self._r, attrs.pool, channels)
+        taps = attrs.pool.kernel[0] * attrs.pool.kernel[1]
+        ratio = np.broadcast_to(np.asarray(error.unit) / taps / np.asarray(unit), (channels,))
+        result = self._conv_error(node, replace(conv, bias=False), attrs.input_hw, error, (ones,), ratio, mask)
+        return replace(result, unit=unit)
+
+    # ---- between layers -----------------------------------------------------------------------------------------
+
+    def _sum(self, node: Node) -> bool:
+        """The sum of two gradients of one value, if at least one is an int8 error."""
+        if not any(isinstance(self._error(v), Err | Deferred) for v in node.inputs):
+            return False
+        a, b = (self._r.plain_error(v, node) for v in node.inputs)
+        if a.unit != b.unit:
+            b = self._r.rescaled(b, a.unit, node)
+        attrs = ErrorAttrs(ADD_PROBE)
+        error = self._r.emit_error("ErrorAdd", (a.exponent, b.exponent), (a.value, b.value), attrs, node, a.unit)
+        self._r.forms[node.outputs[0].name] = error
+        return True
+
+    def _expand(self, node: Node) -> bool:
+        """The gradient of a mean: the same error everywhere, the factor goes into its unit."""
+        attrs = node.attrs
+        assert isinstance(attrs, ExpandAttrs)
+        if not isinstance(self._r.forms.get(node.inputs[0].name), Err) and not self._leads_to_integers(node):
+            return False
+        error = self._r.plain_error(node.inputs[0], node)
+        (out,) = self._r.emit("Expand", (error.value,), replace(attrs, scale=1.0), node)
+        self._r.forms[node.outputs[0].name] = Err(out, error.exponent, error.unit * attrs.scale)
+        return True
+
+    def _leads_to_integers(self, node: Node) -> bool:
+        """Whether a float gradient is about to enter the integer part: better quantised before it is spread out."""
+        reader = self._r.only_reader(node.outputs[0])
+        return reader is not None and reader.op in ("ClipGrad", "MaskedGrad") and bool(self._clamp_input(reader))
+
+    def _move(self, node: Node) -> bool:
+        """Movement of an error; channel cuts take their part of a per-channel unit."""
+        form = self._r.forms.get(node.inputs[0].name)
+        kept = self.gradients.get(node.inputs[0].name)
+        if kept is not None:
+            self.gradients[node.outputs[0].name] = kept
+            return True
+        if not isinstance(form, Err) or node.op in ("Concat", "MaxPoolGrad"):
+            return False
+        unit: Any = form.unit
+        if not form.plain:
+            unit = _cut_unit(form, node.attrs)
+            if unit is None:
+                form = self._r.rescaled(form, 1.0, node)
+                unit = 1.0
+        (out,) = self._r.emit(node.op, (form.value,), node.attrs, node)
+        self._r.forms[node.outputs[0].name] = Err(out, form.exponent, unit)
+        if node.inputs[0].name in self._layer_of:
+            self._layer_of[node.outputs[0].name] = self._layer_of[node.inputs[0].name]
+        return True
+
+
+def _cut_unit(error: Err, attrs: Attrs) -> Any:
+    """The unit of a slice of an error, or None where channels are mixed."""
+    if not isinstance(attrs, SliceAttrs):
+        return None
+    last = slice(attrs.starts[-1], attrs.starts[-1] + attrs.sizes[-1])
+    return error.unit[last] if attrs.steps[-1] == 1 else None

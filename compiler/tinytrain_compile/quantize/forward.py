@@ -1,0 +1,260 @@
+"""Integer forms of forward nodes. A node that requantises waits for the Clip behind it, which tells its output's scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Quant, Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.base import Split
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.linear import GemmAttrs, join_split, operands
+from tinytrain_compile.ops.pool import PoolAttrs
+from tinytrain_compile.ops.qconv import QConvAttrs
+from tinytrain_compile.ops.qpointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs
+from tinytrain_compile.ops.shape import EmbedAttrs, ReduceAttrs, ReshapeAttrs
+from tinytrain_compile.quantize.forms import Act, Deferred
+from tinytrain_compile.quantize.state import Rewriter
+
+MOVES = ("Reshape", "Transpose", "Slice", "Embed", "MaxPool", "MaxPoolIndex", "Concat")
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerLayer:
+    """A convolution (or dense layer) that runs in integers, and what its backward pass needs.
+
+    parts: int8 weight values (arena part, flash part); bias: int32 value; scale: per output channel, of the weight;
+    x: its input; conv: geometry as a convolution.
+    """
+
+    parts: tuple[Value, ...]
+    bias: Value
+    scale: Array
+    x: Act
+    conv: ConvAttrs
+    node: Node
+
+    @property
+    def accumulator_scale(self) -> Array:
+        """Real value of one accumulator unit, per output channel."""
+        return self.scale * self.x.quant.scale[0]
+
+
+class Forward:
+    """Rewrites forward nodes; `layers` maps the float name of a layer's output to its integer layer."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._r = rewriter
+        self.layers: dict[str, IntegerLayer] = {}
+        self.integer_parameters: dict[str, Value] = {}
+        self.clamped: dict[str, str] = {}
+        """Float name of a clamp's output -> float name of what it clamps."""
+        self._rules: dict[str, Callable[[Node], bool]] = {
+            "Conv": self._wait,
+            "Gemm": self._wait,
+            "Add": self._wait,
+            "Reduce": self._wait,
+            "AveragePool": self._wait,
+            "Clip": self._clip,
+            "ClipMask": self._mask,
+            **dict.fromkeys(MOVES, self._move),
+        }
+
+    def rewrite(self, node: Node) -> bool:
+        """Emit the integer form of a forward node, if it has one here."""
+        rule = self._rules.get(node.op)
+        return rule is not None and rule(node)
+
+    # ---- requantising nodes -------------------------------------------------------------------------------------
+
+    def _wait(self, node: Node) -> bool:
+        """Defer a node whose only reader is a clamp with an annotation, if it can run in integers."""
+        readers = [n for n in self._r.readers.get(node.outputs[0].name, []) if n.op != "ClipMask"]
+        clamp = readers[0] if len(readers) == 1 else None
+        if clamp is None or clamp.op != "Clip" or clamp.outputs[0].quant is None or not self._ready(node):
+            return False
+        self._r.forms[node.outputs[0].name] = Deferred(node)
+        return True
+
+    def _ready(self, node: Node) -> bool:
+        data = node.inputs if node.op == "Add" else node.inputs[:1]
+        if node.op == "Add" and node.inputs[0].shape != node.inputs[1].shape:
+            return False
+        if node.op in ("Conv", "Gemm") and node.inputs[1].quant is None:
+            return False
+        if isinstance(node.attrs, PoolAttrs) and any(node.attrs.pads):
+            return False
+        return all(self._r.act(v, node) is not None for v in data)
+
+    def _clip(self, node: Node) -> bool:
+        form = self._r.forms.get(node.inputs[0].name)
+        out = node.outputs[0]
+        if not isinstance(form, Deferred) or out.quant is None:
+            return False
+        attrs = node.attrs
+        assert isinstance(attrs, ClipAttrs)
+        quant = _narrowed(out.quant, attrs)
+        value = self._requantised(form.node, quant)
+        self._r.forms[out.name] = Act(value, quant)
+        self.clamped[out.name] = node.inputs[0].name
+        return True
+
+    def _requantised(self, node: Node, quant: Quant) -> Value:
+        if node.op == "Conv":
+            assert isinstance(node.attrs, ConvAttrs)
+            return self._layer(node, node.attrs, quant, self._act(node, 0))
+        if node.op == "Gemm":
+            return self._dense(node, quant)
+        if node.op == "Add":
+            return self._add(node, quant)
+        return self._mean(node, quant)
+
+    def _act(self, node: Node, index: int) -> Act:
+        form = self._r.act(node.inputs[index], node)
+        assert form is not None
+        return form
+
+    def _layer(self, node: Node, conv: ConvAttrs, quant: Quant, x: Act) -> Value:
+        layer = self._integers(node, conv, x)
+        self.layers[node.outputs[0].name] = layer
+        multiplier, shift, _ = self._r.factors(node.name, layer.accumulator_scale / quant.scale[0])
+        attrs = QConvAttrs(replace(conv, bias=True), x.quant.zero, quant.zero, quant.low, quant.high)
+        return self._r.emit("QConv", (x.value, *layer.parts, layer.bias, multiplier, shift), attrs, node)[0]
+
+    def _dense(self, node: Node, quant: Quant) -> Value:
+        """A dense layer is a 1x1 convolution over its rows."""
+        attrs = node.attrs
+        assert isinstance(attrs, GemmAttrs)
+        x = self._act(node, 0)
+        rows, k = node.inputs[0].shape
+        (image,) = self._r.emit("Reshape", (x.value,), ReshapeAttrs((1, rows, 1, k)), node)
+        conv = ConvAttrs((1, 1), bias=attrs.bias, split=attrs.split)
+        y = self._layer(node, conv, quant, Act(image, x.quant))
+        return self._r.emit("Reshape", (y,), ReshapeAttrs(node.outputs[0].shape), node)[0]
+
+    def _integers(self, node: Node, conv: ConvAttrs, x: Act) -> IntegerLayer:
+        """int8 weight parts and int32 bias of a layer, as constants or state."""
+        part_indices, bias_index = operands(len(node.inputs), conv.bias, conv.split)
+        scale = _weight_scale([node.inputs[i] for i in part_indices], conv.split)
+        parts: list[Value] = []
+        for position, index in enumerate(part_indices):
+            value = node.inputs[index]
+            if value.name not in self.integer_parameters:
+                own = _part_scale(scale, conv.split, position)
+                self.integer_parameters[value.name] = self._weight(value, own)
+            parts.append(self.integer_parameters[value.name])
+        acc_scale = scale * x.quant.scale[0]
+        bias = self._bias(node, node.inputs[bias_index] if bias_index is not None else None, acc_scale)
+        return IntegerLayer(tuple(parts), bias, scale, x, conv, node)
+
+    def _weight(self, value: Value, scale: Array) -> Value:
+        data = self._r.constants[value.name].astype(np.float64)
+        q = np.rint(data / scale.reshape(-1, *(1,) * (data.ndim - 1)))
+        integers = np.clip(q, -127, 127).astype(np.int8)
+        if integers.ndim == 2:
+            integers = integers.reshape(integers.shape[0], 1, 1, integers.shape[1])
+        return self._stored(value, integers)
+
+    def _bias(self, node: Node, value: Value | None, scale: Array) -> Value:
+        if value is None:
+            return self._r.table(f"{node.name}.no_bias", np.zeros(scale.shape, np.int32))
+        if value.name not in self.integer_parameters:
+            q = np.rint(self._r.constants[value.name].astype(np.float64) / scale)
+            self.integer_parameters[value.name] = self._stored(value, fx.saturate(q).astype(np.int32))
+        return self.integer_parameters[value.name]
+
+    def _stored(self, value: Value, integers: Array) -> Value:
+        """The integer constant that takes a float parameter's name."""
+        self._r.builder.constants[value.name] = integers
+        dtype = "int8" if integers.dtype == np.int8 else "int32"
+        return Value(value.name, tuple(integers.shape), dtype, "", value.origin)
+
+    def _add(self, node: Node, quant: Quant) -> Value:
+        a, b = self._act(node, 0), self._act(node, 1)
+        to = [fx.split_factor(x.quant.scale[0] / quant.scale[0] * 2.0 ** (SUM_BITS - ADD_BITS)) for x in (a, b)]
+        attrs = QAddAttrs(a.quant.zero, b.quant.zero, quant.zero, to[0], to[1], quant.low, quant.high)
+        return self._r.emit("QAdd", (a.value, b.value), attrs, node)[0]
+
+    def _mean(self, node: Node, quant: Quant) -> Value:
+        x = self._act(node, 0)
+        if isinstance(node.attrs, ReduceAttrs):
+            factor = fx.split_factor(x.quant.scale[0] * node.attrs.scale / quant.scale[0])
+            attrs = QRescaleAttrs(node.attrs.axes, x.quant.zero, quant.zero, factor, quant.low, quant.high)
+            return self._r.emit("QRescale", (x.value,), attrs, node)[0]
+        pool = node.attrs
+        assert isinstance(pool, PoolAttrs)
+        conv, ones = pool_as_conv(self._r, pool, x.value.shape[3])
+        factor = np.full(x.value.shape[3], x.quant.scale[0] / (pool.kernel[0] * pool.kernel[1]) / quant.scale[0])
+        multiplier, shift, _ = self._r.factors(node.name, factor)
+        bias = self._r.table("no_bias", np.zeros(x.value.shape[3], np.int32))
+        attrs = QConvAttrs(conv, x.quant.zero, quant.zero, quant.low, quant.high)
+        return self._r.emit("QConv", (x.value, ones, bias, multiplier, shift), attrs, node)[0]
+
+    # ---- nodes that keep the scale ------------------------------------------------------------------------------
+
+    def _mask(self, node: Node) -> bool:
+        form = self._r.forms.get(node.inputs[0].name)
+        if not isinstance(form, Act):
+            return False
+        self._r.forms[node.outputs[0].name] = self._r.emit("QClipMask", (form.value,), NO_ATTRS, node)[0]
+        return True
+
+    def _move(self, node: Node) -> bool:
+        forms = [self._r.forms.get(v.name) for v in node.inputs]
+        acts = [f for f in forms if isinstance(f, Act)]
+        if len(acts) != len(forms) or not acts:
+            return False
+        quant = node.outputs[0].quant or acts[0].quant
+        if isinstance(node.attrs, EmbedAttrs) and node.attrs.value != 0.0:
+            return False
+        if node.op != "Concat" and quant.scale != acts[0].quant.scale:
+            quant = acts[0].quant
+        attrs = node.attrs
+        if isinstance(attrs, EmbedAttrs):
+            attrs = replace(attrs, value=float(quant.zero))
+        values = [self._on_scale(act, quant, node) for act in acts]
+        (out,) = self._r.emit(node.op, values, attrs, node)
+        self._r.forms[node.outputs[0].name] = out if node.op == "MaxPoolIndex" else Act(out, quant)
+        return True
+
+    def _on_scale(self, act: Act, quant: Quant, node: Node) -> Value:
+        if (act.quant.scale, act.quant.zero) == (quant.scale, quant.zero):
+            return act.value
+        factor = fx.split_factor(act.quant.scale[0] / quant.scale[0])
+        attrs = QRescaleAttrs((), act.quant.zero, quant.zero, factor)
+        return self._r.emit("QRescale", (act.value,), attrs, node)[0]
+
+
+def pool_as_conv(rewriter: Rewriter, pool: PoolAttrs, channels: int) -> tuple[ConvAttrs, Value]:
+    """An average pool without padding as a depthwise convolution with ones."""
+    conv = ConvAttrs(pool.kernel, pool.strides, pool.pads, pool.dilations, channels, bias=True)
+    return conv, rewriter.table("ones", np.ones((channels, *pool.kernel, 1), np.int8))
+
+
+def _narrowed(quant: Quant, clip: ClipAttrs) -> Quant:
+    """The int8 bounds that a fused Clip leaves of a format."""
+    scale, zero = quant.scale[0], quant.zero
+    low = max(quant.low, round(clip.low / scale) + zero) if np.isfinite(clip.low) else quant.low
+    high = min(quant.high, round(clip.high / scale) + zero) if np.isfinite(clip.high) else quant.high
+    return Quant(quant.scale, zero, low, high)
+
+
+def _weight_scale(parts: list[Value], split: Split | None) -> Array:
+    """Scale per output channel of the whole weight."""
+    scales: list[Array] = []
+    for value in parts:
+        assert value.quant is not None
+        scales.append(np.broadcast_to(np.asarray(value.quant.scale, np.float64), (value.shape[0],)))
+    if split is None or split.axis == "in":
+        return scales[0]
+    return join_split(tuple(scales), split, 0, 0)
+
+
+def _part_scale(scale: Array, split: Split | None, position: int) -> Array:
+    if split is None or split.axis == "in":
+        return scale
+    return scale[list(split.channels if position == 0 else split.rest)]

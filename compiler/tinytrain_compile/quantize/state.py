@@ -1,0 +1,162 @@
+"""The int8 graph under construction: nodes, constants, persistent state, and the forms of float values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, Phase, Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops import new_builder
+from tinytrain_compile.ops.qpointwise import ErrorAttrs, ErrorUnitAttrs, LIFT, QuantAttrs
+from tinytrain_compile.ops.qupdate import ExponentAttrs
+from tinytrain_compile.quantize.forms import Act, Deferred, Err, Form
+
+
+class Rewriter:
+    """Emits nodes; answers for every float value: its int8 form, its float form, its error form."""
+
+    def __init__(self, train: TrainGraph) -> None:
+        self.train = train
+        graph = train.graph
+        names = {v.name for node in graph.nodes for v in (*node.outputs, *node.inputs)}
+        self.builder = new_builder(names | {node.name for node in graph.nodes})
+        self.forms: dict[str, Form] = {}
+        self.readers = graph.consumers()
+        self.producers = graph.producers()
+        self.constants: dict[str, Array] = dict(graph.constants)
+        self.state: list[Value] = []
+        self.accumulators: list[Value] = []
+        self.updates: list[tuple[Value, Value]] = []
+        self.islands: list[str] = []
+        self._exponents: list[tuple[Value, Value, Value, bool]] = []
+        self._floats: dict[str, Value] = {}
+        self._tables: dict[bytes, Value] = {}
+
+    # ---- emitting -----------------------------------------------------------------------------------------------
+
+    def emit(self, op: str, inputs: Iterable[Value], attrs: Attrs, like: Node, phase: Phase = "step") -> tuple[Value, ...]:
+        """Append a node named after the float node that it replaces."""
+        return self.builder.emit_all(op, inputs, attrs, f"{like.name}.{op}", like.origin, phase)
+
+    def table(self, hint: str, data: Array) -> Value:
+        """A constant; equal tables are stored once."""
+        key = data.dtype.str.encode() + repr(data.shape).encode() + data.tobytes()
+        if key not in self._tables:
+            self._tables[key] = self.builder.constant(hint, data)
+        return self._tables[key]
+
+    def factors(self, hint: str, values: Any) -> tuple[Value, Value, int]:
+        """Per-channel factors as (multiplier table, shift table, largest shift)."""
+        multiplier, shift = fx.split_factors(values)
+        largest = int(shift.max()) if shift.size else 0
+        return self.table(f"{hint}.multiplier", multiplier), self.table(f"{hint}.shift", shift), largest
+
+    def take(self, node: Node) -> None:
+        """Keep a float node as it is, on the float forms of its inputs: a part of an island."""
+        inputs = tuple(self.as_float(v, node) for v in node.inputs)
+        self.builder.nodes.append(replace(node, inputs=inputs))
+        self.forms.update({v.name: v for v in node.outputs})
+
+    # ---- forms --------------------------------------------------------------------------------------------------
+
+    def only_reader(self, value: Value) -> Node | None:
+        """The node that alone reads a value, or None."""
+        readers = self.readers.get(value.name, [])
+        return readers[0] if len(readers) == 1 and value not in self.train.graph.outputs else None
+
+    def act(self, value: Value, like: Node) -> Act | None:
+        """The int8 form of an activation; quantises a float value that has an annotation."""
+        form = self.forms.get(value.name, value)
+        if isinstance(form, Act):
+            return form
+        if isinstance(form, Value) and value.quant is not None and value.dtype == "float32" and not self._is_constant(value):
+            q = value.quant
+            (out,) = self.emit("Quantize", (form,), QuantAttrs(q.scale[0], q.zero, q.low, q.high), like)
+            self._floats[value.name] = form
+            self.forms[value.name] = Act(out, q)
+            return Act(out, q)
+        return None
+
+    def _is_constant(self, value: Value) -> bool:
+        return value.name in self.constants
+
+    def as_float(self, value: Value, like: Node) -> Value:
+        """The float form of a value: itself, or dequantised once."""
+        form = self.forms.get(value.name, value)
+        if isinstance(form, Value):
+            return form
+        if value.name not in self._floats:
+            self._floats[value.name] = self._dequantised(value, form, like)
+        return self._floats[value.name]
+
+    def _dequantised(self, value: Value, form: Form, like: Node) -> Value:
+        if isinstance(form, Act):
+            attrs = QuantAttrs(form.quant.scale[0], form.quant.zero)
+            return self.emit("Dequantize", (form.value,), attrs, like)[0]
+        error = self.plain_error(value, like)
+        return self.emit("DequantizeError", (error.exponent, error.value), ErrorUnitAttrs(float(error.unit)), like)[0]
+
+    # ---- errors -------------------------------------------------------------------------------------------------
+
+    def new_error(self, hint: str, float_peak: bool = False) -> tuple[Value, Value, int]:
+        """(peak accumulator, exponent state, index for `seal`) of a new error tensor."""
+        start = np.asarray([fx.EXPONENT_START, 0], np.int32)
+        exponent = self.builder.constant(f"{hint}.exponent", start)
+        peak = Value(self.builder.unique(f"{hint}.peak"), (), "int32")
+        self.state.append(exponent)
+        self.accumulators.append(peak)
+        self._exponents.append((exponent, peak, peak, float_peak))
+        return peak, exponent, len(self._exponents) - 1
+
+    def seal(self, index: int, gathered: Value) -> None:
+        """Remember the value that holds the gathered peak."""
+        exponent, peak, _, kind = self._exponents[index]
+        self._exponents[index] = (exponent, peak, gathered, kind)
+
+    def emit_error(
+        self, op: str, exponents: tuple[Value, ...], inputs: Iterable[Value], attrs: Attrs, like: Node, unit: Any
+    ) -> Err:
+        """Emit an op that makes an error (operands: peak, p_out, exponents read, rest)."""
+        peak, exponent, index = self.new_error(like.name, op == "QuantizeError")
+        out, gathered = self.emit(op, (peak, exponent, *exponents, *inputs), attrs, like)
+        self.seal(index, gathered)
+        return Err(out, exponent, unit)
+
+    def plain_error(self, value: Value, like: Node) -> Err:
+        """A gradient as an int8 error with one unit for all channels."""
+        form = self.forms.get(value.name, value)
+        if isinstance(form, Deferred):
+            raise AssertionError(f"{value.name} is read by {like.op} before it was emitted")
+        if isinstance(form, Value):
+            error = self.emit_error("QuantizeError", (), (form,), ErrorUnitAttrs(1.0), like, 1.0)
+            self._floats[value.name] = form
+            self.forms[value.name] = error
+            return error
+        assert isinstance(form, Err)
+        return form if form.plain else self.rescaled(form, 1.0, like)
+
+    def rescaled(self, error: Err, unit: Any, like: Node, mask: tuple[str, tuple[Value, ...]] = ("", ())) -> Err:
+        """An error in another unit, optionally masked."""
+        channels = error.value.shape[-1]
+        ratio = np.broadcast_to(np.asarray(error.unit, np.float64) / np.asarray(unit, np.float64), (channels,))
+        multiplier, shift, largest = self.factors(like.name, ratio)
+        attrs = ErrorAttrs(largest - LIFT, mask[0])
+        inputs = (error.value, multiplier, shift, *mask[1])
+        return self.emit_error("ErrorScale", (error.exponent,), inputs, attrs, like, unit)
+
+    # ---- the end ------------------------------------------------------------------------------------------------
+
+    def finish(self, phase: Phase) -> None:
+        """Append what happens once per update: exponents follow their peaks."""
+        for exponent, peak, gathered, kind in self._exponents:
+            name = f"{exponent.name}.update"
+            after, cleared = self.builder.emit_all("ExponentUpdate", (exponent, gathered), ExponentAttrs(kind), name, "", phase)
+            self.updates += [(exponent, after), (peak, cleared)]
+
+
+__all__ = ["NO_ATTRS", "Rewriter"]
