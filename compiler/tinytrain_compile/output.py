@@ -47,19 +47,23 @@ def write_output(folder: Path, files: Mapping[str, str | bytes]) -> str:
 
 def check_place(folder: Path, sources: Iterable[Path] = ()) -> None:
     """Raise CompileError E0104 if `folder` may not be replaced: it is no folder, not ours, or holds a file we read."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise CompileError("E0104", str(folder), "is not a folder", "choose another name with -o")
     try:
-        foreign = folder.is_dir() and any(folder.iterdir()) and not all((folder / mark).is_file() for mark in MARKS)
-    except OSError as problem:
-        raise _cannot(folder, problem) from problem
-    if foreign:
-        raise CompileError(
-            "E0104", str(folder), "is not empty and not an earlier output", "choose another name with -o"
-        )
-    inside = next((s for s in sources if folder.is_dir() and s.resolve().is_relative_to(folder.resolve())), None)
-    if inside is not None:
-        raise CompileError("E0104", str(folder), f"holds {inside.name} and would be replaced", "choose another name")
+        problem = _objection(folder, sources)
+    except OSError as error:
+        raise _cannot(folder, error) from error
+    if problem:
+        raise CompileError("E0104", str(folder), problem, "choose another name with -o")
+
+
+def _objection(folder: Path, sources: Iterable[Path]) -> str:
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        return "is not a folder"
+    if not folder.is_dir():
+        return ""
+    if any(folder.iterdir()) and not all((folder / mark).is_file() for mark in MARKS):
+        return "is not empty and not an earlier output"
+    inside = [source.name for source in sources if source.resolve().is_relative_to(folder.resolve())]
+    return f"holds {inside[0]} and would be replaced" if inside else ""
 
 
 def _fill(folder: Path, files: Mapping[str, str | bytes]) -> None:

@@ -102,6 +102,15 @@ class _Net:
         grads[value.name] = gradient if known is None else self.emit("Add", (known, gradient))
 
 
+def _blocks(width: float, depth: int) -> list[tuple[int, int, int]]:
+    """(expansion, channels, stride) of every block."""
+    return [
+        (expansion, max(8, int(channels * width)), stride if i == 0 else 1)
+        for expansion, channels, repeats, stride in MOBILENET
+        for i in range(repeats * depth)
+    ]
+
+
 def training_graph(
     blocks: int = 17,
     trained: int = 1000,
@@ -117,12 +126,7 @@ def training_graph(
     label = Value(net.builder.unique("label"), (1,), "int32")
     rate = net.builder.constant("rate", np.float32(0.1).reshape(()))
     y = net.conv(x, max(8, int(16 * width)), 3, 2, 1, clip=True)
-    plan = [
-        (expansion, max(8, int(channels * width)), stride if i == 0 else 1)
-        for expansion, channels, repeats, stride in MOBILENET
-        for i in range(repeats * depth)
-    ]
-    for expansion, channels, stride in plan[:blocks]:
+    for expansion, channels, stride in _blocks(width, depth)[:blocks]:
         y = net.block(y, expansion, channels, stride)
     pixels = y.shape[1] * y.shape[2]
     pooled = net.emit("Reduce", (y,), ReduceAttrs((1, 2), 1.0 / pixels))

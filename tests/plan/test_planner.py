@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,19 @@ def test_random_graphs_compute_the_same_in_the_planned_arena(effort: str) -> Non
         check_graph(graph, infer_types)
         keep = (kept,)
         same_results(graph, keep, PlanOptions(effort=effort, keep=keep, deterministic_time=0.5, seed=seed))
+
+
+def test_full_effort_is_never_worse_than_quick() -> None:
+    """The driver prices candidates quickly; one that fits then must still fit when it is planned in earnest."""
+    gained = 0
+    for seed in range(80):
+        graph, kept = random_graph(seed, 60)
+        options = PlanOptions(effort="quick", keep=(kept,), deterministic_time=0.5)
+        quick = plan_memory(graph, options)
+        full = plan_memory(graph, replace(options, effort="full", capacity_bytes=quick.arena_bytes - seed))
+        assert full.arena_bytes <= quick.arena_bytes
+        gained += full.arena_bytes < quick.arena_bytes
+    assert gained >= 1
 
 
 @pytest.mark.parametrize("alignment", [4, 8, 16, 32])

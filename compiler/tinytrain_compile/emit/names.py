@@ -17,7 +17,7 @@ clock cnd dev div fpos gid id ino intmax intptr jmp_buf ldiv lldiv locale max_al
 pid ptrdiff pthread rsize sig_atomic sigset size socklen ssize suseconds thrd time timer tss uid uintmax uintptr
 useconds va wchar wctrans wctype wint linux unix port tt
 """
-"""Keywords of C and C++ (the header serves both), X where libraries have a type X_t, macros of GCC, prefixes of our own."""
+"""Keywords of C and C++ (which reads the header too), X where libraries have a type X_t, macros, our own prefixes."""
 
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 _INTEGER_TYPE = re.compile(r"u?(int|char)(_?(least|fast))?_?[0-9]+")

@@ -27,7 +27,7 @@ from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Unsupported(Exception):  # noqa: N818  (not an error of its own: all of a model are reported together)
     """A node, or an attribute of it, that has no IR form. `nearest` is what the user could write instead."""
 

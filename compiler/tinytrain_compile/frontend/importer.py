@@ -20,7 +20,7 @@ from tinytrain_compile.frontend import (
     import_shape,
 )
 from tinytrain_compile.frontend.context import Context, Unsupported
-from tinytrain_compile.frontend.entries import Order, channels_last, constant_entry, plain
+from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
 from tinytrain_compile.frontend.folding import FOLDABLE, VIEWS, fold
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_loss import LossSite, class_order, describe_loss, find_loss
@@ -28,7 +28,7 @@ from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNo
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
 from tinytrain_compile.ir import Graph, check_graph
-from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import infer
 
@@ -191,7 +191,7 @@ def _finish(
         ctx.value(_maker(ctx, name), entry, o)
         for name, entry, o in zip(ctx.model.outputs, entries, orders, strict=True)
     )
-    loss = None if site is None else describe_loss(ctx, site, entries[0], orders[0])
+    loss = None if site is None else _describe_loss(ctx, site, entries[0], orders[0])
     inputs = () if data is None else (data,)
     nodes, constants = ctx.nodes_and_constants(values)
     parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
@@ -208,6 +208,19 @@ def _finish(
         output_shape=entries[0].shape,
         output_perm=orders[0],
     )
+
+
+def _describe_loss(ctx: Context, site: LossSite, scores: Entry, order: Order) -> ImportedLoss:
+    try:
+        return describe_loss(ctx, site, scores, order)
+    except Unsupported as reason:
+        complaints = Complaints(ctx.model)
+        complaints.add(ctx, site.node, reason)
+        complaints.raise_if_any()
+        raise
+    except ValueError as error:
+        where = f"node {site.node.name} ({site.node.op})"
+        raise CompileError("E0212", where, str(error), "check the operands of the loss") from error
 
 
 def _maker(ctx: Context, tensor: str) -> OnnxNode:

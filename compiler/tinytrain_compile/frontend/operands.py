@@ -14,10 +14,11 @@ from tinytrain_compile.ir.types import Array
 
 def constant_input(ctx: Context, node: OnnxNode, index: int, what: str) -> Array | None:
     """The data of an input that must be known at compile time; None where the input is absent."""
-    entry = ctx.optional(node.input(index))
-    if entry is None:
+    name = node.input(index)
+    entry = ctx.entry(name) if ctx.has(name) else None
+    if not name:
         return None
-    if not entry.is_constant:
+    if entry is None or not entry.is_constant:  # all that follows from weights alone has an entry from the start
         raise Unsupported(what, f"{what} is computed from the model's input", f"a constant {what}")
     return entry.data
 

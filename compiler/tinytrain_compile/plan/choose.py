@@ -52,7 +52,7 @@ def choose(
 ) -> Candidate:
     """The candidate with the lowest top; `room_bytes` is what the user's arena leaves above the persistent buffers."""
     full = options.effort == "full"
-    placed = _place_greedily(model, orders[: FULL_ORDERS if full else QUICK_ORDERS])
+    placed = _place_greedily(model, orders[: FULL_ORDERS if full else QUICK_ORDERS], both=full)
     best = min(placed, key=lambda item: item.top_bytes)
     rivals = [item for item in placed if item.peak_bytes < best.top_bytes]  # only these could still do better
     if not rivals:
@@ -62,13 +62,16 @@ def choose(
     return min(best, _local_search(rivals[0], QUICK_UNITS, options.seed), key=lambda item: item.top_bytes)
 
 
-def _place_greedily(model: MemoryModel, orders: Sequence[RankedOrder]) -> list[Candidate]:
-    """Candidates in rising order of peak, until no further order can be lower than the best of them."""
+def _place_greedily(model: MemoryModel, orders: Sequence[RankedOrder], both: bool) -> list[Candidate]:
+    """Candidates in rising order of peak, until no further order can be lower than the best of them.
+
+    both: try both ways of joining in-place chains (see `rectangles`).
+    """
     placed: list[Candidate] = []
     for ranked in orders:
         if placed and ranked.peak >= min(item.top_bytes for item in placed):
             break
-        for newest in (False, True):
+        for newest in (False, True) if both else (False,):
             items = rectangles(model, ranked.order, newest)
             packing = build_packing(items)
             if placed and placed[-1].packing == packing:

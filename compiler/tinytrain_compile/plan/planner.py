@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.stages import Buffer, MemoryPlan
 from tinytrain_compile.plan.choose import Candidate, choose
@@ -19,24 +21,28 @@ ORDER_SHARE = 0.3
 def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
     """Order of execution and address of every buffer, checked by `validate_plan`.
 
-    Always returns the lowest plan found, whether or not it fits `options.capacity_bytes`. Raises PlanError if the
-    graph cannot be run safely in any order.
+    Always returns the lowest plan found, whether or not it fits `options.capacity_bytes`. With effort "full" the arena
+    is never larger than with "quick" (a candidate that was priced quickly and fits will fit). Raises PlanError if
+    the graph cannot be run safely in any order.
     """
     model = build_model(graph, options)
     bound = peak_bound(model.tasks)
     base = persistent_buffers(model, options)
     below = max((buffer.offset + buffer.size_bytes for buffer in base), default=0)
     room = None if options.capacity_bytes is None else options.capacity_bytes - below
-    chosen = choose(model, _orders(model, bound, options), room, options)
+    chosen = choose(model, list_orders(model.tasks, bound, thorough=False), room, replace(options, effort="quick"))
+    if options.effort == "full" and chosen.top_bytes > bound:
+        thorough = choose(model, _thorough_orders(model, bound, options), room, options)
+        chosen = thorough if thorough.top_bytes <= chosen.top_bytes else chosen
     plan = _assemble(graph, model, base, below, chosen, bound)
     validate_plan(graph, plan, options)
     return plan
 
 
-def _orders(model: MemoryModel, bound: int, options: PlanOptions) -> list[RankedOrder]:
-    """Orders to choose from, smallest peak first."""
-    orders = list_orders(model.tasks, bound, thorough=options.effort == "full")
-    if options.effort == "quick" or orders[0].peak <= bound:
+def _thorough_orders(model: MemoryModel, bound: int, options: PlanOptions) -> list[RankedOrder]:
+    """Orders to choose from with effort "full", smallest peak first."""
+    orders = list_orders(model.tasks, bound, thorough=True)
+    if orders[0].peak <= bound:
         return orders
     better = improve_order(model.tasks, orders[0], bound, options.deterministic_time * ORDER_SHARE, options.seed)
     return sorted([better, *orders]) if better.peak < orders[0].peak else orders

@@ -1,0 +1,154 @@
+/* Firmware that goes on learning: a classifier of upright digits meets digits that are turned and shifted.
+ *
+ * Plain C on the generated API, digits_train.h. The camera is played by two files, train.bin and test.bin, each a row
+ * of records: 64 pixels and the right answer, one byte each. port.h reads them, through semihosting on the board and
+ * through stdio on a host; on a product of your own, read_sample() asks your sensor instead.
+ */
+#include "digits_train.h"
+#include "port.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+enum { EPOCHS = 12, GUARD_BYTES = 4096, GUARD = 0xc5 };
+
+/* All RAM that the model has. The guards show that nothing is written outside it. */
+static struct {
+    unsigned char below[GUARD_BYTES];
+    unsigned char arena[DIGITS_ARENA_BYTES];
+    unsigned char above[GUARD_BYTES];
+} memory PORT_ARENA_SECTION;
+
+static void check(digits_status status, const char *what)
+{
+    if (status != DIGITS_OK) {
+        port_print(what);
+        port_print(" failed\n");
+        port_exit(1);
+    }
+}
+
+/* Prints `thousandths` / 1000 with three decimals, or one decimal of a percentage. */
+static void print_number(uint32_t thousandths, bool percent)
+{
+    char text[16] = "";
+    size_t at = sizeof text - 1;
+    const unsigned decimals = percent ? 1 : 3;
+    for (unsigned i = 0; thousandths != 0 || i <= decimals; i++) {
+        if (i == decimals) {
+            text[--at] = '.';
+        }
+        text[--at] = (char)('0' + thousandths % 10);
+        thousandths /= 10;
+    }
+    port_print(text + at);
+    port_print(percent ? " %" : "");
+}
+
+/* Puts the next image into the model's input and returns true; false when there are no more. */
+static bool read_sample(digits_t *model, int32_t file, digits_label_t *label)
+{
+    unsigned char record[DIGITS_INPUT_ELEMENTS + 1];
+    if (port_read(file, record, sizeof record) != 0) {
+        return false;
+    }
+    digits_input_t *const input = digits_input(model);
+    for (size_t i = 0; i < DIGITS_INPUT_ELEMENTS; i++) {
+        input->values[i] = (float)record[i] / 255.0f;
+    }
+    *label = record[DIGITS_INPUT_ELEMENTS];
+    return true;
+}
+
+static int32_t open_samples(const char *name)
+{
+    const int32_t file = port_open_input(name);
+    if (file < 0) {
+        port_print("cannot open train.bin or test.bin\n");
+        port_exit(2);
+    }
+    return file;
+}
+
+/* Share of test images whose largest output is the right digit, in thousandths. */
+static uint32_t accuracy(digits_t *model)
+{
+    const int32_t file = open_samples("test.bin");
+    uint32_t images = 0, right = 0;
+    digits_output_t scores;
+    for (digits_label_t label; read_sample(model, file, &label); images++) {
+        check(digits_infer(model, &scores), "inference");
+        digits_label_t best = 0;
+        for (digits_label_t digit = 1; digit < (digits_label_t)DIGITS_OUTPUT_ELEMENTS; digit++) {
+            best = scores.values[digit] > scores.values[best] ? digit : best;
+        }
+        right += best == label;
+    }
+    port_close(file);
+    return images == 0 ? 0 : (1000 * right + images / 2) / images;
+}
+
+/* One pass over the training images; returns the mean loss in thousandths. */
+static uint32_t train(digits_t *model)
+{
+    const int32_t file = open_samples("train.bin");
+    uint32_t images = 0;
+    float sum = 0.0f;
+    for (digits_label_t label; read_sample(model, file, &label); images++) {
+        float loss;
+        check(digits_train_step(model, &label, &loss), "training");
+        sum += loss;
+    }
+    port_close(file);
+    return images == 0 ? 0 : (uint32_t)(1000.0f * sum / (float)images + 0.5f);
+}
+
+static int write_file(void *file, const void *data, size_t size)
+{
+    return port_write(*(const int32_t *)file, data, size);
+}
+
+static void save(digits_t *model)
+{
+    int32_t file = port_open_output("trained.bin");
+    check(file < 0 ? DIGITS_ERR_IO : digits_save(model, write_file, &file), "saving");
+    port_close(file);
+}
+
+static void print_line(uint32_t epoch, uint32_t loss, uint32_t right)
+{
+    port_print(epoch < 10 ? "epoch  " : "epoch ");
+    char text[3] = {(char)('0' + epoch / 10), (char)('0' + epoch % 10), 0};
+    port_print(epoch < 10 ? text + 1 : text);
+    port_print("   loss ");
+    print_number(loss, false);
+    port_print("   held-back accuracy ");
+    print_number(right, true);
+    port_print("\n");
+}
+
+int main(void)
+{
+    memset(memory.below, GUARD, GUARD_BYTES);
+    memset(memory.above, GUARD, GUARD_BYTES);
+
+    digits_t *model;
+    check(digits_init(&model, (void *[]){memory.arena}, (size_t[]){sizeof memory.arena}), "init");
+
+    port_print("before                held-back accuracy ");
+    print_number(accuracy(model), true);
+    port_print("\n");
+    for (uint32_t epoch = 1; epoch <= EPOCHS; epoch++) {
+        const uint32_t loss = train(model);
+        print_line(epoch, loss, accuracy(model));
+    }
+    save(model);
+
+    for (size_t i = 0; i < GUARD_BYTES; i++) {
+        if (memory.below[i] != GUARD || memory.above[i] != GUARD) {
+            port_print("something was written outside the arena\n");
+            return 3;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,230 @@
+"""Every broken input gets its own error id and exit code, one line, no traceback; nothing is written."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.e2e import models
+from tests.e2e.broken import FILES, MODELS, OPTIONS, Broken, write
+from tests.e2e.command import Outcome, run, run_process, tree
+from tests.e2e.mutation import byte_mutant, field_mutant, originals
+from tinytrain_compile.errors import ERRORS
+
+CASES = [*MODELS, *OPTIONS, *FILES]
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An output folder of an earlier, successful run."""
+    folder = tmp_path_factory.mktemp("earlier")
+    run(write(models.mlp(), folder), "-o", folder / "out", "--verify", "none").check_success()
+    return folder / "out"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_broken_input(case: Broken, earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    arguments = case.make(tmp_path / "in")
+    outcome = run(*arguments, "-o", tmp_path / "fresh").check_error(case.error_id, case.exit_code)
+    assert ERRORS[case.error_id].exit_code == case.exit_code
+    assert not re.search(r"/tmp/|\.py\b", outcome.err.replace(str(tmp_path), "")), "speaks of the user's things only"
+    shutil.copytree(earlier, tmp_path / "earlier")
+    before = tree(tmp_path)
+    again = run(*arguments, "-o", tmp_path / "earlier").check_error(case.error_id, case.exit_code)
+    assert again == outcome
+    assert tree(tmp_path) == before, "nothing was written, the earlier output is as it was"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["earlier", "in"]
+
+
+def test_cases_cover_the_issue() -> None:
+    assert len(MODELS) >= 30
+    assert len({case.error_id for case in CASES}) >= 40
+
+
+@pytest.mark.parametrize("case", [MODELS[5], MODELS[16], OPTIONS[4]], ids=lambda case: case.name)
+def test_broken_input_in_a_process_of_its_own(case: Broken, tmp_path: Path) -> None:
+    arguments = case.make(tmp_path)
+    inside = run(*arguments, "-o", tmp_path / "out")
+    assert run_process(*arguments, "-o", tmp_path / "out", folder=tmp_path) == inside
+    inside.check_error(case.error_id, case.exit_code)
+
+
+def test_all_unsupported_operators_are_listed(tmp_path: Path) -> None:
+    case = next(case for case in MODELS if case.name == "unknown operators")
+    lines = run(*case.make(tmp_path)).err.splitlines()
+    assert len(lines) == 3
+    assert "fc1/Relu" in lines[1]
+    assert "Einsum" in lines[1]
+    assert "nearest supported: Transpose and MatMul" in lines[1]
+    assert "fc2/Tanh" in lines[2]
+    assert "Frobnicate" in lines[2]
+
+
+# ---- output folders -------------------------------------------------------------------------------------------------
+
+
+def compile_into(folder: Path, out: Path) -> Outcome:
+    return run(write(models.mlp(), folder), "-o", out, "--verify", "none")
+
+
+def test_out_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    compile_into(tmp_path, tmp_path / "out").check_error("E0104", 2)
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_out_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    compile_into(tmp_path, tmp_path / "file" / "out").check_error("E0104", 2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "net.onnx"]
+
+
+def test_out_cannot_be_made(tmp_path: Path) -> None:
+    compile_into(tmp_path, Path("/proc/nowhere/out")).check_error("E0104", 2)
+    compile_into(tmp_path, tmp_path / ("x" * 300)).check_error("E0104", 2)
+
+
+@pytest.mark.parametrize("names", [("letter.txt",), ("report.json",), (".hidden",)])
+def test_out_is_somebody_elses(names: tuple[str, ...], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in names:
+        (out / name).write_text("{}")
+    before = tree(tmp_path)
+    compile_into(tmp_path / "..", out).check_error("E0104", 2)
+    assert tree(tmp_path) == before
+
+
+def test_out_holds_the_model(tmp_path: Path) -> None:
+    """A second run must not sweep away the model that somebody keeps in the output folder."""
+    out = tmp_path / "out"
+    compile_into(tmp_path, out).check_success()
+    shutil.copy(tmp_path / "net.onnx", out / "net.onnx")
+    before = tree(out)
+    run(out / "net.onnx", "-o", out, "--verify", "none").check_error("E0104", 2)
+    assert tree(out) == before
+
+
+def test_out_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    compile_into(tmp_path, tmp_path / "out").check_error("E0104", 2)
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+def test_out_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """An earlier output and an empty folder are replaced; files of the earlier one do not linger."""
+    (tmp_path / "out").mkdir()
+    compile_into(tmp_path, tmp_path / "out").check_success()
+    files = tree(tmp_path / "out")
+    (tmp_path / "out" / "stale.c").write_text("old")
+    compile_into(tmp_path, tmp_path / "out").check_success()
+    assert tree(tmp_path / "out") == files
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.onnx", "out"], "no temporary folder is left"
+
+
+# ---- names that must work -------------------------------------------------------------------------------------------
+
+HOSTILE = [
+    'y;*/ system("x") /*',
+    "while",
+    "int32_t",
+    "NULL",
+    "\N{SNOWMAN}\N{ROCKET}",
+    "a" * 300,
+    "quo\"te'%s\\",
+    "new\nline\t*/",
+    "??/",
+    " ",
+    "header",
+    "AT_x",
+    "F32",
+]
+
+
+def renamed(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The same model with a name in front of every node's and value's own, and alone as the graph's."""
+    graph = model.graph
+    graph.name = name
+    for item in (*graph.initializer, *graph.input, *graph.output):
+        item.name = f"{name}{item.name}"
+    for node in graph.node:
+        node.name = f"{name}{node.name}"
+        node.input[:] = [f"{name}{text}" for text in node.input]
+        node.output[:] = [f"{name}{text}" for text in node.output]
+    return model
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_compile_and_train(name: str, tmp_path: Path) -> None:
+    path = write(renamed(models.mlp(), name), tmp_path)
+    outcome = run(path, "-o", tmp_path / "out", "--verify", "host").check_success()
+    assert "PASS" in outcome.out
+    for source in (tmp_path / "out").rglob("*.[ch]"):
+        text = source.read_text()
+        assert "system(" not in re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+        assert max(map(len, text.splitlines())) < 400
+
+
+@pytest.mark.parametrize("name", ["while", "NULL", "int8", "class", "header", "7 seas", "\N{SNOWMAN}", "a" * 200, "*"])
+def test_hostile_file_names_compile_and_train(name: str, tmp_path: Path) -> None:
+    path = write(models.mlp(), tmp_path, f"{name}.onnx")
+    assert "PASS" in run(path, "-o", tmp_path / "out", "--verify", "host").check_success().out
+
+
+def test_infinite_scalar_compiles(tmp_path: Path) -> None:
+    """A single infinite number is accepted by the guard, so the C must be able to say it."""
+    model = models.mlp()
+    model.graph.initializer.append(numpy_helper.from_array(np.array([np.inf], np.float32), "bound"))
+    inverse = onnx.helper.make_node("Div", ["fc2_tanh", "bound"], ["nothing"], "inverse")
+    model.graph.node.append(inverse)
+    next(node for node in model.graph.node if node.name == "fc3/Gemm").input[0] = "nothing"
+    outcome = run(write(model, tmp_path), "-o", tmp_path / "out", "--verify", "host", "--update", "head")
+    assert "PASS" in outcome.check_success().out
+
+
+# ---- mutations ------------------------------------------------------------------------------------------------------
+
+
+def check_mutants(folder: Path, count: int, seconds: float, seed: int, *options: str) -> dict[str, int]:
+    """Compile mutants of small models; every one ends in success or one documented error line.
+
+    Returns how often each error id came up ("" is success).
+    """
+    sound = originals()
+    data = [model.SerializeToString() for model in sound]
+    source = random.Random(seed)
+    seen: dict[str, int] = {}
+    end = time.monotonic() + seconds
+    for index in range(count):
+        if time.monotonic() > end:
+            break
+        which = source.randrange(len(sound))
+        deep = source.randrange(4) > 0
+        path = folder / "mutant.onnx"
+        path.write_bytes(field_mutant(sound[which], source) if deep else byte_mutant(data[which], source))
+        outcome = run(path, "--update", "last:3", "-o", folder / "out", *options)
+        where = f"mutant {index} of seed {seed}: {outcome.err}"
+        assert outcome.error_id not in ("E0601", "E0602", "E0901"), where
+        assert (outcome.exit_code == 0) == (outcome.error_id == ""), where
+        if outcome.error_id:
+            outcome.check_error(outcome.error_id, ERRORS[outcome.error_id].exit_code)
+        seen[outcome.error_id] = seen.get(outcome.error_id, 0) + 1
+    return seen
+
+
+def test_mutated_models(tmp_path: Path) -> None:
+    seen = check_mutants(tmp_path, 300, 20, 2, "--dry-run")
+    assert sum(seen.values()) >= 100
+    assert len(seen) >= 8, seen
+    assert not (tmp_path / "out").exists()
