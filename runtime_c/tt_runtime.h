@@ -1,4 +1,4 @@
-/* Scalar helpers that generated kernels call: float32 only, no libm, no double, no static RAM.
+/* Scalar helpers that generated kernels call: float32 and integers, no libm, no double, no static RAM.
  *
  * Every function gives the same bits on every Cortex-M and on a host compiled with -ffp-contract=off: only additions,
  * multiplications, divisions, comparisons and integer steps in a fixed order, never fused, denormals kept (FPSCR.FZ
@@ -206,6 +206,237 @@ static inline float tt_sigmoidf(float x)
 {
     const float e = tt_expf(x < 0.0f ? x : -x);
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+
+/* ---- Integers: fixed point, int8 errors with exponents, stochastic rounding -----------------------------------------
+ *
+ * Twins in compiler/tinytrain_compile/ops/fixed_point.py, qpointwise.py and qupdate.py. Sums that could overflow are
+ * saturated; right shifts of negative numbers are arithmetic, as GCC, Clang and Arm define them. A factor f is stored
+ * as (multiplier, shift): f = multiplier * 2^(shift - 31), multiplier 0 or in [2^30, 2^31). Exponents stay far inside
+ * +-2^30. */
+
+/* Bounds of an error's exponent, where it starts, and the largest magnitude that it should leave an error. */
+#define TT_EXPONENT_LIMIT 100
+#define TT_EXPONENT_START (-7)
+#define TT_ERROR_TARGET 63
+/* Updates in a row with too small errors after which an exponent falls by one. */
+#define TT_QUIET_APPLIES 8
+
+static inline int32_t tt_clamp(int32_t value, int32_t low, int32_t high)
+{
+    return value < low ? low : value > high ? high : value;
+}
+
+static inline int32_t tt_clamp64(int64_t value)
+{
+    return value < INT32_MIN ? INT32_MIN : value > INT32_MAX ? INT32_MAX : (int32_t)value;
+}
+
+/* Saturating a + b. */
+static inline int32_t tt_add(int32_t a, int32_t b)
+{
+    const uint32_t sum = (uint32_t)a + (uint32_t)b;
+    if (((((uint32_t)a ^ sum) & ((uint32_t)b ^ sum)) >> 31) != 0u) {
+        return a < 0 ? INT32_MIN : INT32_MAX;
+    }
+    return (int32_t)sum;
+}
+
+/* Saturating a - b. */
+static inline int32_t tt_subtract(int32_t a, int32_t b)
+{
+    const uint32_t difference = (uint32_t)a - (uint32_t)b;
+    if (((((uint32_t)a ^ (uint32_t)b) & ((uint32_t)a ^ difference)) >> 31) != 0u) {
+        return a < 0 ? INT32_MIN : INT32_MAX;
+    }
+    return (int32_t)difference;
+}
+
+/* Saturating value * 2^bits; bits >= 0, above 31 they count as 31. */
+static inline int32_t tt_shift_left(int32_t value, int32_t bits)
+{
+    const uint32_t n = bits > 31 ? 31u : (uint32_t)bits;
+    if (value > (INT32_MAX >> n)) {
+        return INT32_MAX;
+    }
+    if (value < (INT32_MIN >> n)) {
+        return INT32_MIN;
+    }
+    return (int32_t)((uint32_t)value << n);
+}
+
+/* value / 2^bits, ties away from zero; bits >= 0, above 31 they count as 31. */
+static inline int32_t tt_shift_right(int32_t value, int32_t bits)
+{
+    const uint32_t n = bits > 31 ? 31u : (uint32_t)bits;
+    const uint32_t mask = (1u << n) - 1u;
+    const uint32_t half = (mask >> 1) + (value < 0 ? 1u : 0u);
+    return (value >> n) + (((uint32_t)value & mask) > half ? 1 : 0);
+}
+
+/* value * 2^exponent: saturating to the left, rounded to the right. */
+static inline int32_t tt_shift(int32_t value, int32_t exponent)
+{
+    return exponent > 0 ? tt_shift_left(value, exponent) : tt_shift_right(value, -exponent);
+}
+
+/* a b / 2^31, rounded half up. Not for both at INT32_MIN (a multiplier is never negative). */
+static inline int32_t tt_high_multiply(int32_t a, int32_t b)
+{
+    return (int32_t)(((int64_t)a * b + (1 << 30)) >> 31);
+}
+
+/* acc times a factor, rounded twice: CMSIS-NN's requantisation, with a saturating left shift. */
+static inline int32_t tt_requantise(int32_t acc, int32_t multiplier, int32_t shift)
+{
+    if (shift > 0) {
+        return tt_high_multiply(tt_shift_left(acc, shift), multiplier);
+    }
+    return tt_shift_right(tt_high_multiply(acc, multiplier), -shift);
+}
+
+/* value * multiplier * 2^exponent through 64 bits, rounded half up, saturated. */
+static inline int32_t tt_scaled(int32_t value, int32_t multiplier, int32_t exponent)
+{
+    int64_t product = (int64_t)value * multiplier;
+    if (exponent >= 0) {
+        return tt_shift_left(tt_clamp64(product), exponent);
+    }
+    const uint32_t n = exponent < -62 ? 62u : (uint32_t)-exponent;
+    product = (product + ((int64_t)1 << (n - 1u))) >> n;
+    return tt_clamp64(product);
+}
+
+/* value + zero in [low, high], as int8; no sum can overflow. */
+static inline int8_t tt_saturate8(int32_t value, int32_t zero, int32_t low, int32_t high)
+{
+    return (int8_t)(tt_clamp(value, low - zero, high - zero) + zero);
+}
+
+/* An error as int8 in +-127; *peak gathers the largest magnitude before that. */
+static inline int8_t tt_error(int32_t value, int32_t *peak)
+{
+    const int32_t kept = value == INT32_MIN ? -INT32_MAX : value;
+    const int32_t magnitude = kept < 0 ? -kept : kept;
+    if (magnitude > *peak) {
+        *peak = magnitude;
+    }
+    return (int8_t)tt_clamp(value, -127, 127);
+}
+
+/* An int8 error as a summand: 8 bits of fraction after `exponent` is applied, within +-2^29. */
+static inline int32_t tt_aligned(int32_t error, int32_t exponent)
+{
+    return tt_clamp(tt_shift(error * 65536, exponent - 8), -(1 << 29), 1 << 29);
+}
+
+/* One byte of noise for the weight at `index`: the high byte of an LCG step. */
+static inline int32_t tt_noise(int32_t state, int32_t salt, int32_t index)
+{
+    const uint32_t word = (uint32_t)state + (uint32_t)salt + (uint32_t)index * 0x9e3779b1u;
+    return (int32_t)((word * 1664525u + 1013904223u) >> 24);
+}
+
+/* Next state of the noise. */
+static inline int32_t tt_next_noise(int32_t state)
+{
+    return (int32_t)((uint32_t)state * 1664525u + 1013904223u);
+}
+
+/* A weight after one step with stochastic rounding: (multiplier, exponent) scale the gradient to 1/256 of a weight. */
+static inline int8_t tt_moved_weight(
+    int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent, int32_t noise, int32_t limit)
+{
+    const int32_t move = tt_clamp(tt_scaled(gradient, multiplier, exponent), -(1 << 24), 1 << 24);
+    return (int8_t)tt_clamp((weight * 256 - move + noise) >> 8, -limit, limit);
+}
+
+/* The nearest integer, ties to even, for |x| < 2^22. */
+static inline int32_t tt_round_even(float x)
+{
+    return (int32_t)((x + 12582912.0f) - 12582912.0f);
+}
+
+/* x within +-1024; NaN gives -1024. */
+static inline float tt_near(float x)
+{
+    return x > -1024.0f ? (x < 1024.0f ? x : 1024.0f) : -1024.0f;
+}
+
+/* round(x * inverse) + zero in [low, high]; `inverse` is 1 / scale. */
+static inline int8_t tt_quantise(float x, float inverse, int32_t zero, int32_t low, int32_t high)
+{
+    return tt_saturate8(tt_round_even(tt_near(x * inverse)), zero, low, high);
+}
+
+/* 2^exponent, within the normal float32 numbers. */
+static inline float tt_exponent_factor(int32_t exponent)
+{
+    return tt_exp2i(tt_clamp(exponent, -126, 127));
+}
+
+/* round(g * inverse * factor) in +-127, 0 for NaN; *peak gathers the bits of the largest |g * inverse|. */
+static inline int8_t tt_quantise_error(float g, float inverse, float factor, int32_t *peak)
+{
+    const float product = g * inverse;
+    const float value = product == product ? product : 0.0f;
+    const int32_t magnitude = (int32_t)(tt_bits(value) & 0x7fffffffu);
+    if (magnitude > *peak) {
+        *peak = magnitude;
+    }
+    return (int8_t)tt_clamp(tt_round_even(tt_near(value * factor)), -127, 127);
+}
+
+/* Smallest exponent with which a peak > 0, seen with `exponent`, would stay within TT_ERROR_TARGET. */
+static inline int32_t tt_needed_exponent(int32_t peak, int32_t exponent, int32_t float_peak)
+{
+    if (float_peak != 0) { /* the bits of (1 + m / 2^23) 2^e <= 63 * 2^p */
+        return (peak >> 23) - 127 - 5 + ((peak & 0x7fffff) > 0x7c0000 ? 1 : 0);
+    }
+    int32_t k = -6;
+    if (peak > TT_ERROR_TARGET) {
+        for (k = 1; (uint32_t)peak > ((uint32_t)TT_ERROR_TARGET << (uint32_t)k); k++) {
+        }
+    } else {
+        while ((peak << (uint32_t)-k) > TT_ERROR_TARGET) {
+            k++;
+        }
+    }
+    return exponent + k;
+}
+
+/* Exponent state {exponent, quiet updates} after a peak: up at once, down by one after TT_QUIET_APPLIES small peaks;
+ * a peak of 0 changes nothing. Returns 0, the cleared peak. */
+static inline int32_t tt_settle(int32_t *state, int32_t peak, int32_t float_peak)
+{
+    if (peak != 0) {
+        const int32_t spare = tt_needed_exponent(peak, state[0], float_peak) - state[0];
+        int32_t step = 0;
+        state[1]++;
+        if (spare >= 0) {
+            step = spare;
+            state[1] = 0;
+        } else if (state[1] == TT_QUIET_APPLIES) {
+            step = -1;
+            state[1] = 0;
+        }
+        state[0] = tt_clamp(state[0] + step, -TT_EXPONENT_LIMIT, TT_EXPONENT_LIMIT);
+    }
+    return 0;
+}
+
+/* First step: an exponent with which nothing can overflow, so that the peak can be seen; then tt_fit. */
+static inline void tt_probe(int32_t *state, int32_t exponent)
+{
+    state[0] = tt_clamp(exponent, -TT_EXPONENT_LIMIT, TT_EXPONENT_LIMIT);
+    state[1] = 0;
+}
+
+/* First step: the exponent that the peak needs, at once; TT_EXPONENT_START if it is 0. Returns 0, the cleared peak. */
+static inline int32_t tt_fit(int32_t *state, int32_t peak, int32_t float_peak)
+{
+    tt_probe(state, peak == 0 ? TT_EXPONENT_START : tt_needed_exponent(peak, state[0], float_peak));
+    return 0;
 }
 
 /* CRC-32 (IEEE 802.3, reflected, polynomial 0xedb88320) of `size` bytes; start with 0, feed the result back in to
