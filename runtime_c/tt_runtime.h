@@ -9,7 +9,9 @@
 #ifndef TT_RUNTIME_H
 #define TT_RUNTIME_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -388,9 +390,9 @@ static inline int8_t tt_quantise_error(float g, float inverse, float factor, int
 }
 
 /* Smallest exponent with which a peak > 0, seen with `exponent`, would stay within TT_ERROR_TARGET. */
-static inline int32_t tt_needed_exponent(int32_t peak, int32_t exponent, int32_t float_peak)
+static inline int32_t tt_needed_exponent(int32_t peak, int32_t exponent, bool float_peak)
 {
-    if (float_peak != 0) { /* the bits of (1 + m / 2^23) 2^e <= 63 * 2^p */
+    if (float_peak) { /* the bits of (1 + m / 2^23) 2^e <= 63 * 2^p */
         return (peak >> 23) - 127 - 5 + ((peak & 0x7fffff) > 0x7c0000 ? 1 : 0);
     }
     int32_t k = -6;
@@ -407,7 +409,7 @@ static inline int32_t tt_needed_exponent(int32_t peak, int32_t exponent, int32_t
 
 /* Exponent state {exponent, quiet updates} after a peak: up at once, down by one after TT_QUIET_APPLIES small peaks;
  * a peak of 0 changes nothing. Returns 0, the cleared peak. */
-static inline int32_t tt_settle(int32_t *state, int32_t peak, int32_t float_peak)
+static inline int32_t tt_settle(int32_t *state, int32_t peak, bool float_peak)
 {
     if (peak != 0) {
         const int32_t spare = tt_needed_exponent(peak, state[0], float_peak) - state[0];
@@ -425,18 +427,42 @@ static inline int32_t tt_settle(int32_t *state, int32_t peak, int32_t float_peak
     return 0;
 }
 
-/* First step: an exponent with which nothing can overflow, so that the peak can be seen; then tt_fit. */
-static inline void tt_probe(int32_t *state, int32_t exponent)
+/* First step: an exponent with which nothing can overflow, so that an error's peak can be seen: `above` that of the
+ * largest error read. tt_settle_first then gives it the exponent that the peak needs, and clears the peak. */
+static inline void tt_start_exponent(int32_t *state, int32_t exponent)
 {
     state[0] = tt_clamp(exponent, -TT_EXPONENT_LIMIT, TT_EXPONENT_LIMIT);
     state[1] = 0;
 }
 
-/* First step: the exponent that the peak needs, at once; TT_EXPONENT_START if it is 0. Returns 0, the cleared peak. */
-static inline int32_t tt_fit(int32_t *state, int32_t peak, int32_t float_peak)
+static inline void tt_probe0(int32_t *state, int32_t above)
 {
-    tt_probe(state, peak == 0 ? TT_EXPONENT_START : tt_needed_exponent(peak, state[0], float_peak));
-    return 0;
+    tt_start_exponent(state, TT_EXPONENT_START + above);
+}
+
+static inline void tt_probe1(int32_t *state, const int32_t *read, int32_t above)
+{
+    tt_start_exponent(state, read[0] + above);
+}
+
+static inline void tt_probe2(int32_t *state, const int32_t *a, const int32_t *b, int32_t above)
+{
+    tt_start_exponent(state, (a[0] > b[0] ? a[0] : b[0]) + above);
+}
+
+static inline void tt_settle_first(int32_t *state, int32_t *peak, bool float_peak)
+{
+    tt_start_exponent(state, *peak == 0 ? TT_EXPONENT_START : tt_needed_exponent(*peak, state[0], float_peak));
+    *peak = 0;
+}
+
+/* A learning rate as (multiplier, shift); (0, 0) unless it is positive, finite and normal. */
+static inline void tt_split_rate(int32_t *rate, float value)
+{
+    const uint32_t bits = tt_bits(value);
+    const bool usable = bits >= 0x00800000u && bits < 0x7f800000u;
+    rate[0] = usable ? (int32_t)(((bits & 0x007fffffu) | 0x00800000u) << 7) : 0;
+    rate[1] = usable ? (int32_t)(bits >> 23) - 126 : 0;
 }
 
 /* CRC-32 (IEEE 802.3, reflected, polynomial 0xedb88320) of `size` bytes; start with 0, feed the result back in to

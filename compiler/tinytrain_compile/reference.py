@@ -8,10 +8,9 @@ import numpy as np
 
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
-from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import op_def, run_node
 from tinytrain_compile.ops.interpreter import run_nodes
-from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read, probe_exponent, settled_exponent
+from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read, probe_exponent, settled_exponent, split_rate
 from tinytrain_compile.verify import ReferenceRun
 
 
@@ -70,7 +69,7 @@ class Trainer:
             self._sums[train.inverse_count.name] = np.asarray(inverse, np.float32)
         if train.rate is not None:
             rate = np.float32(self.state[train.learning_rate.name]) * inverse
-            self._sums[train.rate.name] = np.asarray(fx.split_factor(float(rate)), np.int32)
+            self._sums[train.rate.name] = split_rate(rate)
 
     def _cleared(self) -> dict[str, Array]:
         dtypes = {"float32": np.float32, "int32": np.int32}

@@ -10,7 +10,7 @@ import numpy as np
 
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.sequence import Sequencer
-from tinytrain_compile.emit.weights import declaration, table
+from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.ir.stages import Interface, KernelSet, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Array, Value
@@ -39,6 +39,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["float32"] = float_text
     interface = _interface(train, plan, options)
     prefix = options.prefix
     tables = Names(f"{prefix}_w_")
@@ -85,6 +86,8 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         alignment_bytes=options.alignment_bytes,
         accumulates=train.batch > 1,
         state=slots,
+        input_dtype=train.graph.inputs[0].dtype,
+        exact=train.integer,
     )
 
 
@@ -134,6 +137,10 @@ def _template_data(
         "at_output": sequencer.at(graph.outputs[0].name),
         "at_loss": sequencer.at(train.loss.name),
         "at_rate": sequencer.at(train.learning_rate.name),
+        "at_rate_int": sequencer.at(train.rate.name) if train.rate else "",
+        "settled": train.settled,
+        "input_ctype": C_TYPES[graph.inputs[0].dtype],
+        "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
         "at_inverse": sequencer.at(train.inverse_count.name) if train.inverse_count else "",
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
         "output_shape": "x".join(map(str, graph.outputs[0].shape)),

@@ -9,6 +9,7 @@ from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.ir.stages import Kernel, KernelSet, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read
 
 CALLS_PER_FUNCTION = 14
 _ACCESS = {"float32": "F32", "int32": "I32", "int8": "I8", "uint8": "U8", "bits": "U8"}
@@ -16,11 +17,15 @@ _ACCESS = {"float32": "F32", "int32": "I32", "int8": "I8", "uint8": "U8", "bits"
 
 @dataclass(frozen=True)
 class Part:
-    """One static function of the sequence: its name and body lines, and whether it reads the label."""
+    """One static function of the sequence: its name and body lines, and what it takes besides the arena.
+
+    finds_exponents: it holds errors whose exponents the first step finds.
+    """
 
     name: str
     lines: tuple[str, ...]
     reads_label: bool
+    finds_exponents: bool
 
 
 class Sequencer:
@@ -34,7 +39,7 @@ class Sequencer:
         self._tables = tables
         self._labels = Names("AT_")
         self._state = {value.name for value in train.graph.state}
-        self._scratch_sizes = plan.scratch_offsets
+        self._views = {n.outputs[0].name: n.inputs[0] for n in train.graph.nodes if op_def(n.op).view}
         self._offsets: dict[str, int] = {}
 
     def offsets(self) -> list[tuple[str, int]]:
@@ -65,20 +70,47 @@ class Sequencer:
         for node in nodes:
             lines.append(f"/* {comment_text(node.origin or node.name)}: {node.op} */")
             lines += self._call(node)
-        reads_label = any(value == self._train.label for node in nodes for value in node.inputs)
-        return Part(name, tuple(lines), reads_label)
+        reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
+        finds = not self._train.settled and any(node.op in ERROR_OPS for node in nodes)
+        return Part(name, tuple(lines), reads_label, finds)
 
     def _call(self, node: Node) -> list[str]:
+        call = self._kernel_call(node)
+        if self._train.settled or node.op not in ERROR_OPS:
+            return call
+        return [*self._first_time(node, call), *call]
+
+    def _first_time(self, node: Node, call: list[str]) -> list[str]:
+        """The first step after m_init: find the error's exponent with one that cannot overflow, then compute it anew."""
+        read = [f"{self._operand(v)}[0]" for v in node.inputs[2 : 2 + exponents_read(node.op)]]
+        own, peak = self._operand(node.inputs[1]), self._operand(node.inputs[0])
+        largest = read[0] if len(read) == 1 else "({0} > {1} ? {0} : {1})".format(*read) if read else "TT_EXPONENT_START"
+        above = getattr(node.attrs, "probe", 0)
+        offset = f" {'-' if above < 0 else '+'} {abs(above)}" if above else ""
+        probe = wrap_call("tt_probe", [own, largest + offset])
+        floats = int(node.op == "QuantizeError")
+        settle = wrap_call(f"*{peak} = tt_fit", [own, f"*{peak}", str(floats)])
+        return ["if (first) {", *(f"    {line}" for line in (*probe, *call, *settle)), "}"]
+
+    def _kernel_call(self, node: Node) -> list[str]:
         kernel = self._kernels[self._calls[node.name]]
         aliased = {out for out, _ in op_def(node.op).alias}
         arguments = [self._operand(value) for value in node.inputs]
         arguments += [self._operand(value) for i, value in enumerate(node.outputs) if i not in aliased]
-        if kernel.takes_scratch:
+        if kernel.scratch_dtype:
             offset = self._plan.scratch_offsets[node.name]
-            arguments.append(f"F32({self._label(f'{node.name}.scratch', offset)})")
+            arguments.append(f"{_ACCESS[kernel.scratch_dtype]}({self._label(f'{node.name}.scratch', offset)})")
         return wrap_call(kernel.name, arguments)
 
+    def _base(self, value: Value) -> Value:
+        """What a view shows: views of constants and of labels have no place in the arena."""
+        while value.name in self._views:
+            value = self._views[value.name]
+        return value
+
     def _operand(self, value: Value) -> str:
+        if value.name not in self._plan.offsets:
+            value = self._base(value)
         if value == self._train.label:
             return "label"
         if value.name in self._train.graph.constants and value.name not in self._state:

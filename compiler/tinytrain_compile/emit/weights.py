@@ -15,7 +15,7 @@ C_TYPES = {"float32": "float", "int32": "int32_t", "int8": "int8_t", "uint8": "u
 def array_text(data: Array) -> str:
     """The elements of an array as C initialisers, at most 120 columns wide; floats read back to the same bits."""
     if data.dtype == np.float32:
-        texts: Iterable[str] = (_float(value) for value in data.ravel().tolist())
+        texts: Iterable[str] = (float_text(value) for value in data.ravel().tolist())
     else:
         texts = (str(int(value)) for value in data.ravel())
     lines: list[str] = []
@@ -29,7 +29,8 @@ def array_text(data: Array) -> str:
     return "\n".join(lines)
 
 
-def _float(value: float) -> str:
+def float_text(value: float) -> str:
+    """A C float constant that reads back to the same bits."""
     if math.isinf(value):
         return "__builtin_inff()" if value > 0 else "-__builtin_inff()"
     text = str(np.float32(value))

@@ -41,6 +41,7 @@ class ImportedModel:
     graph: for contract 2 it ends where the loss reads it.
     input_shape / output_shape: ONNX shapes, batch included.
     input_perm / output_perm: graph array = ONNX array transposed by this permutation.
+    quantised: the ONNX model was a quantised one; its ranges are the values' `quant`.
     """
 
     graph: Graph
@@ -52,3 +53,4 @@ class ImportedModel:
     output_name: str
     output_shape: tuple[int, ...]
     output_perm: tuple[int, ...]
+    quantised: bool = False

@@ -121,7 +121,8 @@ class Kernel:
     name: str
     source: str
     declaration: str
-    takes_scratch: bool
+    scratch_dtype: str = ""
+    """Element type of its scratch parameter; "" if it has none."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,9 @@ class Interface:
     alignment_bytes: int
     accumulates: bool
     state: tuple[StateSlot, ...]
+    input_dtype: str = "float32"
+    exact: bool = False
+    """Whether the numpy reference must agree to the byte (int8) or within a bound (float32)."""
 
 
 @dataclass(frozen=True)

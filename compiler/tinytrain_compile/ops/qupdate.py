@@ -66,9 +66,9 @@ def _bias_sum_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorTyp
 register(
     OpDef(
         "QBiasSum",
-        "Adds the sums of g over all pixels to the running sum; operands (sum, g).",
+        "Adds the sums of g over all pixels to the running sum, saturating; operands (sum, g).",
         _bias_sum_infer,
-        lambda a, _attrs: ((a[0].astype(np.int64) + channel_sums(a[1])).astype(np.int32),),
+        lambda a, _attrs: (fx.saturate(a[0].astype(np.int64) + channel_sums(a[1])).astype(np.int32),),
         BACKWARD,
         alias=((0, 0),),
     )
@@ -176,7 +176,8 @@ def exponents_read(op: str) -> int:
 
 def probe_exponent(read: list[int], above: int) -> int:
     """An exponent with which the op cannot overflow: that of the largest error read, plus the node's constant."""
-    return max(read, default=fx.EXPONENT_START) + above
+    limit = fx.EXPONENT_LIMIT
+    return min(max(max(read, default=fx.EXPONENT_START) + above, -limit), limit)
 
 
 def settled_exponent(exponent: int, peak: int, float_peak: bool) -> int:
@@ -185,3 +186,9 @@ def settled_exponent(exponent: int, peak: int, float_peak: bool) -> int:
         return fx.EXPONENT_START
     limit = fx.EXPONENT_LIMIT
     return min(max(needed_exponent(peak, exponent, float_peak), -limit), limit)
+
+
+def split_rate(rate: np.float32) -> Array:
+    """A learning rate as (multiplier, shift); (0, 0) unless it is positive, finite and normal."""
+    usable = np.isfinite(rate) and rate >= np.float32(2.0**-126)
+    return np.asarray(fx.split_factor(float(rate)) if usable else (0, 0), np.int32)

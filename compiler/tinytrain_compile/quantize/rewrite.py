@@ -198,7 +198,18 @@ class _Rewrite:
         rate = self._rate if self._rate.name in live else None
         logits = r.as_float(self._train.logits, old.nodes[-1])
         settled = not any(n.op == "ExponentUpdate" for n in kept)
-        return replace(self._train, graph=graph, loss=loss, logits=logits, integer=True, rate=rate, settled=settled)
+        inverse = self._train.inverse_count
+        inverse = inverse if inverse is not None and inverse.name in live else None
+        return replace(
+            self._train,
+            graph=graph,
+            loss=loss,
+            logits=logits,
+            inverse_count=inverse,
+            integer=True,
+            rate=rate,
+            settled=settled,
+        )
 
     def _stored_input(self, graph: Graph) -> Value:
         form = self._r.forms.get(graph.inputs[0].name)

@@ -133,7 +133,7 @@ def _judge(
         mode=mode,
         steps=steps,
         result="pass",
-        message=_message(job.target, host is not None, board is not None, error, skipped),
+        message=_message(job.target, host is not None, board is not None, error, skipped, job.interface.exact),
         losses=() if run is None else _step_losses(run),
         stack_bytes=figures.stack.size_bytes if figures else None,
         stack_measured_bytes=board.stack_measured_bytes if board else None,
@@ -184,10 +184,13 @@ def _board_name(target: Target) -> str:
     return f"QEMU {target.qemu.machine}" if target.qemu else target.name
 
 
-def _message(target: Target, host: bool, board: bool, error: float | None, skipped: str) -> str:
+def _message(
+    target: Target, host: bool, board: bool, error: float | None, skipped: str, exact: bool
+) -> str:
     parts: list[str] = []
     if error is not None:
-        parts.append(f"{'host' if host else _board_name(target)} == reference: max |err| {error:.1e}")
+        found = "bit-exact" if exact else f"max |err| {error:.1e}"
+        parts.append(f"{'host' if host else _board_name(target)} == reference: {found}")
     if board and host:
         parts.append(f"{_board_name(target)} == host: bit-exact")
     parts.append("PASS")

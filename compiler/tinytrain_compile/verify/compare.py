@@ -54,12 +54,18 @@ def compare_bytes(board: RunResult, host: RunResult, interface: Interface, board
 
 
 def compare_reference(host: RunResult, reference: ReferenceRun, interface: Interface) -> float:
-    """The largest max |a - b| / max(1, max |b|) of all buffers; E0601 naming the first one above TOLERANCE."""
+    """The largest max |a - b| / max(1, max |b|) of all buffers; E0601 naming the first one above TOLERANCE.
+
+    Where the interface asks for exactness, every byte must agree.
+    """
     worst = 0.0
     for item in _reference_pairs(host, reference, interface):
         ours, theirs = item.ours.astype(np.float64), item.theirs.astype(np.float64)
         if ours.shape != theirs.shape:
             raise ValueError(f"{item.what}: {ours.size} elements, reference {theirs.size}")
+        if interface.exact:
+            _expect_equal(item)
+            continue
         scale = max(1.0, float(np.max(np.abs(theirs), initial=0.0)))
         error = np.abs(ours - theirs)
         error[np.isnan(ours) & np.isnan(theirs)] = 0.0
@@ -72,6 +78,16 @@ def compare_reference(host: RunResult, reference: ReferenceRun, interface: Inter
             raise CompileError("E0601", "verify", f"{item.what}, index {index}: {numbers} ({limit})", _HINT)
         worst = max(worst, largest)
     return worst
+
+
+def _expect_equal(item: _Item) -> None:
+    """E0601 unless the C code and the reference agree to the byte (any NaN equals any NaN)."""
+    theirs = item.theirs.astype(item.ours.dtype)
+    index = _first_difference(item.ours, theirs)
+    if index is not None:
+        got, expected = _number_text(item.ours, index), _number_text(theirs, index)
+        what = f"{item.what}, index {index}: the C code gives {got}, the reference {expected}"
+        raise CompileError("E0601", "verify", what, _HINT)
 
 
 def _pairs(a: RunResult, b: RunResult, interface: Interface) -> Iterator[_Item]:
