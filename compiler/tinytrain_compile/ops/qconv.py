@@ -15,9 +15,13 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
-from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
+from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, gathers
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
+GATHER_ROWS = 2
+"""Output pixels whose receptive fields an integer k x k kernel gathers at a time: its register tile's height."""
+_WEIGHT, _CENTRED, _ERROR = 128, 255, 128
+"""Largest magnitudes of int8 weights, of activations less their zero point, and of errors."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,37 @@ def _expect(op: str, values: tuple[Value, ...], dtypes: tuple[str, ...]) -> None
         raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in values]}")
 
 
+# ---- overflow of the int32 sums --------------------------------------------------------------------------------------
+
+
+def accumulator_bound(node: Node) -> int:
+    """Largest magnitude that an int32 sum of this node's kernel can reach, whatever the data; 0 for other ops."""
+    if isinstance(node.attrs, QConvAttrs):
+        return _conv_bound(node.inputs[0].shape[3], node.attrs.conv)
+    if isinstance(node.attrs, QConvGradInputAttrs):
+        return _grad_bound(node.inputs[3].shape[3], node.attrs.conv)
+    if isinstance(node.attrs, QConvUpdateAttrs):
+        return _weight_bound(node.inputs[2])
+    return 0
+
+
+def _conv_bound(channels: int, conv: ConvAttrs) -> int:
+    return _CENTRED * _WEIGHT * conv.kernel[0] * conv.kernel[1] * (channels // conv.groups)
+
+
+def _grad_bound(channels: int, conv: ConvAttrs) -> int:
+    return _ERROR * _WEIGHT * conv.kernel[0] * conv.kernel[1] * (channels // conv.groups)
+
+
+def _weight_bound(g: Value) -> int:
+    return _CENTRED * _ERROR * g.shape[0] * g.shape[1] * g.shape[2]
+
+
+def _expect_bounded(op: str, bound: int) -> None:
+    if bound > fx.INT32_MAX:
+        raise ValueError(f"{op}: its int32 sums can reach {bound}")
+
+
 # ---- QConv: (x, w, [w_rest], bias, multiplier, shift) -> y ------------------------------------------------------------
 
 
@@ -82,6 +117,7 @@ def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorTy
     (kind,) = op_def("Conv").infer(_as_float(inputs[: 2 + parts]), attrs.conv)
     if any(v.shape != (kind.shape[3],) for v in inputs[2 + parts :]):
         raise ValueError("multiplier and shift are one per output channel")
+    _expect_bounded("QConv", _conv_bound(inputs[0].shape[3], attrs.conv))
     return (TensorType(kind.shape, "int8", "NHWC"),)
 
 
@@ -92,6 +128,12 @@ def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
     acc = integer_conv(x, weights, attrs.conv) + bias
     y = fx.requantise(fx.saturate(acc), multiplier, shift) + attrs.y_zero
     return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
+
+
+def _conv_scratch(node: Node) -> int:
+    conv: ConvAttrs = node.attrs.conv  # type: ignore[attr-defined]
+    taps = conv.kernel[0] * conv.kernel[1]
+    return GATHER_ROWS * taps * node.inputs[0].shape[3] * 2 if gathers(conv) else 0  # centred pixels take int16
 
 
 def _conv_macs(node: Node) -> int:
@@ -107,6 +149,7 @@ register(
         _qconv,
         BACKWARD,
         QConvAttrs,
+        scratch=_conv_scratch,
         macs=_conv_macs,
     )
 )
@@ -154,6 +197,7 @@ def _grad_infer(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> tuple[
     (out,) = op_def("ConvGradInput").infer(_as_float((inputs[3], *weights)), _plain(attrs))
     if any(v.shape != (out.shape[3],) for v in inputs[4:6]):
         raise ValueError("QConvGradInput: multiplier and shift are one per input channel")
+    _expect_bounded("QConvGradInput", _grad_bound(inputs[3].shape[3], attrs.conv))
     return error_infer("QConvGradInput", out, inputs, attrs.mask)
 
 
@@ -163,6 +207,12 @@ def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array,
     acc = op_def("ConvGradInput").reference(data, _plain(attrs))[0].astype(np.int64)
     exponent = shift.astype(np.int64) + int(p_in[0]) - int(p_out[0])
     return finish_error(fx.requantise(fx.saturate(acc), multiplier, exponent), peak, arrays[-1], attrs.mask)
+
+
+def _grad_scratch(node: Node) -> int:
+    conv: ConvAttrs = node.attrs.conv  # type: ignore[attr-defined]
+    dense = gathers(conv) or (conv.groups == 1 and conv.strides != (1, 1))
+    return GATHER_ROWS * conv.kernel[0] * conv.kernel[1] * node.inputs[3].shape[3] if dense else 0
 
 
 def _grad_macs(node: Node) -> int:
@@ -179,6 +229,7 @@ register(
         BACKWARD,
         QConvGradInputAttrs,
         alias=((1, 0),),
+        scratch=_grad_scratch,
         macs=_grad_macs,
     )
 )
@@ -214,6 +265,7 @@ def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[T
     (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
     if kind.shape != inputs[0].shape:
         raise ValueError(f"QConvUpdate: weight {inputs[0].shape}, gradient {kind.shape}")
+    _expect_bounded("QConvUpdate", _weight_bound(inputs[2]))
     return (inputs[0].type,)
 
 
@@ -242,15 +294,18 @@ def _sum_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[Tens
     (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
     if kind.shape != inputs[0].shape:
         raise ValueError(f"QConvSum: sum {inputs[0].shape}, gradient {kind.shape}")
+    _expect_bounded("QConvSum", _weight_bound(inputs[2]))
     return (inputs[0].type,)
 
 
 register(
     OpDef(
         "QConvSum",
-        "Adds a weight gradient, int32 sums of g (x - zero), to the running sum (exact accumulation).",
+        "Adds a weight gradient, int32 sums of g (x - zero), to the running sum (exact accumulation), saturating.",
         _sum_infer,
-        lambda a, attrs: ((a[0] + weight_gradient(a[1], a[2], attrs.x_zero, attrs.conv)).astype(np.int32),),
+        lambda a, attrs: (
+            fx.saturate(a[0] + weight_gradient(a[1], a[2], attrs.x_zero, attrs.conv)).astype(np.int32),
+        ),
         BACKWARD,
         QConvUpdateAttrs,
         alias=((0, 0),),

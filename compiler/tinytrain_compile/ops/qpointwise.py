@@ -188,6 +188,7 @@ register(
         _scale,
         BACKWARD,
         ErrorAttrs,
+        inplace=((0, 3), (0, 6)),
         alias=((1, 0),),
     )
 )
@@ -216,6 +217,7 @@ register(
         _error_add,
         BACKWARD,
         ErrorAttrs,
+        inplace=((0, 4), (0, 5), (0, 6)),
         alias=((1, 0),),
     )
 )
