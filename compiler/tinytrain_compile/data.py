@@ -14,6 +14,9 @@ from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.options import CompileOptions
 
+INT8_SPREAD = 40
+"""Standard deviation of random int8 inputs, in units of the input's scale."""
+
 
 def make_samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -> Samples:
     """Enough samples for all verification steps, in the graph's layout."""
@@ -26,6 +29,9 @@ def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
     """Standard normal inputs; uniform classes, or standard normal targets (0 or 1 for binary cross entropy)."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((count, *train.graph.inputs[0].shape[1:])).astype(np.float32)
+    quant = train.graph.inputs[0].quant
+    if train.integer and quant is not None:
+        x = stored_input(x * np.float32(quant.scale[0] * INT8_SPREAD), train)
     shape = (count, *train.label.shape[1:])
     classes = class_count(train)
     if classes:
@@ -51,13 +57,38 @@ def ignored_labels(train: TrainGraph) -> tuple[int, ...]:
 
 def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples:
     """Arrays `x` (samples first, ONNX layout) and `y` of an .npz; CompileError E0105 or E0305."""
+    x, y = _read(path, ("x", "y"))
+    graph_x = _inputs(path, x, model)
+    return Samples(stored_input(graph_x, train), _labels(path, y, len(x), model, train))
+
+
+def stored_input(x: Array, train: TrainGraph) -> Array:
+    """Real inputs as the model takes them: float32, or int8 by the input's scale and zero point."""
+    source = train.graph.inputs[0]
+    if source.dtype != "int8":
+        return x
+    assert source.quant is not None
+    q = np.rint(x.astype(np.float64) / source.quant.scale[0]) + source.quant.zero
+    return np.clip(q, source.quant.low, source.quant.high).astype(np.int8)
+
+
+def load_inputs(path: Path, model: ImportedModel) -> Array:
+    """Array `x` of a calibration file, in the graph's layout; CompileError E0105."""
+    (x,) = _read(path, ("x",))
+    return _inputs(path, x, model)
+
+
+def _read(path: Path, names: tuple[str, ...]) -> list[Array]:
     try:
         with zipfile.ZipFile(path) as archive:
-            x, y = (_array(archive, name) for name in ("x", "y"))
+            return [_array(archive, name) for name in names]
     except Exception as problem:  # a damaged or hostile file breaks zipfile and numpy in many ways
         reason = problem.args[0] if isinstance(problem, KeyError) else problem
-        hint = "give an .npz with arrays x and y"
+        hint = f"give an .npz with {' and '.join(names)}"
         raise CompileError("E0105", str(path.name), f"cannot be read ({reason})", hint) from problem
+
+
+def _inputs(path: Path, x: Array, model: ImportedModel) -> Array:
     wanted = model.input_shape[1:]
     if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
         raise CompileError(
@@ -65,8 +96,7 @@ def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples
         )
     if not np.isfinite(x).all():
         raise CompileError("E0105", path.name, "x holds NaN or infinity", "clean the data")
-    graph_x = x.astype(np.float32).transpose(model.input_perm)
-    return Samples(np.ascontiguousarray(graph_x), _labels(path, y, len(x), model, train))
+    return np.ascontiguousarray(x.astype(np.float32).transpose(model.input_perm))
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> Array:

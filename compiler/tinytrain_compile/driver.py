@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tinytrain_compile.data import make_samples
+from tinytrain_compile.data import load_inputs, make_samples
 from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.fit import Candidate, Planner, search_update, suggestions
@@ -24,6 +24,7 @@ from tinytrain_compile.ir.stages import (
 )
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
+from tinytrain_compile.quantize import calibrate, prepare
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.report import does_not_fit_text, plan_json, report_html, report_json
 from tinytrain_compile.resources import read_text
@@ -58,7 +59,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     if not options.dry_run and not options.dump_after:
         check_place(options.out, _sources(options))
     progress("reading the model", 0.0)
-    model = load_model(options.model, FrontendOptions(options.input_shapes, options.input_layout, options.label))
+    model = _load(options)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(model.graph))
     progress("planning", 0.1)
@@ -76,6 +77,27 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     summary = _verify(summary, bundle, samples, options, target, progress)
     progress("writing", 0.98)
     return _write(summary, bundle, samples, options, target)
+
+
+def _load(options: CompileOptions) -> ImportedModel:
+    """The forward graph; for int8 with annotations and with the saturation of its storage."""
+    wanted = FrontendOptions(
+        options.input_shapes,
+        options.input_layout,
+        options.label,
+        classes=options.classes,
+        seed=options.seed,
+    )
+    model = load_model(options.model, wanted)
+    if options.quant == "fp32":
+        return model
+    graph = model.graph
+    if not model.quantised:
+        if options.calib is None:
+            what = "int8 training of a float model needs calibration data"
+            raise CompileError("E0306", options.model.name, what, "give --calib FILE.npz with inputs x, or a QDQ model")
+        graph = calibrate(graph, load_inputs(options.calib, model))
+    return replace(model, graph=prepare(graph, options.head == "fp32"))
 
 
 def _sources(options: CompileOptions) -> tuple[Path, ...]:
@@ -96,7 +118,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         model=options.model.name,
         target=target.name,
         target_summary=target.summary,
-        quant="fp32",
+        quant=options.quant,
         contract=model.contract,
         optimizer=options.optimizer,
         learning_rate=options.learning_rate,
@@ -134,10 +156,12 @@ def _generate(candidate: Candidate, options: CompileOptions, target: Target, pro
         progress(f"lowering kernels, {done} of {count} nodes", 0.2 + 0.4 * done / max(count, 1))
 
     kernels: KernelSet = lower_nodes(
-        candidate.plan.order, LowerOptions(prefix, Features(fpu=target.features.fpu)), report
+        candidate.plan.order,
+        LowerOptions(prefix, Features(fpu=target.features.fpu), not candidate.train.integer),
+        report,
     )
     settings = (
-        f"target {target.name}, float32, optimizer {options.optimizer}, batch {options.batch}",
+        f"target {target.name}, {options.quant}, optimizer {options.optimizer}, batch {options.batch}",
         f"update {candidate.label}",
     )
     header = read_text("runtime_c", "tt_runtime.h")

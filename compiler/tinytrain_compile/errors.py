@@ -267,6 +267,12 @@ _kind(
     "E0304", EXIT_INPUT, "loss and output do not match", "cross-entropy wants (batch, classes); mse and bce any shape."
 )
 _kind("E0305", EXIT_INPUT, "bad labels", "Labels must match the loss: class indices, or values of the output's shape.")
+_kind(
+    "E0306",
+    EXIT_INPUT,
+    "no calibration data",
+    "--quant int8 needs the ranges of all activations: from a QDQ model, or from --calib FILE.npz with typical inputs x.",
+)
 # E04xx: memory
 _kind("E0401", EXIT_DOES_NOT_FIT, "does not fit", "The arena is too small; the block shows why and what would fit.")
 # E05xx: unsupported

@@ -8,6 +8,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 
@@ -34,7 +35,8 @@ class Planner:
     def _train(self, update: UpdatePlan, optimizer: str, batch: int) -> TrainGraph:
         o = self.options
         chosen = TrainingOptions(o.loss, optimizer, o.learning_rate, o.momentum, o.weight_decay, batch)
-        return build_training(self.model, update, chosen)
+        train = build_training(self.model, update, chosen)
+        return quantise(train, QuantOptions(o.seed)) if o.quant == "int8" else train
 
     def _plan(self, train: TrainGraph, quick: bool, limit: int | None) -> MemoryPlan:
         effort = "quick" if quick else "full"

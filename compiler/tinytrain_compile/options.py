@@ -56,6 +56,10 @@ class CompileOptions:
     weight_decay: float = 0.0
     update: str = "auto"
     batch: int = 1
+    quant: Literal["fp32", "int8"] = "fp32"
+    calib: Path | None = None
+    head: Literal["fp32", "int8"] = "fp32"
+    classes: int | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
     input_layout: Literal["hwc", "chw"] = "hwc"
     verify: Literal["qemu", "host", "none"] = "qemu"
