@@ -7,6 +7,7 @@ from pathlib import Path
 from tinytrain_compile.frontend.guard import parse_model
 from tinytrain_compile.frontend.importer import HANDLERS, import_model
 from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.frontend.quantisation import QUANTISED_OPS
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.imported import ImportedModel
 
@@ -26,4 +27,4 @@ def load_model(path: Path, options: FrontendOptions | None = None) -> ImportedMo
 
 def supported_operators() -> tuple[str, ...]:
     """Names of all ONNX operators that are imported (further ones are evaluated where their inputs are constant)."""
-    return tuple(sorted((*HANDLERS, "Constant", "Shape", "Size")))
+    return tuple(sorted((*HANDLERS, *QUANTISED_OPS, "Constant", "Shape", "Size")))

@@ -56,7 +56,8 @@ def fold_into_layer(ctx: Context, node: OnnxNode, weight: Array, bias: Array | N
         scale, shift = scale_and_shift(ctx, follower)
     except (Unsupported, ValueError):  # reported when the node's own turn comes
         return FoldedLayer(weight, bias, bias_name, node.output(0))
-    if scale.shape != weight.shape[:1]:
+    stored = ctx.model.quantisation.constants  # integers would not stay integers
+    if scale.shape != weight.shape[:1] or (ctx.entry(node.input(1)).source or node.input(1)) in stored:
         return FoldedLayer(weight, bias, bias_name, node.output(0))
     ctx.done.add(follower.name)
     # Rounded to float32 by Context.constant, which refuses what overflows.

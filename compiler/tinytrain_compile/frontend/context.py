@@ -47,6 +47,8 @@ class Context:
         self.done: set[str] = set()
         """Names of nodes that another node's handler has already taken in."""
         self.parameters: dict[str, Value] = {}
+        self.sources: dict[str, str] = {}
+        """Name of a constant of the graph -> the initializer that its data comes from."""
         self._reserved = set(model.constants) | {value.name for value in model.inputs}
         self._builder = new_builder()
         self._entries: dict[str, Entry] = {name: constant_entry(array, name) for name, array in model.constants.items()}
@@ -102,6 +104,7 @@ class Context:
         if value is None:
             value = self._builder.constant(hint, data, origin)
             known.append((data, value))
+            self.sources[value.name] = hint
         if parameter:
             self.parameters.setdefault(value.name, value)
         return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,9 @@ _BROADCASTING = frozenset(_GROWING.split())
 
 _FOLDABLE = """
 Abs Add And ArgMax ArgMin BatchNormalization Cast CastLike Ceil Clip Compress Concat Constant ConstantOfShape
-Cos CumSum DepthToSpace DequantizeLinear Div Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND
+Cos CumSum DepthToSpace Div Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND
 Gemm Greater GreaterOrEqual Identity Less LessOrEqual Log MatMul Max Mean Min Mod Mul Neg Not Or Pad Pow
-QuantizeLinear Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Round
+Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Round
 ScatterElements ScatterND Sigmoid Sign Sin Size Slice Softmax SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh
 Tile Transpose Trilu Unsqueeze Where Xor
 """
@@ -49,6 +49,20 @@ def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int) -> tuple[Array
     for result in results:
         check_finite(result, where)
     return tuple(results)
+
+
+def fold_all(
+    nodes: Iterable[OnnxNode], constants: Mapping[str, Array], opset: int
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Everything that follows from `constants` through foldable nodes, and which of them each view shows."""
+    known, sources = dict(constants), {name: name for name in constants}
+    for node in nodes:
+        if node.op in FOLDABLE and not node.domain and all(name in known for name in node.inputs if name):
+            arrays = {name: known[name] for name in node.inputs if name}
+            known.update(zip(node.outputs, fold(node, arrays, opset), strict=False))
+            if node.op in VIEWS and node.input(0) in sources:
+                sources[node.output(0)] = sources[node.input(0)]
+    return known, sources
 
 
 def _check_size(node: OnnxNode, inputs: Mapping[str, Array]) -> None:

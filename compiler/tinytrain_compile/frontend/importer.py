@@ -19,13 +19,16 @@ from tinytrain_compile.frontend import (
     import_pool,
     import_shape,
 )
+from tinytrain_compile.frontend.annotate import annotated
 from tinytrain_compile.frontend.context import Context, Unsupported
 from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
 from tinytrain_compile.frontend.folding import FOLDABLE, VIEWS, fold
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_loss import LossSite, class_order, describe_loss, find_loss
 from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.new_head import with_fresh_head
 from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.frontend.quantised import unquantised
 from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
 from tinytrain_compile.ir import Graph, check_graph
 from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
@@ -50,10 +53,12 @@ _CHANNELS_LAST_READERS = frozenset(("MatMul", "LayerNormalization", "Softmax", "
 
 def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
     """Import a whole model. Errors: E0501/E0503 with all unsupported nodes, E0209 ..., E0305 for labels."""
+    model = unquantised(model)
     site = find_loss(model, Links(model.nodes, model.outputs, model.constants))
     _check_label_option(model, site, options)
     outputs = (site.scores,) if site is not None else model.outputs
-    model = replace(model, nodes=reachable(model.nodes, outputs), outputs=outputs)
+    model = with_fresh_head(replace(model, nodes=reachable(model.nodes, outputs), outputs=outputs), options)
+    model = replace(model, nodes=reachable(model.nodes, outputs))
     links = Links(model.nodes, outputs, model.constants)
     source = _data_input(model, links, site, options)
     ctx = Context(model, links, options)
@@ -121,9 +126,13 @@ def _is_channels_last(links: Links, name: str) -> bool:
 def _import_nodes(ctx: Context) -> None:
     nodes = ctx.model.nodes
     complaints = Complaints(ctx.model)
-    _fold_weights(ctx, nodes)
+    refused = ctx.model.quantisation.refused
+    _fold_weights(ctx, [node for node in nodes if node.name not in refused])
     for node in nodes:
         if node.name in ctx.done:
+            continue
+        if node.name in refused:
+            complaints.add(ctx, node, Unsupported(*refused[node.name]))
             continue
         if not all(ctx.has(name) for name in node.inputs if name):
             complaints.unreached(node, HANDLERS)
@@ -196,6 +205,7 @@ def _finish(
     nodes, constants = ctx.nodes_and_constants(values)
     parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
     graph = Graph(ctx.model.name, nodes, inputs, values, constants, parameters, notes=tuple(ctx.notes))
+    graph = annotated(ctx, graph)
     check_graph(graph, infer)
     return ImportedModel(
         graph=graph,
@@ -207,6 +217,7 @@ def _finish(
         output_name=ctx.model.outputs[0],
         output_shape=entries[0].shape,
         output_perm=orders[0],
+        quantised=ctx.model.quantisation.found,
     )
 
 

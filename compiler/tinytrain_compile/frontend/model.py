@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
 
+from tinytrain_compile.frontend.quantisation import Quantisation
 from tinytrain_compile.ir.types import Array
 
 
@@ -61,7 +62,10 @@ class OnnxInput:
 
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
-    """A checked model: nodes in topological order, unique names, every read defined, finite weights."""
+    """A checked model: nodes in topological order, unique names, every read defined, finite weights.
+
+    quantisation: how its tensors are stored, once the nodes compute real numbers (see quantised.py).
+    """
 
     name: str
     opset: int
@@ -70,6 +74,21 @@ class OnnxModel:
     outputs: tuple[str, ...]
     constants: Mapping[str, Array]
     proto: onnx.ModelProto
+    quantisation: Quantisation = field(default_factory=Quantisation)
+
+
+def rewritten(node: OnnxNode, inputs: Sequence[str], op: str = "", outputs: Sequence[str] | None = None) -> OnnxNode:
+    """The node with other inputs (and operator, and outputs), its protobuf included; itself if nothing changes."""
+    made = node.outputs if outputs is None else tuple(outputs)
+    if tuple(inputs) == node.inputs and made == node.outputs and op in ("", node.op):
+        return node
+    proto = onnx.NodeProto()
+    proto.CopyFrom(node.proto)
+    proto.op_type = op or node.op
+    del proto.input[:], proto.output[:]
+    proto.input.extend(inputs)
+    proto.output.extend(made)
+    return OnnxNode(node.name, op or node.op, node.domain, tuple(inputs), made, node.attrs, proto)
 
 
 class Links:

@@ -25,6 +25,8 @@ class FrontendOptions:
     input_layout: "hwc" takes images channels-last, as a camera gives them; "chw" in ONNX order.
     label: the input that holds the labels, where the user names it (--label).
     constant_inputs: inputs to treat as weights (single-operator tests).
+    classes: replace the last Gemm, MatMul or Conv by a fresh one with so many outputs (--classes).
+    seed: draws the weights of that one (--seed).
     any_batch: also accept several samples at once, several outputs and no input at all (single-operator tests).
     """
 
@@ -33,3 +35,5 @@ class FrontendOptions:
     label: str = ""
     constant_inputs: Mapping[str, Array] = field(default_factory=_no_arrays)
     any_batch: bool = False
+    classes: int | None = None
+    seed: int = 0

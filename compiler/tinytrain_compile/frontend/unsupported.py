@@ -13,23 +13,22 @@ from tinytrain_compile.frontend.context import Context, Unsupported
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxModel, OnnxNode
 
-_QUANTISED = "the float32 model, before quantisation"
+_QUANTISED = "the float32 model, or QuantizeLinear and DequantizeLinear around float operators"
 _NEAREST: Mapping[str, str] = {
     "Attention": "MatMul, Softmax and MatMul",
     "Celu": "LeakyRelu, Silu or Gelu",
-    "DequantizeLinear": _QUANTISED,
+    "ConvInteger": _QUANTISED,
+    "DynamicQuantizeLinear": _QUANTISED,
     "Einsum": "Transpose and MatMul",
     "Elu": "LeakyRelu, Silu or Gelu",
     "GRU": "an unrolled cell of MatMul, Sigmoid and Tanh",
     "GatherElements": "Slice",
     "GatherND": "Slice",
     "LSTM": "an unrolled cell of MatMul, Sigmoid and Tanh",
+    "MatMulInteger": _QUANTISED,
     "Max": "Relu or Clip with constant bounds",
     "Min": "Clip with constant bounds",
     "Mish": "HardSwish or Silu",
-    "QLinearConv": _QUANTISED,
-    "QLinearMatMul": _QUANTISED,
-    "QuantizeLinear": _QUANTISED,
     "RMSNormalization": "LayerNormalization",
     "RNN": "an unrolled cell of MatMul and Tanh",
     "ReduceMax": "MaxPool or GlobalMaxPool",
