@@ -1,0 +1,59 @@
+"""What a quantised model says about its tensors: plain data, made by `quantised.py`, read by `annotate.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinytrain_compile.ir.types import Quant
+
+QUANTISED_OPS = ("DequantizeLinear", "QLinearConv", "QLinearMatMul", "QuantizeLinear")
+"""Operators that leave the model before it is imported."""
+
+INT32_LOW, INT32_HIGH = -(2**31), 2**31 - 1
+
+Refusal = tuple[str, str, str]
+"""attribute, reason, nearest: what makes an Unsupported."""
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedConstant:
+    """A weight, bias or table that the model stores as integers: real = (q - zero) * scale.
+
+    scale: one element, or one per channel; is_bias: int32 instead of int8 (uint8 counts as int8, zero point shifted).
+    """
+
+    scale: NDArray[np.float64]
+    zero: int
+    is_bias: bool
+
+
+def _no_tensors() -> Mapping[str, Quant]:
+    return {}
+
+
+def _no_constants() -> Mapping[str, QuantisedConstant]:
+    return {}
+
+
+def _no_refusals() -> Mapping[str, Refusal]:
+    return {}
+
+
+@dataclass(frozen=True, eq=False)
+class Quantisation:
+    """All that is left of a model's quantisation once the model computes real numbers.
+
+    found: whether the model has any of the QUANTISED_OPS.
+    tensors: ONNX tensor -> how it is stored; constants: the same for initializers (now float32).
+    refused: node name -> why it has no real counterpart (such nodes stay in the model, to be reported).
+    """
+
+    found: bool = False
+    tensors: Mapping[str, Quant] = field(default_factory=_no_tensors)
+    constants: Mapping[str, QuantisedConstant] = field(default_factory=_no_constants)
+    refused: Mapping[str, Refusal] = field(default_factory=_no_refusals)
+    notes: tuple[str, ...] = ()

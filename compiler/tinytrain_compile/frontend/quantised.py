@@ -1,0 +1,233 @@
+"""Quantised models: takes QuantizeLinear, DequantizeLinear and the QLinear operators out of a model.
+
+What is left computes real numbers and imports like any float model; what the removed nodes said about ranges is kept
+beside it. Tensors and initializers keep their names: an int8 initializer becomes the float32 one of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tinytrain_compile.frontend.folding import VIEWS, fold_all
+from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, rewritten
+from tinytrain_compile.frontend.quantisation import QUANTISED_OPS, Quantisation, QuantisedConstant, Refusal
+from tinytrain_compile.frontend.scales import Refused, Scales, as_int8, read_scales
+from tinytrain_compile.ir.types import Quant
+
+_MOVED = "Concat Expand Flatten Gather Identity MaxPool Reshape Slice Split Squeeze Transpose Unsqueeze"
+_MOVES = frozenset(_MOVED.split())
+"""Operators that mean the same on stored integers as on real numbers."""
+_WEIGHT_READERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+
+
+def unquantised(model: OnnxModel) -> OnnxModel:
+    """The model without quantisation nodes, `quantisation` filled in; the model itself if it has none."""
+    if not any(node.op in QUANTISED_OPS and not node.domain for node in model.nodes):
+        return model
+    return _Remover(model).run()
+
+
+class _Remover:
+    """Walks the nodes once. A "stored" tensor is one that holds integers in the model as it was."""
+
+    def __init__(self, model: OnnxModel) -> None:
+        self._model = model
+        self._links = Links(model.nodes, model.outputs, model.constants)
+        self._known, self._sources = fold_all(model.nodes, model.constants, model.opset)
+        self._constants = dict(model.constants)
+        self._stored: dict[str, tuple[Quant, str]] = {}
+        self._alias: dict[str, str] = {}
+        self._tensors: dict[str, Quant] = {}
+        self._specs: dict[str, QuantisedConstant] = {}
+        self._owners: dict[str, tuple[str, bytes]] = {}
+        self._refused: dict[str, Refusal] = {}
+        self._notes: list[str] = []
+        self._nodes: list[OnnxNode] = []
+
+    def run(self) -> OnnxModel:
+        for node in self._model.nodes:
+            try:
+                self._convert(node)
+            except Refused as refused:
+                self._refused[node.name] = refused.refusal
+                self._keep(node)
+        found = Quantisation(True, self._tensors, self._specs, self._refused, tuple(self._notes))
+        return replace(self._model, nodes=tuple(self._nodes), constants=self._constants, quantisation=found)
+
+    def _convert(self, node: OnnxNode) -> None:
+        if node.domain:
+            self._keep(node)
+        elif node.op == "QuantizeLinear":
+            self._quantize(node)
+        elif node.op == "DequantizeLinear":
+            self._dequantize(node)
+        elif node.op == "QLinearConv":
+            self._qlinear_conv(node)
+        elif node.op == "QLinearMatMul":
+            self._qlinear_matmul(node)
+        else:
+            self._other(node)
+
+    # ---- nodes --------------------------------------------------------------------------------------------------
+
+    def _quantize(self, node: OnnxNode) -> None:
+        source, output = node.input(0), node.output(0)
+        scales = self._scales(node, 1, 2, "uint8")
+        if source in self._known:  # a weight that is only ever used rounded
+            self._known[output] = scales.quantise(self._known[source], node)
+            if source in self._sources:
+                self._sources[output] = self._sources[source]
+            return
+        quant = scales.per_tensor()
+        tensor = self._resolve(source)
+        if self._tensors.setdefault(tensor, quant) != quant:  # stored in two ways: the second is a clamp to its range
+            tensor = self._clamp(node, tensor, quant)
+        elif self._links.is_output(output):
+            self._pass_on(node, tensor)
+        self._stored[output] = quant, scales.kind
+        if tensor != output:
+            self._alias[output] = tensor
+        if self._links.is_output(output):
+            self._notes.append(f"output {output}: integers in the model, real numbers here")
+
+    def _dequantize(self, node: OnnxNode) -> None:
+        source, output = node.input(0), node.output(0)
+        if source in self._known:
+            scales = self._scales(node, 1, 2, str(self._known[source].dtype))
+            self._alias[output] = self._constant(node, output, source, scales, node.integer("axis", 1))
+            return
+        self._check_stored(node, source, 1, 2)
+        tensor = self._resolve(source)
+        if self._links.is_output(output):
+            self._pass_on(node, tensor)
+        else:
+            self._alias[output] = tensor
+
+    def _qlinear_conv(self, node: OnnxNode) -> None:
+        if node.input(3) not in self._known or (node.input(8) and node.input(8) not in self._known):
+            raise Refused("w", "weights or bias are computed", "constant weights")
+        scales = self._scales(node, 4, 5, str(self._known[node.input(3)].dtype))
+        inputs = [self._operand(node, 0, 1, 2), self._constant(node, f"{node.name}.w", node.input(3), scales, 0)]
+        if node.input(8):
+            product = self._scales(node, 1, 2, "uint8").scale * scales.scale
+            bias = Scales(product, np.zeros(1, np.int64), "int32")
+            inputs.append(self._constant(node, f"{node.name}.b", node.input(8), bias, 0))
+        self._result(node, "Conv", inputs, self._scales(node, 6, 7, "uint8"))
+
+    def _qlinear_matmul(self, node: OnnxNode) -> None:
+        inputs = [self._operand(node, 0, 1, 2), self._operand(node, 3, 4, 5)]
+        self._result(node, "MatMul", inputs, self._scales(node, 6, 7, "uint8"))
+
+    def _result(self, node: OnnxNode, op: str, inputs: Sequence[str], scales: Scales) -> None:
+        output, quant = node.output(0), scales.per_tensor()
+        self._stored[output] = quant, scales.kind
+        self._tensors[output] = quant
+        self._nodes.append(rewritten(node, inputs, op))
+        if self._links.is_output(output):
+            self._notes.append(f"output {output}: integers in the model, real numbers here")
+
+    def _other(self, node: OnnxNode) -> None:
+        stored = [name for name in node.inputs if name in self._stored]
+        if stored:
+            data = node.inputs if node.op == "Concat" else node.inputs[:1]
+            formats = {self._stored[name] for name in data if name in self._stored}
+            if node.op not in _MOVES or len(formats) != 1 or any(name not in stored for name in data):
+                reason = "it computes with stored integers"
+                raise Refused("", reason, "DequantizeLinear in front of it, QuantizeLinear behind it")
+            quant, kind = formats.pop()
+            for output in filter(None, node.outputs):
+                self._stored[output] = quant, kind
+                self._tensors[output] = quant
+        self._keep(node)
+
+    def _keep(self, node: OnnxNode) -> None:
+        self._nodes.append(rewritten(node, [self._resolve(name) for name in node.inputs]))
+
+    def _pass_on(self, node: OnnxNode, tensor: str) -> None:
+        """A model output keeps its name."""
+        self._nodes.append(_plain_node(node, "Identity", (tensor,)))
+
+    def _clamp(self, node: OnnxNode, tensor: str, quant: Quant) -> str:
+        output = node.output(0)
+        bounds = [(q - quant.zero) * quant.scale[0] for q in (quant.low, quant.high)]
+        names = (f"{output}.low", f"{output}.high")
+        self._constants.update(zip(names, (np.asarray(b, np.float32) for b in bounds), strict=True))
+        self._nodes.append(_plain_node(node, "Clip", (tensor, *names)))
+        self._tensors[output] = quant
+        return output
+
+    # ---- operands -----------------------------------------------------------------------------------------------
+
+    def _resolve(self, tensor: str) -> str:
+        return self._alias.get(tensor, tensor)
+
+    def _scales(self, node: OnnxNode, scale: int, zero: int, kind: str) -> Scales:
+        return read_scales(node, self._known, node.input(scale), node.input(zero), kind)
+
+    def _operand(self, node: OnnxNode, data: int, scale: int, zero: int) -> str:
+        """An operand of a QLinear operator as a real tensor."""
+        name = node.input(data)
+        if name in self._known:
+            scales = self._scales(node, scale, zero, str(self._known[name].dtype))
+            return self._constant(node, f"{node.name}.{data}", name, scales, -1)
+        self._check_stored(node, name, scale, zero)
+        return self._resolve(name)
+
+    def _check_stored(self, node: OnnxNode, tensor: str, scale: int, zero: int) -> None:
+        """Integers must be read with the scale that they were made with."""
+        if tensor not in self._stored:
+            raise Refused("x", "its integers come from no QuantizeLinear", "a float32 input and QuantizeLinear")
+        quant, kind = self._stored[tensor]
+        if self._scales(node, scale, zero, kind).per_tensor() != quant:
+            raise Refused("x_scale", "scale or zero point are not those of the QuantizeLinear before it", "equal ones")
+
+    def _constant(self, node: OnnxNode, fallback: str, tensor: str, scales: Scales, axis: int) -> str:
+        """Name of the float32 constant that holds the real numbers of stored ones."""
+        stored = self._known[tensor]
+        if stored.dtype.name != scales.kind or scales.kind not in ("int8", "uint8", "int32"):
+            raise Refused("x", f"{stored.dtype} constants with a zero point of {scales.kind}", "int8, uint8 or int32")
+        integers, zero = as_int8(stored, scales)
+        along = scales.along(stored.shape, axis, node)
+        if zero and scales.kind == "int32":
+            raise Refused("zero_point", "an int32 bias with a zero point", "zero point 0")
+        if zero and self._is_weight(node):
+            raise Refused("zero_point", "weights with a zero point", "zero point 0 (128 for uint8)")
+        name = self._own_name(fallback, tensor, scales, axis)
+        real = (integers.astype(np.float64) - zero) * along
+        self._constants[name] = real.astype(np.float32)
+        self._specs[name] = QuantisedConstant(scales.scale, zero, scales.kind == "int32")
+        return name
+
+    def _is_weight(self, node: OnnxNode) -> bool:
+        if node.op in ("QLinearConv", "QLinearMatMul"):
+            return True
+        pending, seen = [node.output(0)], set[str]()
+        while pending:
+            tensor = pending.pop()
+            for reader in self._links.readers(tensor):
+                if reader.op in _WEIGHT_READERS and tensor in reader.inputs[1:2]:
+                    return True
+                if reader.op in VIEWS and reader.output(0) not in seen:
+                    seen.add(reader.output(0))
+                    pending.append(reader.output(0))
+        return False
+
+    def _own_name(self, fallback: str, tensor: str, scales: Scales, axis: int) -> str:
+        """The initializer's own name, unless something else reads it as integers or with other scales."""
+        root = self._sources.get(tensor, tensor)
+        key = (f"{tensor} {axis} {scales.kind}", scales.scale.tobytes() + scales.zero.tobytes())
+        readers = self._links.readers(root)
+        direct = all(reader.op in QUANTISED_OPS for reader in readers) and not self._links.is_output(root)
+        if (direct or len(readers) == 1) and self._owners.setdefault(root, key) == key:
+            return root
+        return fallback
+
+
+def _plain_node(node: OnnxNode, op: str, inputs: tuple[str, ...]) -> OnnxNode:
+    """A node without attributes in the place of another."""
+    made = rewritten(node, inputs, op, node.outputs[:1])
+    del made.proto.attribute[:]
+    return replace(made, attrs={})
