@@ -82,14 +82,11 @@ class Sequencer:
 
     def _first_time(self, node: Node, call: list[str]) -> list[str]:
         """The first step after m_init: find the error's exponent with one that cannot overflow, then compute it anew."""
-        read = [f"{self._operand(v)}[0]" for v in node.inputs[2 : 2 + exponents_read(node.op)]]
+        read = [self._operand(v) for v in node.inputs[2 : 2 + exponents_read(node.op)]]
         own, peak = self._operand(node.inputs[1]), self._operand(node.inputs[0])
-        largest = read[0] if len(read) == 1 else "({0} > {1} ? {0} : {1})".format(*read) if read else "TT_EXPONENT_START"
         above = getattr(node.attrs, "probe", 0)
-        offset = f" {'-' if above < 0 else '+'} {abs(above)}" if above else ""
-        probe = wrap_call("tt_probe", [own, largest + offset])
-        floats = int(node.op == "QuantizeError")
-        settle = wrap_call(f"*{peak} = tt_fit", [own, f"*{peak}", str(floats)])
+        probe = wrap_call(f"tt_probe{len(read)}", [own, *read, str(above)])
+        settle = wrap_call("tt_settle_first", [own, peak, "true" if node.op == "QuantizeError" else "false"])
         return ["if (first) {", *(f"    {line}" for line in (*probe, *call, *settle)), "}"]
 
     def _kernel_call(self, node: Node) -> list[str]:

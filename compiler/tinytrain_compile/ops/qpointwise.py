@@ -163,7 +163,7 @@ register(
 )
 
 
-# ---- errors ---------------------------------------------------------------------------------------------------------
+# ---- errors: never in place, since the first step after m_init computes every error twice (see qupdate.ERROR_OPS) ---------------------------------------------------------------------------------------------------------
 
 
 def _scale_infer(inputs: tuple[Value, ...], attrs: ErrorAttrs) -> tuple[TensorType, ...]:
@@ -188,7 +188,6 @@ register(
         _scale,
         BACKWARD,
         ErrorAttrs,
-        inplace=((0, 3), (0, 6)),
         alias=((1, 0),),
     )
 )
@@ -217,7 +216,6 @@ register(
         _error_add,
         BACKWARD,
         ErrorAttrs,
-        inplace=((0, 4), (0, 5), (0, 6)),
         alias=((1, 0),),
     )
 )
