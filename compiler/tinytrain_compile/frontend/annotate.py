@@ -126,9 +126,10 @@ def _count_dead(graph: Graph, constants: Mapping[str, Array], found: _Findings) 
         if weight is None or node.op not in ("Conv", "ConvGradInput", "Gemm"):
             continue
         channels = np.asarray(weight.scale) < _DEAD_SCALE
-        bias = found.quants.get(node.inputs[2].name) if len(node.inputs) > 2 else None
-        if bias is not None:
-            stored = graph.constants[node.inputs[2].name].astype(np.float64) / np.asarray(bias.scale)
+        for value in node.inputs[2:]:
+            if value.name not in found.quants:
+                continue
+            stored = graph.constants[value.name].astype(np.float64) / np.asarray(found.quants[value.name].scale)
             channels = channels | (np.abs(stored) >= INT32_HIGH * (1 - 2.0**-23))
         dead += int(channels.sum())
         layers += int(channels.any())

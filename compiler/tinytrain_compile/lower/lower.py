@@ -19,10 +19,14 @@ from tinytrain_compile.ops import op_def
 
 @dataclass(frozen=True)
 class LowerOptions:
-    """prefix: what all external symbols start with; features: what kernels may use of the target."""
+    """prefix: what all external symbols start with; features: what kernels may use of the target.
+
+    fuse_multiply_add: False gives separate multiplications and additions, byte-equal to the exact numpy references.
+    """
 
     prefix: str
     features: Features = field(default_factory=Features)
+    fuse_multiply_add: bool = True
 
 
 def _no_progress(_done: int, _all: int) -> None:
@@ -43,7 +47,7 @@ def lower_nodes(
         key = _key(node)
         if key not in names:
             name = _kernel_name(node, options.prefix, taken)
-            kernel = lower_node(node, name, options.features)
+            kernel = lower_node(node, name, options.features, options.fuse_multiply_add)
             body = kernel.source.partition("*/\n")[2].replace(f"{name}(", "(", 1)
             names[key] = kernels.setdefault(body, kernel).name
         calls[node.name] = names[key]
@@ -72,11 +76,12 @@ def _kernel_name(node: Node, prefix: str, taken: set[str]) -> str:
     return name
 
 
-def lower_node(node: Node, name: str, features: Features) -> Kernel:
+def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: bool = True) -> Kernel:
     """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any."""
     definition = op_def(node.op)
     spec = KERNELS[node.op](node, features)
-    function = te.create_prim_func([*spec.inputs, *spec.outputs])
+    computed = [i for i, tensor in enumerate(spec.outputs) if tensor is not None]
+    function = te.create_prim_func([*spec.inputs, *(spec.outputs[i] for i in computed)])
     schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
     spec.schedule(schedule)
     lowered = lower_schedule(schedule)
@@ -87,15 +92,26 @@ def lower_node(node: Node, name: str, features: Features) -> Kernel:
     repeated = {i for i, first in enumerate(same_operands(node)) if first != i}
     shared |= repeated | {same_operands(node)[i] for i in repeated}
     labels = _parameter_names(node, spec.inputs)
-    parameters = [Parameter(labels[i], lowered.params[i], i in shared) for i in range(len(labels))]
-    printer = Printer(lowered, parameters, {count + out: i for out, i in definition.alias})
+    indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
+    parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
+    same = {indices.index(count + out): i for out, i in definition.alias if out in computed}
+    printer = Printer(lowered, parameters, same, fuse_multiply_add)
+    _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name)
     if printer.scratch_bytes > definition.scratch(node):
         raise ValueError(
             f"kernel of {node.op} ({node.name}) needs {printer.scratch_bytes} B of scratch, "
             f"its definition says {definition.scratch(node)}"
         )
-    return Kernel(name, _comment(node) + source, declaration, printer.scratch_bytes > 0)
+    return Kernel(name, _comment(node) + source, declaration, printer.scratch_dtype)
+
+
+def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: Printer) -> None:
+    """Outputs that the kernel does not compute must overwrite inputs whose addresses it hands to helpers."""
+    overwritten = {out: i for out, i in op_def(node.op).alias if i in printer.addressed}
+    missing = set(range(len(node.outputs))) - set(computed)
+    if outputs != len(node.outputs) or not missing <= set(overwritten):
+        raise ValueError(f"kernel of {node.op} ({node.name}) does not compute every output")
 
 
 def _parameter_names(node: Node, inputs: Iterable[te.Tensor]) -> list[str]:

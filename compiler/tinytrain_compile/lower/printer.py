@@ -1,6 +1,7 @@
 """Prints a lowered TIR function as one plain C function: no runtime, no packed calls, register tiles as scalars.
 
-* A multiply whose result is only added becomes TT_FMA, so that every core and the host round alike (contracts.md, 7).
+* A multiply whose result is only added becomes TT_FMA, so that every core and the host round alike (contracts.md, 7);
+  with fuse_multiply_add=False it stays a multiply and an add, which numpy can repeat to the bit.
 * `acc = acc + (condition ? value : 0)` becomes `if (condition) acc = acc + value`: taps in the padding cost nothing.
 * An internal buffer that is indexed by constants only becomes scalars; a larger one becomes the scratch parameter.
 """
@@ -58,6 +59,8 @@ _BITWISE = {
     "bitwise_or": ("|", 5),
 }
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+_SHORT = ("int8", "uint8", "int16", "uint16")
+_EXACT_TYPE = ("TensorLoad", "Cast", "IntImm")
 _ATOM, _UNARY, _TERNARY = 15, 14, 2
 _SCALAR_LIMIT = 64
 """An internal buffer of more elements than this must be scratch: it would land on the stack."""
@@ -86,6 +89,10 @@ def _dtype(node: Any) -> str:
     return str(node.ty.dtype) if hasattr(node, "ty") and hasattr(node.ty, "dtype") else str(node.dtype)
 
 
+def _is_helper(node: Any) -> bool:
+    return kind_of(node) == "Call" and op_name(node) in ("call_extern", "call_pure_extern")
+
+
 def float_literal(value: float) -> str:
     """A float32 constant that reads back to the same bits."""
     text = str(np.float32(value))
@@ -106,8 +113,11 @@ class Parameter:
 class Printer:
     """Prints one function. `parameters`: of the PrimFunc, in order; `same`: output index -> the input it overwrites."""
 
-    def __init__(self, function: Any, parameters: Sequence[Parameter], same: dict[int, int]) -> None:
+    def __init__(
+        self, function: Any, parameters: Sequence[Parameter], same: dict[int, int], fuse_multiply_add: bool = True
+    ) -> None:
         self._function = function
+        self._fuse = fuse_multiply_add
         self._aliases: dict[Any, Any] = {}
         self._names: dict[Any, str] = {}
         self._used: set[str] = {"scratch", "TT_FMA"}
@@ -122,8 +132,8 @@ class Printer:
         self._same = same
         self._written: set[Any] = set()
         self._used_buffers: set[Any] = set()
+        self._addressed: set[Any] = set()
         self._dynamic: set[Any] = set()
-        self._used_buffers: set[Any] = set()
         self._allocated: list[Any] = []
         self._survey(function.body)
 
@@ -151,6 +161,8 @@ class Printer:
             self._aliases[node.buffer] = node.data.args[0]
         elif kind == "AllocBuffer":
             self._allocated.append(node.buffer)
+        elif kind == "Call" and op_name(node) == "address_of":
+            self._addressed.add(self._root(node.args[0].source))
         elif kind in ("BufferStore", "TensorLoad"):
             buffer = node.buffer if kind == "BufferStore" else node.source
             if kind == "BufferStore":
@@ -163,6 +175,16 @@ class Printer:
 
     def _touched(self, buffer: Any) -> bool:
         return self._root(buffer) in self._used_buffers
+
+    @property
+    def addressed(self) -> set[int]:
+        """Parameters whose address is handed to a helper, which may write there."""
+        return {i for i, p in enumerate(self._parameters) if self._root(p.buffer) in self._addressed}
+
+    @property
+    def scratch_dtype(self) -> str:
+        """Element type of the scratch parameter; "" if there is none."""
+        return "" if self._scratch is None else str(self._scratch.dtype)
 
     # ---- the function -------------------------------------------------------------------------------------------
 
@@ -179,7 +201,7 @@ class Printer:
         for index, p in enumerate(self._parameters):
             if index in self._same:
                 continue
-            const = "" if self._root(p.buffer) in self._written else "const "
+            const = "" if self._root(p.buffer) in self._written | self._addressed else "const "
             restrict = "" if p.may_alias else "restrict "
             parts.append(f"{const}{C_TYPES[str(p.buffer.dtype)]} *{restrict}{p.name}")
         if self._scratch is not None:
@@ -231,7 +253,7 @@ class Printer:
             return guarded
         text = self._expr(value).text
         dtype = str(node.buffer.dtype)
-        if dtype in ("int8", "uint8", "int16", "uint16") and kind_of(value) not in ("TensorLoad", "Cast", "IntImm"):
+        if dtype in _SHORT and kind_of(value) not in _EXACT_TYPE and not _is_helper(value):
             text = f"({C_TYPES[dtype]})({text})"
         return Line(f"{target} = {text};")
 
@@ -343,14 +365,14 @@ class Printer:
 
     def _fused(self, node: Any, kind: str) -> Expr | None:
         """a + b*c as TT_FMA(b, c, a); the multiply is looked for on the right first, then on the left."""
-        if kind_of(node) == "Add" and kind_of(node.b) == "Mul":
+        if kind != "Add" or not self._fuse:
+            return None
+        if kind_of(node.b) == "Mul":
             return self._sum(node.a, node.b, node)
-        if kind_of(node) == "Add" and kind_of(node.a) == "Mul":
-            return self._sum(node.b, node.a, node)
-        return None
+        return self._sum(node.b, node.a, node) if kind_of(node.a) == "Mul" else None
 
     def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
-        if kind_of(term) == "Mul" and _dtype(whole) == "float32":
+        if self._fuse and kind_of(term) == "Mul" and _dtype(whole) == "float32":
             a, b, c = self._expr(term.a), self._expr(term.b), self._expr(addend)
             return _join(f"TT_FMA({a.text}, {b.text}, {c.text})", _ATOM, (a, b, c))
         return self._infix(_BINARY["Add"], addend, term)
@@ -367,7 +389,10 @@ class Printer:
         name, args = op_name(node), list(node.args)
         if name in _BITWISE:
             return self._infix(_BITWISE[name], args[0], args[1])
-        if name in ("call_extern", "call_pure_extern"):
+        if name == "address_of":
+            element = self._expr(args[0])
+            return _join(f"&{element.text}", _UNARY, (element,))
+        if _is_helper(node):
             parts = [self._expr(a) for a in args[1:]]
             return _join(f"{args[0].value}({', '.join(p.text for p in parts)})", _ATOM, parts)
         if name == "if_then_else":

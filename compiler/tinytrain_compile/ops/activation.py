@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops import scalar_math
+from tinytrain_compile.ops._exact import F32, clamp, scaled, shifted
 from tinytrain_compile.ops.base import GradientContext, GradientRule, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.elementwise import SECOND_ORDER, erf, from_input, from_output, same_infer, upstream
 
@@ -44,13 +46,17 @@ class GeluAttrs(Attrs):
     tanh: bool = False
 
 
+_Rule = Callable[[tuple[Array, ...], Any], Array]
+
+
 def _activation(
     name: str,
     doc: str,
-    function: Callable[[tuple[Array, ...], Any], Array],
+    function: _Rule,
     gradient: GradientRule | NonDifferentiable,
     attrs: type[Attrs] = Attrs,
     operands: int = 1,
+    exact: _Rule | None = None,
 ) -> None:
     register(
         OpDef(
@@ -61,17 +67,19 @@ def _activation(
             gradient,
             attrs,
             inplace=tuple((0, i) for i in range(operands)),
+            exact=None if exact is None else lambda arrays, a: (exact(arrays, a),),
         )
     )
 
 
-def _grad(name: str, doc: str, function: Callable[[tuple[Array, ...], Any], Array], attrs: type[Attrs] = Attrs) -> None:
-    _activation(name, doc, function, SECOND_ORDER, attrs, operands=2)
+def _grad(name: str, doc: str, function: _Rule, attrs: type[Attrs] = Attrs, exact: _Rule | None = None) -> None:
+    _activation(name, doc, function, SECOND_ORDER, attrs, operands=2, exact=exact)
 
 
 def _inside(y: Array, attrs: ClipAttrs) -> Array:
-    """Where a clip passes its gradient: strictly between the bounds (the clipped output tells)."""
-    return (y > attrs.low) & (y < attrs.high)
+    """Where a clip passes its gradient: strictly between its finite bounds (the clipped output tells)."""
+    above = y > attrs.low if math.isfinite(attrs.low) else np.ones(y.shape, np.bool_)
+    return above & (y < attrs.high) if math.isfinite(attrs.high) else above
 
 
 _activation(
@@ -80,6 +88,7 @@ _activation(
     lambda a, attrs: np.minimum(np.maximum(a[0], a[0].dtype.type(attrs.low)), a[0].dtype.type(attrs.high)),
     from_output("ClipGrad"),
     ClipAttrs,
+    exact=lambda a, attrs: clamp(a[0], attrs.low, attrs.high),
 )
 _grad(
     "ClipGrad",
@@ -135,12 +144,14 @@ _activation(
     lambda a, attrs: np.where(a[0] > 0, a[0], a[0] * a[0].dtype.type(attrs.alpha)),
     _leaky_gradient,
     LeakyReluAttrs,
+    exact=lambda a, attrs: np.where(a[0] > 0, a[0], scaled(a[0], attrs.alpha)),
 )
 _grad(
     "LeakyReluGrad",
     "dy if v > 0 else alpha dy, v having the sign of x",
     lambda a, attrs: np.where(a[1] > 0, a[0], a[0] * a[0].dtype.type(attrs.alpha)),
     LeakyReluAttrs,
+    exact=lambda a, attrs: np.where(a[1] > 0, a[0], scaled(a[0], attrs.alpha)),
 )
 
 
@@ -194,12 +205,40 @@ def _silu_slope(x: Array) -> Array:
     return s * (1 + x * (1 - s))
 
 
-_activation("Sigmoid", "1 / (1 + exp(-x))", lambda a, _: sigmoid(a[0]), from_output("SigmoidGrad"))
+def _exact_silu_slope(x: Array) -> Array:
+    s = scalar_math.sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+_activation(
+    "Sigmoid",
+    "1 / (1 + exp(-x))",
+    lambda a, _: sigmoid(a[0]),
+    from_output("SigmoidGrad"),
+    exact=lambda a, _: scalar_math.sigmoid(a[0]),
+)
 _grad("SigmoidGrad", "dy y (1 - y)", lambda a, _: a[0] * a[1] * (1 - a[1]))
-_activation("Tanh", "Hyperbolic tangent.", lambda a, _: np.tanh(a[0]), from_output("TanhGrad"))
+_activation(
+    "Tanh",
+    "Hyperbolic tangent.",
+    lambda a, _: np.tanh(a[0]),
+    from_output("TanhGrad"),
+    exact=lambda a, _: scalar_math.tanh(a[0]),
+)
 _grad("TanhGrad", "dy (1 - y^2)", lambda a, _: a[0] * (1 - a[1] * a[1]))
-_activation("Silu", "x sigmoid(x), also called swish.", lambda a, _: a[0] * sigmoid(a[0]), from_input("SiluGrad"))
-_grad("SiluGrad", "dy s (1 + x (1 - s)), s = sigmoid(x)", lambda a, _: a[0] * _silu_slope(a[1]))
+_activation(
+    "Silu",
+    "x sigmoid(x), also called swish.",
+    lambda a, _: a[0] * sigmoid(a[0]),
+    from_input("SiluGrad"),
+    exact=lambda a, _: a[0] * scalar_math.sigmoid(a[0]),
+)
+_grad(
+    "SiluGrad",
+    "dy s (1 + x (1 - s)), s = sigmoid(x)",
+    lambda a, _: a[0] * _silu_slope(a[1]),
+    exact=lambda a, _: a[0] * _exact_silu_slope(a[1]),
+)
 
 
 def _hard_sigmoid(x: Array, attrs: HardSigmoidAttrs) -> Array:
@@ -213,12 +252,14 @@ _activation(
     lambda a, attrs: _hard_sigmoid(a[0], attrs),
     from_output("HardSigmoidGrad"),
     HardSigmoidAttrs,
+    exact=lambda a, attrs: clamp(shifted(scaled(a[0], attrs.alpha), attrs.beta), 0, 1),
 )
 _grad(
     "HardSigmoidGrad",
     "alpha dy where 0 < y < 1, else 0.",
     lambda a, attrs: np.where((a[1] > 0) & (a[1] < 1), a[0] * a[0].dtype.type(attrs.alpha), 0).astype(a[0].dtype),
     HardSigmoidAttrs,
+    exact=lambda a, attrs: np.where((a[1] > 0) & (a[1] < 1), scaled(a[0], attrs.alpha), F32(0)),
 )
 
 
@@ -227,13 +268,24 @@ def _hard_swish_slope(x: Array) -> Array:
     return np.where(x <= -3, 0, np.where(x >= 3, 1, slope)).astype(x.dtype)
 
 
+def _exact_hard_swish_slope(x: Array) -> Array:
+    slope = x * F32(1 / 3) + F32(0.5)
+    return np.where(x <= -3, F32(0), np.where(x >= 3, F32(1), slope))
+
+
 _activation(
     "HardSwish",
     "x clip(x / 6 + 1/2, 0, 1)",
     lambda a, _: a[0] * np.clip(a[0] * a[0].dtype.type(1 / 6) + a[0].dtype.type(0.5), 0, 1),
     from_input("HardSwishGrad"),
+    exact=lambda a, _: a[0] * clamp(a[0] * F32(1 / 6) + F32(0.5), 0, 1),
 )
-_grad("HardSwishGrad", "dy times the slope of HardSwish at x", lambda a, _: a[0] * _hard_swish_slope(a[1]))
+_grad(
+    "HardSwishGrad",
+    "dy times the slope of HardSwish at x",
+    lambda a, _: a[0] * _hard_swish_slope(a[1]),
+    exact=lambda a, _: a[0] * _exact_hard_swish_slope(a[1]),
+)
 
 _TANH_SCALE, _TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715
 
@@ -254,11 +306,39 @@ def _gelu_slope(x: Array, attrs: GeluAttrs) -> Array:
     return one(0.5) * (1 + erf(x * one(math.sqrt(0.5)))) + x * density
 
 
+def _exact_gelu_tanh(x: Array) -> Array:
+    return scalar_math.tanh(F32(_TANH_SCALE) * (x + F32(_TANH_CUBIC) * x * x * x))
+
+
+def _exact_normal(x: Array) -> Array:
+    return F32(0.5) * (1 + scalar_math.erf(x * F32(math.sqrt(0.5))))
+
+
+def _exact_gelu(x: Array, attrs: GeluAttrs) -> Array:
+    return F32(0.5) * x * (1 + _exact_gelu_tanh(x)) if attrs.tanh else x * _exact_normal(x)
+
+
+def _exact_gelu_slope(x: Array, attrs: GeluAttrs) -> Array:
+    if attrs.tanh:
+        t = _exact_gelu_tanh(x)
+        inner = F32(_TANH_SCALE) * (1 + F32(3 * _TANH_CUBIC) * x * x)
+        return F32(0.5) * (1 + t) + F32(0.5) * x * (1 - t * t) * inner
+    density = scalar_math.exp(F32(-0.5) * x * x) * F32(1 / math.sqrt(2 * math.pi))
+    return _exact_normal(x) + x * density
+
+
 _activation(
     "Gelu",
     "x times the normal distribution function (exact or tanh form).",
     lambda a, attrs: _gelu(a[0], attrs),
     from_input("GeluGrad"),
     GeluAttrs,
+    exact=lambda a, attrs: _exact_gelu(a[0], attrs),
 )
-_grad("GeluGrad", "dy times the slope of Gelu at x", lambda a, attrs: a[0] * _gelu_slope(a[1], attrs), GeluAttrs)
+_grad(
+    "GeluGrad",
+    "dy times the slope of Gelu at x",
+    lambda a, attrs: a[0] * _gelu_slope(a[1], attrs),
+    GeluAttrs,
+    exact=lambda a, attrs: a[0] * _exact_gelu_slope(a[1], attrs),
+)

@@ -81,6 +81,8 @@ class OpDef:
     reference: numpy arrays -> numpy arrays; the definition of truth. Works in float32 and in float64 (gradient checks):
         it must compute in the dtype of its float inputs. A "bits" value is a packed uint8 array (bitorder little).
     gradient: a rule, or NonDifferentiable(why).
+    exact: float32, operation by operation in the kernel's order, no fused multiply-add: byte-equal to the generated C.
+        None: the reference is that already (integers, data movement, the same operations in the same order).
     inplace: (output index, input index) pairs that MAY share an address when the input dies here and sizes agree.
     alias: (output index, input index) pairs that MUST share an address: the op overwrites that input (updates).
     view: output 0 is input 0 with another shape; costs no code and no memory.
@@ -99,6 +101,7 @@ class OpDef:
     view: bool = False
     scratch: Callable[[Node], int] = _no_scratch
     macs: Callable[[Node], int] = _no_work
+    exact: ReferenceRule | None = None
 
 
 OPS: dict[str, OpDef] = {}
@@ -135,12 +138,19 @@ def attribute_types() -> Mapping[str, type[Attrs]]:
     return {name: definition.attrs for name, definition in OPS.items()}
 
 
-def run_node(node: Node, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Run a node's reference and check the result's shapes against the node's outputs."""
+def run_node(node: Node, arrays: tuple[Array, ...], exact: bool = False) -> tuple[Array, ...]:
+    """Run a node's reference and check the result's shapes against the node's outputs.
+
+    exact: what the generated C computes without fused multiply-add, to the bit (float32 operands only).
+    """
+    definition = OPS[node.op]
+    rule = definition.exact if exact and definition.exact is not None else definition.reference
     with np.errstate(all="ignore"):
-        results = OPS[node.op].reference(arrays, node.attrs)
+        results = rule(arrays, node.attrs)
     for value, array in zip(node.outputs, results, strict=True):
         expected = (value.size_bytes,) if value.dtype == "bits" else value.shape
         if array.shape != expected:
             raise ValueError(f"reference of {node.op} ({node.name}): got {array.shape}, expected {expected}")
+        if exact and value.dtype == "float32" and array.dtype != np.float32:
+            raise ValueError(f"exact reference of {node.op} ({node.name}): got {array.dtype}, expected float32")
     return results

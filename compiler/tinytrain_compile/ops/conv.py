@@ -102,6 +102,32 @@ def _conv(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ...]:
     return (y if bias is None else y + arrays[bias],)
 
 
+def _added(total: Array, term: Array, inside: Array | None) -> Array:
+    """total + term where the tap lies inside the image; None: everywhere (gathered rows hold 0 for the padding)."""
+    return total + term if inside is None else np.where(inside, total + term, total)
+
+
+def _inside_taps(attrs: ConvAttrs, hw: tuple[int, ...], out_hw: tuple[int, int]) -> Array:
+    """Whether each tap of each output pixel lies inside the image: [ho, wo, kh, kw]."""
+    return _windows(np.ones((1, *hw, 1), np.bool_), attrs, out_hw)[0, ..., 0]
+
+
+def _conv_exact(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ...]:
+    parts, bias = operands(len(arrays), attrs.bias, attrs.split)
+    x, w = arrays[0], join_split(arrays[1 : 1 + len(parts)], attrs.split, 0, 3)
+    out_hw = attrs.output_hw(x.shape[1], x.shape[2])
+    n, g = x.shape[0], attrs.groups
+    cols = _windows(x, attrs, out_hw).reshape(n, *out_hw, *attrs.kernel, g, w.shape[3])
+    kernels = w.reshape(g, w.shape[0] // g, *attrs.kernel, w.shape[3])
+    inside = _inside_taps(attrs, x.shape[1:3], out_hw) if g > 1 else None
+    y = np.zeros((n, *out_hw, *kernels.shape[:2]), np.float32)
+    for r, s, i in np.ndindex(*attrs.kernel, w.shape[3]):
+        term = cols[:, :, :, r, s, :, i, None] * kernels[:, :, r, s, i]
+        y = _added(y, term, None if inside is None else inside[:, :, r, s, None, None])
+    y = y.reshape(n, *out_hw, w.shape[0])
+    return (y if bias is None else y + arrays[bias],)
+
+
 def _conv_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
     attrs, dy, x = node.attrs, dys[0], node.inputs[0]
     assert isinstance(attrs, ConvAttrs) and dy is not None
@@ -172,6 +198,7 @@ register(
         ConvAttrs,
         scratch=_conv_scratch,
         macs=_conv_macs,
+        exact=_conv_exact,
     )
 )
 
@@ -202,6 +229,28 @@ def _grad_input(arrays: tuple[Array, ...], attrs: ConvGradInputAttrs) -> tuple[A
             part = np.einsum("nyxgo,goi->nyxgi", groups_dy, kernels[:, :, r, s], optimize=True)
             padded[:, rows, cols] += part
     dx = padded[:, top : top + height, left : left + width]
+    return (np.ascontiguousarray(dx).reshape(n, height, width, -1),)
+
+
+def _grad_input_exact(arrays: tuple[Array, ...], attrs: ConvGradInputAttrs) -> tuple[Array, ...]:
+    conv, dy = attrs.conv, arrays[0]
+    w = join_split(arrays[1:], conv.split, 0, 3)
+    g, (n, ho, wo, _), (top, left, bottom, right) = conv.groups, dy.shape, conv.pads
+    height, width = attrs.input_hw
+    per_group = w.shape[0] // g
+    hw = (height + top + bottom, width + left + right)
+    kernels = w.reshape(g, per_group, *conv.kernel, w.shape[3])
+    dx = np.zeros((n, *hw, g, w.shape[3]), np.float32)
+    for r, s in np.ndindex(*conv.kernel):
+        y0, x0 = r * conv.dilations[0], s * conv.dilations[1]
+        rows = slice(y0, y0 + (ho - 1) * conv.strides[0] + 1, conv.strides[0])
+        cols = slice(x0, x0 + (wo - 1) * conv.strides[1] + 1, conv.strides[1])
+        # What a kernel gathers for this tap: the pixels that no window reads with it get 0 (or, in groups, nothing).
+        gathered, inside = np.zeros((n, *hw, g, per_group), np.float32), np.zeros((*hw, 1, 1), np.bool_)
+        gathered[:, rows, cols], inside[rows, cols] = dy.reshape(n, ho, wo, g, per_group), True
+        for o in range(per_group):
+            dx = _added(dx, gathered[..., o, None] * kernels[:, o, r, s], inside if g > 1 else None)
+    dx = dx[:, top : top + height, left : left + width]
     return (np.ascontiguousarray(dx).reshape(n, height, width, -1),)
 
 
@@ -247,6 +296,7 @@ register(
         ConvGradInputAttrs,
         scratch=_grad_input_scratch,
         macs=_grad_input_macs,
+        exact=_grad_input_exact,
     )
 )
 
@@ -271,6 +321,19 @@ def _grad_weight(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ..
     return (dw.reshape(o, *attrs.kernel, x.shape[3] // g).astype(x.dtype, copy=False),)
 
 
+def _grad_weight_exact(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ...]:
+    x, dy = arrays
+    n, ho, wo, o = dy.shape
+    g, per_group = attrs.groups, x.shape[3] // attrs.groups
+    cols = _windows(x, attrs, (ho, wo)).reshape(n, ho, wo, *attrs.kernel, g, per_group)
+    fields, errors = np.moveaxis(cols, 5, 3)[:, :, :, :, None], dy.reshape(n, ho, wo, g, o // g, 1, 1, 1)
+    inside = _inside_taps(attrs, x.shape[1:3], (ho, wo))
+    dw = np.zeros((g, o // g, *attrs.kernel, per_group), np.float32)
+    for pixel in np.ndindex(n, ho, wo):
+        dw = _added(dw, errors[pixel] * fields[pixel], inside[pixel[1:]][..., None])
+    return (dw.reshape(o, *attrs.kernel, per_group),)
+
+
 register(
     OpDef(
         "ConvGradWeight",
@@ -280,5 +343,6 @@ register(
         NonDifferentiable("second derivatives are never needed"),
         ConvAttrs,
         macs=lambda node: node.outputs[0].elements * node.inputs[1].shape[1] * node.inputs[1].shape[2],
+        exact=_grad_weight_exact,
     )
 )

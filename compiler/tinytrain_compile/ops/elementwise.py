@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops.base import GradientContext, GradientRule, NonDifferentiable, OpDef, register
 
 SECOND_ORDER = NonDifferentiable("second derivatives are never needed")
@@ -94,12 +95,28 @@ def unary(
     doc: str,
     function: Callable[[Array], Array],
     gradient: GradientRule | NonDifferentiable,
+    exact: Callable[[Array], Array],
 ) -> None:
     """Register an op of one operand that works element by element and may overwrite its operand."""
-    register(OpDef(name, doc, same_infer, lambda arrays, _attrs: (function(arrays[0]),), gradient, inplace=((0, 0),)))
+    register(
+        OpDef(
+            name,
+            doc,
+            same_infer,
+            lambda arrays, _attrs: (function(arrays[0]),),
+            gradient,
+            inplace=((0, 0),),
+            exact=lambda arrays, _attrs: (exact(arrays[0]),),
+        )
+    )
 
 
-def gradient_op(name: str, doc: str, function: Callable[[Array, Array], Array]) -> None:
+def gradient_op(
+    name: str,
+    doc: str,
+    function: Callable[[Array, Array], Array],
+    exact: Callable[[Array, Array], Array] | None = None,
+) -> None:
     """Register the backward op of a unary op: (dy, x or y) -> dx, which may overwrite either operand."""
     register(
         OpDef(
@@ -109,6 +126,7 @@ def gradient_op(name: str, doc: str, function: Callable[[Array, Array], Array]) 
             lambda arrays, _attrs: (function(arrays[0], arrays[1]),),
             SECOND_ORDER,
             inplace=((0, 0), (0, 1)),
+            exact=None if exact is None else lambda arrays, _attrs: (exact(arrays[0], arrays[1]),),
         )
     )
 
@@ -123,12 +141,29 @@ def from_input(op: str) -> GradientRule:
     return lambda ctx, node, dys: {0: ctx.emit(op, (upstream(dys), node.inputs[0]), node.attrs)}
 
 
-unary("Neg", "-x", lambda x: -x, lambda ctx, _node, dys: {0: ctx.emit("Neg", (upstream(dys),))})
-unary("Sqrt", "Square root.", np.sqrt, from_output("SqrtGrad"))
-unary("Exp", "e to the x.", np.exp, lambda ctx, n, dys: {0: ctx.emit("Mul", (upstream(dys), n.outputs[0]))})
-unary("Log", "Natural logarithm.", np.log, lambda ctx, n, dys: {0: ctx.emit("Div", (upstream(dys), n.inputs[0]))})
-unary("Erf", "Error function.", erf, from_input("ErfGrad"))
+_SLOPE = 2 / math.sqrt(math.pi)
+
+unary("Neg", "-x", lambda x: -x, lambda ctx, _node, dys: {0: ctx.emit("Neg", (upstream(dys),))}, lambda x: 0 - x)
+unary("Sqrt", "Square root.", np.sqrt, from_output("SqrtGrad"), scalar_math.sqrt)
+unary(
+    "Exp",
+    "e to the x.",
+    np.exp,
+    lambda ctx, n, dys: {0: ctx.emit("Mul", (upstream(dys), n.outputs[0]))},
+    scalar_math.exp,
+)
+unary(
+    "Log",
+    "Natural logarithm.",
+    np.log,
+    lambda ctx, n, dys: {0: ctx.emit("Div", (upstream(dys), n.inputs[0]))},
+    scalar_math.log,
+)
+unary("Erf", "Error function.", erf, from_input("ErfGrad"), scalar_math.erf)
 gradient_op("SqrtGrad", "dy / (2 y)", lambda dy, y: dy / (2 * y))
 gradient_op(
-    "ErfGrad", "dy * 2/sqrt(pi) exp(-x^2)", lambda dy, x: dy * np.exp(-x * x) * x.dtype.type(2 / math.sqrt(math.pi))
+    "ErfGrad",
+    "dy * 2/sqrt(pi) exp(-x^2)",
+    lambda dy, x: dy * np.exp(-x * x) * x.dtype.type(_SLOPE),
+    lambda dy, x: dy * (scalar_math.exp(0 - x * x) * np.float32(_SLOPE)),
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops._exact import product
 from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Split, register
 
 
@@ -68,6 +69,12 @@ def _gemm(arrays: tuple[Array, ...], attrs: GemmAttrs) -> tuple[Array, ...]:
     parts, bias = operands(len(arrays), attrs.bias, attrs.split)
     w = join_split(arrays[1 : 1 + len(parts)], attrs.split, 0, 1)
     y = arrays[0] @ w.T
+    return (y if bias is None else y + arrays[bias],)
+
+
+def _gemm_exact(arrays: tuple[Array, ...], attrs: GemmAttrs) -> tuple[Array, ...]:
+    parts, bias = operands(len(arrays), attrs.bias, attrs.split)
+    y = product(arrays[0], join_split(arrays[1 : 1 + len(parts)], attrs.split, 0, 1).T)
     return (y if bias is None else y + arrays[bias],)
 
 
@@ -133,6 +140,7 @@ register(
         _gemm_gradient,
         GemmAttrs,
         macs=_gemm_macs,
+        exact=_gemm_exact,
     )
 )
 
@@ -157,6 +165,7 @@ register(
         NonDifferentiable("second derivatives are never needed"),
         GemmAttrs,
         macs=lambda node: node.outputs[0].elements * node.inputs[0].shape[-1],
+        exact=lambda arrays, attrs: (product(arrays[0], join_split(arrays[1:], attrs.split, 0, 1)),),
     )
 )
 
@@ -176,6 +185,7 @@ register(
         lambda arrays, _attrs: (arrays[1].T @ arrays[0],),
         NonDifferentiable("second derivatives are never needed"),
         macs=lambda node: node.outputs[0].elements * node.inputs[0].shape[0],
+        exact=lambda arrays, _attrs: (product(arrays[1].T, arrays[0]),),
     )
 )
 
@@ -191,9 +201,14 @@ def _matmul_infer(inputs: tuple[Value, ...], attrs: MatMulAttrs) -> tuple[Tensor
     return (TensorType((*a[:-1], b[-1])),)
 
 
-def _matmul(arrays: tuple[Array, ...], attrs: MatMulAttrs) -> tuple[Array, ...]:
+def _factors(arrays: tuple[Array, ...], attrs: MatMulAttrs) -> tuple[Array, Array]:
     a = np.swapaxes(arrays[0], -1, -2) if attrs.transpose_a else arrays[0]
     b = np.swapaxes(arrays[1], -1, -2) if attrs.transpose_b else arrays[1]
+    return a, b
+
+
+def _matmul(arrays: tuple[Array, ...], attrs: MatMulAttrs) -> tuple[Array, ...]:
+    a, b = _factors(arrays, attrs)
     return (a @ b,)
 
 
@@ -227,5 +242,6 @@ register(
         _matmul_gradient,
         MatMulAttrs,
         macs=lambda node: node.outputs[0].elements * _swap(node.inputs[0].shape, node.attrs.transpose_a)[-1],  # type: ignore[attr-defined]
+        exact=lambda arrays, attrs: (product(*_factors(arrays, attrs)),),
     )
 )

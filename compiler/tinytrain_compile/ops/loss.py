@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, expect_same_shape, like, only
+from tinytrain_compile.ops._exact import F32, sequential_sum
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -97,11 +99,15 @@ def _infer_bce_grad(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorTyp
 # ---- references -----------------------------------------------------------------------------------------------------
 
 
-def _label_weights(labels: Any, weights: tuple[Any, ...], attrs: NllAttrs, classes: int, dtype: Any) -> Any:
-    """Weight of each label: 0 if it is ignored or no class at all (a kernel must never read outside the table)."""
+def _counting(labels: Any, attrs: NllAttrs, classes: int) -> Any:
+    """Which labels count: no ignored ones, and none that are no class at all."""
     counts = (labels >= 0) & (labels < classes)
-    if attrs.ignore_index is not None:
-        counts &= labels != attrs.ignore_index
+    return counts if attrs.ignore_index is None else counts & (labels != attrs.ignore_index)
+
+
+def _label_weights(labels: Any, weights: tuple[Any, ...], attrs: NllAttrs, classes: int, dtype: Any) -> Any:
+    """Weight of each label: 0 if it does not count (a kernel must never read outside the table)."""
+    counts = _counting(labels, attrs, classes)
     table = weights[0] if weights else np.ones(classes, dtype)
     return np.where(counts, table[np.clip(labels, 0, classes - 1)], dtype.type(0))
 
@@ -157,6 +163,59 @@ def _bce_grad(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
     return ((sigmoid - target) * (dloss * logits.dtype.type(1.0 / logits.size)),)
 
 
+# ---- exact references -----------------------------------------------------------------------------------------------
+
+
+def _exact_weights(labels: Any, weights: tuple[Any, ...], attrs: NllAttrs, classes: int) -> tuple[Any, Any, Any]:
+    """(whether each label counts, its weight if so, what "mean" divides by)."""
+    counts = _counting(labels, attrs, classes)
+    weight = (weights[0] if weights else np.ones(classes, F32))[np.where(counts, labels, 0)]
+    divisor = sequential_sum(np.where(counts, weight, F32(0)).ravel()) if attrs.reduction == "mean" else F32(1)
+    return counts, weight, divisor
+
+
+def _nll_exact(arrays: tuple[Any, ...], attrs: NllAttrs) -> tuple[Array, ...]:
+    logp, labels = arrays[:2]
+    counts, weight, divisor = _exact_weights(labels, arrays[2:], attrs, logp.shape[attrs.axis])
+    places = np.expand_dims(np.where(counts, labels, 0), attrs.axis)
+    chosen = np.take_along_axis(logp, places, attrs.axis).squeeze(attrs.axis)
+    terms = np.where(counts, chosen * weight, F32(0))
+    if attrs.reduction == "none":
+        return (0 - terms,)
+    return (np.asarray(0 - sequential_sum(terms.ravel()) / divisor if divisor != 0 else F32(0)),)
+
+
+def _nll_grad_exact(arrays: tuple[Any, ...], attrs: NllGradAttrs) -> tuple[Array, ...]:
+    dloss, labels = arrays[:2]
+    axis, classes = attrs.nll.axis, attrs.shape[attrs.nll.axis]
+    counts, weight, divisor = _exact_weights(labels, arrays[2:], attrs.nll, classes)
+    share = dloss / divisor if divisor != 0 else F32(0)
+    dlogp = np.zeros(attrs.shape, F32)
+    places = np.expand_dims(np.where(counts, labels, 0), axis)
+    np.put_along_axis(dlogp, places, np.expand_dims(np.where(counts, 0 - weight * share, F32(0)), axis), axis)
+    return (dlogp,)
+
+
+def _exact_mean(terms: Any) -> Array:
+    return np.asarray(sequential_sum(terms.ravel()) * F32(1.0 / terms.size))
+
+
+def _mse_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    error = arrays[0] - arrays[1]
+    return (_exact_mean(error * error),)
+
+
+def _bce_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    z, target = arrays
+    above, minus = np.where(z > 0, z, F32(0)), np.where(z > 0, 0 - z, z)
+    return (_exact_mean((above - z * target) + scalar_math.log1p(scalar_math.exp(minus))),)
+
+
+def _bce_grad_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    dloss, z, target = arrays
+    return ((scalar_math.sigmoid(z) - target) * (dloss * F32(1.0 / z.size)),)
+
+
 # ---- gradients ------------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +249,7 @@ register(
         _nll,
         _nll_rule,
         NllAttrs,
+        exact=_nll_exact,
     )
 )
 register(
@@ -200,9 +260,12 @@ register(
         _nll_grad,
         BACKWARD,
         NllGradAttrs,
+        exact=_nll_grad_exact,
     )
 )
-register(OpDef("MeanSquaredError", "mean((y - t) ** 2) as a scalar.", _infer_mse, _mse, _mse_rule))
+register(
+    OpDef("MeanSquaredError", "mean((y - t) ** 2) as a scalar.", _infer_mse, _mse, _mse_rule, exact=_mse_exact),
+)
 register(
     OpDef(
         "MeanSquaredErrorGrad",
@@ -220,6 +283,7 @@ register(
         _infer_bce,
         _bce,
         _bce_rule,
+        exact=_bce_exact,
     )
 )
 register(
@@ -230,5 +294,6 @@ register(
         _bce_grad,
         BACKWARD,
         inplace=((0, 1),),
+        exact=_bce_grad_exact,
     )
 )

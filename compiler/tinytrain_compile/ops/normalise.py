@@ -7,13 +7,16 @@ Groups do not overlap, so output 0 may share the memory of any tensor of its siz
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, expect_same_shape, like, only
+from tinytrain_compile.ops._exact import F32, max_over, shifted, sum_over
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
 
 
@@ -128,6 +131,49 @@ def _normalize_grad(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Arr
     return (rstd * (dxhat - mean - xhat * slope),)
 
 
+# ---- exact references -----------------------------------------------------------------------------------------------
+
+
+def _softmax_exact(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+    x = arrays[0]
+    power = scalar_math.exp(x - max_over(x, attrs.axis))
+    return (power * (1 / sum_over(power, (attrs.axis,))),)
+
+
+def _softmax_grad_exact(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+    dy, y = arrays
+    return (y * (dy - sum_over(dy * y, (attrs.axis,))),)
+
+
+def _log_softmax_exact(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+    shifted_x = arrays[0] - max_over(arrays[0], attrs.axis)
+    return (shifted_x - scalar_math.log(sum_over(scalar_math.exp(shifted_x), (attrs.axis,))),)
+
+
+def _log_softmax_grad_exact(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+    dy, y = arrays
+    return (dy - scalar_math.exp(y) * sum_over(dy, (attrs.axis,)),)
+
+
+def _share(shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+    return F32(1.0 / math.prod(shape[axis] for axis in axes))
+
+
+def _normalize_exact(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
+    x = arrays[0]
+    share = _share(x.shape, attrs.axes)
+    centred = x - sum_over(x, attrs.axes) * share
+    rstd = 1 / scalar_math.sqrt(shifted(sum_over(centred * centred, attrs.axes) * share, attrs.epsilon))
+    return centred * rstd, rstd
+
+
+def _normalize_grad_exact(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
+    dxhat, xhat, rstd = arrays
+    share = _share(xhat.shape, attrs.axes)
+    mean, slope = sum_over(dxhat, attrs.axes) * share, sum_over(dxhat * xhat, attrs.axes) * share
+    return (rstd * ((dxhat - mean) - xhat * slope),)
+
+
 # ---- gradients ------------------------------------------------------------------------------------------------------
 
 
@@ -147,7 +193,14 @@ def _normalize_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | N
 
 register(
     OpDef(
-        "Softmax", "exp(x) / sum(exp(x)) along an axis.", _infer_softmax, _softmax, _softmax_rule, AxisAttrs, ((0, 0),)
+        "Softmax",
+        "exp(x) / sum(exp(x)) along an axis.",
+        _infer_softmax,
+        _softmax,
+        _softmax_rule,
+        AxisAttrs,
+        inplace=((0, 0),),
+        exact=_softmax_exact,
     )
 )
 register(
@@ -159,6 +212,7 @@ register(
         BACKWARD,
         AxisAttrs,
         inplace=((0, 0), (0, 1)),
+        exact=_softmax_grad_exact,
     )
 )
 register(
@@ -170,6 +224,7 @@ register(
         _log_softmax_rule,
         AxisAttrs,
         inplace=((0, 0),),
+        exact=_log_softmax_exact,
     )
 )
 register(
@@ -181,6 +236,7 @@ register(
         BACKWARD,
         AxisAttrs,
         inplace=((0, 0), (0, 1)),
+        exact=_log_softmax_grad_exact,
     )
 )
 register(
@@ -192,6 +248,7 @@ register(
         _normalize_rule,
         NormalizeAttrs,
         inplace=((0, 0),),
+        exact=_normalize_exact,
     )
 )
 register(
@@ -203,5 +260,6 @@ register(
         BACKWARD,
         NormalizeAttrs,
         inplace=((0, 0), (0, 1)),
+        exact=_normalize_grad_exact,
     )
 )

@@ -14,6 +14,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, only
+from tinytrain_compile.ops._exact import F32, LOWEST, largest_of, sequential_sum
 from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, register
 
 
@@ -180,11 +181,54 @@ def _average_pool(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...
 
 def _average_pool_grad(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array, ...]:
     dy = arrays[0]
-    share = dy / _divisor(attrs.pool, attrs.input_hw, dy.dtype)
-    padded = np.zeros((dy.shape[0], *_padded_hw(attrs.pool, attrs.input_hw), dy.shape[3]), dy.dtype)
+    return (_collected(dy / _divisor(attrs.pool, attrs.input_hw, dy.dtype), attrs),)
+
+
+def _collected(share: Any, attrs: PoolGradAttrs) -> Array:
+    """Every pixel's sum over the windows that cover it, tap after tap."""
+    padded = np.zeros((share.shape[0], *_padded_hw(attrs.pool, attrs.input_hw), share.shape[3]), share.dtype)
     for rows, columns in _tap_slices(attrs.pool):
         padded[:, rows, columns] += share
-    return (_crop(padded, attrs),)
+    return _crop(padded, attrs)
+
+
+# ---- exact references -----------------------------------------------------------------------------------------------
+
+
+def _inside_taps(x: Any, attrs: PoolAttrs) -> Any:
+    """Whether each tap (first axis) of each window lies in the image."""
+    return _taps(np.ones((1, *x.shape[1:3], 1), np.bool_), attrs, 0.0)
+
+
+def _max_pool_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
+    x = arrays[0]
+    return (largest_of(_taps(x, attrs, 0.0), _inside_taps(x, attrs)),)
+
+
+def _max_pool_index_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
+    """The first of the largest; a NaN never wins."""
+    x = arrays[0]
+    taps, inside = _taps(x, attrs, 0.0), _inside_taps(x, attrs)
+    best, index = np.full(taps.shape[1:], LOWEST, F32), np.zeros(taps.shape[1:], np.int32)
+    for tap, value in enumerate(taps):
+        better = inside[tap] & (value > best)
+        best, index = np.where(better, value, best), np.where(better, np.int32(tap), index)
+    return (index.astype(np.uint8 if _fits_a_byte(attrs) else np.int32),)
+
+
+def _exact_mean(total: Any, attrs: PoolAttrs, hw: tuple[int, int]) -> Any:
+    """Divided by the taps that count; where all windows have equally many, times their inverse."""
+    counts = _divisor(attrs, hw, F32)
+    return total * F32(1.0 / float(counts.max())) if counts.min() == counts.max() else total / counts
+
+
+def _average_pool_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
+    x = arrays[0]
+    return (_exact_mean(sequential_sum(_taps(x, attrs, 0.0)), attrs, x.shape[1:3]),)
+
+
+def _average_pool_grad_exact(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array, ...]:
+    return (_collected(_exact_mean(arrays[0], attrs.pool, attrs.input_hw), attrs),)
 
 
 # ---- gradients ------------------------------------------------------------------------------------------------------
@@ -213,6 +257,7 @@ register(
         _max_pool,
         _max_pool_rule,
         PoolAttrs,
+        exact=_max_pool_exact,
     )
 )
 register(
@@ -223,6 +268,7 @@ register(
         _max_pool_index,
         NonDifferentiable("an index: piecewise constant in its input"),
         PoolAttrs,
+        exact=_max_pool_index_exact,
     )
 )
 register(
@@ -243,6 +289,7 @@ register(
         _average_pool,
         _average_pool_rule,
         PoolAttrs,
+        exact=_average_pool_exact,
     )
 )
 register(
@@ -253,5 +300,6 @@ register(
         _average_pool_grad,
         BACKWARD,
         PoolGradAttrs,
+        exact=_average_pool_grad_exact,
     )
 )

@@ -163,7 +163,7 @@ register(
 )
 
 
-# ---- errors: never in place, since the first step after m_init computes every error twice (see qupdate.ERROR_OPS) ---------------------------------------------------------------------------------------------------------
+# ---- errors: never in place, since the first step after m_init computes every error twice (qupdate.ERROR_OPS) ------
 
 
 def _scale_infer(inputs: tuple[Value, ...], attrs: ErrorAttrs) -> tuple[TensorType, ...]:

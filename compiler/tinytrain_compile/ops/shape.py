@@ -10,6 +10,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._common import expect_float, expect_operands, kept_layout, only
+from tinytrain_compile.ops._exact import scaled, sum_over
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
 
 
@@ -206,6 +207,16 @@ def _reduce(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, ...]:
     return (np.asarray(np.sum(x, axis=attrs.axes, keepdims=True) * x.dtype.type(attrs.scale)),)
 
 
+def _expand_exact(arrays: tuple[Any, ...], attrs: ExpandAttrs) -> tuple[Array, ...]:
+    return (scaled(np.array(np.broadcast_to(arrays[0], attrs.shape)), attrs.scale),)
+
+
+def _reduce_exact(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, ...]:
+    x = arrays[0]
+    several = any(x.shape[axis] > 1 for axis in attrs.axes)  # else a plain product, without a sum that starts at 0
+    return (np.asarray(scaled(sum_over(x, attrs.axes) if several else x, attrs.scale)),)
+
+
 # ---- gradients ------------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +307,7 @@ register(
         _expand_rule,
         ExpandAttrs,
         inplace=_SAME_ELEMENT,
+        exact=_expand_exact,
     )
 )
 register(
@@ -307,5 +319,6 @@ register(
         _reduce_rule,
         ReduceAttrs,
         inplace=_SAME_ELEMENT,
+        exact=_reduce_exact,
     )
 )

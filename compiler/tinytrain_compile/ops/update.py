@@ -44,6 +44,10 @@ def _gradient_of(w: Array, g: Array, scale: Array | None, decay: float) -> Array
     return g + w.dtype.type(decay) * w if decay else g
 
 
+def _blend(old: Array, share: float, new: Array) -> Array:
+    return old.dtype.type(share) * old + new if share else new
+
+
 def _sgd_infer(inputs: tuple[Value, ...], _attrs: SgdAttrs) -> tuple[TensorType, ...]:
     _check_same(inputs[:2])
     return (inputs[0].type,)
@@ -75,7 +79,7 @@ def _momentum_infer(inputs: tuple[Value, ...], _attrs: SgdAttrs) -> tuple[Tensor
 def _momentum(arrays: tuple[Array, ...], attrs: SgdAttrs) -> tuple[Array, ...]:
     w, v, g, rate = arrays[:4]
     step = _gradient_of(w, g, arrays[4] if attrs.scaled else None, attrs.weight_decay)
-    velocity = w.dtype.type(attrs.momentum) * v + step
+    velocity = _blend(v, attrs.momentum, step)
     return (w - rate * velocity, velocity)
 
 
@@ -102,8 +106,8 @@ def _adam(arrays: tuple[Array, ...], attrs: AdamAttrs) -> tuple[Array, ...]:
     one = w.dtype.type
     decay = 0.0 if attrs.decoupled else attrs.weight_decay
     g = _gradient_of(w, g, arrays[6] if attrs.scaled else None, decay)
-    m = one(attrs.beta1) * m + one(1 - attrs.beta1) * g
-    v = one(attrs.beta2) * v + one(1 - attrs.beta2) * g * g
+    m = _blend(m, attrs.beta1, one(1 - attrs.beta1) * g)
+    v = _blend(v, attrs.beta2, one(1 - attrs.beta2) * (g * g))
     step = (m / (1 - power[0])) / (np.sqrt(v / (1 - power[1])) + one(attrs.epsilon))
     if attrs.decoupled and attrs.weight_decay:
         step = step + one(attrs.weight_decay) * w

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir, te, tirx
+from tvm import ir, s_tir, te, tirx
 
 from tinytrain_compile.ir.types import Node, Value
 
@@ -22,16 +22,23 @@ class Features:
         """Register tile (rows, columns) of float matrix products: 24 accumulators with an FPU, 4 without."""
         return (4, 6) if self.fpu else (2, 2)
 
+    @property
+    def integer_tile(self) -> tuple[int, int]:
+        """Register tile (rows, columns) of integer products: 4 sums, 4 operands and 4 pointers fill a Cortex-M."""
+        return (2, 2)
+
 
 @dataclass(frozen=True)
 class KernelSpec:
     """inputs: one placeholder per node input; outputs: one tensor per node output; schedule: edits the loops in place.
 
     A placeholder may have any shape with the value's element count: the C sees plain pointers.
+    An output that overwrites an input (OpDef.alias) may be None: then a helper that is called with the input's
+    address (see `address`) writes it.
     """
 
     inputs: Sequence[te.Tensor]
-    outputs: Sequence[te.Tensor]
+    outputs: Sequence[te.Tensor | None]
     schedule: Callable[[s_tir.Schedule], None]
 
 
@@ -67,6 +74,22 @@ def f32(value: float) -> Any:
 def call(function: str, *args: Any) -> Any:
     """A float32 scalar helper of tt_runtime.h."""
     return tirx.call_pure_extern("float32", function, *args)
+
+
+def call_int(function: str, *args: Any, dtype: str = "int32") -> Any:
+    """An integer scalar helper of tt_runtime.h; it may write through addresses among its arguments."""
+    return tirx.call_extern(dtype, function, *args)
+
+
+def address(operand: te.Tensor) -> Any:
+    """The address of an operand's first element, for a helper that writes there."""
+    element = operand(*([0] * len(operand.shape)))
+    return ir.Call("tirx.address_of", [element], ret_ty=ir.PointerType(ir.PrimType(str(operand.dtype))))
+
+
+def i32(value: Any) -> Any:
+    """An int32 constant, or an expression widened to int32."""
+    return tirx.const(value, "int32") if isinstance(value, int) else value.astype("int32")
 
 
 def select(condition: Any, yes: Any, no: Any) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir, te, tirx
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, placeholder, reduce_axes, total
-from tinytrain_compile.lower.kernels.linear import Load, matrix_product, whole_weight
+from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, add_bias, matrix_product, whole_weight
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.conv import GATHER_ROWS, ConvAttrs, ConvGradInputAttrs, gathers
 from tinytrain_compile.ops.linear import operands
@@ -17,8 +18,12 @@ from tinytrain_compile.ops.linear import operands
 CHANNEL_TILE = 4
 """Channels that a depthwise kernel handles per visit of a tap, so that the border test is paid once for all of them."""
 
+Place = Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
+"""(y, x, tap row, tap column) -> (row, column, condition or None): see Window"""
 
-def _weights(values: Sequence[Value]) -> list[te.Tensor]:
+
+def weight_parts(values: Sequence[Value]) -> list[te.Tensor]:
+    """Operands for a weight in one part or two."""
     return [placeholder(v, name) for v, name in zip(values, ("w", "w_rest"), strict=False)]
 
 
@@ -32,7 +37,8 @@ def _all(conditions: list[Any]) -> Any:
     return result
 
 
-def _guard(condition: Any, value: Any) -> Any:
+def guard(condition: Any, value: Any) -> Any:
+    """`value` where the condition, if there is one, holds, else 0."""
     return value if condition is None else guarded(condition, value)
 
 
@@ -82,7 +88,7 @@ def conv(node: Node, features: Features) -> KernelSpec:
     assert isinstance(attrs, ConvAttrs)
     parts, bias_index = operands(len(node.inputs), attrs.bias, attrs.split)
     x_value, y_value = node.inputs[0], node.outputs[0]
-    weights = _weights([node.inputs[i] for i in parts])
+    weights = weight_parts([node.inputs[i] for i in parts])
     bias = placeholder(node.inputs[bias_index], "bias") if bias_index is not None else None
     extra = [] if bias is None else [bias]
     w = whole_weight(weights, attrs.split, 0, 3)
@@ -97,62 +103,74 @@ def conv(node: Node, features: Features) -> KernelSpec:
     x = placeholder(x_value, "x")
     inputs = [x, *weights, *extra]
     window = Window(attrs, (height, width))
+    finish = add_bias(bias)
     if attrs.groups == 1:
-        return _dense(
-            inputs, node, x, w, window.forward, bias, features, attrs.kernel, gathers(attrs), attrs.split is not None
-        )
-    return _grouped(inputs, node, x, w, window.forward, bias, attrs)
-
-
-def _dense(
-    inputs: list[te.Tensor],
-    node: Node,
-    data: te.Tensor,
-    weight: Load,
-    place: Any,
-    bias: te.Tensor | None,
-    features: Features,
-    taps: tuple[int, int],
-    gather: bool,
-    peel: bool,
-) -> KernelSpec:
-    """out[y,x,o] = sum over taps and channels; receptive fields of a few pixels at a time gathered into scratch."""
-    n, height, width, out_c = node.outputs[0].shape
-    channels = int(data.shape[3])
-    r, s, a = reduce_axes(*taps, channels)
-
-    def field(b: Any, y: Any, x: Any, i: Any, j: Any, k: Any) -> Any:
-        row, col, inside = place(y, x, i, j)
-        return _guard(inside, data[b, row, col, k])
-
-    shape = (n, height, width, out_c)
-    if gather:
-        cols = te.compute((n, height, width, *taps, channels), field, "cols")
-        load: Load = lambda *index: cols[index]  # noqa: E731
+        form = Dense(y_value.shape, attrs.kernel, c, features.tile, gathers(attrs), attrs.split is not None)
+        out, schedule = dense(form, window_field(x, window.forward), w, finish)
     else:
-        load = field
-    acc = te.compute(shape, lambda b, y, x, o: total(load(b, y, x, r, s, a) * weight(o, r, s, a), [r, s, a]), "acc")
-    out = te.compute(shape, lambda b, y, x, o: acc[b, y, x, o] if bias is None else acc[b, y, x, o] + bias[o], "out")
-    rows, columns = features.tile
-    tiles = {2: min(best_tile(width, rows), GATHER_ROWS), 3: best_tile(out_c, columns)}
-
-    def schedule(sch: s_tir.Schedule) -> None:
-        tile_reduction(sch, tiles, gather="cols" if gather else "", gather_axis=2, peel_reduction=peel)
-
+        out, schedule = grouped(y_value.shape, attrs, x, w, window.forward, finish)
     return KernelSpec(inputs, [out], schedule)
 
 
-def _grouped(
-    inputs: list[te.Tensor],
-    node: Node,
-    data: te.Tensor,
-    weight: Load,
-    place: Any,
-    bias: te.Tensor | None,
-    attrs: ConvAttrs,
-) -> KernelSpec:
-    """Depthwise and grouped convolution: a few output channels share one visit (and border test) of each tap."""
-    shape = node.outputs[0].shape
+@dataclass(frozen=True)
+class Dense:
+    """Form of a convolution over all channels: output shape, taps, channels summed, register tile, how it is looped.
+
+    gather: copy the receptive fields of a tile's pixels to scratch first; peel: the weight lies in two parts.
+    """
+
+    shape: tuple[int, ...]
+    taps: tuple[int, int]
+    channels: int
+    tile: tuple[int, int]
+    gather: bool
+    peel: bool
+    rows: int = GATHER_ROWS
+
+
+def window_field(data: te.Tensor, place: Place, element: Load | None = None) -> Load:
+    """Elements of receptive fields: (n, y, x, tap row, tap column, channel) -> data, or 0 outside of the image."""
+
+    def field(b: Any, y: Any, x: Any, i: Any, j: Any, k: Any) -> Any:
+        row, col, inside = place(y, x, i, j)
+        index = (b, row, col, k)
+        return guard(inside, data[index] if element is None else element(*index))
+
+    return field
+
+
+def dense(
+    form: Dense, field: Load, weight: Load, finish: Finish, widen: Callable[[Any], Any] = lambda x: x
+) -> tuple[te.Tensor, Schedule]:
+    """out[y,x,o] = finish(sum over taps and channels of widen(field) * weight)."""
+    n, height, width, out_c = form.shape
+    r, s, a = reduce_axes(*form.taps, form.channels)
+    if form.gather:
+        cols = te.compute((n, height, width, *form.taps, form.channels), field, "cols")
+        load: Load = lambda *index: cols[index]  # noqa: E731
+    else:
+        load = field
+
+    def term(b: Any, y: Any, x: Any, o: Any) -> Any:
+        return total(widen(load(b, y, x, r, s, a)) * weight(o, r, s, a), [r, s, a])
+
+    acc = te.compute(form.shape, term, "acc")
+    out = te.compute(form.shape, lambda *i: finish(acc(*i), *i), "out")
+    tiles = {2: min(best_tile(width, form.tile[0]), form.rows), 3: best_tile(out_c, form.tile[1])}
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        tile_reduction(sch, tiles, gather="cols" if form.gather else "", gather_axis=2, peel_reduction=form.peel)
+
+    return out, schedule
+
+
+def grouped(
+    shape: tuple[int, ...], attrs: ConvAttrs, data: te.Tensor, weight: Load, place: Place, finish: Finish
+) -> tuple[te.Tensor, Schedule]:
+    """Depthwise and grouped convolution: a few output channels share one visit (and border test) of each tap.
+
+    data: the tensor, or anything that takes its indices in brackets.
+    """
     per_group_in = int(data.shape[3]) // attrs.groups
     per_group_out = shape[3] // attrs.groups
     r, s, a = reduce_axes(*attrs.kernel, per_group_in)
@@ -161,12 +179,12 @@ def _grouped(
         row, col, inside = place(y, x, r, s)
         group = o if per_group_out == 1 else tirx.indexdiv(o, per_group_out)
         channel = group if per_group_in == 1 else group * per_group_in + a
-        return total(_guard(inside, data[b, row, col, channel] * weight(o, r, s, a)), [r, s, a])
+        return total(guard(inside, data[b, row, col, channel] * weight(o, r, s, a)), [r, s, a])
 
     acc = te.compute(shape, term, "acc")
-    out = te.compute(shape, lambda b, y, x, o: acc[b, y, x, o] if bias is None else acc[b, y, x, o] + bias[o], "out")
+    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
     tiles = {3: best_tile(shape[3], CHANNEL_TILE)}
-    return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, tiles))
+    return out, lambda sch: tile_reduction(sch, tiles)
 
 
 @kernel("ConvGradInput")
@@ -175,7 +193,7 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, ConvGradInputAttrs)
     c = attrs.conv
-    weights = _weights(node.inputs[1:])
+    weights = weight_parts(node.inputs[1:])
     w = whole_weight(weights, c.split, 0, 3)
     n, height, width, in_c = node.outputs[0].shape
     out_c = node.inputs[0].shape[3]
@@ -189,39 +207,33 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
     dy = placeholder(node.inputs[0], "dy")
     window = Window(c, attrs.input_hw)
     inputs = [dy, *weights]
+    finish = add_bias(None)
     if c.groups == 1:
-        return _dense(
-            inputs,
-            node,
-            dy,
-            lambda o, r, s, a: w(a, r, s, o),
-            window.backward,
-            None,
-            features,
-            c.kernel,
-            True,
-            c.split is not None,
-        )
-    return _grouped_grad_input(inputs, node, dy, w, window, c)
+        form = Dense(node.outputs[0].shape, c.kernel, out_c, features.tile, True, c.split is not None)
+        field = window_field(dy, window.backward)
+        out, schedule = dense(form, field, lambda o, r, s, a: w(a, r, s, o), finish)
+    else:
+        out, schedule = grouped_grad_input(node.outputs[0].shape, c, dy, w, window.backward, finish)
+    return KernelSpec(inputs, [out], schedule)
 
 
-def _grouped_grad_input(
-    inputs: list[te.Tensor], node: Node, dy: te.Tensor, weight: Load, window: Window, c: ConvAttrs
-) -> KernelSpec:
-    shape = node.outputs[0].shape
+def grouped_grad_input(
+    shape: tuple[int, ...], c: ConvAttrs, dy: te.Tensor, weight: Load, place: Place, finish: Finish
+) -> tuple[te.Tensor, Schedule]:
+    """Data gradient of a depthwise or grouped convolution; `dy`, `weight`, `finish` as in `grouped`."""
     per_group_in, per_group_out = shape[3] // c.groups, int(dy.shape[3]) // c.groups
     r, s, a = reduce_axes(*c.kernel, per_group_out)
 
     def term(b: Any, y: Any, x: Any, i: Any) -> Any:
-        row, col, inside = window.backward(y, x, r, s)
+        row, col, inside = place(y, x, r, s)
         group = i if per_group_in == 1 else tirx.indexdiv(i, per_group_in)
         lane = 0 if per_group_in == 1 else tirx.indexmod(i, per_group_in)
         channel = group if per_group_out == 1 else group * per_group_out + a
-        return total(_guard(inside, dy[b, row, col, channel] * weight(channel, r, s, lane)), [r, s, a])
+        return total(guard(inside, dy[b, row, col, channel] * weight(channel, r, s, lane)), [r, s, a])
 
     acc = te.compute(shape, term, "acc")
-    out = te.compute(shape, lambda *i: acc(*i), "out")
-    return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, {3: best_tile(shape[3], CHANNEL_TILE)}))
+    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
+    return out, lambda sch: tile_reduction(sch, {3: best_tile(shape[3], CHANNEL_TILE)})
 
 
 @kernel("ConvGradWeight")
@@ -239,18 +251,31 @@ def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
         return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, wide_rows=True)
     x, dy = placeholder(x_value, "x"), placeholder(dy_value, "dy")
     window = Window(attrs, (height, width))
+    out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), features.tile[::-1])
+    return KernelSpec([x, dy], [out], schedule)
+
+
+def weight_sums(
+    shape: tuple[int, ...],
+    attrs: ConvAttrs,
+    x: te.Tensor,
+    dy: te.Tensor,
+    window: Window,
+    finish: Finish,
+    tile: tuple[int, int],
+) -> tuple[te.Tensor, Schedule]:
+    """out[o,r,s,i] = finish(sum of dy times x over all output pixels whose tap lies inside)."""
+    o, _, _, per_group_in = shape
     per_group_out = o // attrs.groups
-    b, y, q = reduce_axes(n, dy_value.shape[1], dy_value.shape[2])
+    b, y, q = reduce_axes(*(int(d) for d in dy.shape[:3]))
 
     def term(out: Any, r: Any, s: Any, i: Any) -> Any:
         row, col, inside = window.forward(y, q, r, s)
         group = out if per_group_out == 1 else tirx.indexdiv(out, per_group_out)
         channel = i if attrs.groups == 1 else group * per_group_in + i
-        return total(_guard(inside, dy[b, y, q, out] * x[b, row, col, channel]), [b, y, q])
+        return total(guard(inside, dy[b, y, q, out] * x[b, row, col, channel]), [b, y, q])
 
-    shape = (o, kh, kw, per_group_in)
     acc = te.compute(shape, term, "acc")
-    out = te.compute(shape, lambda *i: acc(*i), "out")
-    rows, columns = features.tile[::-1]
-    tiles = {0: best_tile(o, rows), 3: best_tile(per_group_in, columns)}
-    return KernelSpec([x, dy], [out], lambda sch: tile_reduction(sch, tiles))
+    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
+    tiles = {0: best_tile(o, tile[0]), 3: best_tile(per_group_in, tile[1])}
+    return out, lambda sch: tile_reduction(sch, tiles)

@@ -15,6 +15,9 @@ from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs, operands, runs
 
 Load = Callable[..., Any]
 """index expressions -> element expression"""
+Finish = Callable[..., Any]
+"""(a finished sum, the indices of its output element) -> output element"""
+Schedule = Callable[[s_tir.Schedule], None]
 
 
 def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int, in_axis: int) -> Load:
@@ -55,17 +58,26 @@ def matrix_product(
     wide_rows: bool = False,
 ) -> KernelSpec:
     """out[m,n] = sum_k left(m,k) right(k,n) + bias[n] in register tiles; extents (m, n, k)."""
+    tile = features.tile if not wide_rows else features.tile[::-1]
+    out, schedule = product(extents, left, right, add_bias(bias), tile, peel)
+    return KernelSpec(inputs, [out], schedule)
+
+
+def add_bias(bias: te.Tensor | None) -> Finish:
+    """The sum plus the bias of its channel (the last index)."""
+    return lambda acc, *index: acc if bias is None else acc + bias[index[-1]]
+
+
+def product(
+    extents: tuple[int, int, int], left: Load, right: Load, finish: Finish, tile: tuple[int, int], peel: bool
+) -> tuple[te.Tensor, Schedule]:
+    """out[m,n] = finish(sum_k left(m,k) right(k,n), m, n) in register tiles, of any element type."""
     m, n, k = extents
     (axis,) = reduce_axes(k)
     acc = te.compute((m, n), lambda i, j: total(left(i, axis) * right(axis, j), [axis]), "acc")
-    out = te.compute((m, n), lambda i, j: acc[i, j] if bias is None else acc[i, j] + bias[j], "out")
-    rows, cols = features.tile if not wide_rows else features.tile[::-1]
-    tiles = {0: best_tile(m, rows), 1: best_tile(n, cols)}
-
-    def schedule(sch: s_tir.Schedule) -> None:
-        tile_reduction(sch, tiles, peel_reduction=peel)
-
-    return KernelSpec(inputs, [out], schedule)
+    out = te.compute((m, n), lambda i, j: finish(acc[i, j], i, j), "out")
+    tiles = {0: best_tile(m, tile[0]), 1: best_tile(n, tile[1])}
+    return out, lambda sch: tile_reduction(sch, tiles, peel_reduction=peel)
 
 
 @kernel("Gemm")

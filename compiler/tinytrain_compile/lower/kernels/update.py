@@ -20,6 +20,10 @@ def _gradient(w: Any, g: Any, scale: te.Tensor | None, decay: float) -> Any:
     return g + f32(decay) * w if decay else g
 
 
+def _blend(old: Any, share: float, new: Any) -> Any:
+    return f32(share) * old + new if share else new
+
+
 @kernel("SgdUpdate")
 def sgd(node: Node, _features: Features) -> KernelSpec:
     """w -= rate (g + decay w)."""
@@ -41,7 +45,7 @@ def momentum(node: Node, _features: Features) -> KernelSpec:
     w, v, g, rate = inputs[:4]
     scale = inputs[4] if attrs.scaled else None
     velocity = te.compute(
-        v.shape, lambda i: f32(attrs.momentum) * v[i] + _gradient(w[i], g[i], scale, attrs.weight_decay), "v_new"
+        v.shape, lambda i: _blend(v[i], attrs.momentum, _gradient(w[i], g[i], scale, attrs.weight_decay)), "v_new"
     )
     weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
     return KernelSpec(inputs, [weight, velocity], lambda sch: _fuse(sch, ("v_new", "w_new")))
@@ -65,9 +69,9 @@ def adam(node: Node, _features: Features) -> KernelSpec:
     def grad(i: Any) -> Any:
         return _gradient(w[i], g[i], scale, decay)
 
-    first = te.compute(m.shape, lambda i: f32(attrs.beta1) * m[i] + f32(1 - attrs.beta1) * grad(i), "m_new")
+    first = te.compute(m.shape, lambda i: _blend(m[i], attrs.beta1, f32(1 - attrs.beta1) * grad(i)), "m_new")
     second = te.compute(
-        v.shape, lambda i: f32(attrs.beta2) * v[i] + f32(1 - attrs.beta2) * (grad(i) * grad(i)), "v_new"
+        v.shape, lambda i: _blend(v[i], attrs.beta2, f32(1 - attrs.beta2) * (grad(i) * grad(i))), "v_new"
     )
 
     def step(i: Any) -> Any:
