@@ -1,0 +1,7 @@
+"""int8: ranges measured on samples, saturation in the float graph, and its integer form."""
+
+from tinytrain_compile.quantize.calibrate import Method, calibrate
+from tinytrain_compile.quantize.prepare import prepare
+from tinytrain_compile.quantize.rewrite import QuantOptions, quantise
+
+__all__ = ["Method", "QuantOptions", "calibrate", "prepare", "quantise"]

@@ -1,0 +1,180 @@
+"""Ranges of a float graph, measured on samples: annotates its values with `quant`.
+
+Everything is computed in float64 and in a fixed order, so that the same samples always give the same integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
+from tinytrain_compile.ops.interpreter import run_nodes
+from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs
+
+Method = Literal["minmax", "percentile"]
+
+WEIGHT_FLOOR = 1e-8
+"""Smallest scale of a weight's channel: dead channels have it."""
+_BINS = 2048
+_FUSED = ("Conv", "ConvGradInput", "Gemm", "Add", "AveragePool", "Reduce")
+"""Ops that a Clip behind them becomes the saturation of."""
+_MOVING = ("Reshape", "Transpose", "Slice", "MaxPool", "Embed", "Expand")
+"""Ops whose result holds only numbers of their input (and zeros)."""
+_WEIGHT_AXIS: Mapping[str, int] = {"Conv": 0, "Gemm": 0, "ConvGradInput": -1}
+"""Where the output channels of a weight lie."""
+_INT32 = (-(2**31), 2**31 - 1)
+
+
+def calibrate(graph: Graph, samples: Array, method: Method = "minmax", percentile: float = 99.99) -> Graph:
+    """Annotate a float graph; what has an annotation already keeps it.
+
+    samples: as many as there are, each in the layout of the graph's input (a leading axis before it counts them).
+    method: "minmax" covers everything seen; "percentile" cuts off what lies outside the middle so many percent.
+    """
+    if len(samples) == 0:
+        raise ValueError("no samples")
+    known = _annotations(graph)
+    measured = _measured_values(graph, known)
+    ranges = _ranges(graph, samples, measured, percentile if method == "percentile" else None)
+    for name in measured:
+        known[name] = activation_quant(*ranges[name])
+    _inherit(graph, known)
+    for node in graph.nodes:
+        if node.op in _WEIGHT_AXIS:
+            _parameters(graph, node, known)
+    return _annotated(graph, known)
+
+
+def activation_quant(low: float, high: float) -> Quant:
+    """Asymmetric int8 for numbers from `low` to `high`: 0 is always exact."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = (high - low) / 255.0 if high > low else 1.0 / 255.0
+    scale = max(float(np.float32(scale)), float(np.finfo(np.float32).tiny))
+    zero = int(np.clip(np.rint(-128.0 - low / scale), -128, 127))
+    return Quant((scale,), zero)
+
+
+def weight_quant(data: Array, axis: int = 0) -> Quant:
+    """Symmetric int8, one scale per index of the axis."""
+    rows = np.moveaxis(np.abs(data.astype(np.float64)), axis, 0).reshape(data.shape[axis], -1)
+    scales = np.maximum(rows.max(axis=1, initial=0.0) / 127.0, WEIGHT_FLOOR).astype(np.float32)
+    return Quant(tuple(float(s) for s in scales))
+
+
+# ---- which values ---------------------------------------------------------------------------------------------------
+
+
+def _annotations(graph: Graph) -> dict[str, Quant]:
+    values = [*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))]
+    return {value.name: value.quant for value in values if value.quant is not None}
+
+
+def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
+    """Names of the values that get a range of their own."""
+    readers = graph.consumers()
+    outputs = {value.name for value in graph.outputs}
+    names = [graph.inputs[0].name] if graph.inputs else []
+    for node in graph.nodes:
+        follower = readers.get(node.outputs[0].name, [])
+        clamped = [n.op for n in follower] == ["Clip"] and node.outputs[0].name not in outputs
+        if not (node.op in _FUSED and clamped) and not (_moves(node) and node.inputs[0].name not in graph.constants):
+            names += [value.name for value in node.outputs if value.dtype == "float32"]
+    return [name for name in names if name not in known]
+
+
+def _moves(node: Node) -> bool:
+    if isinstance(node.attrs, EmbedAttrs):
+        return node.attrs.value == 0
+    return node.op in _MOVING and not (isinstance(node.attrs, ExpandAttrs) and node.attrs.scale != 1)
+
+
+def _inherit(graph: Graph, known: dict[str, Quant]) -> None:
+    for node in graph.nodes:
+        if _moves(node) and node.inputs[0].name in known and node.inputs[0].name not in graph.constants:
+            known.setdefault(node.outputs[0].name, known[node.inputs[0].name])
+
+
+# ---- ranges ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Histogram:
+    """Counts of one value's elements in equal bins from `low` to `high`."""
+
+    low: float
+    high: float
+    counts: NDArray[np.int64]
+
+    def add(self, data: Array) -> None:
+        self.counts += np.histogram(data, _BINS, (self.low, self.high))[0]
+
+    def middle(self, percent: float) -> tuple[float, float]:
+        """The smallest range of whole bins that leaves at most half of the rest out on either side."""
+        beyond = float(self.counts.sum()) * (100.0 - percent) / 200.0
+        first = int(np.searchsorted(np.cumsum(self.counts), beyond, side="right"))
+        last = _BINS - int(np.searchsorted(np.cumsum(self.counts[::-1]), beyond, side="right"))
+        width = (self.high - self.low) / _BINS
+        return self.low + first * width, self.low + last * width
+
+
+def _ranges(
+    graph: Graph, samples: Array, names: list[str], percentile: float | None
+) -> Mapping[str, tuple[float, float]]:
+    """(smallest, largest) of each value over all samples."""
+    lows, highs = dict.fromkeys(names, np.inf), dict.fromkeys(names, -np.inf)
+    for values in _runs(graph, samples):
+        for name in names:
+            lows[name] = min(lows[name], float(values[name].min()))
+            highs[name] = max(highs[name], float(values[name].max()))
+    whole = {name: (lows[name], highs[name]) for name in names}
+    if percentile is None:
+        return whole
+    spread = {
+        name: _Histogram(low, high, np.zeros(_BINS, np.int64)) for name, (low, high) in whole.items() if high > low
+    }
+    for values in _runs(graph, samples):
+        for name, histogram in spread.items():
+            histogram.add(values[name])
+    return whole | {name: histogram.middle(percentile) for name, histogram in spread.items()}
+
+
+def _runs(graph: Graph, samples: Array) -> Iterator[Mapping[str, Array]]:
+    """Every sample's values by name."""
+    constants = {name: _double(data) for name, data in graph.constants.items()}
+    data = graph.inputs[0]
+    for sample in samples:
+        yield run_nodes(graph.nodes, {**constants, data.name: _double(np.asarray(sample)).reshape(data.shape)})
+
+
+def _double(data: Array) -> Array:
+    return data.astype(np.float64) if data.dtype.kind == "f" else data
+
+
+# ---- parameters -----------------------------------------------------------------------------------------------------
+
+
+def _parameters(graph: Graph, node: Node, known: dict[str, Quant]) -> None:
+    """Weight and bias of a layer; the bias counts in units of its accumulator."""
+    weight = node.inputs[1].name
+    if weight not in graph.constants:
+        return
+    known.setdefault(weight, weight_quant(graph.constants[weight], _WEIGHT_AXIS[node.op]))
+    x = known.get(node.inputs[0].name)
+    bias = node.inputs[2].name if len(node.inputs) == 3 and node.op != "ConvGradInput" else ""
+    if x is not None and bias in graph.constants:
+        scales = tuple(x.scale[0] * scale for scale in known[weight].scale)
+        known.setdefault(bias, Quant(scales, 0, *_INT32))
+
+
+def _annotated(graph: Graph, known: Mapping[str, Quant]) -> Graph:
+    def marked(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(replace(v, quant=known[v.name]) if v.name in known else v for v in values)
+
+    nodes = tuple(replace(node, inputs=marked(node.inputs), outputs=marked(node.outputs)) for node in graph.nodes)
+    inputs, outputs, parameters = (marked(v) for v in (graph.inputs, graph.outputs, graph.parameters))
+    return replace(graph, nodes=nodes, inputs=inputs, outputs=outputs, parameters=parameters)
