@@ -52,7 +52,7 @@ class Trainer:
         values: dict[str, Array] = {}
         self._set_scalars(1)
         for x, y in zip(xs, ys, strict=True):
-            values = self._run(x[None], y.reshape(self._train.label.shape))
+            values = self._run(x.reshape(self._train.graph.inputs[0].shape), y.reshape(self._train.label.shape))
             losses.append(float(values[self._train.loss.name]))
             self._keep(self._step, values)
         if self._apply:

@@ -1,0 +1,1 @@
+"""Long-running experiments: `make convergence` and friends."""

@@ -1,0 +1,247 @@
+"""make convergence: int8 training against fp32, on this compiler's own numpy reference.
+
+Net and task of ../shared/benchmarks/convergence: seven convolutions pre-trained on upright digits, every layer
+fine-tuned on rotated ones. The learning rate is chosen for fp32 on a validation part of the training images and used
+for every variant. Prints accuracies, mean paired differences and 95 % confidence intervals; exits 1 if a bar is missed.
+
+usage: convergence.py [--seeds 8] [--epochs 12] [--batches 8,1] [--short] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from digit_domains import SIDE, Split, domain_a, load_digits
+from onnx import TensorProto, helper, numpy_helper
+
+from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops import qconv, qupdate
+from tinytrain_compile.ops.base import OPS
+from tinytrain_compile.quantize import QuantOptions, calibrate, prepare, quantise
+from tinytrain_compile.reference import Trainer
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.training import TrainingOptions, build_training
+
+# (input channels, output channels, kernel, stride, depthwise)
+LAYERS = [(1, 8, 3, 2, 0), (8, 8, 3, 1, 1), (8, 16, 1, 1, 0), (16, 16, 3, 2, 1), (16, 24, 1, 1, 0)]
+LAYERS += [(24, 24, 3, 1, 1), (24, 32, 1, 1, 0)]
+CLASSES = 10
+RATES = (0.01, 0.02, 0.05, 0.1)
+VARIANTS = ("fp32", "int8", "truncate", "no zero point", "head only")
+BARS = {"int8": -1.0}
+CONTROLS = {"truncate": 30.0, "no zero point": 30.0, "head only": 15.0}
+
+
+def make_model(weights: dict[str, Any], batch: int) -> onnx.ModelProto:
+    """The network as ONNX, for `batch` images at a time."""
+    nodes, name = [], "x"
+    for i, (cin, _, k, stride, depthwise) in enumerate(LAYERS):
+        attrs = {"kernel_shape": [k, k], "strides": [stride, stride], "pads": [k // 2] * 4}
+        attrs["group"] = cin if depthwise else 1
+        nodes.append(helper.make_node("Conv", [name, f"w{i}", f"b{i}"], [f"c{i}"], f"conv{i}", **attrs))
+        nodes.append(helper.make_node("Relu", [f"c{i}"], [f"r{i}"], f"relu{i}"))
+        name = f"r{i}"
+    nodes.append(helper.make_node("GlobalAveragePool", [name], ["pool"], "pool"))
+    nodes.append(helper.make_node("Flatten", ["pool"], ["flat"], "flatten"))
+    nodes.append(helper.make_node("Gemm", ["flat", "wh", "bh"], ["y"], "head", transB=1))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 1, SIDE, SIDE])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, CLASSES])
+    tensors = [numpy_helper.from_array(np.ascontiguousarray(v, np.float32), k) for k, v in weights.items()]
+    graph = helper.make_graph(nodes, "digits", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def load(weights: dict[str, Any], batch: int) -> ImportedModel:
+    """The network through our frontend."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "digits.onnx"
+        onnx.save(make_model(weights, batch), path)
+        return load_model(path, FrontendOptions(any_batch=batch > 1))
+
+
+def initial(seed: int) -> dict[str, Any]:
+    """He-normal weights, zero biases."""
+    rng = np.random.default_rng(seed)
+    weights: dict[str, Any] = {}
+    for i, (cin, cout, k, _, depthwise) in enumerate(LAYERS):
+        shape = (cout, 1 if depthwise else cin, k, k)
+        weights[f"w{i}"] = rng.standard_normal(shape) * math.sqrt(2 / (shape[1] * k * k))
+        weights[f"b{i}"] = np.zeros(cout)
+    weights["wh"] = rng.standard_normal((CLASSES, LAYERS[-1][1])) * math.sqrt(1 / LAYERS[-1][1])
+    weights["bh"] = np.zeros(CLASSES)
+    return weights
+
+
+def nhwc(x: Any) -> Any:
+    """Images in the graph's layout."""
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+
+
+def pretrain(seed: int, part: Split, epochs: int = 40, batch: int = 25) -> dict[str, Any]:
+    """Weights trained on upright digits with Adam, a whole batch per graph run."""
+    model = load(initial(seed), batch)
+    train = build_training(model, resolve_update(model.graph, "all"), TrainingOptions(optimizer="adam", learning_rate=3e-3))
+    trainer = Trainer(train)
+    rng = np.random.default_rng(500 + seed)
+    for epoch in range(epochs):
+        x = nhwc(domain_a(part.x, seed * 977 + epoch))
+        trainer.set_rate(3e-3 * 0.5 * (1 + math.cos(math.pi * epoch / epochs)) + 1e-5)
+        for chosen in rng.permutation(len(x)).reshape(-1, batch):
+            trainer.step(x[None, chosen], part.y[None, chosen])
+    return {name: _onnx_layout(value) for name, value in trainer.state.items() if name in initial(0)}
+
+
+def _onnx_layout(value: Any) -> Any:
+    return value.transpose(0, 3, 1, 2) if value.ndim == 4 else value
+
+
+def build(weights: dict[str, Any], variant: str, batch: int, samples: Any, seed: int) -> TrainGraph:
+    """The training graph of a variant."""
+    model = load(weights, 1)
+    options = TrainingOptions(batch=batch)
+    if variant in ("fp32", "head only"):
+        return build_training(model, resolve_update(model.graph, "head" if variant == "head only" else "all"), options)
+    model = replace(model, graph=prepare(calibrate(model.graph, samples), True))
+    return quantise(build_training(model, resolve_update(model.graph, "all"), options), QuantOptions(seed))
+
+
+def sabotage(variant: str) -> None:
+    """Replace a rule of the integer reference by a wrong one, in this process."""
+    if variant == "truncate":
+
+        def truncated(w: Any, gradient: Any, scale: Any, _noise: Any, _salt: Any, limit: int) -> Any:
+            multiplier, exponent = qconv.step_size(*scale, fraction_bits=16)
+            per = (-1,) + (1,) * (w.ndim - 1)
+            move = np.clip(fx.scaled(gradient, multiplier.reshape(per), exponent.reshape(per)), -(1 << 24), 1 << 24)
+            return np.clip(np.trunc(w - move / 65536), -limit, limit).astype(np.int8)
+
+        qupdate.updated_weight = qconv.updated_weight = truncated
+    if variant == "no zero point":
+        for name in ("QConvUpdate", "QConvSum"):
+            rule = OPS[name].reference
+            OPS[name] = replace(OPS[name], reference=lambda a, attrs, rule=rule: rule(a, replace(attrs, x_zero=0)))
+
+
+def accuracy(trainer: Trainer, x: Any, y: Any) -> float:
+    """Percent of images whose largest output is their label."""
+    hits = [int(trainer.infer(x[i : i + 1]).argmax()) == int(y[i, 0]) for i in range(len(x))]
+    return 100 * sum(hits) / len(hits)
+
+
+def stored(train: TrainGraph, x: Any) -> Any:
+    """Images as the graph takes them."""
+    source = train.graph.inputs[0]
+    if source.dtype == "float32" or source.quant is None:
+        return x
+    return np.clip(np.rint(x / source.quant.scale[0]) + source.quant.zero, -128, 127).astype(np.int8)
+
+
+def finetune(train: TrainGraph, rate: float, part: Split, test: Split, epochs: int) -> float:
+    """Accuracy on `test` after training on `part` with a cosine schedule."""
+    trainer = Trainer(train)
+    x, test_x = stored(train, nhwc(part.x)), stored(train, nhwc(test.x))
+    rng = np.random.default_rng(7)
+    per_epoch = len(x) // train.batch
+    for epoch in range(epochs):
+        for i, chosen in enumerate(rng.permutation(len(x))[: per_epoch * train.batch].reshape(per_epoch, -1)):
+            progress = (epoch * per_epoch + i) / (epochs * per_epoch)
+            trainer.set_rate(rate * 0.5 * (1 + math.cos(math.pi * progress)))
+            trainer.step(x[chosen], part.y[chosen])
+    return accuracy(trainer, test_x, test.y)
+
+
+def prepare_seed(seed: int) -> tuple[dict[str, Any], Split, Split, Any]:
+    """(pre-trained weights, training part, test part, calibration images in graph layout) of a seed."""
+    upright, part, test = load_digits(seed)
+    weights = pretrain(seed, upright)
+    images = np.concatenate([domain_a(upright.x[:128], seed * 977 + 99), part.x[:64]])
+    return weights, part, test, nhwc(images)
+
+
+def job(arguments: tuple[str, int, int, float, int, bool, Any]) -> float:
+    """One run in a process of its own: (variant, seed, batch, rate, epochs, validate, data)."""
+    variant, seed, batch, rate, epochs, validate, (weights, part, test, samples) = arguments
+    if validate:
+        part, test = Split(part.x[:400], part.y[:400]), Split(part.x[400:], part.y[400:])
+    sabotage(variant)
+    return finetune(build(weights, variant, batch, samples, seed), rate, part, test, epochs)
+
+
+def interval(differences: Any) -> tuple[float, float]:
+    """Mean and half width of its 95 % confidence interval (Student's t)."""
+    t95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 16: 2.13}
+    n = len(differences)
+    spread = float(np.std(differences, ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    return float(np.mean(differences)), t95.get(n, 2.0) * spread
+
+
+def run_batch(pool: Any, data: list[Any], batch: int, epochs: int) -> dict[str, Any]:
+    """All variants of one batch size: {variant: accuracies}, and the chosen rate."""
+    rates = [r if batch > 1 else r / 4 for r in RATES]
+    seeds = range(len(data))
+    tasks = [("fp32", s, batch, r, epochs, True, data[s]) for r in rates for s in seeds]
+    scores = np.reshape(list(pool.map(job, tasks)), (len(rates), len(data))).mean(axis=1)
+    rate = rates[int(np.argmax(scores))]
+    print(f"batch {batch}: fp32 validation {dict(zip(rates, scores.round(1).tolist(), strict=True))} -> rate {rate}", flush=True)
+    variants = VARIANTS if batch > 1 else ("fp32", "int8")
+    tasks = [(v, s, batch, rate, epochs, False, data[s]) for v in variants for s in seeds]
+    results = np.reshape(list(pool.map(job, tasks)), (len(variants), len(data)))
+    return {"rate": rate, **{v: results[i].tolist() for i, v in enumerate(variants)}}
+
+
+def judge(batch: int, results: dict[str, Any]) -> bool:
+    """Print one block; whether all bars are met."""
+    met = True
+    base = np.asarray(results["fp32"])
+    print(f"batch {batch}, rate {results['rate']}, {len(base)} seeds: accuracy %, paired difference to fp32 (95 % interval)")
+    for variant in (v for v in VARIANTS if v in results):
+        mean, half = interval(np.asarray(results[variant]) - base)
+        verdict = ""
+        if variant in BARS:
+            verdict = "met" if mean >= BARS[variant] else "MISSED"
+        if variant in CONTROLS:
+            verdict = "fails as it must" if mean <= -CONTROLS[variant] else "MISSED: does not fail"
+        met &= "MISSED" not in verdict
+        print(f"  {variant:14} {np.mean(results[variant]):5.1f}   {mean:+5.1f} +- {half:.1f}   {verdict}")
+    return met
+
+
+def main() -> int:
+    """Run the experiment."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--batches", default="8,1")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    start = time.time()
+    everything: dict[str, Any] = {}
+    with ProcessPoolExecutor(max_workers=2, max_tasks_per_child=1) as pool:
+        data = list(pool.map(prepare_seed, range(options.seeds)))
+        zero_shot = [accuracy(Trainer(build(d[0], "fp32", 1, None, 0)), nhwc(d[2].x), d[2].y) for d in data[:1]]
+        print(f"pre-trained {options.seeds} nets in {time.time() - start:.0f} s; zero-shot {zero_shot[0]:.1f} %", flush=True)
+        for batch in (int(b) for b in options.batches.split(",")):
+            everything[str(batch)] = run_batch(pool, data, batch, options.epochs if batch > 1 else options.epochs // 2)
+    verdicts = [judge(int(batch), results) for batch, results in everything.items()]
+    print(f"{time.time() - start:.0f} s")
+    if options.json:
+        options.json.write_text(json.dumps(everything, indent=1))
+    return 0 if all(verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
