@@ -1,6 +1,19 @@
 """How every operator is computed; the same file names as in ops/. Importing this package fills the kernel table."""
 
-from tinytrain_compile.lower.kernels import activation, conv, elementwise, linear, loss, normalise, pool, shape, update
+from tinytrain_compile.lower.kernels import (
+    activation,
+    conv,
+    elementwise,
+    linear,
+    loss,
+    normalise,
+    pool,
+    qconv,
+    qpointwise,
+    qupdate,
+    shape,
+    update,
+)
 from tinytrain_compile.lower.kernels.base import KERNELS, Features, KernelSpec
 
 __all__ = [
@@ -14,6 +27,9 @@ __all__ = [
     "loss",
     "normalise",
     "pool",
+    "qconv",
+    "qpointwise",
+    "qupdate",
     "shape",
     "update",
 ]

@@ -10,7 +10,7 @@ from tvm import s_tir, te, tirx
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, placeholder, reduce_axes, total
-from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, add_bias, matrix_product, whole_weight
+from tinytrain_compile.lower.kernels.linear import Elements, Finish, Load, Schedule, add_bias, matrix_product, whole_weight
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.conv import GATHER_ROWS, ConvAttrs, ConvGradInputAttrs, gathers
 from tinytrain_compile.ops.linear import operands
@@ -128,13 +128,12 @@ class Dense:
     rows: int = GATHER_ROWS
 
 
-def window_field(data: te.Tensor, place: Place, element: Load | None = None) -> Load:
+def window_field(data: Elements, place: Place) -> Load:
     """Elements of receptive fields: (n, y, x, tap row, tap column, channel) -> data, or 0 outside of the image."""
 
     def field(b: Any, y: Any, x: Any, i: Any, j: Any, k: Any) -> Any:
         row, col, inside = place(y, x, i, j)
-        index = (b, row, col, k)
-        return guard(inside, data[index] if element is None else element(*index))
+        return guard(inside, data[b, row, col, k])
 
     return field
 
@@ -165,12 +164,9 @@ def dense(
 
 
 def grouped(
-    shape: tuple[int, ...], attrs: ConvAttrs, data: te.Tensor, weight: Load, place: Place, finish: Finish
+    shape: tuple[int, ...], attrs: ConvAttrs, data: Elements, weight: Load, place: Place, finish: Finish
 ) -> tuple[te.Tensor, Schedule]:
-    """Depthwise and grouped convolution: a few output channels share one visit (and border test) of each tap.
-
-    data: the tensor, or anything that takes its indices in brackets.
-    """
+    """Depthwise and grouped convolution: a few output channels share one visit (and border test) of each tap."""
     per_group_in = int(data.shape[3]) // attrs.groups
     per_group_out = shape[3] // attrs.groups
     r, s, a = reduce_axes(*attrs.kernel, per_group_in)
@@ -218,9 +214,9 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
 
 
 def grouped_grad_input(
-    shape: tuple[int, ...], c: ConvAttrs, dy: te.Tensor, weight: Load, place: Place, finish: Finish
+    shape: tuple[int, ...], c: ConvAttrs, dy: Elements, weight: Load, place: Place, finish: Finish
 ) -> tuple[te.Tensor, Schedule]:
-    """Data gradient of a depthwise or grouped convolution; `dy`, `weight`, `finish` as in `grouped`."""
+    """Data gradient of a depthwise or grouped convolution."""
     per_group_in, per_group_out = shape[3] // c.groups, int(dy.shape[3]) // c.groups
     r, s, a = reduce_axes(*c.kernel, per_group_out)
 
@@ -258,8 +254,8 @@ def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
 def weight_sums(
     shape: tuple[int, ...],
     attrs: ConvAttrs,
-    x: te.Tensor,
-    dy: te.Tensor,
+    x: Elements,
+    dy: Elements,
     window: Window,
     finish: Finish,
     tile: tuple[int, int],

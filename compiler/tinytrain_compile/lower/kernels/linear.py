@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from tvm import s_tir, te, tirx
 
@@ -12,6 +12,19 @@ from tinytrain_compile.lower.kernels.base import Features, KernelSpec, kernel, p
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs, operands, runs
+
+class Elements(Protocol):
+    """A tensor, or anything that is read like one."""
+
+    @property
+    def shape(self) -> Any:
+        """Extents of its axes."""
+        ...
+
+    def __getitem__(self, index: Any, /) -> Any:
+        """The element at an index."""
+        ...
+
 
 Load = Callable[..., Any]
 """index expressions -> element expression"""
