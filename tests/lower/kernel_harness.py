@@ -20,7 +20,7 @@ from tinytrain_compile.resources import data_dir
 
 C_FLAGS = (
     *("-std=c11", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize"),
-    *("-Wall", "-Wextra", "-Wconversion", "-Werror"),
+    *("-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"),
 )
 
 GUARD = 64
@@ -37,10 +37,12 @@ class Built:
     library: ctypes.CDLL
 
 
-def build(cases: Sequence[Case], folder: Path, fpu: bool) -> list[Built]:
+def build(
+    cases: Sequence[Case], folder: Path, fpu: bool, fuse_multiply_add: bool = True, flags: Sequence[str] = ()
+) -> list[Built]:
     """Lower and compile a kernel per case, for a core with an FPU (and fused multiply-add) or without."""
     nodes = [case.node() for case in cases]
-    kernels = [lower_node(node, f"k{i}", Features(fpu=fpu)) for i, node in enumerate(nodes)]
+    kernels = [lower_node(node, f"k{i}", Features(fpu=fpu), fuse_multiply_add) for i, node in enumerate(nodes)]
     text = '#include "tt_runtime.h"\n#include <stdbool.h>\n' + "".join(
         f"{kernel.declaration}\n{kernel.source}" for kernel in kernels
     )
@@ -48,6 +50,7 @@ def build(cases: Sequence[Case], folder: Path, fpu: bool) -> list[Built]:
     command = [
         "gcc",
         *C_FLAGS,
+        *flags,
         "-shared",
         "-fPIC",
         f"-I{data_dir('runtime_c')}",

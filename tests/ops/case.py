@@ -14,7 +14,7 @@ from tinytrain_compile.ops import new_builder
 
 Rng = np.random.Generator
 
-DTYPES = {"float64": "float32", "int32": "int32", "uint8": "uint8"}
+DTYPES = {"float64": "float32", "int32": "int32", "uint8": "uint8", "int8": "int8"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -145,13 +145,18 @@ def _bce_grad(rng: Rng, index: int) -> Case:
 WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5,), (3, 7), (1,), (2, 5))
 RATE, SCALE = np.asarray(0.1), np.asarray(0.25)
 
-SGDS = tuple(SgdAttrs(decay, 0.9, scaled) for decay in (0.0, 0.01) for scaled in (False, True))
-ADAMS = tuple(
-    AdamAttrs(weight_decay=decay, decoupled=decoupled, scaled=scaled)
-    for decay in (0.0, 0.02)
-    for decoupled in (False, True)
-    for scaled in (False, True)
+SGDS = (*(SgdAttrs(decay, 0.9, scaled) for decay in (0.0, 0.01) for scaled in (False, True)), SgdAttrs(0.02))
+ADAMS = (
+    *(
+        AdamAttrs(weight_decay=decay, decoupled=decoupled, scaled=scaled)
+        for decay in (0.0, 0.02)
+        for decoupled in (False, True)
+        for scaled in (False, True)
+    ),
+    AdamAttrs(0.0, 0.9, 1e-3),
+    AdamAttrs(0.5, 0.0, weight_decay=0.1),
 )
+TICKS = (AdamAttrs(), AdamAttrs(0.8, 0.95), AdamAttrs(0.0, 0.9), AdamAttrs(0.5, 0.5), AdamAttrs(0.99, 0.9999))
 
 
 @generator("SgdUpdate", len(SGDS))
@@ -175,9 +180,9 @@ def _adam(rng: Rng, index: int) -> Case:
     return make("AdamUpdate", (*tensors, RATE, powers, *([SCALE] if attrs.scaled else [])), attrs)
 
 
-@generator("AdamTick", 2)
+@generator("AdamTick", len(TICKS))
 def _tick(rng: Rng, index: int) -> Case:
-    return make("AdamTick", (rng.uniform(0.1, 1.0, 2),), (AdamAttrs(), AdamAttrs(0.8, 0.95))[index])
+    return make("AdamTick", (rng.uniform(0.1, 1.0, 2),), TICKS[index])
 
 
 @generator("Accumulate")

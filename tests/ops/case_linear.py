@@ -12,7 +12,8 @@ from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
 
 
-def _parts(w: np.ndarray, split: Split | None, in_axis: int) -> tuple[np.ndarray, ...]:
+def weight_parts(w: np.ndarray, split: Split | None, in_axis: int) -> tuple[np.ndarray, ...]:
+    """A weight whole, or in its two parts."""
     if split is None:
         return (w,)
     axis = 0 if split.axis == "out" else in_axis
@@ -39,7 +40,7 @@ GEMMS = (
 @generator("Gemm", len(GEMMS))
 def _gemm(rng: Rng, index: int) -> Case:
     m, k, n, bias, split = GEMMS[index]
-    parts = _parts(normal(rng, (n, k)), split, 1)
+    parts = weight_parts(normal(rng, (n, k)), split, 1)
     operands = (normal(rng, (m, k)), *parts, *([normal(rng, (n,))] if bias else []))
     return make("Gemm", operands, GemmAttrs(bias, split), _trained(parts, bias))
 
@@ -47,7 +48,7 @@ def _gemm(rng: Rng, index: int) -> Case:
 @generator("GemmGradInput", len(GEMMS))
 def _gemm_grad_input(rng: Rng, index: int) -> Case:
     m, k, n, _, split = GEMMS[index]
-    return make("GemmGradInput", (normal(rng, (m, n)), *_parts(normal(rng, (n, k)), split, 1)), GemmAttrs(False, split))
+    return make("GemmGradInput", (normal(rng, (m, n)), *weight_parts(normal(rng, (n, k)), split, 1)), GemmAttrs(False, split))
 
 
 @generator("GemmGradWeight", len(GEMMS))
@@ -103,7 +104,7 @@ def _output_shape(index: int) -> tuple[int, ...]:
 @generator("Conv", len(CONVS))
 def _conv(rng: Rng, index: int) -> Case:
     shape, w, attrs = _weight(rng, index)
-    parts = _parts(w, attrs.split, 3)
+    parts = weight_parts(w, attrs.split, 3)
     operands = (normal(rng, shape), *parts, *([normal(rng, w.shape[:1])] if attrs.bias else []))
     return make("Conv", operands, attrs, _trained(parts, attrs.bias), images=(0,))
 
@@ -111,7 +112,7 @@ def _conv(rng: Rng, index: int) -> Case:
 @generator("ConvGradInput", len(CONVS))
 def _conv_grad_input(rng: Rng, index: int) -> Case:
     shape, w, attrs = _weight(rng, index)
-    parts = _parts(w, attrs.split, 3)
+    parts = weight_parts(w, attrs.split, 3)
     kind = ConvGradInputAttrs(replace(attrs, bias=False), (shape[1], shape[2]))
     return make("ConvGradInput", (normal(rng, _output_shape(index)), *parts), kind, (0, 1), images=(0,))
 

@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 
 from tests.ops.case import Case, Generator, Rng, make, normal, positive, sizes, spaced
+from tests.ops.case_quantised import RANDOM_QUANTISED
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs
 from tinytrain_compile.ops.shape import (
@@ -164,6 +165,7 @@ RANDOM: dict[str, Generator] = {
     "LogSoftmaxGrad": _axis("LogSoftmaxGrad", 2),
     "Normalize": _normalize,
     "NormalizeGrad": _normalize_grad,
+    **RANDOM_QUANTISED,
 }
 
 

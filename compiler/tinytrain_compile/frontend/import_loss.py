@@ -67,7 +67,10 @@ def describe_loss(ctx: Context, site: LossSite, scores: Entry, order: Order) -> 
         raise CompileError("E0305", where, what, f"give labels of shape {list(wanted)}")
     if site.label.elem_type not in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
         raise CompileError("E0305", where, "labels must be class indices (int32 or int64)", "change their type")
-    weights = _class_weights(ctx, site.node, scores.shape[1])
+    try:
+        weights = _class_weights(ctx, site.node, scores.shape[1])
+    except ValueError as error:
+        raise CompileError("E0212", f"node {site.node.name}", str(error), "give one weight per class") from error
     return ImportedLoss(
         kind="softmax-ce" if site.node.op == LOSS_OPS[0] else "nll",
         reduction="sum" if site.node.text("reduction", "mean") == "sum" else "mean",

@@ -99,7 +99,8 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
 
 def guarded(condition: Any, value: Any) -> Any:
     """`value` where the condition holds, else 0 (and then `value` is not evaluated)."""
-    return tirx.if_then_else(condition, value, tirx.const(0, value.ty.dtype if hasattr(value, "ty") else "float32"))
+    dtype = str(value.ty.dtype if hasattr(value, "ty") else value.dtype)
+    return tirx.if_then_else(condition, value, tirx.const(0, dtype))
 
 
 def total(term: Any, axes: Sequence[Any]) -> Any:
