@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tvm import te, tirx
@@ -48,26 +49,31 @@ def clip_grad(node: Node, _features: Features) -> KernelSpec:
     return pointwise(node, lambda dy, y: select(_inside(y, attrs), dy, f32(0)))
 
 
-@kernel("ClipMask")
-def clip_mask(node: Node, _features: Features) -> KernelSpec:
-    """Eight elements per byte, the first in the lowest bit."""
-    attrs = node.attrs
-    assert isinstance(attrs, ClipAttrs)
+def packed(node: Node, inside: Callable[[Any], Any]) -> KernelSpec:
+    """One bit per element, eight to a byte, the first in the lowest bit; `inside` tests an element (None: always)."""
     size = node.inputs[0].elements
     x = placeholder(node.inputs[0], "y", (size,))
 
     def byte(b: Any) -> Any:
         bits: Any = None
         for j in range(8):
-            inside = _inside(x[b * 8 + j], attrs)
-            one = tirx.const(1 << j, "int32")
-            bit = select(inside, one, tirx.const(0, "int32")) if inside is not None else one
+            one, zero = tirx.const(1 << j, "int32"), tirx.const(0, "int32")
+            test = inside(x[b * 8 + j])
+            bit = select(test, one, zero) if test is not None else one
             if size % 8 and j >= size % 8:
-                bit = tirx.if_then_else(b * 8 + j < size, bit, tirx.const(0, "int32"))
+                bit = tirx.if_then_else(b * 8 + j < size, bit, zero)
             bits = bit if bits is None else bits + bit
         return bits.astype("uint8")
 
     return KernelSpec([x], [te.compute((node.outputs[0].size_bytes,), byte, "mask")], plain)
+
+
+@kernel("ClipMask")
+def clip_mask(node: Node, _features: Features) -> KernelSpec:
+    """Where the clip was not active."""
+    attrs = node.attrs
+    assert isinstance(attrs, ClipAttrs)
+    return packed(node, lambda y: _inside(y, attrs))
 
 
 @kernel("MaskedGrad")

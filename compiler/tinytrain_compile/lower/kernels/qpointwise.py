@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import te
+from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.activation import packed
 from tinytrain_compile.lower.kernels.base import (
     Features,
     KernelSpec,
@@ -193,3 +194,7 @@ def dequantise_error(node: Node, _features: Features) -> KernelSpec:
     return KernelSpec([p, e], [te.compute(e.shape, element, "out")], plain)
 
 
+@kernel("QClipMask")
+def clip_mask(node: Node, _features: Features) -> KernelSpec:
+    """Where the clamp to int8 was not active."""
+    return packed(node, lambda y: tirx.And(y.astype("int32") > -128, y.astype("int32") < 127))
