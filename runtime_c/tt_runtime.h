@@ -326,6 +326,12 @@ static inline int8_t tt_error(int32_t value, int32_t *peak)
     return (int8_t)tt_clamp(value, -127, 127);
 }
 
+/* Whether a clamp let this int8 value pass: it is at neither end. */
+static inline bool tt_passes(int32_t value)
+{
+    return value > -128 && value < 127;
+}
+
 /* An int8 error as a summand: 8 bits of fraction after `exponent` is applied, within +-2^29. */
 static inline int32_t tt_aligned(int32_t error, int32_t exponent)
 {

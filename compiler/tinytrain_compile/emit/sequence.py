@@ -12,7 +12,7 @@ from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read
 
 CALLS_PER_FUNCTION = 14
-_ACCESS = {"float32": "F32", "int32": "I32", "int8": "I8", "uint8": "U8", "bits": "U8"}
+_ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bits": "U8"}
 
 
 @dataclass(frozen=True)

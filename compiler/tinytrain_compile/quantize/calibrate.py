@@ -28,6 +28,8 @@ _MOVING = ("Reshape", "Transpose", "Slice", "MaxPool", "Embed", "Expand")
 _WEIGHT_AXIS: Mapping[str, int] = {"Conv": 0, "Gemm": 0, "ConvGradInput": -1}
 """Where the output channels of a weight lie."""
 _INT32 = (-(2**31), 2**31 - 1)
+_BIAS_ROOM = 2.0**30
+"""Largest magnitude that a bias may have in units of its accumulator: room is left for the sum, and for training."""
 
 
 def calibrate(graph: Graph, samples: Array, method: Method = "minmax", percentile: float = 99.99) -> Graph:
@@ -59,10 +61,10 @@ def activation_quant(low: float, high: float) -> Quant:
     return Quant((scale,), zero)
 
 
-def weight_quant(data: Array, axis: int = 0) -> Quant:
-    """Symmetric int8, one scale per index of the axis."""
+def weight_quant(data: Array, axis: int = 0, smallest: Array | float = WEIGHT_FLOOR) -> Quant:
+    """Symmetric int8, one scale per index of the axis, none below `smallest`."""
     rows = np.moveaxis(np.abs(data.astype(np.float64)), axis, 0).reshape(data.shape[axis], -1)
-    scales = np.maximum(rows.max(axis=1, initial=0.0) / 127.0, WEIGHT_FLOOR).astype(np.float32)
+    scales = np.maximum(rows.max(axis=1, initial=0.0) / 127.0, smallest).astype(np.float32)
     return Quant(tuple(float(s) for s in scales))
 
 
@@ -163,9 +165,14 @@ def _parameters(graph: Graph, node: Node, known: dict[str, Quant]) -> None:
     weight = node.inputs[1].name
     if weight not in graph.constants:
         return
-    known.setdefault(weight, weight_quant(graph.constants[weight], _WEIGHT_AXIS[node.op]))
     x = known.get(node.inputs[0].name)
     bias = node.inputs[2].name if len(node.inputs) == 3 and node.op != "ConvGradInput" else ""
+    smallest: Array | float = WEIGHT_FLOOR
+    if x is not None and bias in graph.constants:  # a dead channel still has its bias, which must fit
+        smallest = np.maximum(
+            np.abs(graph.constants[bias].astype(np.float64)) / (x.scale[0] * _BIAS_ROOM), WEIGHT_FLOOR
+        )
+    known.setdefault(weight, weight_quant(graph.constants[weight], _WEIGHT_AXIS[node.op], smallest))
     if x is not None and bias in graph.constants:
         scales = tuple(x.scale[0] * scale for scale in known[weight].scale)
         known.setdefault(bias, Quant(scales, 0, *_INT32))

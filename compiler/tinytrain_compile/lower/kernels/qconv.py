@@ -126,8 +126,7 @@ def mask_operand(node: Node, kind: str, shape: tuple[int, ...]) -> tuple[list[te
         return [], None
     if kind == "value":
         value = placeholder(node.inputs[-1], "mask", shape)
-        low, high = tirx.const(-128, "int8"), tirx.const(127, "int8")
-        return [value], lambda *i: tirx.And(value[i] > low, value[i] < high)
+        return [value], lambda *i: call_int("tt_passes", i32(value[i]), dtype="bool")
     bits = placeholder(node.inputs[-1], "mask")
 
     def bit_is_set(*index: Any) -> Any:
