@@ -19,7 +19,6 @@ from tinytrain_compile.ir.types import Quant
 from tinytrain_compile.sparse import resolve_update
 
 SHARED = Path(os.environ.get("TINYTRAIN_SHARED", Path(__file__).parents[2] / ".." / "shared"))
-SHARED = SHARED if SHARED.exists() else Path("/work/shared")
 QDQ_MODELS = ("mcunet-5fps-10c-qdq", "mcunet-5fps-qdq", "mbv2-w0.35-qdq", "proxyless-w0.3-qdq")
 DEAD = {"mcunet-5fps-10c-qdq": 61, "mcunet-5fps-qdq": 61, "mbv2-w0.35-qdq": 0, "proxyless-w0.3-qdq": 31}
 SCHEMES = (
