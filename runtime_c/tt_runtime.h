@@ -31,6 +31,13 @@
 #define TT_FMA(a, b, c) ((a) * (b) + (c))
 #endif
 
+/* TT_SHARED: a helper that is called many times in every kernel, and has one copy because flash matters more. */
+#ifdef __GNUC__
+#define TT_SHARED static __attribute__((noinline, unused))
+#else
+#define TT_SHARED static inline
+#endif
+
 static inline uint32_t tt_bits(float x)
 {
     uint32_t bits;
@@ -289,7 +296,7 @@ static inline int32_t tt_high_multiply(int32_t a, int32_t b)
 }
 
 /* acc times a factor, rounded twice: CMSIS-NN's requantisation, with a saturating left shift. */
-static inline int32_t tt_requantise(int32_t acc, int32_t multiplier, int32_t shift)
+TT_SHARED int32_t tt_requantise(int32_t acc, int32_t multiplier, int32_t shift)
 {
     if (shift > 0) {
         return tt_high_multiply(tt_shift_left(acc, shift), multiplier);
@@ -316,7 +323,7 @@ static inline int8_t tt_saturate8(int32_t value, int32_t zero, int32_t low, int3
 }
 
 /* An error as int8 in +-127; *peak gathers the largest magnitude before that. */
-static inline int8_t tt_error(int32_t value, int32_t *peak)
+TT_SHARED int8_t tt_error(int32_t value, int32_t *peak)
 {
     const int32_t kept = value == INT32_MIN ? -INT32_MAX : value;
     const int32_t magnitude = kept < 0 ? -kept : kept;
@@ -352,7 +359,7 @@ static inline int32_t tt_next_noise(int32_t state)
 }
 
 /* A weight after one step with stochastic rounding: (multiplier, exponent) scale the gradient to 1/256 of a weight. */
-static inline int8_t tt_moved_weight(
+TT_SHARED int8_t tt_moved_weight(
     int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent, int32_t noise, int32_t limit)
 {
     const int32_t move = tt_clamp(tt_scaled(gradient, multiplier, exponent), -(1 << 24), 1 << 24);

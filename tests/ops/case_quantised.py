@@ -1,0 +1,376 @@
+"""Random cases of the integer ops: ordinary data and extremes (saturation, both ends of factors and of shifts)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tests.ops.case import Bits, Case, Generator, Rng, generator, make
+from tests.ops.case_linear import CONVS, weight_parts
+from tinytrain_compile.ir import NO_ATTRS
+from tinytrain_compile.ops import Split
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factors
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qpointwise import ErrorAttrs, ErrorUnitAttrs, QAddAttrs, QRescaleAttrs, QuantAttrs
+from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
+
+Geometry = tuple[tuple[int, ...], int, ConvAttrs]
+
+GEOMETRIES: tuple[Geometry, ...] = (
+    *((shape, out, attrs) for shape, out, attrs in CONVS),
+    ((1, 1, 1, 7), 5, ConvAttrs((1, 1))),
+    ((1, 1, 1, 3), 4, ConvAttrs((3, 3), pads=(1, 1, 1, 1))),
+    ((1, 5, 7, 3), 5, ConvAttrs((3, 3), (2, 2), (0, 0, 1, 1))),
+    ((1, 7, 5, 9), 9, ConvAttrs((5, 5), (2, 2), (2, 2, 2, 2), groups=9)),
+    ((1, 4, 4, 6), 3, ConvAttrs((3, 3), pads=(1, 1, 1, 1), groups=3)),
+    ((1, 9, 9, 13), 11, ConvAttrs((1, 1))),
+)
+KINDS = 4
+"""Of data: 0 ordinary, 1 wild, 2 and 3 all at one end with factors and exponents at theirs."""
+REPEATS = 2
+
+
+def bytes_of(rng: Rng, shape: tuple[int, ...], kind: int, low: int = -128) -> np.ndarray:
+    """int8 data: random, or all at one end."""
+    if kind >= 2:
+        return np.full(shape, low if kind == 2 else 127, np.int8)
+    return rng.integers(low, 128, shape).astype(np.int8)
+
+
+def words(rng: Rng, shape: tuple[int, ...], kind: int, usual: int) -> np.ndarray:
+    """int32 data: of a usual magnitude, or any."""
+    if kind == 0:
+        return rng.integers(-usual, usual + 1, shape).astype(np.int32)
+    if kind == 1:
+        return rng.integers(INT32_MIN, INT32_MAX + 1, shape).astype(np.int32)
+    return np.full(shape, INT32_MIN if kind == 2 else INT32_MAX, np.int32)
+
+
+def factors(rng: Rng, channels: int, kind: int, usual: float) -> tuple[np.ndarray, np.ndarray]:
+    """(multiplier, shift) per channel: around a usual factor, or anything down to a shift of -31 and up to +10."""
+    if kind == 0:
+        return split_factors(usual * rng.uniform(0.3, 3.0, channels))
+    multipliers = rng.choice([0, 1 << 30, (1 << 30) + 1, 0x5A82799A, INT32_MAX - 1, INT32_MAX], channels)
+    shifts = rng.integers(-31, 11, channels) if kind == 1 else rng.choice([-31, -8, 0, 10], channels)
+    return multipliers.astype(np.int32), shifts.astype(np.int32)
+
+
+def factor(rng: Rng, kind: int, usual: float) -> tuple[int, int]:
+    multiplier, shift = factors(rng, 1, kind, usual)
+    return int(multiplier[0]), int(shift[0])
+
+
+def exponent(rng: Rng, kind: int, usual: int = -7) -> np.ndarray:
+    """State of an error's exponent."""
+    value = usual + int(rng.integers(-2, 3)) if kind == 0 else int(rng.integers(-100, 101))
+    return np.asarray([value, int(rng.integers(0, 8))], np.int32)
+
+
+def peak(rng: Rng, kind: int) -> np.ndarray:
+    return np.asarray((0, 5, 300, INT32_MAX)[kind] if rng.random() < 0.5 else 0, np.int32)
+
+
+def zero_point(rng: Rng, kind: int) -> int:
+    return int(rng.integers(-128, 128)) if kind < 2 else (127, -128)[kind - 2]
+
+
+def bounds(rng: Rng) -> tuple[int, int]:
+    """Limits of an output."""
+    return [(-128, 127), (-128, 100), (-3, 127), (5, 60)][int(rng.integers(0, 4))]
+
+
+def mask_of(rng: Rng, shape: tuple[int, ...], kind: str) -> tuple[Any, ...]:
+    """The mask operand of an error op: the int8 output of a clamp that is often at its limits, or bits."""
+    if kind == "value":
+        return (np.clip(rng.integers(-200, 200, shape), -128, 127).astype(np.int8),)
+    if kind == "bits":
+        return (Bits(shape, np.packbits(rng.random(shape).ravel() < 0.6, bitorder="little")),)
+    return ()
+
+
+MASKS = ("", "value", "bits")
+
+
+# ---- convolutions ---------------------------------------------------------------------------------------------------
+
+
+def _output(geometry: Geometry) -> tuple[int, ...]:
+    shape, out, attrs = geometry
+    return (shape[0], *attrs.output_hw(shape[1], shape[2]), out)
+
+
+def _weight_shape(geometry: Geometry) -> tuple[int, ...]:
+    shape, out, attrs = geometry
+    return (out, *attrs.kernel, shape[3] // attrs.groups)
+
+
+def qconv(rng: Rng, geometry: Geometry, kind: int) -> Case:
+    shape, out, conv = geometry
+    taps = int(np.prod(_weight_shape(geometry)[1:]))
+    low, high = bounds(rng)
+    attrs = QConvAttrs(replace(conv, bias=True), zero_point(rng, kind), zero_point(rng, kind), low, high)
+    w = weight_parts(bytes_of(rng, _weight_shape(geometry), kind), conv.split, 3)
+    bias = words(rng, (out,), kind, 2000)
+    operands = (bytes_of(rng, shape, kind), *w, bias, *factors(rng, out, kind, 1 / (60 * taps**0.5)))
+    return make("QConv", operands, attrs, images=(0,))
+
+
+def qconv_grad_input(rng: Rng, geometry: Geometry, kind: int, mask: str) -> Case:
+    shape, out, conv = geometry
+    taps = int(np.prod(conv.kernel)) * out // conv.groups
+    attrs = QConvGradInputAttrs(replace(conv, bias=False), (shape[1], shape[2]), int(rng.integers(-9, 9)), mask)
+    w = weight_parts(bytes_of(rng, _weight_shape(geometry), kind), conv.split, 3)
+    scale = factors(rng, shape[3], kind, 1 / (60 * taps**0.5))
+    g = bytes_of(rng, _output(geometry), kind, -127)
+    exponents = (exponent(rng, kind), exponent(rng, kind))
+    operands = (peak(rng, kind), *exponents, g, *scale, *w, *mask_of(rng, shape, mask))
+    return make("QConvGradInput", operands, attrs, images=(3,))
+
+
+def steps(rng: Rng, channels: int, kind: int) -> tuple[np.ndarray, ...]:
+    """(multiplier, shift, rate, p)"""
+    rate = np.asarray(factor(rng, min(kind, 1), 0.01), np.int32)
+    return (*factors(rng, channels, kind, 1.0), rate, exponent(rng, kind))
+
+
+def noise(rng: Rng) -> tuple[np.ndarray, ...]:
+    """(noise, salt)"""
+    return tuple(np.asarray(rng.integers(INT32_MIN, INT32_MAX + 1), np.int32) for _ in range(2))
+
+
+def _update_attrs(rng: Rng, geometry: Geometry, kind: int) -> QConvUpdateAttrs:
+    conv = replace(geometry[2], bias=False, split=None)
+    return QConvUpdateAttrs(conv, zero_point(rng, kind), (127, 64)[int(rng.integers(0, 2))])
+
+
+def qconv_update(rng: Rng, geometry: Geometry, kind: int) -> Case:
+    w = bytes_of(rng, _weight_shape(geometry), kind)
+    data = (bytes_of(rng, geometry[0], kind), bytes_of(rng, _output(geometry), kind, -127))
+    operands = (w, *data, *steps(rng, geometry[1], kind), *noise(rng))
+    return make("QConvUpdate", operands, _update_attrs(rng, geometry, kind), images=(1, 2))
+
+
+def qconv_sum(rng: Rng, geometry: Geometry, kind: int) -> Case:
+    total = words(rng, _weight_shape(geometry), kind, 10000)
+    data = (bytes_of(rng, geometry[0], kind), bytes_of(rng, _output(geometry), kind, -127))
+    return make("QConvSum", (total, *data), _update_attrs(rng, geometry, kind), images=(1, 2))
+
+
+def _spread(index: int) -> tuple[Geometry, int]:
+    """Every geometry with ordinary data, and again with data of the other kinds in turn."""
+    round_, place = divmod(index, len(GEOMETRIES))
+    return GEOMETRIES[place], 0 if round_ == 0 else 1 + place % (KINDS - 1)
+
+
+@generator("QConv", REPEATS * len(GEOMETRIES))
+def _qconv(rng: Rng, index: int) -> Case:
+    return qconv(rng, *_spread(index))
+
+
+@generator("QConvGradInput", REPEATS * len(GEOMETRIES))
+def _qconv_grad_input(rng: Rng, index: int) -> Case:
+    return qconv_grad_input(rng, *_spread(index), MASKS[index % 3])
+
+
+@generator("QConvUpdate", REPEATS * len(GEOMETRIES))
+def _qconv_update(rng: Rng, index: int) -> Case:
+    return qconv_update(rng, *_spread(index))
+
+
+@generator("QConvSum", REPEATS * len(GEOMETRIES))
+def _qconv_sum(rng: Rng, index: int) -> Case:
+    return qconv_sum(rng, *_spread(index))
+
+
+# ---- element by element ---------------------------------------------------------------------------------------------
+
+SHAPES: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (7,), (2, 9), (1, 1, 1, 5), (1, 3, 3, 8), (3, 4, 5), (1, 1), (1, 17))
+
+
+def _shape(index: int) -> tuple[tuple[int, ...], int]:
+    return SHAPES[index % len(SHAPES)], index % KINDS if index >= len(SHAPES) else 0
+
+
+@generator("QAdd", 3 * len(SHAPES))
+def _qadd(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    zeros = (zero_point(rng, kind), zero_point(rng, kind), zero_point(rng, kind))
+    attrs = QAddAttrs(*zeros, factor(rng, kind, 2.0**-12), factor(rng, kind, 2.0**-13), *bounds(rng))
+    return make("QAdd", (bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)), attrs)
+
+
+RESCALES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((1, 4, 5, 3), (1, 2)),
+    ((1, 4, 5, 7), ()),
+    ((1, 7, 7, 9), (1, 2)),
+    ((2, 3, 4), (2,)),
+    ((1, 1, 1, 6), (1, 2)),
+    ((2, 5), (0, 1)),
+    ((11,), ()),
+    ((1, 3, 2, 4), (0, 2)),
+)
+
+
+@generator("QRescale", 2 * len(RESCALES))
+def _qrescale(rng: Rng, index: int) -> Case:
+    (shape, axes), kind = RESCALES[index % len(RESCALES)], 0 if index < len(RESCALES) else index % KINDS
+    usual = 0.9 / np.prod([shape[axis] for axis in axes])
+    attrs = QRescaleAttrs(axes, zero_point(rng, kind), zero_point(rng, kind), factor(rng, kind, usual), *bounds(rng))
+    return make("QRescale", (bytes_of(rng, shape, kind),), attrs)
+
+
+def _floats(rng: Rng, shape: tuple[int, ...], kind: int) -> np.ndarray:
+    """Numbers of ordinary size; halves (ties); any bit patterns, NaN, infinities and denormals among them."""
+    if kind == 0:
+        return rng.standard_normal(shape)
+    if kind == 1:
+        return rng.integers(-600, 600, shape) / 2.0
+    values = rng.integers(0, 2**32, shape, dtype=np.uint32).view(np.float32).astype(np.float64)
+    edges = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -3e38])
+    return np.where(rng.random(shape) < 0.3, rng.choice(edges, shape), values)
+
+
+@generator("Quantize", 3 * len(SHAPES))
+def _quantise(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    scale = (0.01, 1.0, 1e-20, 3e20)[kind]
+    return make("Quantize", (_floats(rng, shape, kind),), QuantAttrs(scale, zero_point(rng, kind), *bounds(rng)))
+
+
+@generator("Dequantize", len(SHAPES))
+def _dequantise(rng: Rng, index: int) -> Case:
+    kind = index % KINDS
+    attrs = QuantAttrs(float(np.float32(rng.uniform(0.001, 2))), zero_point(rng, kind))
+    return make("Dequantize", (bytes_of(rng, SHAPES[index], kind),), attrs)
+
+
+@generator("ErrorScale", 3 * len(SHAPES))
+def _error_scale(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    mask = MASKS[(index + index // len(SHAPES)) % 3]
+    exponents = (exponent(rng, kind), exponent(rng, kind))
+    e = bytes_of(rng, shape, kind, -127)
+    operands = (peak(rng, kind), *exponents, e, *factors(rng, shape[-1], kind, 0.5), *mask_of(rng, shape, mask))
+    return make("ErrorScale", operands, ErrorAttrs(0, mask))
+
+
+@generator("ErrorAdd", 3 * len(SHAPES))
+def _error_add(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    mask = MASKS[(index + index // len(SHAPES)) % 3]
+    exponents = (exponent(rng, kind), exponent(rng, kind), exponent(rng, kind))
+    errors = (bytes_of(rng, shape, kind, -127), bytes_of(rng, shape, kind, -127))
+    return make("ErrorAdd", (peak(rng, kind), *exponents, *errors, *mask_of(rng, shape, mask)), ErrorAttrs(0, mask))
+
+
+@generator("QuantizeError", 3 * len(SHAPES))
+def _quantise_error(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    g = _floats(rng, shape, kind) * (0.1 if kind == 0 else 1.0)
+    attrs = ErrorUnitAttrs((1.0, 0.5, 3.7e-3, 1e20)[kind])
+    seen = np.asarray(0 if rng.random() < 0.5 else 0x3F800000, np.int32)
+    return make("QuantizeError", (seen, exponent(rng, kind), g), attrs, ())
+
+
+@generator("DequantizeError", 2 * len(SHAPES))
+def _dequantise_error(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    p = exponent(rng, kind) if index % 3 else np.asarray([(-150, 140)[index % 2], 0], np.int32)
+    return make("DequantizeError", (p, bytes_of(rng, shape, kind)), ErrorUnitAttrs(float(rng.uniform(0.01, 1))))
+
+
+# ---- updates --------------------------------------------------------------------------------------------------------
+
+ERRORS: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (1, 1, 1, 6), (1, 3, 3, 7), (4, 5), (1, 9), (1, 12, 11, 1))
+
+
+@generator("QBiasUpdate", 2 * len(ERRORS))
+def _bias_update(rng: Rng, index: int) -> Case:
+    shape, kind = ERRORS[index % len(ERRORS)], index % KINDS
+    g, channels = bytes_of(rng, shape, kind, -127), shape[-1]
+    return make("QBiasUpdate", (words(rng, (channels,), kind, 3000), g, *steps(rng, channels, kind)))
+
+
+@generator("QBiasSum", 2 * len(ERRORS))
+def _bias_sum(rng: Rng, index: int) -> Case:
+    shape, kind = ERRORS[index % len(ERRORS)], index % KINDS
+    return make("QBiasSum", (words(rng, shape[-1:], kind, 3000), bytes_of(rng, shape, kind, -127)))
+
+
+@generator("QBiasApply", 8)
+def _bias_apply(rng: Rng, index: int) -> Case:
+    channels, kind = (1, 5, 8)[index % 3], index % KINDS
+    sums = words(rng, (channels,), (kind + index // KINDS) % KINDS, 3000)
+    return make("QBiasApply", (words(rng, (channels,), kind, 3000), sums, *steps(rng, channels, kind)))
+
+
+WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5, 1, 1, 7), (1, 1, 1, 1), (9, 3, 3, 1))
+
+
+@generator("QWeightApply", 2 * len(WEIGHTS))
+def _weight_apply(rng: Rng, index: int) -> Case:
+    shape, kind = WEIGHTS[index % len(WEIGHTS)], (index + index // len(WEIGHTS)) % KINDS
+    operands = (bytes_of(rng, shape, kind), words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), *noise(rng))
+    return make("QWeightApply", operands, QWeightApplyAttrs((127, 64)[index % 2]))
+
+
+PEAKS = (0, 1, 2, 31, 62, 63, 64, 126, 127, 1000, 63 << 20, (63 << 25) - 1, (63 << 25) + 1, INT32_MAX)
+FLOAT_PEAKS = (0.0, 1e-45, 1e-30, 0.49, 62.9, 63.0, 63.0001, 64.0, 3e38, float("inf"))
+
+
+@generator("ExponentUpdate", len(PEAKS) + len(FLOAT_PEAKS))
+def _exponent_update(rng: Rng, index: int) -> Case:
+    state = np.asarray([int(rng.integers(-100, 101)) if index % 2 else -7, (7, 0, 6)[index % 3]], np.int32)
+    if index < len(PEAKS):
+        return make("ExponentUpdate", (state, np.asarray(PEAKS[index], np.int32)), ExponentAttrs())
+    bits = np.asarray(FLOAT_PEAKS[index - len(PEAKS)], np.float32).view(np.int32)
+    return make("ExponentUpdate", (state, bits), ExponentAttrs(True))
+
+
+@generator("NoiseTick", 4)
+def _noise_tick(rng: Rng, index: int) -> Case:
+    state = (0, INT32_MIN, INT32_MAX, int(rng.integers(INT32_MIN, INT32_MAX)))[index]
+    return make("NoiseTick", (np.asarray(state, np.int32),), NO_ATTRS)
+
+
+# ---- random geometries ----------------------------------------------------------------------------------------------
+
+
+def _split(rng: Rng, out: int, channels: int, groups: int) -> Split | None:
+    axis = "out" if groups > 1 or rng.random() < 0.5 else "in"
+    total = out if axis == "out" else channels
+    chosen = tuple(int(i) for i in np.flatnonzero(rng.random(total) < 0.5))
+    if rng.random() < 0.6 or not 0 < len(chosen) < total:
+        return None
+    return Split(axis, chosen, total)
+
+
+def geometry(rng: Rng, splits: bool) -> Geometry:
+    """A random convolution: dense, depthwise or grouped, odd sizes, strides, dilations and pads."""
+    while True:
+        height, width = (int(n) for n in rng.integers(1, 10, 2))
+        groups = int(rng.choice([1, 1, 1, 3, 5]))
+        channels = int(rng.integers(1, 14)) if groups == 1 else groups * int(rng.choice([1, 1, 2]))
+        out = int(rng.integers(1, 14)) if groups == 1 else groups * int(rng.choice([1, 1, 2]))
+        kernel = (1, 1) if rng.random() < 0.25 else (int(rng.integers(1, 6)), int(rng.integers(1, 6)))
+        strides = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
+        dilations = (int(rng.integers(1, 3)), int(rng.integers(1, 3)))
+        pads = tuple(int(rng.integers(0, (kernel[i % 2] - 1) * dilations[i % 2] + 1)) for i in range(4))
+        split = _split(rng, out, channels, groups) if splits else None
+        conv = ConvAttrs(kernel, strides, (pads[0], pads[1], pads[2], pads[3]), dilations, groups, split=split)
+        try:
+            conv.output_hw(height, width)
+        except ValueError:
+            continue
+        return (1, height, width, channels), out, conv
+
+
+RANDOM_QUANTISED: dict[str, Generator] = {
+    "QConv": lambda rng, index: qconv(rng, geometry(rng, True), index % KINDS),
+    "QConvGradInput": lambda rng, index: qconv_grad_input(rng, geometry(rng, True), index % KINDS, MASKS[index % 3]),
+    "QConvUpdate": lambda rng, index: qconv_update(rng, geometry(rng, False), index % KINDS),
+    "QConvSum": lambda rng, index: qconv_sum(rng, geometry(rng, False), index % KINDS),
+}
