@@ -32,13 +32,18 @@ def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
     quant = train.graph.inputs[0].quant
     if train.integer and quant is not None:
         x = stored_input(x * np.float32(quant.scale[0] * INT8_SPREAD), train)
-    shape = (count, *train.label.shape[1:])
+    shape = _many(count, train.label.shape)
     classes = class_count(train)
     if classes:
         return Samples(x, rng.integers(0, classes, shape).astype(np.int32))
     if any(node.op == "SigmoidCrossEntropy" for node in train.graph.nodes):
         return Samples(x, rng.integers(0, 2, shape).astype(np.float32))
     return Samples(x, rng.standard_normal(shape).astype(np.float32))
+
+
+def _many(count: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of `count` tensors in one array: in place of a batch axis of 1, or in front where there is none."""
+    return (count, *shape[1:]) if shape[:1] == (1,) else (count, *shape)
 
 
 def class_count(train: TrainGraph) -> int:
@@ -106,11 +111,14 @@ def _array(archive: zipfile.ZipFile, name: str) -> Array:
 
 def _labels(path: Path, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
     classes = class_count(train)
-    wanted = (count, *train.label.shape[1:]) if classes else (count, *model.output_shape[1:])
+    wanted = _many(count, train.label.shape if classes else model.output_shape)
     if y.shape != wanted:
         raise CompileError("E0305", path.name, f"y has shape {y.shape}", f"this loss takes {wanted}")
     if not classes:
-        return np.ascontiguousarray(np.asarray(y, np.float32).transpose(model.output_perm))
+        if y.dtype.kind not in "fiub" or not np.isfinite(y).all():
+            raise CompileError("E0305", path.name, f"y is {y.dtype} or not finite", "this loss takes finite numbers")
+        each = y.astype(np.float32).reshape(count, *model.output_shape)
+        return np.ascontiguousarray(each.transpose(0, *(axis + 1 for axis in model.output_perm)))
     if y.dtype.kind not in "iu":
         raise CompileError("E0305", path.name, f"y is {y.dtype}", f"class indices are integers 0..{classes - 1}")
     wrong = y[((y < 0) | (y >= classes)) & ~np.isin(y, ignored_labels(train))]

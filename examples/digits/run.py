@@ -61,7 +61,7 @@ def compile_model(out: Path, flags: list[str]) -> None:
     """tinytrain-compile, verification included."""
     fixed = ["--target", TARGET, "--data", show(HERE / "data.npz"), "-o", show(out)]
     arguments = [show(HERE / "digits.onnx"), *flags, *fixed]
-    say(f"$ tinytrain-compile {shlex.join(arguments)}")
+    say(f"running: tinytrain-compile {shlex.join(arguments)}")
     finished = subprocess.run([sys.executable, "-m", "tinytrain_compile", *arguments], check=False)
     if finished.returncode != 0:
         sys.exit(finished.returncode)
@@ -144,7 +144,7 @@ def summary(result: Run, host: Run | None, report: dict[str, dict[str, int]]) ->
     ]
     if flash["code_bytes"] is not None:
         total = flash["code_bytes"] + flash["const_bytes"]
-        lines.append(f"flash      {total:,} B (code {flash['code_bytes']:,} + weights {flash['const_bytes']:,})")
+        lines.append(f"flash      {total:,} B (code {flash['code_bytes']:,} + const {flash['const_bytes']:,})")
     if host is not None:
         same = result.text == host.text and result.checkpoint == host.checkpoint
         what = f"every printed number and all {len(host.checkpoint):,} bytes of the trained checkpoint"

@@ -39,4 +39,4 @@ def test_every_error_is_explained() -> None:
 
 
 def test_list_of_operators_has_one_line_each() -> None:
-    assert [line.split()[0] for line in ops_text().splitlines()] == sorted(OPS)
+    assert [line.split()[0] for line in ops_text()] == sorted(OPS)

@@ -165,9 +165,11 @@ def _classes(train: TrainGraph) -> int:
 
 
 def _ignored(train: TrainGraph) -> int | None:
+    """The label that does not count, if there is one and a label can hold it."""
     for node in train.graph.nodes:
         if isinstance(node.attrs, NllAttrs):
-            return node.attrs.ignore_index
+            index = node.attrs.ignore_index
+            return index if index is not None and -(2**31) < index < 2**31 else None
     return None
 
 

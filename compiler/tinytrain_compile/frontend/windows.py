@@ -9,6 +9,8 @@ from tinytrain_compile.frontend.entries import Entry
 from tinytrain_compile.frontend.model import OnnxNode
 
 Pair = tuple[int, int]
+MAX = 2**15
+"""No window of a microcontroller is larger; products of two still fit the kernels' 32-bit indices."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def read_window(node: OnnxNode, kernel: tuple[int, ...] | None, size: Pair, rank
     pads = node.integers("pads") or (0,) * (2 * spatial)
     if len(strides) != spatial or len(dilations) != spatial or len(pads) != 2 * spatial:
         raise ValueError(f"strides {strides}, dilations {dilations}, pads {pads} for an input of rank {rank}")
-    if min((*kernel, *strides, *dilations)) < 1 or min(pads) < 0:
+    if min((*kernel, *strides, *dilations)) < 1 or min(pads) < 0 or max(*kernel, *strides, *dilations, *pads) > MAX:
         raise ValueError(f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads}: out of range")
     if spatial == 1:
         pads = (0, pads[0], 0, pads[1])

@@ -54,10 +54,10 @@ def errors_markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def ops_text() -> str:
+def ops_text() -> list[str]:
     """What --list-ops prints: one line per operator."""
     width = max(len(name) for name in OPS)
-    return "\n".join(f"{name:<{width}}  {' '.join(OPS[name].doc.split())}" for name in sorted(OPS))
+    return [f"{name:<{width}}  {' '.join(OPS[name].doc.split())}" for name in sorted(OPS)]
 
 
 def _op_row(definition: OpDef) -> str:

@@ -31,9 +31,11 @@ class Labels:
     """Log probabilities seen as (outer, classes, inner), and the labels and class weights that go with them."""
 
     def __init__(self, node: Node, attrs: NllAttrs, shape: Sequence[int]) -> None:
-        self._attrs = attrs
         self.outer = math.prod(shape[: attrs.axis])
         self.classes = shape[attrs.axis]
+        self._mean = attrs.reduction == "mean"
+        ignored = attrs.ignore_index  # one that is no class needs no test of its own
+        self._ignored = ignored if ignored is not None and 0 <= ignored < self.classes else None
         self.inner = math.prod(shape[attrs.axis + 1 :])
         self.labels = placeholder(node.inputs[1], "labels", (self.outer, self.inner))
         self._weights = placeholder(node.inputs[2], "weights") if len(node.inputs) > 2 else None
@@ -41,8 +43,7 @@ class Labels:
 
     def _counts(self, label: Any) -> Any:
         test = tirx.And(label >= 0, label < self.classes)
-        ignored = self._attrs.ignore_index
-        return test if ignored is None else tirx.And(test, tirx.NE(label, ignored))
+        return test if self._ignored is None else tirx.And(test, tirx.NE(label, self._ignored))
 
     def weight(self, index: Any) -> Any:
         """Weight of a class."""
@@ -58,12 +59,12 @@ class Labels:
     def hits(self, o: Any, c: Any, i: Any) -> Any:
         """Whether class c is the label at (o, i), and counts."""
         label = self.labels[o, i]
-        ignored = self._attrs.ignore_index
-        return tirx.EQ(label, c) if ignored is None else tirx.And(tirx.EQ(label, c), tirx.NE(label, ignored))
+        hit = tirx.EQ(label, c)
+        return hit if self._ignored is None else tirx.And(hit, tirx.NE(label, self._ignored))
 
     def total_weight(self) -> te.Tensor | None:
         """What "mean" divides by; None for other reductions."""
-        if self._attrs.reduction != "mean":
+        if not self._mean:
             return None
         a, b = reduce_axes(self.outer, self.inner, prefix="w")
         return te.compute((1,), lambda _: total(self.weighted(a, b, lambda _label: f32(1)), [a, b]), "weight")

@@ -40,6 +40,7 @@
 
   function fitLabels() {
     var width = canvas.clientWidth, height = arena.clientHeight, character = characterWidth();
+    if (!width) { return; } // not laid out (hidden, or in a background frame): the resize event comes later
     labels.forEach(function (label) {
       var name = label.getAttribute("data-name");
       var high = parseFloat(label.getAttribute("height"));

@@ -1,0 +1,83 @@
+"""The built wheel works in an environment of its own, away from the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import models
+from tests.e2e.broken import write
+from tests.e2e.marks import ROOT
+
+
+def _run(command: list[str | Path], folder: Path, timeout_s: float = 300) -> str:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    finished = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pytest.importorskip("hatchling", reason="hatchling is not installed, so no wheel can be built offline")
+    _run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], ROOT)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """bin folder of a fresh environment with the wheel; libraries come from this one, the package does not."""
+    folder = tmp_path_factory.mktemp("fresh")
+    venv.create(folder / "env", with_pip=False)
+    site = folder / "env" / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    _run([*pip, "--target", site, wheel], folder)
+    # A line of a .pth file is only put on the path: the editable install's own .pth there is not read.
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "env" / "bin"
+
+
+def test_wheel_holds_package_and_data(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = {name for name in names if name.startswith("tinytrain_compile/")}
+    assert {name.split("/")[0] for name in names - package} == {"tinytrain_compile-0.1.0.dist-info"}
+    sources = ROOT / "compiler" / "tinytrain_compile"
+    wanted = [p for p in sources.rglob("*") if p.is_file() and p.suffix in (".py", ".toml", ".j2", ".c")]
+    for path in wanted:
+        assert f"tinytrain_compile/{path.relative_to(sources)}" in names
+    for data in ("targets", "runtime_c"):
+        for path in (ROOT / data).rglob("*"):
+            if path.is_file():
+                assert f"tinytrain_compile/_data/{data}/{path.relative_to(ROOT / data)}" in names
+
+
+def test_installed_wheel_compiles(installed: Path, tmp_path: Path) -> None:
+    python = installed / "python"
+    where = _run([python, "-c", "import tinytrain_compile; print(tinytrain_compile.__file__)"], tmp_path)
+    assert str(installed.parent) in where
+    model = write(models.mlp(), tmp_path)
+    out = _run([python, "-m", "tinytrain_compile", model, "-o", "out", "--verify", "host"], tmp_path)
+    assert "PASS" in out
+    assert (tmp_path / "out" / "net_train.c").is_file()
+
+
+def test_installed_wheel_lists_targets(installed: Path, tmp_path: Path) -> None:
+    out = _run([installed / "python", "-m", "tinytrain_compile", "--list-targets"], tmp_path)
+    assert [line.split()[0] for line in out.splitlines()] == sorted(p.stem for p in (ROOT / "targets").glob("*.toml"))

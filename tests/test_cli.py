@@ -1,0 +1,268 @@
+"""The command line: information flags, dry runs, dumps, sizes, exit codes, encodings."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e import chain, models
+from tests.e2e.broken import write
+from tests.e2e.command import run, run_process
+from tinytrain_compile import __version__, cli, driver
+from tinytrain_compile.errors import ERRORS, CompileError
+from tinytrain_compile.ir import parse_graph, print_graph
+from tinytrain_compile.ops.base import OPS, Split, attribute_types
+from tinytrain_compile.options import parse_shapes, parse_size
+from tinytrain_compile.target import list_targets
+
+CONTRACT_FLAGS = """--arena --target --loss --label --optimizer --lr --momentum --weight-decay --update --batch --quant
+--input-shape --input-layout --verify --verify-steps --data --seed --report --dry-run --dump-after --list-targets
+--list-ops --explain --color -v"""
+
+
+@pytest.fixture
+def mlp(tmp_path: Path) -> str:
+    return write(models.mlp(), tmp_path)
+
+
+# ---- information ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_shows_every_flag(flag: str) -> None:
+    text = run(flag).check_success().out
+    assert "tinytrain-compile model.onnx --arena 256KB --target cortex-m7" in text
+    assert [name for name in CONTRACT_FLAGS.split() if not re.search(rf"{name}\b", text)] == []
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_version() -> None:
+    assert __version__ in run("--version").check_success().out
+
+
+def test_list_targets() -> None:
+    lines = run("--list-targets").check_success().out.splitlines()
+    assert tuple(line.split()[0] for line in lines) == list_targets()
+    assert len(lines) == 7
+    assert all(len(line.split(maxsplit=1)[1]) > 20 for line in lines)
+
+
+def test_list_ops() -> None:
+    text = run("--list-ops").check_success().out
+    onnx_ops = text.splitlines()[0].removeprefix("ONNX operators: ").split(", ")
+    assert {"Conv", "Gemm", "MatMul", "SoftmaxCrossEntropyLoss", "LayerNormalization"} <= set(onnx_ops)
+    assert len(onnx_ops) >= 48
+    for name in OPS:
+        assert re.search(rf"^{name}  +\S", text, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_explain(code: str) -> None:
+    text = run("--explain", code).check_success().out
+    kind = ERRORS[code]
+    assert text.startswith(f"{code}: {kind.title} (exit code {kind.exit_code})\n\n")
+    assert kind.explanation in text
+    assert run("--explain", code.lower()).out == text
+    assert re.fullmatch(r"E0[1-9]\d\d", code)
+    group = {"E01": 2, "E02": 2, "E03": 2, "E04": 3, "E05": 4, "E06": 5, "E09": 1}[code[:3]]
+    assert kind.exit_code == group
+
+
+def test_explain_unknown() -> None:
+    run("--explain", "E9999").check_error("E0101", 2)
+
+
+def test_no_arguments() -> None:
+    outcome = run().check_error("E0101", 2)
+    assert "MODEL" in outcome.err
+
+
+# ---- compiling ------------------------------------------------------------------------------------------------------
+
+
+def test_success_block_and_files(mlp: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    text = run(mlp, "-o", out, "--verify", "host", "--arena", "64KB").check_success().out
+    lines = text.splitlines()
+    assert len(lines) <= 25
+    assert re.search(r"^ARENA +[\d,]+ B of 65,536", text, re.MULTILINE)
+    assert re.search(r"^verify .*host == reference.*PASS$", text, re.MULTILINE)
+    count = sum(path.is_file() for path in out.rglob("*"))
+    assert re.search(rf"^wrote +{re.escape(str(out))}/ \({count} files\)  sha256 [0-9a-f]{{16}}$", lines[-1])
+    names = {path.name for path in out.iterdir()}
+    assert {"net_train.h", "net_train.c", "net_kernels.c", "net_weights.c", "tt_runtime.h"} <= names
+    assert {"CMakeLists.txt", "plan.json", "report.json", "report.html", "verify"} <= names
+    report = json.loads((out / "report.json").read_text())
+    assert report["verify"]["result"] == "pass"
+    assert report["memory"]["arena_limit_bytes"] == 65536
+    assert report["memory"]["persistent_bytes"] + report["memory"]["transient_bytes"] == report["memory"]["arena_bytes"]
+
+
+def test_reports_on_request(mlp: str, tmp_path: Path) -> None:
+    quiet = run(mlp, "-o", tmp_path / "out", "--verify", "none", "--report", "json").check_success()
+    assert len(quiet.out.splitlines()) == 1
+    assert (tmp_path / "out" / "report.json").is_file()
+    assert not (tmp_path / "out" / "report.html").exists()
+
+
+def test_dry_run_writes_nothing(mlp: str, tmp_path: Path) -> None:
+    text = run(mlp, "-o", tmp_path / "out", "--dry-run").check_success().out
+    assert text.splitlines()[-1] == "wrote      nothing (--dry-run)"
+    assert "ARENA" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_dry_run_exit_codes(mlp: str) -> None:
+    run(mlp, "--dry-run", "--arena", "100").check_error("E0401", 3)
+
+
+def test_verbose_lists_layers(mlp: str, tmp_path: Path) -> None:
+    quiet = run(mlp, "-o", tmp_path / "out", "--dry-run", "--update", "head").out
+    loud = run(mlp, "-o", tmp_path / "out", "--dry-run", "--update", "head", "-v").out
+    added = [line for line in loud.splitlines() if line not in quiet.splitlines()]
+    assert [line.split()[1].rstrip(":") for line in added] == ["fc1/Gemm", "fc2/Gemm", "fc3/Gemm"]
+    assert "elements=0" in added[0]
+    assert "elements=44" in added[2]
+
+
+@pytest.mark.parametrize("stage", driver.STAGES)
+def test_dump_after(stage: str, mlp: str, tmp_path: Path) -> None:
+    text = run(mlp, "-o", tmp_path / "out", "--dump-after", stage, "--update", "head").check_success().out
+    assert not (tmp_path / "out").exists()
+    if stage == "plan":
+        plan = json.loads(text)
+        assert plan["arena_bytes"] > 0
+        return
+    model = models.mlp()
+    model.graph.name = "net"
+    known = chain.imported(model)
+    wanted = known.graph if stage == "frontend" else chain.train_graph(known, "head").graph
+    assert text == print_graph(wanted)
+    again = parse_graph(text, attribute_types(), wanted.constants, {"Split": Split})
+    assert print_graph(again) == text
+
+
+def test_automatic_update_says_what_it_chose(mlp: str, tmp_path: Path) -> None:
+    everything = run(mlp, "--dry-run", "--verify", "none").out
+    assert re.search(r"^update +auto: all 3 layers", everything, re.MULTILINE)
+    some = run(mlp, "--dry-run", "--arena", "1500").out
+    assert re.search(r"^update +auto: last:[12] of 3 layers", some, re.MULTILINE)
+
+
+def test_progress_only_on_a_terminal(mlp: str, tmp_path: Path) -> None:
+    outcome = run_process(mlp, "-o", tmp_path / "out", "--verify", "none").check_success()
+    assert "\x1b" not in outcome.out
+
+
+def test_color_can_be_forced_and_forbidden(mlp: str) -> None:
+    assert "\x1b" not in run(mlp, "--dry-run", "--color", "never").check_success().out
+    run(mlp, "--dry-run", "--color", "always").check_success()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_names_that_the_terminal_cannot_show(encoding: str, tmp_path: Path) -> None:
+    model = models.mlp()
+    for node in model.graph.node:
+        node.name = f"\N{ROCKET}{node.name}"
+    path = write(model, tmp_path, "\N{SNOWMAN}.onnx")
+    environment = {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    arguments = (path, "-o", tmp_path / "out", "--verify", "none", "-v")
+    outcome = run_process(*arguments, environment=environment).check_success()
+    assert "\\U0001f680fc1/Gemm" in outcome.out
+    failed = run_process(path, "--update", "nothing", "--dry-run", environment=environment)
+    failed.check_error("E0301", 2)
+
+
+def test_data_file_feeds_the_verification(tmp_path: Path) -> None:
+    path = write(models.ds_cnn(4, 1, (12, 6)), tmp_path)
+    x = np.random.default_rng(0).standard_normal((2, 1, 12, 6))
+    np.savez(tmp_path / "data.npz", x=x, y=np.array([3, 11]))
+    out = tmp_path / "out"
+    run(path, "-o", out, "--verify", "host", "--data", tmp_path / "data.npz").check_success()
+    words = np.frombuffer((out / "verify" / "vectors.bin").read_bytes(), "<f4")
+    pixels = x[0].transpose(1, 2, 0).ravel().astype(np.float32)
+    np.testing.assert_array_equal(words[5 : 5 + 72], pixels)
+    labels = words.view("<i4")[5 + 72 :].reshape(3, 73)[:, 72]
+    assert labels.tolist() == [3, 11, 3]
+
+
+@pytest.mark.parametrize(("loss", "shape"), [("mse", (3, 4)), ("bce", (3, 4))])
+def test_data_file_with_values(loss: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    path = write(models.mlp(), tmp_path)
+    np.savez(tmp_path / "data.npz", x=np.zeros((3, 12)), y=np.full(shape, 0.25))
+    arguments = (path, "-o", tmp_path / "out", "--verify", "host", "--data", tmp_path / "data.npz", "--loss", loss)
+    run(*arguments).check_success()
+
+
+def test_ignored_labels_are_data_too(tmp_path: Path) -> None:
+    path = write(models.with_loss(models.mlp(), ignore=-1), tmp_path)
+    np.savez(tmp_path / "data.npz", x=np.ones((2, 12)), y=np.array([-1, 2]))
+    arguments = (path, "-o", tmp_path / "out", "--verify", "host", "--data", tmp_path / "data.npz")
+    run(*arguments).check_success()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verify"]["losses"][0] == 0.0
+    assert report["verify"]["losses"][1] > 0.0
+
+
+# ---- endings --------------------------------------------------------------------------------------------------------
+
+
+def test_internal_error_is_one_line(mlp: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: object) -> None:
+        raise KeyError("several\nlines of \x1b[31mtrouble")
+
+    monkeypatch.setattr(driver, "load_target", broken)
+    outcome = run(mlp).check_error("E0901", 1)
+    assert "KeyError" in outcome.err
+    loud = run(mlp, "-v")
+    assert loud.exit_code == 1
+    assert "Traceback" in loud.err
+
+
+def test_interrupt(mlp: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver, "load_target", interrupted)
+    outcome = run(mlp)
+    assert (outcome.exit_code, outcome.out) == (130, "")
+    assert outcome.err.split("\n") == ["", "interrupted; nothing was written", ""]  # the first ends the line of ^C
+
+
+def test_every_exit_code_is_documented() -> None:
+    assert {kind.exit_code for kind in ERRORS.values()} == {1, 2, 3, 4, 5}
+    assert (cli.EXIT_INTERNAL, cli.EXIT_INPUT) == (1, 2)
+
+
+# ---- parsing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        *(("256KB", 262144), ("256KiB", 262144), ("262144", 262144), ("256kb", 262144), ("256 KB", 262144)),
+        *(("1MB", 1048576), ("2MiB", 2097152), ("1", 1), ("1B", 1), ("4k", 4096), ("3m", 3145728)),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text, "--arena") == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0KB", "-1", "1.5KB", "KB", "12GBB", "1e3", "0x10", "1 2", "9" * 30, "\u0661KB"]
+)
+def test_senseless_sizes(text: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        parse_size(text, "--arena")
+    assert caught.value.code == "E0101"
+
+
+def test_shapes() -> None:
+    assert parse_shapes(("x=1,3,32,32", "a=b=2x4")) == {"x": (1, 3, 32, 32), "a=b": (2, 4)}
+    for text in ("x", "=1", "x=", "x=1,", "x=1,-1", "x=n"):
+        with pytest.raises(CompileError):
+            parse_shapes((text,))

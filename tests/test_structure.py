@@ -1,0 +1,84 @@
+"""The house rules that no linter checks: sizes, docstrings, and who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "compiler" / "tinytrain_compile"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULE_LINES, FUNCTION_LINES, C_FUNCTION_LINES = 400, 60, 60
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_module(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MODULE_LINES
+    module = ast.parse(text)
+    assert ast.get_docstring(module), "no docstring"
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= FUNCTION_LINES, f"{node.name} has {length} lines"
+    assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text)
+
+
+C_FILES = sorted(
+    path
+    for folder in (ROOT / "runtime_c", PACKAGE)
+    for path in folder.rglob("*")
+    if path.suffix in (".c", ".h") or path.name.endswith((".c.j2", ".h.j2"))
+)
+
+
+def c_functions(text: str) -> list[tuple[str, int]]:
+    """(name, lines) of the functions of a C text in our style: a body's braces stand in the first column."""
+    found: list[tuple[str, int]] = []
+    lines = text.splitlines()
+    start = None
+    for index, line in enumerate(lines):
+        if line == "{":
+            start = index
+        elif line == "}" and start is not None:
+            head = next(lines[i] for i in range(start - 1, -1, -1) if "(" in lines[i] and not lines[i].startswith(" "))
+            found.append((head, index - start + 2))
+            start = None
+    return found
+
+
+@pytest.mark.parametrize("path", C_FILES, ids=name_of)
+def test_c_functions_are_short(path: Path) -> None:
+    for head, length in c_functions(path.read_text(encoding="utf-8")):
+        assert length <= C_FUNCTION_LINES, f"{head} has {length} lines"
+
+
+def test_c_functions_are_found() -> None:
+    assert sum(len(c_functions(path.read_text())) for path in C_FILES) > 40
+
+
+def test_import_contracts() -> None:
+    program = Path(sys.executable).parent / "lint-imports"
+    if not program.exists():
+        pytest.skip("import-linter is not installed")
+    done = subprocess.run([program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout
+    kept = re.search(r"Contracts: (\d+) kept, 0 broken", done.stdout)
+    assert kept is not None
+    assert int(kept[1]) >= 5
+
+
+def test_slow_libraries_are_not_imported_for_help() -> None:
+    """tvm takes seconds; bad input and --help answer at once."""
+    code = "import sys; import tinytrain_compile.cli, tinytrain_compile.driver; print('tvm' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
