@@ -1,0 +1,247 @@
+"""Kernels without fused multiply-add equal the exact float32 references to the bit."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.lower.kernel_harness import Built, build, inplace_pairs, run
+from tests.ops.cases import Case, cases_of
+from tests.ops.random_linear import RANDOM_PRODUCTS, random_products
+from tests.ops.random_structure import RANDOM, random_cases
+from tinytrain_compile.lower.kernels import base, conv, pool
+from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
+from tinytrain_compile.ops import OPS, _exact, linear, loss, run_node
+from tinytrain_compile.ops import pool as pooling
+from tinytrain_compile.ops.interpreter import run_nodes
+
+CASES = 5
+RANDOM_CASES = 12
+FUSED = ("-DTT_HAS_FMA=1",)
+TILED = tuple(sorted(RANDOM_PRODUCTS))
+"""Ops whose kernels depend on the target's register tile."""
+
+EXACT_BY_CONSTRUCTION = (
+    *("Add", "Sub", "Mul", "Div"),  # one operation per element
+    *("Transpose", "Concat", "Slice", "Embed", "Reshape", "Clear"),  # data movement
+    *("ClipGrad", "ClipMask", "MaskedGrad", "MaxPoolGrad"),  # choices between operands and 0
+    *("SqrtGrad", "SigmoidGrad", "TanhGrad", "PRelu", "PReluGrad"),  # the kernel's operations in its order, and
+    "MeanSquaredErrorGrad",
+    *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AdamTick", "Accumulate"),
+)
+"""Float ops whose reference already does what the kernel does."""
+
+FLOAT_OPS = sorted({*EXACT_BY_CONSTRUCTION, *(name for name, op in OPS.items() if op.exact is not None)})
+COMPUTED = [name for name in FLOAT_OPS if not OPS[name].view]
+
+
+def all_cases(op: str) -> list[Case]:
+    """The op's own cases, and random shapes where index arithmetic or order matter."""
+    cases = cases_of(op)
+    if op in RANDOM:
+        cases += random_cases(op, RANDOM_CASES)
+    return cases + random_products(op, RANDOM_CASES) if op in RANDOM_PRODUCTS else cases
+
+
+SPECIAL = np.asarray([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-45, 3e38, -3e38, 1e-20, 100.0, -100.0])
+
+Change = Callable[[np.random.Generator, np.ndarray], np.ndarray]
+
+
+def _special(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
+    """About every third number replaced: zeros of both signs, infinities, NaN, denormals, huge numbers."""
+    return np.where(rng.random(array.shape) < 0.3, rng.choice(SPECIAL, array.shape), array)
+
+
+def _zeros(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
+    """Where a kernel skips, folds or starts from 0 shows in the sign of its zeros."""
+    return np.where(rng.random(array.shape) < 0.7, -0.0, 0.0)
+
+
+def _other(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
+    """Other numbers, of many magnitudes."""
+    return np.asarray(rng.standard_normal(array.shape) * 2.0 ** rng.uniform(-4.0, 2.0, array.shape))
+
+
+ELEMENTS = 2000
+"""About how many results of a case are compared: single roundings differ rarely."""
+
+
+def variants(case: Case, changes: Sequence[Change] = (_special, _zeros)) -> list[Case]:
+    """The case, its operands changed, and as many cases with other numbers as its size allows."""
+    rng = np.random.default_rng(zlib.crc32(str(case).encode()))
+    size = sum(array.size for array in case.arrays) + case.node().outputs[0].elements
+    found = [case]
+    for change in (*changes, *[_other] * max(1, min(100, ELEMENTS // size))):
+        arrays = (change(rng, array) if array.dtype == np.float64 else array for array in case.arrays)
+        found.append(replace(case, arrays=tuple(arrays)))
+    return found
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    """Integers that are equal exactly if the floats are the same bits or both NaN."""
+    if array.dtype.kind != "f":
+        return array
+    return np.where(np.isnan(array), np.int32(-1), np.ascontiguousarray(array).view(np.int32))
+
+
+def same_bits(built: Built, got: Sequence[np.ndarray]) -> bool:
+    """Whether outputs equal the exact reference."""
+    wanted = run_node(built.node, built.case.float32(), exact=True)
+    return all(a.dtype == b.dtype and np.array_equal(_bits(a), _bits(b)) for a, b in zip(got, wanted, strict=True))
+
+
+def _check(cases: list[Case], folder: Path, fpu: bool, flags: Sequence[str]) -> None:
+    for built in build(cases, folder, fpu, False, flags):
+        assert "TT_FMA" not in built.kernel.source
+        for case in variants(built.case):
+            one = replace(built, case=case)
+            for pair in (None, *inplace_pairs(one)):
+                got = run(one, pair)
+                wanted = run_node(one.node, case.float32(), exact=True)
+                assert same_bits(one, got), f"{case} {pair}\n{got}\n{wanted}\n{one.kernel.source}"
+
+
+@pytest.mark.parametrize("op", COMPUTED)
+def test_kernel_equals_the_exact_reference(op: str, tmp_path: Path) -> None:
+    cases = all_cases(op)
+    assert len(cases) >= CASES
+    _check(cases, tmp_path, True, FUSED)
+
+
+@pytest.mark.parametrize("op", TILED)
+def test_kernel_for_a_core_without_fpu_equals_it_too(op: str, tmp_path: Path) -> None:
+    _check(all_cases(op), tmp_path, False, ())
+
+
+@pytest.mark.parametrize("op", sorted(set(COMPUTED) - set(TILED)))
+def test_other_kernels_are_the_same_without_fpu(op: str) -> None:
+    for case in cases_of(op)[:CASES]:
+        texts = [_source(case, fpu) for fpu in (True, False)]
+        assert texts[0] == texts[1]
+
+
+def _source(case: Case, fpu: bool) -> str:
+    options = LowerOptions("p", replace(LowerOptions("p").features, fpu=fpu), fuse_multiply_add=False)
+    return lower_nodes([case.node()], options).kernels[0].source
+
+
+def test_a_view_is_exact() -> None:
+    for case in cases_of("Reshape"):
+        (got,) = run_node(case.node(), case.float32(), exact=True)
+        np.testing.assert_array_equal(got.ravel(), case.float32()[0].ravel())
+
+
+def _gives_float32(op: str) -> bool:
+    return any(value.dtype == "float32" for value in cases_of(op)[0].node().outputs)
+
+
+def test_every_float_op_is_listed_or_has_an_exact_reference() -> None:
+    assert not [op for op in EXACT_BY_CONSTRUCTION if OPS[op].exact is not None]
+    # ops/q*.py: integers inside; what they give in float32 is tested with their kernels.
+    floats = {op for op in OPS if not OPS[op].reference.__module__.rpartition(".")[2].startswith("q")}
+    assert {op for op in floats if _gives_float32(op)} <= set(FLOAT_OPS)
+    assert set(FLOAT_OPS) <= floats
+
+
+# ---- what is wrong must be seen -------------------------------------------------------------------------------------
+
+
+def _equal(built: Built) -> bool:
+    """Whether a kernel gives the reference's bits on all sane numbers."""
+    ones = (replace(built, case=case) for case in variants(built.case, ()))
+    return all(same_bits(one, run(one)) for one in ones)
+
+
+def _noticed(cases: list[Case], folder: Path) -> bool:
+    return not all(_equal(built) for built in build(cases, folder, True, False))
+
+
+FUSING = (
+    *(*TILED, "SoftmaxGrad", "Normalize", "NormalizeGrad", "MeanSquaredError", "NegativeLogLikelihood"),
+    *("HardSigmoid", "HardSwish", "HardSwishGrad", "SiluGrad", "Gelu", "GeluGrad"),
+    *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AveragePoolGrad"),
+)
+"""Ops whose kernels contain a multiply-add."""
+
+
+@pytest.mark.parametrize("op", COMPUTED)
+def test_a_fused_multiply_add_is_noticed(op: str, tmp_path: Path) -> None:
+    built = build(all_cases(op), tmp_path, True, True, FUSED)
+    fused = [one for one in built if "TT_FMA" in one.kernel.source]
+    assert bool(fused) == (op in FUSING)
+    assert all(_equal(one) for one in built if one not in fused)
+    assert not fused or not all(_equal(one) for one in fused)
+
+
+def _backwards(terms: Any) -> Any:
+    return SEQUENTIAL_SUM(terms[::-1])
+
+
+def _product_backwards(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return PRODUCT(left[..., ::-1], right[..., ::-1, :])
+
+
+SEQUENTIAL_SUM, PRODUCT = _exact.sequential_sum, _exact.product
+SUMS = (
+    *((_exact, op) for op in ("Reduce", "Softmax", "SoftmaxGrad", "LogSoftmax", "LogSoftmaxGrad")),
+    *((_exact, op) for op in ("Normalize", "NormalizeGrad")),
+    *((loss, op) for op in ("NegativeLogLikelihood", "NegativeLogLikelihoodGrad")),
+    *((loss, op) for op in ("MeanSquaredError", "SigmoidCrossEntropy")),
+    (pooling, "AveragePool"),
+)
+
+
+@pytest.mark.parametrize(("module", "op"), SUMS, ids=lambda part: part if isinstance(part, str) else "")
+def test_a_sum_in_another_order_is_noticed(
+    module: Any, op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "sequential_sum", _backwards)
+    assert _noticed(all_cases(op), tmp_path)
+
+
+@pytest.mark.parametrize("op", ["Gemm", "GemmGradInput", "GemmGradWeight", "MatMul"])
+def test_a_product_in_another_order_is_noticed(op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "product", _product_backwards)
+    assert _noticed(all_cases(op), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("module", "op"),
+    [*((conv, op) for op in ("Conv", "ConvGradInput", "ConvGradWeight")), (pool, "AveragePoolGrad")],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_a_kernel_with_other_loops_is_noticed(
+    module: Any, op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "total", lambda term, axes: base.total(term, axes[::-1]))
+    assert _noticed(all_cases(op), tmp_path)
+
+
+@pytest.mark.parametrize("op", ["Gemm", "Conv", "Softmax", "MeanSquaredError", "AveragePool", "Tanh"])
+def test_numpy_sums_and_products_are_no_exact_reference(
+    op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OPS, op, replace(OPS[op], exact=None))
+    assert _noticed(all_cases(op), tmp_path)
+
+
+def test_a_wider_float_is_refused() -> None:
+    case = cases_of("Tanh")[0]
+    with pytest.raises(ValueError, match="got float64, expected float32"):
+        run_node(case.node(), case.arrays, exact=True)
+
+
+def test_a_graph_is_run_exactly() -> None:
+    (case,) = cases_of("Softmax")[1:2]
+    node, (x,) = case.node(), case.float32()
+    values = [run_nodes([node], {node.inputs[0].name: x}, exact=exact)[node.outputs[0].name] for exact in (True, False)]
+    np.testing.assert_array_equal(values[0], run_node(node, (x,), exact=True)[0])
+    np.testing.assert_array_equal(values[1], run_node(node, (x,))[0])
+    assert not np.array_equal(*values)
