@@ -96,7 +96,9 @@ def nhwc(x: Any) -> Any:
 def pretrain(seed: int, part: Split, epochs: int = 40, batch: int = 25) -> dict[str, Any]:
     """Weights trained on upright digits with Adam, a whole batch per graph run."""
     model = load(initial(seed), batch)
-    train = build_training(model, resolve_update(model.graph, "all"), TrainingOptions(optimizer="adam", learning_rate=3e-3))
+    train = build_training(
+        model, resolve_update(model.graph, "all"), TrainingOptions(optimizer="adam", learning_rate=3e-3)
+    )
     trainer = Trainer(train)
     rng = np.random.default_rng(500 + seed)
     for epoch in range(epochs):
@@ -199,7 +201,10 @@ def run_batch(pool: Any, data: list[Any], batch: int, epochs: int) -> dict[str, 
     tasks = [("fp32", s, batch, r, epochs, True, data[s]) for r in rates for s in chooser]
     scores = np.reshape(list(pool.map(job, tasks)), (len(rates), len(chooser))).mean(axis=1)
     rate = rates[int(np.argmax(scores))]
-    print(f"batch {batch}: fp32 validation {dict(zip(rates, scores.round(1).tolist(), strict=True))} -> rate {rate}", flush=True)
+    print(
+        f"batch {batch}: fp32 validation {dict(zip(rates, scores.round(1).tolist(), strict=True))} -> rate {rate}",
+        flush=True,
+    )
     variants = VARIANTS if batch > 1 else ("fp32", "int8")
     tasks = [(v, s, batch, rate, epochs, False, data[s]) for v in variants for s in seeds]
     results = np.reshape(list(pool.map(job, tasks)), (len(variants), len(data)))
@@ -210,7 +215,9 @@ def judge(batch: int, results: dict[str, Any]) -> bool:
     """Print one block; whether all bars are met."""
     met = True
     base = np.asarray(results["fp32"])
-    print(f"batch {batch}, rate {results['rate']}, {len(base)} seeds: accuracy %, paired difference to fp32 (95 % interval)")
+    print(
+        f"batch {batch}, rate {results['rate']}, {len(base)} seeds: accuracy %, paired difference to fp32 (95 %)"
+    )
     for variant in (v for v in VARIANTS if v in results):
         mean, half = interval(np.asarray(results[variant]) - base)
         verdict = ""
@@ -236,7 +243,10 @@ def main() -> int:
     with ProcessPoolExecutor(max_workers=2, max_tasks_per_child=1) as pool:
         data = list(pool.map(prepare_seed, range(options.seeds)))
         zero_shot = [accuracy(Trainer(build(d[0], "fp32", 1, None, 0)), nhwc(d[2].x), d[2].y) for d in data[:1]]
-        print(f"pre-trained {options.seeds} nets in {time.time() - start:.0f} s; zero-shot {zero_shot[0]:.1f} %", flush=True)
+        print(
+            f"pre-trained {options.seeds} nets in {time.time() - start:.0f} s; zero-shot {zero_shot[0]:.1f} %",
+            flush=True,
+        )
         for batch in (int(b) for b in options.batches.split(",")):
             everything[str(batch)] = run_batch(pool, data, batch, options.epochs if batch > 1 else options.epochs // 2)
     verdicts = [judge(int(batch), results) for batch, results in everything.items()]

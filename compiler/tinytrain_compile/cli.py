@@ -88,9 +88,18 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 )
 @click.option("--batch", type=int, default=1, show_default=True, help="Samples per update, by accumulating gradients.")
 @click.option("--quant", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Number format.")
-@click.option("--calib", type=click.Path(path_type=Path), metavar="FILE.npz", help="Typical inputs x: int8 ranges of a float model.")
-@click.option("--head", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Last layer, int8 models.")
-@click.option("--classes", type=click.IntRange(2, 4096), metavar="N", help="Replace the last layer by a fresh one for N classes.")
+@click.option(
+    "--calib",
+    type=click.Path(path_type=Path),
+    metavar="FILE.npz",
+    help="Typical inputs x: int8 ranges of a float model.",
+)
+@click.option(
+    "--head", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Last layer, int8 models."
+)
+@click.option(
+    "--classes", type=click.IntRange(2, 4096), metavar="N", help="Replace the last layer by a fresh one for N classes."
+)
 @click.option("--input-shape", metavar="NAME=D,D,..", multiple=True, help="Fixes the dimensions of a dynamic input.")
 @click.option("--input-layout", type=click.Choice(["hwc", "chw"]), default="hwc", show_default=True, help="Of images.")
 @click.option("--verify", type=click.Choice(["qemu", "host", "none"]), default="qemu", show_default=True)

@@ -271,7 +271,7 @@ _kind(
     "E0306",
     EXIT_INPUT,
     "no calibration data",
-    "--quant int8 needs the ranges of all activations: from a QDQ model, or from --calib FILE.npz with typical inputs x.",
+    "--quant int8 needs the range of every activation: a QDQ model has them, --calib FILE.npz measures them on x.",
 )
 # E04xx: memory
 _kind("E0401", EXIT_DOES_NOT_FIT, "does not fit", "The arena is too small; the block shows why and what would fit.")

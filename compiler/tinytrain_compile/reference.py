@@ -62,7 +62,7 @@ class Trainer:
         return losses
 
     def _set_scalars(self, samples: int) -> None:
-        """What the generated code writes itself: 1 / samples, and the integer form of the learning rate over samples."""
+        """What the generated code writes itself: 1 / samples, and the learning rate over samples in integers."""
         train = self._train
         inverse = np.float32(1.0) / np.float32(samples)
         if train.inverse_count is not None:

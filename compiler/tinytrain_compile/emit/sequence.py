@@ -81,7 +81,7 @@ class Sequencer:
         return [*self._first_time(node, call), *call]
 
     def _first_time(self, node: Node, call: list[str]) -> list[str]:
-        """The first step after m_init: find the error's exponent with one that cannot overflow, then compute it anew."""
+        """The first step after m_init: find the error's exponent with one that cannot overflow, then compute anew."""
         read = [self._operand(v) for v in node.inputs[2 : 2 + exponents_read(node.op)]]
         own, peak = self._operand(node.inputs[1]), self._operand(node.inputs[0])
         above = getattr(node.attrs, "probe", 0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from tinytrain_compile.ir.types import Array, Graph, Node, Value
+from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ class TrainGraph:
     integer: whether this is an int8 graph: references run byte-exact, multiplies and adds are never fused.
     rate: int8 only: the learning rate (over the samples of an update) as (multiplier, shift), an accumulator value.
     settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
-    islands: int8 only: names of the nodes that compute in float32 between Dequantize and Quantize.
+    formats: int8 only: scale and zero point of every stored activation, by name.
     """
 
     graph: Graph
@@ -57,7 +57,7 @@ class TrainGraph:
     integer: bool = False
     rate: Value | None = None
     settled: bool = True
-    islands: tuple[str, ...] = ()
+    formats: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
 
     def step_nodes(self) -> tuple[Node, ...]:
         """Nodes of one micro-batch."""

@@ -37,7 +37,7 @@ class QConvAttrs(Attrs):
 
 @dataclass(frozen=True)
 class QConvGradInputAttrs(Attrs):
-    """conv, input_hw: as ConvGradInput. mask: "" or what the last operand is, "value" (int8 output of a clamp) or "bits".
+    """conv, input_hw: as ConvGradInput. mask: "" or what the last operand is, "value" (a clamp's int8) or "bits".
 
     probe: exponent, above that of the incoming error, with which no intermediate result can overflow.
     """
@@ -77,7 +77,7 @@ def _expect(op: str, values: tuple[Value, ...], dtypes: tuple[str, ...]) -> None
         raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in values]}")
 
 
-# ---- overflow of the int32 sums --------------------------------------------------------------------------------------
+# ---- overflow of the int32 sums ------------------------------------------------------------------------------------
 
 
 def accumulator_bound(node: Node) -> int:
@@ -103,12 +103,13 @@ def _weight_bound(g: Value) -> int:
     return _CENTRED * _ERROR * g.shape[0] * g.shape[1] * g.shape[2]
 
 
-def _expect_bounded(op: str, bound: int) -> None:
+def expect_bounded(op: str, bound: int) -> None:
+    """Raise ValueError if a sum of this magnitude does not fit an int32."""
     if bound > fx.INT32_MAX:
         raise ValueError(f"{op}: its int32 sums can reach {bound}")
 
 
-# ---- QConv: (x, w, [w_rest], bias, multiplier, shift) -> y ------------------------------------------------------------
+# ---- QConv: (x, w, [w_rest], bias, multiplier, shift) -> y ---------------------------------------------------------
 
 
 def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorType, ...]:
@@ -117,7 +118,7 @@ def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorTy
     (kind,) = op_def("Conv").infer(_as_float(inputs[: 2 + parts]), attrs.conv)
     if any(v.shape != (kind.shape[3],) for v in inputs[2 + parts :]):
         raise ValueError("multiplier and shift are one per output channel")
-    _expect_bounded("QConv", _conv_bound(inputs[0].shape[3], attrs.conv))
+    expect_bounded("QConv", _conv_bound(inputs[0].shape[3], attrs.conv))
     return (TensorType(kind.shape, "int8", "NHWC"),)
 
 
@@ -155,7 +156,7 @@ register(
 )
 
 
-# ---- errors: every op that makes one reads (peak, p_out, p_in, ...) and writes (error, peak') -------------------------
+# ---- errors: every op that makes one reads (peak, p_out, p_in, ...) and writes (error, peak') ----------------------
 
 
 def masked(values: Any, mask: Array | None, kind: str) -> Any:
@@ -184,7 +185,7 @@ def finish_error(values: Any, peak: Array, mask: Array | None, kind: str) -> tup
     return np.clip(kept, -127, 127).astype(np.int8), fx.error_peak(kept, peak)
 
 
-# ---- QConvGradInput: (peak, p_out, p_in, g, multiplier, shift, w, [w_rest], [mask]) -> (e, peak') ---------------------
+# ---- QConvGradInput: (peak, p_out, p_in, g, multiplier, shift, w, [w_rest], [mask]) -> (e, peak') ------------------
 
 
 def _plain(attrs: QConvGradInputAttrs) -> ConvGradInputAttrs:
@@ -197,7 +198,7 @@ def _grad_infer(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> tuple[
     (out,) = op_def("ConvGradInput").infer(_as_float((inputs[3], *weights)), _plain(attrs))
     if any(v.shape != (out.shape[3],) for v in inputs[4:6]):
         raise ValueError("QConvGradInput: multiplier and shift are one per input channel")
-    _expect_bounded("QConvGradInput", _grad_bound(inputs[3].shape[3], attrs.conv))
+    expect_bounded("QConvGradInput", _grad_bound(inputs[3].shape[3], attrs.conv))
     return error_infer("QConvGradInput", out, inputs, attrs.mask)
 
 
@@ -235,7 +236,7 @@ register(
 )
 
 
-# ---- weights: QConvUpdate (w, x, g, multiplier, shift, rate, p, noise, salt) -> w'; QConvSum (sum, x, g) -> sum' ------
+# ---- weights: QConvUpdate (w, x, g, multiplier, shift, rate, p, noise, salt) -> w'; QConvSum (sum, x, g) -> sum' ---
 
 
 def weight_gradient(x: Array, g: Array, x_zero: int, conv: ConvAttrs) -> Any:
@@ -248,9 +249,14 @@ def updated_weight(w: Array, gradient: Any, scale: tuple[Array, ...], noise: Arr
     """int8 weights after one step with stochastic rounding; `scale` = (multiplier, shift, rate, p), see step_size."""
     multiplier, exponent = step_size(*scale, fraction_bits=8)
     per_channel = (-1,) + (1,) * (w.ndim - 1)
-    move = fx.scaled(gradient, multiplier.reshape(per_channel), exponent.reshape(per_channel))
-    move = np.clip(move, -(1 << 24), 1 << 24)
-    noisy = (w.astype(np.int64) << 8) - move + fx.noise_bytes(noise, salt, w.size).reshape(w.shape)
+    random = fx.noise_bytes(noise, salt, w.size).reshape(w.shape)
+    return moved_weight(w, gradient, (multiplier.reshape(per_channel), exponent.reshape(per_channel)), random, limit)
+
+
+def moved_weight(w: Array, gradient: Any, step: tuple[Any, Any], random: Any, limit: Any) -> Array:
+    """int8 weights less gradient times step (in 1/256 of a weight), rounded by a random byte (tt_moved_weight)."""
+    move = np.clip(fx.scaled(gradient, *step), -(1 << 24), 1 << 24)
+    noisy = (w.astype(np.int64) << 8) - move + random
     return np.clip(noisy >> 8, -limit, limit).astype(np.int8)
 
 
@@ -265,7 +271,7 @@ def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[T
     (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
     if kind.shape != inputs[0].shape:
         raise ValueError(f"QConvUpdate: weight {inputs[0].shape}, gradient {kind.shape}")
-    _expect_bounded("QConvUpdate", _weight_bound(inputs[2]))
+    expect_bounded("QConvUpdate", _weight_bound(inputs[2]))
     return (inputs[0].type,)
 
 
@@ -294,7 +300,7 @@ def _sum_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[Tens
     (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
     if kind.shape != inputs[0].shape:
         raise ValueError(f"QConvSum: sum {inputs[0].shape}, gradient {kind.shape}")
-    _expect_bounded("QConvSum", _weight_bound(inputs[2]))
+    expect_bounded("QConvSum", _weight_bound(inputs[2]))
     return (inputs[0].type,)
 
 
@@ -303,9 +309,7 @@ register(
         "QConvSum",
         "Adds a weight gradient, int32 sums of g (x - zero), to the running sum (exact accumulation), saturating.",
         _sum_infer,
-        lambda a, attrs: (
-            fx.saturate(a[0] + weight_gradient(a[1], a[2], attrs.x_zero, attrs.conv)).astype(np.int32),
-        ),
+        lambda a, attrs: (fx.saturate(a[0] + weight_gradient(a[1], a[2], attrs.x_zero, attrs.conv)).astype(np.int32),),
         BACKWARD,
         QConvUpdateAttrs,
         alias=((0, 0),),

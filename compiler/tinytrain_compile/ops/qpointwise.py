@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
-from tinytrain_compile.ops.qconv import BACKWARD, error_infer, finish_error
+from tinytrain_compile.ops.qconv import BACKWARD, error_infer, expect_bounded, finish_error
 
 ADD_BITS = 20
 """Left shift of centred operands before they are rescaled; the sum keeps SUM_BITS of fraction."""
@@ -30,7 +31,7 @@ class QuantAttrs(Attrs):
 
 @dataclass(frozen=True)
 class QAddAttrs(Attrs):
-    """Zero points, and each operand's factor to the output's scale (times 2**(SUM_BITS - ADD_BITS)) as (multiplier, shift)."""
+    """Zero points, and each operand's factor to the output's scale times 2**(SUM_BITS - ADD_BITS)."""
 
     a_zero: int
     b_zero: int
@@ -96,13 +97,22 @@ def _qadd(arrays: tuple[Array, ...], attrs: QAddAttrs) -> tuple[Array, ...]:
 
 
 register(
-    OpDef("QAdd", "int8 sum of two tensors of different scales.", _qadd_infer, _qadd, BACKWARD, QAddAttrs, ((0, 0), (0, 1)))
+    OpDef(
+        "QAdd",
+        "int8 sum of two tensors of different scales.",
+        _qadd_infer,
+        _qadd,
+        BACKWARD,
+        QAddAttrs,
+        ((0, 0), (0, 1)),
+    )
 )
 
 
 def _rescale_infer(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> tuple[TensorType, ...]:
     _dtypes("QRescale", inputs, "int8")
     shape = tuple(1 if i in attrs.axes else d for i, d in enumerate(inputs[0].shape))
+    expect_bounded("QRescale", 255 * math.prod(inputs[0].shape[i] for i in attrs.axes))
     return (TensorType(shape, "int8", inputs[0].layout),)
 
 
@@ -133,7 +143,9 @@ def round_even(x: Array) -> Array:
 
 def _quantise(arrays: tuple[Array, ...], attrs: QuantAttrs) -> tuple[Array, ...]:
     scaled = arrays[0].astype(np.float32) * np.float32(1.0 / attrs.scale)
-    limited = np.where(scaled > np.float32(-1024), np.where(scaled < np.float32(1024), scaled, np.float32(1024)), np.float32(-1024))
+    limited = np.where(
+        scaled > np.float32(-1024), np.where(scaled < np.float32(1024), scaled, np.float32(1024)), np.float32(-1024)
+    )
     q = round_even(limited).astype(np.int64) + attrs.zero
     return (np.clip(q, attrs.low, attrs.high).astype(np.int8),)
 
@@ -149,7 +161,14 @@ def _dequantise_infer(inputs: tuple[Value, ...], _attrs: QuantAttrs) -> tuple[Te
 
 
 register(
-    OpDef("Quantize", "float32 to int8: round(x / scale) + zero, clamped.", _quantise_infer, _quantise, BACKWARD, QuantAttrs)
+    OpDef(
+        "Quantize",
+        "float32 to int8: round(x / scale) + zero, clamped.",
+        _quantise_infer,
+        _quantise,
+        BACKWARD,
+        QuantAttrs,
+    )
 )
 register(
     OpDef(

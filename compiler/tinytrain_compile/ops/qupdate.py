@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
-from tinytrain_compile.ops.qconv import BACKWARD, step_size, updated_weight
+from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded, step_size, updated_weight
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,13 @@ def _expect(op: str, inputs: tuple[Value, ...], dtypes: tuple[str, ...]) -> None
         raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in inputs]}")
 
 
+def _expect_sums(op: str, channels: Value, g: Value) -> None:
+    """The sums of g over its pixels are one per channel and fit an int32."""
+    if channels.shape != g.shape[-1:]:
+        raise ValueError(f"{op}: {channels.shape} is not one per channel of {g.shape}")
+    expect_bounded(op, 128 * math.prod(g.shape[:-1]))
+
+
 def channel_sums(g: Array) -> Array:
     """int32 sums of an error over everything but channels (the last axis)."""
     return g.astype(np.int64).sum(axis=tuple(range(g.ndim - 1))).astype(np.int32)
@@ -38,6 +46,7 @@ def channel_sums(g: Array) -> Array:
 
 def _bias_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     _expect("QBiasUpdate", inputs, ("int32", "int8", "int32", "int32", "int32", "int32"))
+    _expect_sums("QBiasUpdate", *inputs[:2])
     return (inputs[0].type,)
 
 
@@ -60,6 +69,7 @@ register(
 
 def _bias_sum_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     _expect("QBiasSum", inputs, ("int32", "int8"))
+    _expect_sums("QBiasSum", *inputs)
     return (inputs[0].type,)
 
 
@@ -102,7 +112,7 @@ def _apply_infer(inputs: tuple[Value, ...], _attrs: QWeightApplyAttrs) -> tuple[
 register(
     OpDef(
         "QWeightApply",
-        "w -= step times the accumulated gradient, stochastic rounding; (w, sum, multiplier, shift, rate, p, noise, salt).",
+        "w -= step times the accumulated gradient, with noise; (w, sum, multiplier, shift, rate, p, noise, salt).",
         _apply_infer,
         lambda a, attrs: (updated_weight(a[0], a[1], (a[2], a[3], a[4], a[5]), a[6], a[7], attrs.limit),),
         BACKWARD,
@@ -113,7 +123,7 @@ register(
 
 
 def settle(state: Array, peak: Array, float_peak: bool) -> Array:
-    """Exponent state after a peak was seen: up at once; down by one after QUIET_APPLIES small peaks; 0 changes nothing."""
+    """Exponent state after a peak: up at once; down by one after QUIET_APPLIES small ones; 0 changes nothing."""
     exponent, quiet = int(state[0]), int(state[1])
     if int(peak) == 0:
         return state

@@ -160,7 +160,9 @@ class Backward:
         if node.op == "GemmGradInput":
             value = self._as_image(value, node)
         ratio = np.broadcast_to(1.0 / (layer.x.quant.scale[0] * np.asarray(unit)), (layer.x.value.shape[3],))
-        result = self._conv_error(node, replace(layer.conv, bias=False), hw, replace(error, value=value), layer.parts, ratio, mask)
+        result = self._conv_error(
+            node, replace(layer.conv, bias=False), hw, replace(error, value=value), layer.parts, ratio, mask
+        )
         result = replace(result, unit=unit)
         if node.op == "GemmGradInput":
             (flat,) = self._r.emit("Reshape", (result.value,), ReshapeAttrs(out.shape), node)

@@ -20,7 +20,7 @@ class Act:
 
 @dataclass(frozen=True, eq=False)
 class Err:
-    """A gradient stored as int8: real = value * 2**exponent * unit; unit is one factor, or one per channel (last axis)."""
+    """A gradient stored as int8: real = value * 2**exponent * unit; one unit, or one per channel (last axis)."""
 
     value: Value
     exponent: Value

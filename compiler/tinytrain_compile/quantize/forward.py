@@ -1,4 +1,4 @@
-"""Integer forms of forward nodes. A node that requantises waits for the Clip behind it, which tells its output's scale."""
+"""Integer forms of forward nodes. A node that requantises waits for the Clip behind it, which tells its scale."""
 
 from __future__ import annotations
 

@@ -81,7 +81,9 @@ class _Rewrite:
         if gradient is None and summed is None:
             return False
         if node.op != "SgdUpdate":
-            raise CompileError("E0101", "--optimizer", "int8 training uses SGD", "leave --optimizer out, or use --quant fp32")
+            raise CompileError(
+                "E0101", "--optimizer", "int8 training uses SGD", "leave --optimizer out, or use --quant fp32"
+            )
         parameter = self._forward.integer_parameters[node.inputs[0].name]
         if summed is not None:
             self._apply(node, parameter, summed, self._sum_values[node.inputs[position].name])
@@ -104,10 +106,19 @@ class _Rewrite:
         multiplier, shift = self._constants(node, gradient)
         scale = (multiplier, shift, self._rate, gradient.error.exponent)
         if isinstance(gradient, BiasGradient):
-            (after,) = self._r.emit("QBiasUpdate", (parameter, gradient.error.value, *scale), NO_ATTRS, node, self._phase)
+            (after,) = self._r.emit(
+                "QBiasUpdate", (parameter, gradient.error.value, *scale), NO_ATTRS, node, self._phase
+            )
         else:
             attrs = QConvUpdateAttrs(gradient.conv, gradient.x.quant.zero)
-            inputs = (parameter, gradient.x.value, gradient.error.value, *scale, self._noise, self._next_salt(parameter))
+            inputs = (
+                parameter,
+                gradient.x.value,
+                gradient.error.value,
+                *scale,
+                self._noise,
+                self._next_salt(parameter),
+            )
             (after,) = self._r.emit("QConvUpdate", inputs, attrs, node, self._phase)
         self._own(parameter, after)
 
@@ -167,7 +178,7 @@ class _Rewrite:
         old, r = self._train.graph, self._r
         integer = set(self._forward.integer_parameters)
         state = [v for v in old.state if v.name not in integer]
-        state += [v for v in r.state] + ([self._noise] if self._salt else [])
+        state += list(r.state) + ([self._noise] if self._salt else [])
         known = {v.name for v in r.accumulators}
         accumulators = [v for v in old.accumulators if v.name not in known] + r.accumulators
         updated = {pair[0].name for pair in r.updates}
@@ -209,6 +220,7 @@ class _Rewrite:
             integer=True,
             rate=rate,
             settled=settled,
+            formats={form.value.name: form.quant for form in r.forms.values() if isinstance(form, Act)},
         )
 
     def _stored_input(self, graph: Graph) -> Value:

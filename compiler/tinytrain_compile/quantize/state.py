@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, Phase, Value
+from tinytrain_compile.ir.types import Array, Attrs, Node, Phase, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import new_builder
-from tinytrain_compile.ops.qpointwise import ErrorAttrs, ErrorUnitAttrs, LIFT, QuantAttrs
+from tinytrain_compile.ops.qpointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
 from tinytrain_compile.ops.qupdate import ExponentAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred, Err, Form
 
@@ -32,14 +32,15 @@ class Rewriter:
         self.state: list[Value] = []
         self.accumulators: list[Value] = []
         self.updates: list[tuple[Value, Value]] = []
-        self.islands: list[str] = []
         self._exponents: list[tuple[Value, Value, Value, bool]] = []
         self._floats: dict[str, Value] = {}
         self._tables: dict[bytes, Value] = {}
 
     # ---- emitting -----------------------------------------------------------------------------------------------
 
-    def emit(self, op: str, inputs: Iterable[Value], attrs: Attrs, like: Node, phase: Phase = "step") -> tuple[Value, ...]:
+    def emit(
+        self, op: str, inputs: Iterable[Value], attrs: Attrs, like: Node, phase: Phase = "step"
+    ) -> tuple[Value, ...]:
         """Append a node named after the float node that it replaces."""
         return self.builder.emit_all(op, inputs, attrs, f"{like.name}.{op}", like.origin, phase)
 
@@ -74,7 +75,12 @@ class Rewriter:
         form = self.forms.get(value.name, value)
         if isinstance(form, Act):
             return form
-        if isinstance(form, Value) and value.quant is not None and value.dtype == "float32" and not self._is_constant(value):
+        if (
+            isinstance(form, Value)
+            and value.quant is not None
+            and value.dtype == "float32"
+            and not self._is_constant(value)
+        ):
             q = value.quant
             (out,) = self.emit("Quantize", (form,), QuantAttrs(q.scale[0], q.zero, q.low, q.high), like)
             self._floats[value.name] = form
@@ -155,8 +161,7 @@ class Rewriter:
         """Append what happens once per update: exponents follow their peaks."""
         for exponent, peak, gathered, kind in self._exponents:
             name = f"{exponent.name}.update"
-            after, cleared = self.builder.emit_all("ExponentUpdate", (exponent, gathered), ExponentAttrs(kind), name, "", phase)
+            after, cleared = self.builder.emit_all(
+                "ExponentUpdate", (exponent, gathered), ExponentAttrs(kind), name, "", phase
+            )
             self.updates += [(exponent, after), (peak, cleared)]
-
-
-__all__ = ["NO_ATTRS", "Rewriter"]

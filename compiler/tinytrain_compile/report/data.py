@@ -7,6 +7,7 @@ from typing import Any
 
 from tinytrain_compile.ir.stages import LayerUpdate, Summary
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
+from tinytrain_compile.report.formats import quant_tensors
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce"}
 
@@ -30,7 +31,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary)},
         "plan": _plan(analysis),
         "work": _work(summary),
-        "quant_tensors": [],
+        "quant_tensors": quant_tensors(summary.train),
         "verify": _verify(summary),
         "suggestions": [
             {"options": s.options, "arena_bytes": s.arena_bytes, "note": s.note} for s in summary.suggestions

@@ -184,9 +184,7 @@ def _board_name(target: Target) -> str:
     return f"QEMU {target.qemu.machine}" if target.qemu else target.name
 
 
-def _message(
-    target: Target, host: bool, board: bool, error: float | None, skipped: str, exact: bool
-) -> str:
+def _message(target: Target, host: bool, board: bool, error: float | None, skipped: str, exact: bool) -> str:
     parts: list[str] = []
     if error is not None:
         found = "bit-exact" if exact else f"max |err| {error:.1e}"
