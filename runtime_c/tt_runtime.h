@@ -345,10 +345,11 @@ static inline int32_t tt_aligned(int32_t error, int32_t exponent)
     return tt_clamp(tt_shift(error * 65536, exponent - 8), -(1 << 29), 1 << 29);
 }
 
-/* One byte of noise for the weight at `index`: the high byte of an LCG step. */
+/* One byte of noise for the weight at `index`: the high byte of an LCG step on a mixed word. */
 static inline int32_t tt_noise(int32_t state, int32_t salt, int32_t index)
 {
-    const uint32_t word = (uint32_t)state + (uint32_t)salt + (uint32_t)index * 0x9e3779b1u;
+    uint32_t word = (uint32_t)state + (uint32_t)salt + (uint32_t)index * 0x9e3779b1u;
+    word ^= word >> 15;
     return (int32_t)((word * 1664525u + 1013904223u) >> 24);
 }
 

@@ -48,7 +48,9 @@ def _gemm(rng: Rng, index: int) -> Case:
 @generator("GemmGradInput", len(GEMMS))
 def _gemm_grad_input(rng: Rng, index: int) -> Case:
     m, k, n, _, split = GEMMS[index]
-    return make("GemmGradInput", (normal(rng, (m, n)), *weight_parts(normal(rng, (n, k)), split, 1)), GemmAttrs(False, split))
+    return make(
+        "GemmGradInput", (normal(rng, (m, n)), *weight_parts(normal(rng, (n, k)), split, 1)), GemmAttrs(False, split)
+    )
 
 
 @generator("GemmGradWeight", len(GEMMS))

@@ -105,9 +105,13 @@ def needed_bits(peak: int) -> int:
 
 
 def noise_bytes(state: Any, salt: Any, count: int) -> Ints:
-    """One byte of noise per weight: the high byte of an LCG step on (state + salt + index * odd constant)."""
+    """One byte of noise per weight: the high byte of an LCG step on the mixed (state + salt + index * odd constant).
+
+    Without the mixing, neighbouring weights would get nearly the same byte, and their rounding errors would add up.
+    """
     index = np.arange(count, dtype=np.uint64)
     start = np.uint64((int(state) + int(salt)) & 0xFFFFFFFF)
     word = (start + index * np.uint64(0x9E3779B1)) & np.uint64(0xFFFFFFFF)
+    word ^= word >> np.uint64(15)
     word = (word * np.uint64(1664525) + np.uint64(1013904223)) & np.uint64(0xFFFFFFFF)
     return (word >> np.uint64(24)).astype(np.int64)

@@ -7,6 +7,7 @@ updates in a row it was larger than needed. `peak` gathers the largest magnitude
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,6 +63,12 @@ def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
     plain = replace(conv, bias=False)
     arrays = (x.astype(np.float64), *(part.astype(np.float64) for part in w))
     return op_def("Conv").reference(arrays, plain)[0].astype(np.int64)
+
+
+def _geometry(node: Node) -> ConvAttrs:
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs | QConvGradInputAttrs | QConvUpdateAttrs)
+    return attrs.conv
 
 
 def _parts(conv: ConvAttrs) -> int:
@@ -132,13 +139,13 @@ def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
 
 
 def _conv_scratch(node: Node) -> int:
-    conv: ConvAttrs = node.attrs.conv  # type: ignore[attr-defined]
+    conv = _geometry(node)
     taps = conv.kernel[0] * conv.kernel[1]
     return GATHER_ROWS * taps * node.inputs[0].shape[3] * 2 if gathers(conv) else 0  # centred pixels take int16
 
 
 def _conv_macs(node: Node) -> int:
-    conv: ConvAttrs = node.attrs.conv  # type: ignore[attr-defined]
+    conv = _geometry(node)
     return node.outputs[0].elements * conv.kernel[0] * conv.kernel[1] * node.inputs[0].shape[3] // conv.groups
 
 
@@ -165,8 +172,9 @@ def masked(values: Any, mask: Array | None, kind: str) -> Any:
         return values
     if kind == "value":
         return np.where((mask > -128) & (mask < 127), values, 0)
-    keep = np.unpackbits(mask.astype(np.uint8), count=values.size, bitorder="little").reshape(values.shape)
-    return np.where(keep, values, 0)
+    shape: tuple[int, ...] = values.shape
+    keep: Array = np.unpackbits(mask.astype(np.uint8), bitorder="little")[: math.prod(shape)]
+    return np.where(np.reshape(keep, shape), values, 0)
 
 
 def error_infer(op: str, like: TensorType, inputs: tuple[Value, ...], mask: str) -> tuple[TensorType, ...]:
@@ -211,13 +219,13 @@ def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array,
 
 
 def _grad_scratch(node: Node) -> int:
-    conv: ConvAttrs = node.attrs.conv  # type: ignore[attr-defined]
+    conv = _geometry(node)
     dense = gathers(conv) or (conv.groups == 1 and conv.strides != (1, 1))
     return GATHER_ROWS * conv.kernel[0] * conv.kernel[1] * node.inputs[3].shape[3] if dense else 0
 
 
 def _grad_macs(node: Node) -> int:
-    conv: ConvAttrs = node.attrs.conv  # type: ignore[attr-defined]
+    conv = _geometry(node)
     return node.inputs[3].elements * conv.kernel[0] * conv.kernel[1] * node.outputs[0].shape[3] // conv.groups
 
 

@@ -10,7 +10,15 @@ from tvm import s_tir, te, tirx
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, placeholder, reduce_axes, total
-from tinytrain_compile.lower.kernels.linear import Elements, Finish, Load, Schedule, add_bias, matrix_product, whole_weight
+from tinytrain_compile.lower.kernels.linear import (
+    Elements,
+    Finish,
+    Load,
+    Schedule,
+    add_bias,
+    matrix_product,
+    whole_weight,
+)
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.conv import GATHER_ROWS, ConvAttrs, ConvGradInputAttrs, gathers
 from tinytrain_compile.ops.linear import operands
@@ -239,7 +247,7 @@ def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
     assert isinstance(attrs, ConvAttrs)
     x_value, dy_value = node.inputs
     n, height, width, c = x_value.shape
-    o, kh, kw, per_group_in = node.outputs[0].shape
+    o = node.outputs[0].shape[0]
     if attrs.groups == 1 and not gathers(attrs) and attrs.strides == (1, 1):
         pixels = n * height * width
         x, dy = placeholder(x_value, "x", (pixels, c)), placeholder(dy_value, "dy", (pixels, o))

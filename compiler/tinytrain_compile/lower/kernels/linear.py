@@ -13,6 +13,7 @@ from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs, operands, runs
 
+
 class Elements(Protocol):
     """A tensor, or anything that is read like one."""
 

@@ -1,0 +1,225 @@
+"""The integer helpers of tt_runtime.h equal their numpy twins: on the host, on boards, without undefined behaviour."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.runtime_c.fixed_point_helpers import HELPERS, Helper
+from tests.runtime_c.test_scalar_math import FLAGS, WARNINGS
+from tinytrain_compile.ir.stages import Interface, SourceBundle
+from tinytrain_compile.resources import data_dir, read_text
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import find_tools
+from tinytrain_compile.verify.build import compile_project, link_project
+from tinytrain_compile.verify.firmware import GUARD_BYTES
+from tinytrain_compile.verify.run import run_image
+
+RANDOM, SCALAR_RANDOM, BOARD_RANDOM = 1_000_000, 10_000, 500
+BY_NAME = {helper.name: helper for helper in HELPERS}
+SOURCE = '#include "tt_runtime.h"\n' + "".join(helper.function() for helper in HELPERS)
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+CHUNK = 256
+"""Samples that a check program holds at a time."""
+MAIN = """#include "port.h"
+@SOURCE@
+static volatile unsigned char arena[@SIZE@] PORT_ARENA_SECTION;
+static int32_t x[@ARGUMENTS@ * @CHUNK@], y[@OUTPUTS@ * @CHUNK@];
+int main(void)
+{
+    const int32_t input = port_open_input("input.bin"), output = port_open_output("output.bin");
+    arena[0] = 0;
+@CALLS@
+    port_close(output);
+    return 0;
+}
+"""
+CALL = """    for (int32_t round = 0; round < @ROUNDS@; round++) {
+        if (port_read(input, x, @IN@ * @CHUNK@ * sizeof x[0]) != 0) {
+            port_exit(3);
+        }
+        map_@NAME@(x, y, @CHUNK@);
+        (void)port_write(output, y, @OUT@ * @CHUNK@ * sizeof y[0]);
+    }"""
+
+
+def check(helper: Helper, x: np.ndarray, got: np.ndarray) -> None:
+    """Every output equals the twin's."""
+    bad = np.flatnonzero((got != helper.expected(x)).any(axis=0))
+    if bad.size:
+        first = int(bad[0])
+        wanted = helper.expected(x[:, first : first + 1])[:, 0]
+        raise AssertionError(f"tt_{helper.name}: {bad.size} differ, first {x[:, first]}: {got[:, first]} != {wanted}")
+
+
+def samples(helper: Helper, count: int) -> np.ndarray:
+    """The helper's edges, and `count` random samples; the same ones in every run."""
+    return helper.samples(np.random.default_rng(zlib.crc32(helper.name.encode())), count)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc not found")
+    folder = tmp_path_factory.mktemp("fixed")
+    (folder / "map.c").write_text(SOURCE)
+    options = [*FLAGS.split(), *WARNINGS.split(), "-Wsign-conversion", f"-I{data_dir('runtime_c')}"]
+    subprocess.run(["gcc", *options, "-shared", "-fPIC", "map.c", "-o", "map.so"], cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "map.so"))
+
+
+def call(library: ctypes.CDLL, helper: Helper, x: np.ndarray) -> np.ndarray:
+    x = np.ascontiguousarray(x, np.int32)
+    y = np.zeros((helper.outputs, x.shape[1]), np.int32)
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x, y)]
+    getattr(library, f"map_{helper.name}")(*pointers, ctypes.c_size_t(x.shape[1]))
+    return y
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_c_equals_numpy_twin(name: str, library: ctypes.CDLL) -> None:
+    helper = BY_NAME[name]
+    x = samples(helper, SCALAR_RANDOM if helper.scalar else RANDOM)
+    check(helper, x, call(library, helper, x))
+
+
+def test_c_requantises_by_the_published_formula(library: ctypes.CDLL) -> None:
+    """CMSIS-NN: a 64-bit product plus 2**30, shifted by 31; then a division with ties away from zero."""
+    x = samples(BY_NAME["requantise"], 300_000)
+    x = x[:, (x[2] <= 0) & (x[2] >= -31)]
+    acc, multiplier, bits = x[0].astype(np.int64), x[1].astype(np.int64), -x[2].astype(np.int64)
+    high = ((1 << 30) + acc * multiplier) >> 31
+    remainder = high & ((1 << bits) - 1)
+    quotient = high >> bits
+    threshold = (((1 << bits) - 1) >> 1) + (quotient < 0)
+    expected = quotient + (remainder > threshold)
+    np.testing.assert_array_equal(call(library, BY_NAME["requantise"], x)[0], expected)
+
+
+def program() -> tuple[str, list[np.ndarray], bytes]:
+    """(C text, samples of every helper, input file) of a check program for a board or a sanitizer."""
+    calls: list[str] = []
+    inputs: list[np.ndarray] = []
+    data = bytearray()
+    for helper in HELPERS:
+        x = samples(helper, BOARD_RANDOM)
+        rng = np.random.default_rng(0)
+        rounds = 8
+        x = x[
+            :,
+            np.concatenate(
+                [
+                    rng.permutation(x.shape[1] - BOARD_RANDOM)[: rounds * CHUNK - BOARD_RANDOM],
+                    np.arange(x.shape[1] - BOARD_RANDOM, x.shape[1]),
+                ]
+            ),
+        ]
+        x = np.resize(x.T, (rounds * CHUNK, x.shape[0])).T
+        for part in np.split(x, rounds, axis=1):
+            data += np.ascontiguousarray(part, np.int32).tobytes()
+        inputs.append(x)
+        numbers = {"ROUNDS": rounds, "IN": len(helper.arguments), "OUT": helper.outputs, "NAME": helper.name}
+        text = CALL
+        for key, value in numbers.items():
+            text = text.replace(f"@{key}@", str(value))
+        calls.append(text)
+    sizes = {
+        "SOURCE": SOURCE,
+        "CALLS": "\n".join(calls),
+        "SIZE": 2 * GUARD_BYTES,
+        "ARGUMENTS": max(len(h.arguments) for h in HELPERS),
+        "OUTPUTS": max(h.outputs for h in HELPERS),
+        "CHUNK": CHUNK,
+    }
+    main = MAIN
+    for key, value in sizes.items():
+        main = main.replace(f"@{key}@", str(value))
+    return main, inputs, bytes(data)
+
+
+def check_program(output: bytes, inputs: list[np.ndarray]) -> None:
+    """The output file of a check program equals the twins."""
+    words = np.frombuffer(output, np.int32)
+    position = 0
+    for helper, x in zip(HELPERS, inputs, strict=True):
+        count = helper.outputs * x.shape[1]
+        rounds = words[position : position + count].reshape(-1, helper.outputs, CHUNK)
+        check(helper, x, rounds.transpose(1, 0, 2).reshape(helper.outputs, -1))
+        position += count
+    assert position == words.size
+
+
+def test_no_undefined_behaviour(tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc not found")
+    text, inputs, data = program()
+    (tmp_path / "main.c").write_text(text)
+    (tmp_path / "input.bin").write_bytes(data)
+    sanitize = ["-fsanitize=undefined", "-fno-sanitize-recover=all"]
+    folders = [f"-I{data_dir('runtime_c')}", f"-I{data_dir('runtime_c') / 'ports'}"]
+    host = str(data_dir("runtime_c") / "ports" / "host.c")
+    built = subprocess.run(
+        ["gcc", *FLAGS.split(), *sanitize, *folders, "main.c", host, "-o", "checked"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "ubsan" in built.stderr:
+        pytest.skip("no undefined-behaviour sanitizer")
+    assert built.returncode == 0, built.stderr
+    ran = subprocess.run([str(tmp_path / "checked")], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    check_program((tmp_path / "output.bin").read_bytes(), inputs)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", ["cortex-m7", "cortex-m0plus", "cortex-m55"])
+def test_boards_equal_numpy_twins(name: str, tmp_path: Path) -> None:
+    tools = find_tools()
+    if tools.missing_for_qemu():
+        pytest.skip(tools.missing_for_qemu())
+    text, inputs, data = program()
+    files = {"main.c": text, "tt_runtime.h": read_text("runtime_c", "tt_runtime.h")}
+    bundle = SourceBundle(files, Interface("none", 1, 1, "float", 1, 0, 0, 8, False, ()))
+    compiled = compile_project(bundle, load_target(name), "qemu", tools, tmp_path, check_sources=("verify/startup.c",))
+    built = link_project(compiled, load_target(name), tools)
+    check_program(run_image(built, load_target(name), tools, data, timeout_s=240), inputs)
+
+
+MUTATIONS = (
+    ("requantise", "(mask >> 1) + (value < 0 ? 1u : 0u)", "(mask >> 1)"),  # ties toward +infinity
+    ("shift_right", "> half ? 1 : 0", ">= half ? 1 : 0"),
+    ("high_multiply", "(int64_t)a * b + (1 << 30)", "(int64_t)a * b"),  # truncation
+    ("shift_left", "value > (INT32_MAX >> n)", "false"),  # wraps
+    ("scaled", "(product + ((int64_t)1 << (n - 1u))) >> n", "product >> n"),
+    ("moved_weight", "- move + noise) >> 8", "- move) >> 8"),  # the dead zone of truncating updates
+    ("saturate8", "+ zero);", ");"),
+    ("passes", "value > -128", "value > -129"),
+    ("error", "tt_clamp(value, -127, 127)", "tt_clamp(value, -128, 127)"),
+    ("round_even", "(x + 12582912.0f) - 12582912.0f", "x + 0.5f"),
+    ("settle", "state[1] == TT_QUIET_APPLIES", "state[1] == TT_QUIET_APPLIES - 1"),
+    ("noise", "word ^= word >> 15;", ""),
+)
+
+
+@pytest.mark.parametrize(("name", "code", "mutant"), MUTATIONS)
+def test_a_mutant_is_noticed(name: str, code: str, mutant: str, tmp_path: Path) -> None:
+    text = read_text("runtime_c", "tt_runtime.h")
+    assert text.count(code) == 1, code
+    (tmp_path / "tt_runtime.h").write_text(text.replace(code, mutant))
+    (tmp_path / "map.c").write_text(SOURCE)
+    subprocess.run(
+        ["gcc", *FLAGS.split(), "-shared", "-fPIC", "-I.", "map.c", "-o", "map.so"], cwd=tmp_path, check=True
+    )
+    helper = BY_NAME[name]
+    x = samples(helper, 5000)
+    with pytest.raises(AssertionError, match="differ"):
+        check(helper, x, call(ctypes.CDLL(str(tmp_path / "map.so")), helper, x))
