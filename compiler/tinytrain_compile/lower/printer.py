@@ -1,7 +1,7 @@
 """Prints a lowered TIR function as one plain C function: no runtime, no packed calls, register tiles as scalars.
 
 * A multiply whose result is only added becomes TT_FMA, so that every core and the host round alike (contracts.md, 7);
-  with fuse_multiply_add=False it stays a multiply and an add, which numpy can repeat to the bit.
+  without `fuse` it stays two operations, which numpy can repeat to the bit.
 * `acc = acc + (condition ? value : 0)` becomes `if (condition) acc = acc + value`: taps in the padding cost nothing.
 * An internal buffer that is indexed by constants only becomes scalars; a larger one becomes the scratch parameter.
 """
@@ -113,11 +113,9 @@ class Parameter:
 class Printer:
     """Prints one function. `parameters`: of the PrimFunc, in order; `same`: output index -> the input it overwrites."""
 
-    def __init__(
-        self, function: Any, parameters: Sequence[Parameter], same: dict[int, int], fuse_multiply_add: bool = True
-    ) -> None:
+    def __init__(self, function: Any, parameters: Sequence[Parameter], same: dict[int, int], fuse: bool = True) -> None:
         self._function = function
-        self._fuse = fuse_multiply_add
+        self._fuse = fuse
         self._aliases: dict[Any, Any] = {}
         self._names: dict[Any, str] = {}
         self._used: set[str] = {"scratch", "TT_FMA"}

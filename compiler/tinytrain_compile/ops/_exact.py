@@ -61,8 +61,9 @@ def sum_over(x: Tensor, axes: Sequence[int]) -> Tensor:
 def largest_of(parts: Tensor, inside: Tensor = True) -> Tensor:
     """The maximum over the first axis: of equal elements the last; a NaN survives only as the last one."""
     best = np.full(parts.shape[1:], LOWEST, F32)
-    for part, counts in zip(parts, np.broadcast_to(inside, parts.shape), strict=True):
-        best = np.where(counts & ~(best > part), part, best)
+    where = np.broadcast_to(inside, parts.shape)
+    for index in range(len(parts)):
+        best = np.where(where[index] & ~(best > parts[index]), parts[index], best)
     return best
 
 

@@ -206,7 +206,8 @@ def _mse_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 
 def _bce_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    z, target = arrays
+    z: Array = arrays[0]
+    target: Array = arrays[1]
     above, minus = np.where(z > 0, z, F32(0)), np.where(z > 0, 0 - z, z)
     return (_exact_mean((above - z * target) + scalar_math.log1p(scalar_math.exp(minus))),)
 
