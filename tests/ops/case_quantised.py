@@ -55,7 +55,7 @@ def factors(rng: Rng, channels: int, kind: int, usual: float) -> tuple[np.ndarra
         return split_factors(usual * rng.uniform(0.3, 3.0, channels))
     multipliers = rng.choice([0, 1 << 30, (1 << 30) + 1, 0x5A82799A, INT32_MAX - 1, INT32_MAX], channels)
     shifts = rng.integers(-31, 11, channels) if kind == 1 else rng.choice([-31, -8, 0, 10], channels)
-    return multipliers.astype(np.int32), shifts.astype(np.int32)
+    return multipliers.astype(np.int32), shifts.astype(np.int8)
 
 
 def factor(rng: Rng, kind: int, usual: float) -> tuple[int, int]:
@@ -256,6 +256,14 @@ def _dequantise(rng: Rng, index: int) -> Case:
     return make("Dequantize", (bytes_of(rng, SHAPES[index], kind),), attrs)
 
 
+@generator("QClipMask", 2 * len(SHAPES))
+def _clip_mask(rng: Rng, index: int) -> Case:
+    """Most elements at or beside the bounds, where the test could be wrong."""
+    shape, _ = _shape(index)
+    y = rng.choice([-128, -127, -126, 0, 125, 126, 127], shape).astype(np.int8)
+    return make("QClipMask", (y,), NO_ATTRS)
+
+
 @generator("ErrorScale", 3 * len(SHAPES))
 def _error_scale(rng: Rng, index: int) -> Case:
     shape, kind = _shape(index)
@@ -289,6 +297,11 @@ def _dequantise_error(rng: Rng, index: int) -> Case:
     shape, kind = _shape(index)
     p = exponent(rng, kind) if index % 3 else np.asarray([(-150, 140)[index % 2], 0], np.int32)
     return make("DequantizeError", (p, bytes_of(rng, shape, kind)), ErrorUnitAttrs(float(rng.uniform(0.01, 1))))
+
+
+@generator("QClipMask", len(SHAPES))
+def _clip_mask(rng: Rng, index: int) -> Case:
+    return make("QClipMask", mask_of(rng, SHAPES[index], "value"))
 
 
 # ---- updates --------------------------------------------------------------------------------------------------------

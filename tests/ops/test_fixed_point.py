@@ -224,21 +224,21 @@ WIDE = 66_000
 
 
 def test_sums_that_could_overflow_are_refused() -> None:
-    conv, c = ConvAttrs((1, 1), bias=True), v(1, dtype="int32")
+    conv, c, e = ConvAttrs((1, 1), bias=True), v(1, dtype="int32"), v(1)
     with pytest.raises(ValueError, match="int32 sums can reach"):
-        infer("QConv", (v(1, 1, 1, WIDE), v(1, 1, 1, WIDE), c, c, c), QConvAttrs(conv, 0, 0))
+        infer("QConv", (v(1, 1, 1, WIDE), v(1, 1, 1, WIDE), c, c, e), QConvAttrs(conv, 0, 0))
     fits = WIDE - 500
-    infer("QConv", (v(1, 1, 1, fits), v(1, 1, 1, fits), c, c, c), QConvAttrs(conv, 0, 0))
+    infer("QConv", (v(1, 1, 1, fits), v(1, 1, 1, fits), c, c, e), QConvAttrs(conv, 0, 0))
     plain = ConvAttrs((1, 1))
     p, scalar, wide = v(2, dtype="int32"), v(dtype="int32"), 132_000
     grad = QConvGradInputAttrs(plain, (1, 1), 0)
     with pytest.raises(ValueError, match="int32 sums can reach"):
-        infer("QConvGradInput", (scalar, p, p, v(1, 1, 1, wide), c, c, v(wide, 1, 1, 1)), grad)
+        infer("QConvGradInput", (scalar, p, p, v(1, 1, 1, wide), c, e, v(wide, 1, 1, 1)), grad)
     pixels = (v(1, 300, 220, 1), v(1, 300, 220, 1))
     with pytest.raises(ValueError, match="int32 sums can reach"):
         infer("QConvSum", (v(1, 1, 1, 1, dtype="int32"), *pixels), QConvUpdateAttrs(plain, 0))
     with pytest.raises(ValueError, match="int32 sums can reach"):
-        infer("QConvUpdate", (v(1, 1, 1, 1), *pixels, c, c, p, p, scalar, scalar), QConvUpdateAttrs(plain, 0))
+        infer("QConvUpdate", (v(1, 1, 1, 1), *pixels, c, e, p, p, scalar, scalar), QConvUpdateAttrs(plain, 0))
     with pytest.raises(ValueError, match="int32 sums can reach"):
         infer("QRescale", (v(1, 3000, 3000, 1),), QRescaleAttrs((1, 2), 0, 0, (1 << 30, 0)))
     with pytest.raises(ValueError, match="int32 sums can reach"):

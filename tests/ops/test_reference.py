@@ -66,13 +66,17 @@ def runtime_result(op: str, *arrays: np.ndarray, **attributes: Any) -> np.ndarra
 # ---- both float types, and what inference says ----------------------------------------------------------------------
 
 
+FLOAT32_ONLY = ("Dequantize", "DequantizeError")
+"""Ops from integers to float32: defined to the bit, so in no other type."""
+
+
 @pytest.mark.parametrize("op", sorted(OPS))
 def test_reference_keeps_the_float_type_and_matches_inference(op: str) -> None:
     for case in cases_of(op):
         node = case.node()
         wide, narrow = run_node(node, case.arrays), run_node(node, case.float32())
         for value, a, b in zip(node.outputs, wide, narrow, strict=True):
-            if value.dtype == "float32":
+            if value.dtype == "float32" and op not in FLOAT32_ONLY:
                 assert (a.dtype, b.dtype) == (np.float64, np.float32), str(case)
                 np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5, err_msg=str(case))
             else:

@@ -35,9 +35,9 @@ def split_factor(factor: float) -> tuple[int, int]:
 
 
 def split_factors(factors: Any) -> tuple[Ints, Ints]:
-    """`split_factor` of every element, as int32 arrays."""
+    """`split_factor` of every element, as arrays of int32 and int8 (factors of 2**127 and more do not occur)."""
     pairs = [split_factor(float(f)) for f in np.ravel(factors)]
-    return np.asarray([m for m, _ in pairs], np.int32), np.asarray([s for _, s in pairs], np.int32)
+    return np.asarray([m for m, _ in pairs], np.int32), np.asarray([s for _, s in pairs], np.int8)
 
 
 def saturate(values: Any, low: int = INT32_MIN, high: int = INT32_MAX) -> Ints:

@@ -121,7 +121,7 @@ def expect_bounded(op: str, bound: int) -> None:
 
 def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorType, ...]:
     parts = _parts(attrs.conv)
-    _expect("QConv", inputs, ("int8",) * (1 + parts) + ("int32",) * 3)
+    _expect("QConv", inputs, ("int8",) * (1 + parts) + ("int32", "int32", "int8"))
     (kind,) = op_def("Conv").infer(_as_float(inputs[: 2 + parts]), attrs.conv)
     if any(v.shape != (kind.shape[3],) for v in inputs[2 + parts :]):
         raise ValueError("multiplier and shift are one per output channel")
@@ -275,7 +275,7 @@ def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_b
 
 
 def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
-    _expect("QConvUpdate", inputs, ("int8",) * 3 + ("int32",) * 6)
+    _expect("QConvUpdate", inputs, ("int8",) * 3 + ("int32", "int8") + ("int32",) * 4)
     (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
     if kind.shape != inputs[0].shape:
         raise ValueError(f"QConvUpdate: weight {inputs[0].shape}, gradient {kind.shape}")

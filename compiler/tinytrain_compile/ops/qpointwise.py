@@ -186,7 +186,7 @@ register(
 
 
 def _scale_infer(inputs: tuple[Value, ...], attrs: ErrorAttrs) -> tuple[TensorType, ...]:
-    _dtypes("ErrorScale", inputs[3:6], "int8", "int32", "int32")
+    _dtypes("ErrorScale", inputs[3:6], "int8", "int32", "int8")
     if any(v.shape != inputs[3].shape[-1:] for v in inputs[4:6]):
         raise ValueError("ErrorScale: multiplier and shift are one per channel")
     return error_infer("ErrorScale", inputs[3].type, inputs, attrs.mask)

@@ -45,7 +45,7 @@ def channel_sums(g: Array) -> Array:
 
 
 def _bias_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    _expect("QBiasUpdate", inputs, ("int32", "int8", "int32", "int32", "int32", "int32"))
+    _expect("QBiasUpdate", inputs, ("int32", "int8", "int32", "int8", "int32", "int32"))
     _expect_sums("QBiasUpdate", *inputs[:2])
     return (inputs[0].type,)
 
@@ -86,7 +86,7 @@ register(
 
 
 def _bias_apply_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    _expect("QBiasApply", inputs, ("int32",) * 6)
+    _expect("QBiasApply", inputs, ("int32", "int32", "int32", "int8", "int32", "int32"))
     return (inputs[0].type,)
 
 
@@ -103,7 +103,7 @@ register(
 
 
 def _apply_infer(inputs: tuple[Value, ...], _attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
-    _expect("QWeightApply", inputs, ("int8",) + ("int32",) * 7)
+    _expect("QWeightApply", inputs, ("int8", "int32", "int32", "int8") + ("int32",) * 4)
     if inputs[0].shape != inputs[1].shape:
         raise ValueError(f"QWeightApply: weight {inputs[0].shape}, sum {inputs[1].shape}")
     return (inputs[0].type,)

@@ -27,6 +27,12 @@ class Features:
         """Register tile (rows, columns) of integer products: 4 sums, 4 operands and 4 pointers fill a Cortex-M."""
         return (2, 2)
 
+    @property
+    def wide_tile(self) -> tuple[int, int]:
+        """`tile` turned: more rows than columns, for weight gradients."""
+        rows, columns = self.tile
+        return columns, rows
+
 
 @dataclass(frozen=True)
 class KernelSpec:

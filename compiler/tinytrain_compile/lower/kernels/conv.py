@@ -255,7 +255,7 @@ def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
         return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, wide_rows=True)
     x, dy = placeholder(x_value, "x"), placeholder(dy_value, "dy")
     window = Window(attrs, (height, width))
-    out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), features.tile[::-1])
+    out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), features.wide_tile)
     return KernelSpec([x, dy], [out], schedule)
 
 

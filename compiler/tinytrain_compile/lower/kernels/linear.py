@@ -72,14 +72,18 @@ def matrix_product(
     wide_rows: bool = False,
 ) -> KernelSpec:
     """out[m,n] = sum_k left(m,k) right(k,n) + bias[n] in register tiles; extents (m, n, k)."""
-    tile = features.tile if not wide_rows else features.tile[::-1]
+    tile = features.wide_tile if wide_rows else features.tile
     out, schedule = product(extents, left, right, add_bias(bias), tile, peel)
     return KernelSpec(inputs, [out], schedule)
 
 
 def add_bias(bias: te.Tensor | None) -> Finish:
     """The sum plus the bias of its channel (the last index)."""
-    return lambda acc, *index: acc if bias is None else acc + bias[index[-1]]
+
+    def finish(acc: Any, *index: Any) -> Any:
+        return acc if bias is None else acc + bias[index[-1]]
+
+    return finish
 
 
 def product(

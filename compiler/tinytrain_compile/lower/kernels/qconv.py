@@ -29,7 +29,7 @@ from tinytrain_compile.lower.kernels.conv import (
     weight_sums,
     window_field,
 )
-from tinytrain_compile.lower.kernels.linear import Finish, product, whole_weight
+from tinytrain_compile.lower.kernels.linear import Finish, Schedule, product, whole_weight
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
 from tinytrain_compile.ops.qconv import GATHER_ROWS, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
 
@@ -86,7 +86,7 @@ def qconv(node: Node, features: Features) -> KernelSpec:
 
     def finish(acc: Any, *index: Any) -> Any:
         o = index[-1]
-        scaled = call_int("tt_requantise", call_int("tt_add", acc, bias[o]), multiplier[o], shift[o])
+        scaled = call_int("tt_requantise", call_int("tt_add", acc, bias[o]), multiplier[o], shift[o].astype("int32"))
         return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
 
     if is_product(conv):
@@ -103,7 +103,10 @@ def qconv(node: Node, features: Features) -> KernelSpec:
         gather = gathers(conv)
         form = _form(shape, conv, channels, features, gather)
         field = window_field(data, window.forward)
-        stored = (lambda *i: field(*i).astype("int16")) if gather else field
+
+        def stored(*index: Any) -> Any:
+            return field(*index).astype("int16") if gather else field(*index)
+
         out, schedule = dense(form, stored, weight, finish, i32)
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
@@ -165,7 +168,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
 
     def finish(acc: Any, *index: Any) -> Any:
         c = index[-1]
-        value = call_int("tt_requantise", acc, multiplier[c], shift[c] + p_in[0] - p_out[0])
+        value = call_int("tt_requantise", acc, multiplier[c], shift[c].astype("int32") + p_in[0] - p_out[0])
         return error_output(value, keep, peak, index)
 
     if flat:
@@ -189,7 +192,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
 def step(operands: Sequence[te.Tensor], channel: Any, fraction_bits: int) -> tuple[Any, Any]:
     """(multiplier, exponent) that scale a channel's gradient; operands (multiplier, shift, rate, p)."""
     multiplier, shift, rate, p = operands
-    exponent = shift[channel] + rate[1] + p[0] + i32(fraction_bits - 31)
+    exponent = shift[channel].astype("int32") + rate[1] + p[0] + i32(fraction_bits - 31)
     return call_int("tt_high_multiply", multiplier[channel], rate[0]), exponent
 
 
@@ -235,7 +238,7 @@ def qconv_sum(node: Node, features: Features) -> KernelSpec:
 
 def _weight_gradient(
     node: Node, attrs: QConvUpdateAttrs, shape: tuple[int, ...], finish: Finish, features: Features
-) -> tuple[te.Tensor, te.Tensor, te.Tensor, Any]:
+) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
     """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight)."""
     conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
     x, g = placeholder(x_value, "x"), placeholder(g_value, "g")

@@ -42,7 +42,7 @@ CHANNEL_TILE = 4
 
 
 def _inverse(value: float) -> Any:
-    return f32(np.float32(1.0 / value))
+    return f32(float(np.float32(1.0 / value)))
 
 
 def _flat(node: Node, index: int, name: str) -> te.Tensor:
@@ -120,7 +120,7 @@ def error_scale(node: Node, _features: Features) -> KernelSpec:
     masks, keep = mask_operand(node, attrs.mask, shape)
 
     def element(i: Any, c: Any) -> Any:
-        exponent = shift[c] + p_in[0] - p_out[0] - i32(LIFT)
+        exponent = shift[c].astype("int32") + p_in[0] - p_out[0] - i32(LIFT)
         value = call_int("tt_requantise", i32(e[i, c]) * i32(1 << LIFT), multiplier[c], exponent)
         return error_output(value, keep, peak, (i, c))
 

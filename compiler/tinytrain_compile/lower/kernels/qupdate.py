@@ -21,6 +21,7 @@ from tinytrain_compile.lower.kernels.base import (
     reduce_axes,
     total,
 )
+from tinytrain_compile.lower.kernels.linear import Schedule
 from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, moved_weight, step, tables
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
@@ -30,7 +31,7 @@ CHANNEL_TILE = 4
 SCALE = ("multiplier", "shift", "rate", "p")
 
 
-def _channel_sums(node: Node, g: te.Tensor, finish: Callable[[Any, Any], Any]) -> tuple[te.Tensor, Any]:
+def _channel_sums(node: Node, g: te.Tensor, finish: Callable[[Any, Any], Any]) -> tuple[te.Tensor, Schedule]:
     """(out, schedule) of out[c] = finish(sum of g over all pixels, c); g is (pixels, channels)."""
     pixels, channels = (int(d) for d in g.shape)
     (k,) = reduce_axes(pixels)
