@@ -256,14 +256,6 @@ def _dequantise(rng: Rng, index: int) -> Case:
     return make("Dequantize", (bytes_of(rng, SHAPES[index], kind),), attrs)
 
 
-@generator("QClipMask", 2 * len(SHAPES))
-def _clip_mask(rng: Rng, index: int) -> Case:
-    """Most elements at or beside the bounds, where the test could be wrong."""
-    shape, _ = _shape(index)
-    y = rng.choice([-128, -127, -126, 0, 125, 126, 127], shape).astype(np.int8)
-    return make("QClipMask", (y,), NO_ATTRS)
-
-
 @generator("ErrorScale", 3 * len(SHAPES))
 def _error_scale(rng: Rng, index: int) -> Case:
     shape, kind = _shape(index)
