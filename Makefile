@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench clean
+.PHONY: help setup tools demo test check fast bench docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,10 +33,10 @@ check: $(STAMP) ## Format, lint, types, import rules
 fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
-bench: setup ## Compile times and sizes of the three real models
+bench: setup ## Compile times and arenas of the three real models
 	$(BIN)/python scripts/bench.py
 
-docs: $(STAMP) ## Regenerate docs/ops.md and docs/errors.md
+docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in README.md and other pages
 	$(BIN)/python scripts/make_docs.py
 
 clean: ## Remove what set-up and tests made

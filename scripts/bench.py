@@ -1,12 +1,10 @@
-"""Compile times and sizes of three real networks (`make bench`): a table on standard output.
+"""Compile times and arenas of three real networks (`make bench`): a table on standard output.
 
-Every row is one run of the command line, verification excluded; nothing here asserts a time. With --sizes the times
-are left out and the generated code is built and run under QEMU instead, so that flash is measured: what README quotes.
+Every row is one run of the command line, verification excluded; nothing here asserts a time.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -49,32 +47,12 @@ def times() -> None:
             print(f"{model:20} {' '.join(flags):28} {seconds:8.1f} {sizes} {layers:>7}", flush=True)
 
 
-def sizes() -> None:
-    """A Markdown table: arena, flash and the losses of the verified steps."""
-    print(
-        "| model | trained | arena | of it state | flash | MAC per step | QEMU == host |\n|---|---|---|---|---|---|---|"
-    )
-    for model in MODELS:
-        _, report = compile_once(SHARED / "models" / f"{model}.onnx", SETTINGS[0], "qemu")
-        memory, flash, work, totals = (report[key] for key in ("memory", "flash", "work", "update_totals"))
-        checked = "bit-exact" if report["verify"]["mode"] == "qemu" else "not run"
-        code = "not measured" if flash["code_bytes"] is None else f"{flash['code_bytes'] + flash['const_bytes']:,} B"
-        macs = (work["forward_macs"] + work["backward_macs"]) / 1e6
-        print(
-            f"| {model} | {totals['layers']} of {totals['total_layers']} layers, {totals['parameters']:,} parameters "
-            f"| {memory['arena_bytes']:,} B | {memory['persistent_bytes']:,} B | {code} | {macs:.1f} M | {checked} |"
-        )
-
-
 def main() -> None:
-    """Print one of the two tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sizes", action="store_true", help="a Markdown table of sizes, without times")
-    arguments = parser.parse_args()
-    if not (SHARED / "models").is_dir():
+    """Print the table; without the models, say so."""
+    if (SHARED / "models").is_dir():
+        times()
+    else:
         print(f"skipped: no models in {SHARED / 'models'} (set TINYTRAIN_SHARED)")
-        return
-    sizes() if arguments.sizes else times()
 
 
 if __name__ == "__main__":

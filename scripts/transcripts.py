@@ -156,7 +156,7 @@ def stable(line: str) -> str:
     line = re.sub(r"sha256 [0-9a-f]+", "sha256 *", line)
     if not same_compiler():
         line = re.sub(r"^(stack|flash) .*", r"\1 *", line)
-        line = re.sub(r"\| [0-9,]+ B \| (?=[0-9.]+ M \|)", "| * | ", line)
+        line = re.sub(r"\| [0-9,]+ B \| (?=[0-9,]+ \|)", "| * | ", line)
     return line.rstrip()
 
 

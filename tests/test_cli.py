@@ -16,9 +16,14 @@ from tinytrain_compile import __version__, cli, driver
 from tinytrain_compile.errors import ERRORS, CompileError
 from tinytrain_compile.ir import parse_graph, print_graph
 from tinytrain_compile.ops.base import OPS, Split, attribute_types
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.linear import GemmAttrs
+from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.options import parse_shapes, parse_size
 from tinytrain_compile.target import list_targets
 
+NESTED = {kind.__name__: kind for kind in (Split, ConvAttrs, GemmAttrs, NllAttrs, PoolAttrs)}
 CONTRACT_FLAGS = """--arena --target --loss --label --optimizer --lr --momentum --weight-decay --update --batch --quant
 --input-shape --input-layout --verify --verify-steps --data --seed --report --dry-run --dump-after --list-targets
 --list-ops --explain --color -v"""
@@ -142,15 +147,15 @@ def test_dump_after(stage: str, mlp: str, tmp_path: Path) -> None:
     known = chain.imported(model)
     wanted = known.graph if stage == "frontend" else chain.train_graph(known, "head").graph
     assert text == print_graph(wanted)
-    again = parse_graph(text, attribute_types(), wanted.constants, {"Split": Split})
+    again = parse_graph(text, attribute_types(), wanted.constants, NESTED)
     assert print_graph(again) == text
 
 
 def test_automatic_update_says_what_it_chose(mlp: str, tmp_path: Path) -> None:
     everything = run(mlp, "--dry-run", "--verify", "none").out
-    assert re.search(r"^update +auto: all 3 layers", everything, re.MULTILINE)
+    assert re.search(r"^update +auto: all", everything, re.MULTILINE)
     some = run(mlp, "--dry-run", "--arena", "1500").out
-    assert re.search(r"^update +auto: last:[12] of 3 layers", some, re.MULTILINE)
+    assert re.search(r"^update +auto: last:[12]:", some, re.MULTILINE)
 
 
 def test_progress_only_on_a_terminal(mlp: str, tmp_path: Path) -> None:

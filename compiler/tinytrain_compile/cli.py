@@ -204,7 +204,9 @@ def main() -> None:
             click.echo(line, err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        click.echo(f"error[E0101]: command line: {error.format_message()}; see tinytrain-compile --help", err=True)
+        click.echo(
+            f"error[E0101]: command line: {error.format_message().rstrip('.')}; see tinytrain-compile --help", err=True
+        )
         sys.exit(EXIT_INPUT)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; nothing was written", err=True)

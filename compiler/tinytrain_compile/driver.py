@@ -141,7 +141,8 @@ def _check_fit(
         return
     ways = suggestions(Planner(model, options, target.alignment_bytes), candidate, len(layers_of(model.graph)), limit)
     summary = replace(summary, suggestions=ways)
-    try_ = f"try {ways[0].options}" if ways else f"--arena {needed} fits as is"
+    fitting = [way.options for way in ways if way.arena_bytes <= limit]
+    try_ = f"try {fitting[0]}" if fitting else f"nothing to update fits; {ways[0].options} does"
     what = f"training needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"
     raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))
 

@@ -67,7 +67,7 @@ def search_update(planner: Planner, layer_count: int, limit: int | None) -> Cand
     """The deepest last:N that fits, for --update auto; the head alone if even that does not fit."""
     if limit is None:
         candidate = planner.exact("all")
-        return replace(candidate, label=f"auto: all {layer_count} layers")
+        return replace(candidate, label="auto: all")
     depth = deepest(planner, layer_count, limit)
     best: Candidate | None = planner.exact(f"last:{depth}") if depth else None
     while depth < layer_count:
@@ -77,7 +77,7 @@ def search_update(planner: Planner, layer_count: int, limit: int | None) -> Cand
             break
         best, depth = deeper, depth + 1
     assert best is not None
-    return replace(best, label=f"auto: last:{max(depth, 1)} of {layer_count} layers")
+    return replace(best, label=f"auto: last:{max(depth, 1)}")
 
 
 def deepest(planner: Planner, layer_count: int, limit: int) -> int:

@@ -10,7 +10,9 @@ from typing import Literal
 
 from tinytrain_compile.errors import CompileError
 
-_UNITS = {"": 1, "B": 1, "K": 1024, "KB": 1024, "KIB": 1024, "M": 1 << 20, "MB": 1 << 20, "MIB": 1 << 20}
+_UNITS = {"": 1, "B": 1} | {
+    letter + ending: 1 << bits for letter, bits in (("K", 10), ("M", 20), ("G", 30)) for ending in ("", "B", "IB")
+}
 
 
 def parse_size(text: str, where: str) -> int:

@@ -174,9 +174,11 @@ def _ignored(train: TrainGraph) -> int | None:
 
 
 def _magic(train: TrainGraph) -> list[str]:
-    """A hash of everything that a checkpoint depends on: graph and frozen constants."""
+    """A hash of everything that a checkpoint depends on: graph and frozen constants, not what it overwrites itself."""
+    state = {value.name for value in train.graph.state}
     digest = hashlib.sha256(print_graph(train.graph).encode())
     for name, data in train.graph.constants.items():
-        digest.update(name.encode() + data.tobytes())
+        if name not in state:
+            digest.update(name.encode() + data.tobytes())
     text = digest.hexdigest()
     return [f"0x{text[:8]}u", f"0x{text[8:16]}u"]

@@ -6,24 +6,20 @@ import ast
 import dataclasses
 import re
 from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
+from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Phase, Quant, Value
 
-_NODE = re.compile(
-    r"^ {2}(?P<outs>.*?) = (?P<name>'[^']*') (?P<op>\w+)\((?P<ins>.*?)\) (?P<attrs>\{.*\}) (?P<tail>\(.*\))$"
-)
+_WORD = re.compile(r"\w+")
+_TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"]""")
+"""A whole string, or one character outside of strings."""
 
 
 def _value(value: Value) -> str:
     fields = (value.name, value.shape, value.dtype, value.layout, value.origin)
     return repr(fields if value.quant is None else (*fields, dataclasses.astuple(value.quant)))
-
-
-def _parse_value(text: str) -> Value:
-    fields = ast.literal_eval(text)
-    return Value(*fields[:5], quant=Quant(*fields[5]) if len(fields) > 5 else None)
 
 
 def _attrs(attrs: Attrs) -> str:
@@ -74,29 +70,82 @@ def parse_graph(
     notes: list[str] = []
     nodes: list[Node] = []
     for line in lines[1:]:
-        if line.startswith("  "):
-            nodes.append(_parse_node(line, attrs_of, nested))
+        scanner = _Scanner(line)
+        if scanner.skip("  "):
+            nodes.append(_node(scanner, attrs_of, nested))
             continue
-        key, _, rest = line.strip().partition(" ")
+        scanner.skip(" ")
+        key = scanner.word()
+        scanner.skip(" ")
         if key == "update":
-            old, new = rest.split(" <- ")
-            updates.append((_parse_value(old), _parse_value(new)))
+            old = scanner.value()
+            scanner.skip(" <- ")
+            updates.append((old, scanner.value()))
         elif key == "note":
-            notes.append(ast.literal_eval(rest))
+            notes.append(str(scanner.literal()))
         else:
-            sections[key].append(_parse_value(rest))
+            sections[key].append(scanner.value())
     name: str = ast.literal_eval(lines[0].removeprefix("graph "))
     parts = {key: tuple(values) for key, values in sections.items()}
     return Graph(name, tuple(nodes), constants=constants, updates=tuple(updates), notes=tuple(notes), **parts)
 
 
-def _parse_node(line: str, attrs_of: Mapping[str, type[Attrs]], nested: Mapping[str, type]) -> Node:
-    match = _NODE.match(line)
-    if match is None:
-        raise ValueError(f"not a node: {line!r}")
-    fields: dict[str, object] = ast.literal_eval(match["attrs"])
-    attrs = attrs_of[match["op"]](**{key: _restore(item, nested) for key, item in fields.items()})
-    ins = tuple(_parse_value(part) for part in match["ins"].split("; ") if part)
-    outs = tuple(_parse_value(part) for part in match["outs"].split("; "))
-    origin, phase = ast.literal_eval(match["tail"])
-    return Node(ast.literal_eval(match["name"]), match["op"], ins, outs, attrs, origin, phase)
+def _node(scanner: _Scanner, attrs_of: Mapping[str, type[Attrs]], nested: Mapping[str, type]) -> Node:
+    outs = scanner.values()
+    scanner.skip(" = ")
+    name = str(scanner.literal())
+    scanner.skip(" ")
+    op = scanner.word()
+    scanner.skip("(")
+    ins = scanner.values()
+    scanner.skip(") ")
+    fields = cast("dict[str, object]", scanner.literal())
+    scanner.skip(" ")
+    origin, phase = cast("tuple[str, Phase]", scanner.literal())
+    attrs = attrs_of[op](**{key: _restore(item, nested) for key, item in fields.items()})
+    return Node(name, op, ins, outs, attrs, origin, phase)
+
+
+class _Scanner:
+    """Reads a line from left to right. Names may hold any mark of the format: only their closing quote ends them."""
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+        self._at = 0
+
+    def skip(self, mark: str) -> bool:
+        """Whether the mark comes next; if so, it is passed."""
+        found = self._line.startswith(mark, self._at)
+        self._at += len(mark) if found else 0
+        return found
+
+    def word(self) -> str:
+        """Letters, digits and underscores."""
+        match = _WORD.match(self._line, self._at)
+        if match is None:
+            raise ValueError(f"column {self._at}: no word in {self._line!r}")
+        self._at = match.end()
+        return match[0]
+
+    def literal(self) -> object:
+        """One Python literal: a string, tuple, or dictionary."""
+        start, depth = self._at, 0
+        for token in _TOKEN.finditer(self._line, start):
+            depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token[0], 0)
+            if depth == 0:
+                self._at = token.end()
+                return ast.literal_eval(self._line[start : self._at])
+        raise ValueError(f"column {start}: no literal in {self._line!r}")
+
+    def value(self) -> Value:
+        """One value."""
+        fields = cast("tuple[Any, ...]", self.literal())
+        return Value(*fields[:5], quant=Quant(*fields[5]) if len(fields) > 5 else None)
+
+    def values(self) -> tuple[Value, ...]:
+        """Values between semicolons; none if there is no opening parenthesis."""
+        found: list[Value] = []
+        while self._line.startswith("(", self._at):
+            found.append(self.value())
+            self.skip("; ")
+        return tuple(found)

@@ -22,6 +22,9 @@ QUICK_UNITS = 0.02
 SOLVER_TRIES = 4
 """Packings that are given to the solver at most."""
 
+PUSH_ROUNDS = 16
+"""Decisions below the best placement at most."""
+
 SEQUENCE_SHARE, DECIDE_SHARE, MINIMISE_SHARE = 0.2, 0.3, 0.2
 """How the deterministic time is divided (the rest belongs to the order search)."""
 
@@ -92,26 +95,52 @@ def _search(best: Candidate, rivals: list[Candidate], room_bytes: int | None, op
 
     First the decision at the bound itself: on training graphs it is answered in a fraction of a second almost always
     (a minimisation from a greedy start takes many times longer and often ends above). Then the decision at the room
-    that the user gave, while nothing fits it. What is still open is minimised.
+    that the user gave, while nothing fits it. What is still open is minimised, then pushed down until the decision
+    fails: so that an arena one byte smaller than a plan's does not suddenly have a better plan.
     """
     # Imported here: loading ortools takes most of a second, which quick plans and --help do not have.
-    from tinytrain_compile.plan.cpsat import decide, minimise
+    from tinytrain_compile.plan.cpsat import minimise
 
     units, seed = options.deterministic_time, options.seed
     best = min(best, _local_search(rivals[0], units * SEQUENCE_SHARE, seed), key=lambda item: item.top_bytes)
     for rival in rivals[:SOLVER_TRIES]:
         if rival.peak_bytes >= best.top_bytes:
-            return best
+            break
         limits = [rival.peak_bytes]
         if room_bytes is not None and rival.peak_bytes < room_bytes < best.top_bytes:
             limits.append(room_bytes)
         for limit in limits:
-            found = decide(rival.packing, limit // rival.packing.unit_bytes, units * DECIDE_SHARE / SOLVER_TRIES, seed)
-            if found.placement is not None:
-                best = min(best, replace(rival, placement=found.placement), key=lambda item: item.top_bytes)
+            found = _below(rival, limit, options)
+            if found is not None:
+                best = min(best, found, key=lambda item: item.top_bytes)
                 break
     rival = rivals[0] if best.placement.proven else best
     if rival.peak_bytes < best.top_bytes:
         lower = minimise(rival.packing, rival.placement, units * MINIMISE_SHARE, seed)
         best = min(best, replace(rival, placement=lower), key=lambda item: item.top_bytes)
+    return _push_down(best, rivals[:SOLVER_TRIES], options)
+
+
+def _below(rival: Candidate, limit_bytes: int, options: PlanOptions) -> Candidate | None:
+    """The rival placed no higher than a limit, if the solver finds that."""
+    from tinytrain_compile.plan.cpsat import decide
+
+    units = options.deterministic_time * DECIDE_SHARE / SOLVER_TRIES
+    found = decide(rival.packing, limit_bytes // rival.packing.unit_bytes, units, options.seed)
+    return replace(rival, placement=found.placement) if found.placement is not None else None
+
+
+def _push_down(best: Candidate, rivals: Sequence[Candidate], options: PlanOptions) -> Candidate:
+    """Ask for less, in shrinking steps, until no rival can be placed one unit below the best."""
+    share = 4
+    for _ in range(PUSH_ROUNDS):
+        open_ = [rival for rival in rivals if rival.peak_bytes < best.top_bytes]
+        if not open_:
+            break
+        step = max(1, (best.top_bytes - open_[0].peak_bytes) // share)
+        tries = (_below(rival, best.top_bytes - step, options) for rival in open_)
+        found = next((candidate for candidate in tries if candidate is not None), None)
+        if found is None and step <= best.packing.unit_bytes:
+            break
+        best, share = (found, share) if found is not None else (best, best.top_bytes)
     return best

@@ -36,6 +36,9 @@ LAYER_KINDS = {
     "Normalize": "norm",
 }
 
+REMARK_WIDTH = 84
+"""Columns after which a remark of the verification goes on in the next line."""
+
 
 def success_text(summary: Summary, width: int = 100) -> list[str]:
     """The success block, at most MAX_LINES plain lines; figures that nobody measured are said to be so."""
@@ -49,7 +52,7 @@ def success_text(summary: Summary, width: int = 100) -> list[str]:
         row("flash", _flash(summary), width, most=1),
         row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=1),
         row("work", _work(summary), width, most=2),
-        row("verify", verify_pieces(summary), width, most=3),
+        row("verify", verify_pieces(summary), width, most=4),
     ]
     return block(rows, MAX_LINES)
 
@@ -113,13 +116,14 @@ def layer_counts(summary: Summary) -> str:
 
 
 def verify_pieces(summary: Summary) -> list[str]:
-    """The stage's own line, with the verdict as its last word."""
+    """The stage's own line and the losses, with the verdict as the last word; long remarks are wrapped, never cut."""
     word = summary.verify.result.upper()
     message = printable(summary.verify.message).strip()
-    head, _, last = message.rpartition(" ")
-    if last.strip(".:!").upper() == word:
-        message = head.strip()
-    return [*message.split("   "), word] if message else [word]
+    said = [piece for piece in message.split("   ") if piece.strip(".:! ").upper() != word]
+    losses = summary.verify.losses
+    if len(losses) > 1:
+        said.append(f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps")
+    return [*(line for piece in said for line in wrap(piece, REMARK_WIDTH) or [""]), word]
 
 
 def _model_rows(summary: Summary, width: int) -> Iterator[Row]:

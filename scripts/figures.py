@@ -1,0 +1,66 @@
+"""The table of README: what each model takes and what came out, as Markdown.
+
+Everything is compiled for a Cortex-M7 and checked in QEMU. The examples train on the host for the last column (run.py
+shows that QEMU computes the same bytes); the three large networks train the steps of the check.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench import MODELS, SETTINGS, SHARED, compile_once
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def row(model: Path, flags: tuple[str, ...], outcome: str = "") -> str:
+    """One line of the table; the outcome of a model without one is that of its check."""
+    _, report = compile_once(model, flags, "qemu")
+    memory, flash, work, totals = (report[key] for key in ("memory", "flash", "work", "update_totals"))
+    checked = report["verify"]["mode"] == "qemu"
+    outcome = outcome or f"{report['verify']['steps']} steps, QEMU {'== host' if checked else 'not run'}"
+    size = "not measured" if flash["code_bytes"] is None else f"{flash['code_bytes'] + flash['const_bytes']:,} B"
+    trained = f"{totals['parameters']:,} of {totals['total_parameters']:,} parameters"
+    macs = f"{work['forward_macs'] + work['backward_macs']:,}"
+    asked = " ".join(flags)
+    return f"| {model.stem} `{asked}` | {trained} | {memory['arena_bytes']:,} B | {size} | {macs} | {outcome} |"
+
+
+def digits_outcome() -> str:
+    """Accuracy before and after training on the device's samples."""
+    with tempfile.TemporaryDirectory() as work:
+        command = [sys.executable, str(EXAMPLES / "digits" / "run.py"), "--host", "--work", work]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return "accuracy " + text.partition("\naccuracy   ")[2].partition("  (")[0]
+
+
+def linear_outcome(flags: tuple[str, ...]) -> str:
+    """Loss of the first and of the last sample of examples/linear/main.c."""
+    model = EXAMPLES / "linear" / "linear.onnx"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        compile_command = [sys.executable, "-m", "tinytrain_compile", str(model), *flags, "--verify", "none"]
+        subprocess.run([*compile_command, "-o", str(folder / "out")], check=True, capture_output=True)
+        sources = [str(path) for path in (*sorted((folder / "out").glob("*.c")), EXAMPLES / "linear" / "main.c")]
+        build = ["cc", "-std=c11", "-O2", "-ffp-contract=off", f"-I{folder / 'out'}", *sources, "-o", name + "/linear"]
+        subprocess.run(build, check=True)
+        text = subprocess.run([name + "/linear"], check=True, capture_output=True, text=True).stdout
+    losses = [line.split()[1] for line in text.splitlines()[1:]]
+    return f"loss {losses[0]} -> {losses[-1]}"
+
+
+def main() -> None:
+    """Print the table; without ../shared, only the rows of examples/."""
+    print("| model and flags | trained | arena | flash | MAC per step | outcome |\n|---|---|---|---|---|---|")
+    flags = ("--loss", "mse", "--lr", "0.1")
+    print(row(EXAMPLES / "linear" / "linear.onnx", flags, linear_outcome(flags)), flush=True)
+    print(row(EXAMPLES / "digits" / "digits.onnx", ("--arena", "256KB"), digits_outcome()), flush=True)
+    for name in MODELS if (SHARED / "models").is_dir() else ():
+        print(row(SHARED / "models" / f"{name}.onnx", SETTINGS[0]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tests of examples/, and of the pages that quote commands and their output."""

@@ -1,0 +1,89 @@
+"""examples/digits: the firmware learns in QEMU, and computes there what it computes on the host."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.marks import ROOT, needs_qemu
+from tests.examples.pages import check_page, transcripts
+
+DIGITS = ROOT / "examples" / "digits"
+
+
+README, RUN = "examples/digits/README.md", "$ python examples/digits/run.py\n"
+
+
+def _accuracies(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"held-back accuracy ([0-9.]+) %", text)]
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_the_firmware_learns_in_qemu_what_the_host_learns() -> None:
+    with transcripts.sandbox() as folder:
+        page = transcripts.refresh(README, folder, lambda block: RUN in block)
+        out = folder / "examples" / "digits" / "out"
+        board, host = ((out / machine / "trained.bin").read_bytes() for machine in ("qemu", "host"))
+        assert (out / "qemu" / "firmware.elf").read_bytes()[:4] == b"\x7fELF"
+    text = page.new.partition(RUN)[2].partition("```")[0]
+    accuracies = _accuracies(text)
+    losses = [float(number) for number in re.findall(r"epoch .* loss ([0-9.]+)", text)]
+    assert len(accuracies) == len(losses) + 1 == 13
+    assert accuracies[-1] - accuracies[0] >= 20
+    assert losses[-1] < losses[0] / 10
+    assert len(board) == 24_576
+    assert board == host
+    assert "QEMU mps2-an500 == host: bit-exact   PASS" in text
+    assert "equal      yes: every printed number and all 24,576 bytes" in text
+    assert page.differences() == [], "`make docs` writes the page anew"
+
+
+def test_without_cross_tools_it_trains_on_the_host_and_says_so(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("gcc", "as", "ld", "cc"):
+        found = shutil.which(name)
+        if found is not None:
+            (tools / name).symlink_to(found)
+    command = [sys.executable, str(DIGITS / "run.py"), "--work", str(tmp_path / "work")]
+    environment = {**os.environ, "PATH": str(tools)}
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=600)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    missing = "arm-none-eabi-gcc and qemu-system-arm not found (apt-get install"
+    assert "QEMU check skipped: arm-none-eabi-gcc" in finished.stdout  # the compiler, in its report
+    assert f"QEMU skipped: {missing}" in finished.stdout  # run.py
+    assert _accuracies(finished.stdout)[-1] >= 85
+    assert "equal " not in finished.stdout
+
+
+def test_pretraining_and_device_images_have_none_in_common() -> None:
+    with np.load(DIGITS / "data.npz") as data:
+        x, y, x_test, y_test = (data[name] for name in ("x", "y", "x_test", "y_test"))
+    assert (x.shape, x_test.shape) == ((700, 1, 8, 8), (497, 1, 8, 8))
+    assert (y.dtype, set(y), set(y_test)) == (np.int32, set(range(10)), set(range(10)))
+    assert x.dtype == np.float32
+    assert 0 <= x.min() < x.max() <= 1
+    assert not {image.tobytes() for image in x} & {image.tobytes() for image in x_test}
+
+
+def test_data_comes_from_its_script(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    again = tmp_path / "data.npz"
+    subprocess.run([sys.executable, str(DIGITS / "make_data.py"), "--out", str(again)], check=True, timeout=120)
+    with np.load(DIGITS / "data.npz") as old, np.load(again) as new:
+        assert sorted(old) == sorted(new)
+        for name in old:
+            np.testing.assert_allclose(new[name], old[name], atol=1.01 / 255)  # a grey level may round otherwise
+
+
+@pytest.mark.slow
+def test_accuracy_by_arena_is_what_the_readme_says() -> None:
+    check_page(README, only="arenas.py")

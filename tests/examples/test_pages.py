@@ -1,0 +1,134 @@
+"""README.md and docs/: commands exist, output is current, links lead somewhere, the C compiles."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.e2e.marks import ROOT, needs_qemu
+from tests.examples.pages import check_page, transcripts
+from tinytrain_compile.cli import command
+from tinytrain_compile.frontend import supported_operators
+from tinytrain_compile.report import errors_markdown, ops_markdown
+
+PAGES = sorted(
+    path.relative_to(ROOT)
+    for folder in (".", "docs", "docs/adr", "examples/digits", "examples/linear")
+    for path in (ROOT / folder).glob("*.md")
+)
+
+DEMO = "$ python examples/digits/run.py\n"
+
+CALLER = """#include "digits_train.h"
+digits_label_t camera_read(float *pixels);
+int flash_write(void *ctx, const void *data, size_t size);
+digits_label_t camera_read(float *pixels) { pixels[0] = 1.0f; return 3; }
+static size_t written;
+int flash_write(void *ctx, const void *data, size_t size) { (void)data; written += size; return ctx != NULL; }
+"""
+
+
+@pytest.mark.qemu
+@pytest.mark.slow
+@needs_qemu
+def test_the_readme_shows_what_the_commands_print() -> None:
+    check_page("README.md", without=DEMO)
+
+
+def test_the_readme_shows_the_demo_as_the_example_does() -> None:
+    own, example = (
+        (ROOT / page).read_text(encoding="utf-8").partition(DEMO)[2].partition("```")[0].splitlines()
+        for page in ("README.md", "examples/digits/README.md")
+    )
+    shown = [transcripts.stable(line) for line in own if line != transcripts.GAP]
+    assert len(shown) >= 15
+    assert shown == [transcripts.stable(line) for line in example][-len(shown) :]
+
+
+@pytest.mark.parametrize("page", ["docs/update-schemes.md", "docs/checkpoint-format.md"])
+def test_docs_show_what_the_commands_print(page: str) -> None:
+    check_page(page)
+
+
+def test_generated_pages_are_current() -> None:
+    pages = {"docs/ops.md": ops_markdown(supported_operators()), "docs/errors.md": errors_markdown()}
+    for path, text in pages.items():
+        assert (ROOT / path).read_text(encoding="utf-8") == text.rstrip("\n") + "\n", "`make docs` writes it anew"
+
+
+def test_the_readme_program_trains_a_step_and_saves(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    program = readme.partition("<!-- api -->\n```c\n")[2].partition("```")[0]
+    body = program.partition("int main(void)\n{\n")[2].partition("\n}")[0]
+    assert 0 < len(body.splitlines()) <= 15
+    (tmp_path / "main.c").write_text(CALLER + program, encoding="utf-8")
+    out = tmp_path / "out"
+    model = str(ROOT / "examples" / "digits" / "digits.onnx")
+    compile_command = [sys.executable, "-m", "tinytrain_compile", model, "--verify", "none", "-o", str(out)]
+    subprocess.run(compile_command, check=True, capture_output=True, timeout=120)
+    sources = [str(path) for path in (*sorted(out.glob("*.c")), tmp_path / "main.c")]
+    build = ["gcc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror", f"-I{out}", *sources]
+    subprocess.run([*build, "-o", str(tmp_path / "program")], check=True, timeout=120)
+    assert subprocess.run([str(tmp_path / "program")], timeout=60).returncode == 0
+
+
+def _commands() -> list[str]:
+    pages = [(ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ") for page in PAGES]
+    return [line for text in pages for line in re.findall(r"^(?:\$ )?(tinytrain-compile .*)$", text, re.MULTILINE)]
+
+
+def test_quoted_flags_exist() -> None:
+    help_text = CliRunner().invoke(command, ["--help"]).output
+    flags = {flag for line in _commands() for flag in re.findall(r"(?<=\s)--?[a-z][a-z-]*", line.partition("|")[0])}
+    assert len(flags) >= 5
+    assert [flag for flag in sorted(flags) if not re.search(rf"(?<![\w-]){flag}\b", help_text)] == []
+
+
+def test_quoted_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = {t for page in PAGES for t in re.findall(r"(?:`|    )make ([a-z]+)", (ROOT / page).read_text("utf-8"))}
+    assert {"demo", "test"} <= named
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony is not None
+    assert named <= set(phony[1].split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_lead_to_files(page: Path) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    missing = [link for link in links if link and not (ROOT / page.parent / link).exists()]
+    assert missing == []
+
+
+def test_named_folders_and_files_exist() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Where is what")[2]
+    folders = re.findall(r"^\| `([a-z_/]+/)` \|", readme, re.MULTILINE)
+    assert len(folders) >= 17
+    assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
+
+
+def test_volatile_parts_do_not_count() -> None:
+    old, new = "time       1.0 s in QEMU", "time       33.1 s in QEMU"
+    assert transcripts.stable(old) == transcripts.stable(new)
+    line = "verify     host == reference: max |err| 3.5e-07   QEMU mps2-an500 == host: bit-exact   PASS"
+    assert transcripts.stable(line) == transcripts.stable(line.replace("3.5e-07", "4.5e-07"))
+    assert transcripts.stable("ARENA      36,912 B") != transcripts.stable("ARENA      36,916 B")
+
+
+def test_a_page_that_is_not_true_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "code.c").write_text("a\nb\nc\nd\n", encoding="utf-8")
+    (tmp_path / "page.md").write_text(
+        "<!-- run -->\n```console\n$ printf '1\\n2\\n3\\n4\\n'\n1\n...\n5\n```\n"
+        "<!-- file: code.c -->\n```c\na\nx\nc\n```\n<!-- output: echo new -->\nold\n<!-- /output -->\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(transcripts, "ROOT", tmp_path)
+    page = transcripts.refresh("page.md", tmp_path)
+    assert page.differences() == ["- 5", "- x", "- old", "+ 4", "+ b", "+ new"]
+    assert page.new == page.old.replace("\n5\n", "\n4\n").replace("x\n", "b\n").replace("old\n", "new\n")
