@@ -1,0 +1,444 @@
+/* Checks of the generated API on the host: `checks NAME` runs one and exits with 0 if it holds.
+ *
+ * The models are net (cross-entropy, 4 classes, 12 inputs) and sums (the same network with accumulation). Arenas lie on
+ * the heap and have exactly the size that the header says, so that a sanitizer sees every byte beyond them.
+ */
+#include "net_train.h"
+#include "sums_train.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            printf("line %d: %s\n", __LINE__, #condition);                                                             \
+            return 1;                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+enum { STREAM_ROOM = 1 << 16 };
+
+struct stream {
+    unsigned char data[STREAM_ROOM];
+    size_t size;     /* bytes written */
+    size_t position; /* of the next read */
+    int calls_left;  /* callbacks that succeed; negative: all */
+};
+
+static int put(void *context, const void *data, size_t size)
+{
+    struct stream *stream = context;
+    if (stream->calls_left == 0 || size > STREAM_ROOM - stream->size) {
+        return -1;
+    }
+    stream->calls_left--;
+    memcpy(stream->data + stream->size, data, size);
+    stream->size += size;
+    return 0;
+}
+
+static int get(void *context, void *data, size_t size)
+{
+    struct stream *stream = context;
+    if (size > stream->size - stream->position) {
+        return -1;
+    }
+    memcpy(data, stream->data + stream->position, size);
+    stream->position += size;
+    return 0;
+}
+
+static struct stream written = {.calls_left = -1}, again = {.calls_left = -1};
+
+static void *arena_of(size_t size)
+{
+    void *arena = malloc(size);
+    if (arena == NULL) {
+        exit(2);
+    }
+    memset(arena, 0xa5, size);
+    return arena;
+}
+
+static net_t *new_net(void)
+{
+    void *const memory[NET_MEMORIES] = {arena_of(NET_ARENA_BYTES)};
+    const size_t size[NET_MEMORIES] = {NET_ARENA_BYTES};
+    net_t *m = NULL;
+    return net_init(&m, memory, size) == NET_OK ? m : NULL;
+}
+
+static sums_t *new_sums(void)
+{
+    void *const memory[SUMS_MEMORIES] = {arena_of(SUMS_ARENA_BYTES)};
+    const size_t size[SUMS_MEMORIES] = {SUMS_ARENA_BYTES};
+    sums_t *m = NULL;
+    return sums_init(&m, memory, size) == SUMS_OK ? m : NULL;
+}
+
+static void fill(float *values, size_t count, int seed)
+{
+    for (size_t i = 0; i < count; ++i) {
+        values[i] = (float)((int)(i * 7u + (size_t)seed * 5u) % 11 - 5) * 0.3f;
+    }
+}
+
+static net_status step(net_t *m, int seed, float *loss)
+{
+    const net_label_t label = seed % 4;
+    fill(net_input(m)->values, NET_INPUT_ELEMENTS, seed);
+    return net_train_step(m, &label, loss);
+}
+
+static net_status infer(net_t *m, net_output_t *out)
+{
+    fill(net_input(m)->values, NET_INPUT_ELEMENTS, 3);
+    return net_infer(m, out);
+}
+
+static sums_status gather(sums_t *m, int seed, float *loss)
+{
+    const sums_label_t label = seed % 4;
+    fill(sums_input(m)->values, SUMS_INPUT_ELEMENTS, seed);
+    return sums_accumulate(m, &label, loss);
+}
+
+/* The persistent bytes of an instance, as a checkpoint holds them. */
+static void state_of(net_t *m, struct stream *into)
+{
+    into->size = into->position = 0;
+    into->calls_left = -1;
+    if (net_save(m, put, into) != NET_OK) {
+        exit(2);
+    }
+}
+
+static int same(const struct stream *a, const struct stream *b)
+{
+    return a->size == b->size && memcmp(a->data, b->data, a->size) == 0;
+}
+
+static int init_rejects(void)
+{
+    unsigned char *arena = arena_of(NET_ARENA_BYTES + 16);
+    void *const memory[NET_MEMORIES] = {arena};
+    void *const nothing[NET_MEMORIES] = {NULL};
+    void *const odd[NET_MEMORIES] = {arena + 4};
+    const size_t size[NET_MEMORIES] = {NET_ARENA_BYTES};
+    const size_t more[NET_MEMORIES] = {NET_ARENA_BYTES + 12};
+    const size_t small[NET_MEMORIES] = {NET_ARENA_BYTES - 1};
+    const size_t none[NET_MEMORIES] = {0};
+    net_t *m = NULL;
+    CHECK(net_init(NULL, memory, size) == NET_ERR_ARGUMENT);
+    CHECK(net_init(&m, NULL, size) == NET_ERR_ARGUMENT);
+    CHECK(net_init(&m, memory, NULL) == NET_ERR_ARGUMENT);
+    CHECK(net_init(&m, nothing, size) == NET_ERR_ARGUMENT);
+    CHECK(net_init(&m, memory, small) == NET_ERR_SIZE);
+    CHECK(net_init(&m, memory, none) == NET_ERR_SIZE);
+    CHECK(net_init(&m, odd, more) == NET_ERR_ALIGNMENT);
+    CHECK(m == NULL);
+    for (size_t i = 0; i < NET_ARENA_BYTES + 16; ++i) {
+        CHECK(arena[i] == 0xa5);
+    }
+    CHECK(net_init(&m, memory, more) == NET_OK);
+    CHECK((void *)m == (void *)arena);
+    for (size_t i = NET_ARENA_BYTES; i < NET_ARENA_BYTES + 16; ++i) {
+        CHECK(arena[i] == 0xa5);
+    }
+    return 0;
+}
+
+static int handles_are_checked(void)
+{
+    net_t *foreign = arena_of(NET_ARENA_BYTES); /* never initialised */
+    const net_label_t label = 0;
+    float loss = 7.0f;
+    net_output_t out;
+    net_t *m = new_net();
+    net_t *const wrong[2] = {NULL, foreign};
+    CHECK(m != NULL);
+    for (int i = 0; i < 2; ++i) {
+        CHECK(net_input(wrong[i]) == NULL);
+        CHECK(net_infer(wrong[i], &out) == NET_ERR_STATE);
+        CHECK(net_train_step(wrong[i], &label, &loss) == NET_ERR_STATE);
+        CHECK(net_set_lr(wrong[i], 0.1f) == NET_ERR_STATE);
+        CHECK(net_save(wrong[i], put, &written) == NET_ERR_STATE);
+        CHECK(net_load(wrong[i], get, &written) == NET_ERR_STATE);
+    }
+    CHECK(written.size == 0);
+    CHECK(net_infer(m, NULL) == NET_ERR_ARGUMENT);
+    CHECK(net_save(m, NULL, &written) == NET_ERR_ARGUMENT);
+    CHECK(net_load(m, NULL, &written) == NET_ERR_ARGUMENT);
+    CHECK(loss == 7.0f);
+    return 0;
+}
+
+static int labels_are_checked(void)
+{
+    static const net_label_t wrong[] = {-1, 4, 5, INT32_MAX, INT32_MIN};
+    const net_label_t good = 3;
+    float loss = 7.0f;
+    net_t *m = new_net();
+    unsigned char *copy = arena_of(NET_ARENA_BYTES);
+    CHECK(m != NULL);
+    fill(net_input(m)->values, NET_INPUT_ELEMENTS, 1);
+    memcpy(copy, m, NET_ARENA_BYTES);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+        CHECK(net_train_step(m, &wrong[i], &loss) == NET_ERR_ARGUMENT);
+    }
+    CHECK(net_train_step(m, NULL, &loss) == NET_ERR_ARGUMENT);
+    CHECK(net_train_step(m, &good, NULL) == NET_ERR_ARGUMENT);
+    CHECK(memcmp(copy, m, NET_ARENA_BYTES) == 0);
+    CHECK(loss == 7.0f);
+    CHECK(net_train_step(m, &good, &loss) == NET_OK);
+    CHECK(loss > 0.0f && loss != 7.0f);
+    return 0;
+}
+
+static int inference_changes_no_state(void)
+{
+    net_t *m = new_net();
+    net_output_t first, second;
+    CHECK(m != NULL);
+    state_of(m, &written);
+    CHECK(infer(m, &first) == NET_OK);
+    CHECK(infer(m, &second) == NET_OK);
+    CHECK(memcmp(&first, &second, sizeof first) == 0);
+    state_of(m, &again);
+    CHECK(same(&written, &again));
+    return 0;
+}
+
+static int learning_rate_is_state(void)
+{
+    float loss;
+    net_output_t first, second;
+    net_t *m = new_net(), *other = new_net();
+    CHECK(m != NULL && other != NULL);
+    CHECK(infer(m, &first) == NET_OK);
+    CHECK(net_set_lr(m, 0.0f) == NET_OK);
+    CHECK(step(m, 1, &loss) == NET_OK);
+    CHECK(infer(m, &second) == NET_OK);
+    CHECK(memcmp(&first, &second, sizeof first) == 0);
+    state_of(m, &written);
+    CHECK(net_load(other, get, &written) == NET_OK);
+    CHECK(step(other, 2, &loss) == NET_OK);
+    CHECK(infer(other, &second) == NET_OK);
+    CHECK(memcmp(&first, &second, sizeof first) == 0);
+    CHECK(net_set_lr(other, 0.1f) == NET_OK);
+    CHECK(step(other, 2, &loss) == NET_OK);
+    CHECK(infer(other, &second) == NET_OK);
+    CHECK(memcmp(&first, &second, sizeof first) != 0);
+    return 0;
+}
+
+static int checkpoints_resume(void)
+{
+    float a, b;
+    net_t *m = new_net(), *other = new_net();
+    CHECK(m != NULL && other != NULL);
+    for (int i = 0; i < 3; ++i) {
+        CHECK(step(m, i, &a) == NET_OK);
+    }
+    state_of(m, &written);
+    CHECK(written.size == net_state_size());
+    CHECK(step(other, 9, &b) == NET_OK);
+    CHECK(net_load(other, get, &written) == NET_OK);
+    CHECK(written.position == written.size);
+    for (int i = 3; i < 6; ++i) {
+        CHECK(step(m, i, &a) == NET_OK && step(other, i, &b) == NET_OK);
+        CHECK(memcmp(&a, &b, sizeof a) == 0);
+    }
+    state_of(m, &written);
+    state_of(other, &again);
+    CHECK(same(&written, &again));
+    return 0;
+}
+
+static int damage_is_found(void)
+{
+    static struct stream initial = {.calls_left = -1};
+    float loss;
+    net_t *m = new_net();
+    CHECK(m != NULL);
+    state_of(m, &initial);
+    CHECK(step(m, 1, &loss) == NET_OK);
+    state_of(m, &written);
+    for (size_t i = 0; i < written.size; ++i) {
+        CHECK(step(m, (int)(i % 5), &loss) == NET_OK);
+        written.data[i] ^= (unsigned char)(1u << (i % 8));
+        written.position = 0;
+        CHECK(net_load(m, get, &written) == NET_ERR_FORMAT);
+        written.data[i] ^= (unsigned char)(1u << (i % 8));
+        state_of(m, &again);
+        CHECK(same(&again, &initial));
+    }
+    for (size_t length = 0; length < written.size; ++length) {
+        struct stream cut = written;
+        cut.size = length;
+        cut.position = 0;
+        CHECK(step(m, 2, &loss) == NET_OK);
+        CHECK(net_load(m, get, &cut) == NET_ERR_IO);
+        state_of(m, &again);
+        CHECK(same(&again, &initial));
+    }
+    written.position = 0;
+    CHECK(net_load(m, get, &written) == NET_OK);
+    return 0;
+}
+
+static int failing_writes_change_nothing(void)
+{
+    float loss;
+    net_t *m = new_net();
+    unsigned char *copy = arena_of(NET_ARENA_BYTES);
+    int calls = 0;
+    CHECK(m != NULL);
+    CHECK(step(m, 1, &loss) == NET_OK);
+    memcpy(copy, m, NET_ARENA_BYTES);
+    for (net_status status = NET_ERR_IO; status != NET_OK; ++calls) {
+        written.size = 0;
+        written.calls_left = calls;
+        status = net_save(m, put, &written);
+        CHECK(status == NET_OK || status == NET_ERR_IO);
+        CHECK(memcmp(copy, m, NET_ARENA_BYTES) == 0);
+    }
+    CHECK(calls > 3);
+    return 0;
+}
+
+static int foreign_checkpoints_are_refused(void)
+{
+    net_t *m = new_net();
+    sums_t *other = new_sums();
+    CHECK(m != NULL && other != NULL);
+    CHECK(sums_save(other, put, &written) == SUMS_OK);
+    CHECK(net_load(m, get, &written) == NET_ERR_FORMAT);
+    return 0;
+}
+
+static int instances_are_independent(void)
+{
+    float alone[6], a, b;
+    net_t *single = new_net(), *first = new_net(), *second = new_net();
+    CHECK(single != NULL && first != NULL && second != NULL);
+    for (int i = 0; i < 6; ++i) {
+        CHECK(step(single, i, &alone[i]) == NET_OK);
+    }
+    for (int i = 0; i < 6; ++i) {
+        CHECK(step(first, i, &a) == NET_OK && step(second, i + 1, &b) == NET_OK);
+        CHECK(memcmp(&a, &alone[i], sizeof a) == 0);
+        CHECK(memcmp(&a, &b, sizeof a) != 0);
+    }
+    state_of(single, &written);
+    state_of(first, &again);
+    CHECK(same(&written, &again));
+    state_of(second, &again);
+    CHECK(!same(&written, &again));
+    return 0;
+}
+
+static int models_are_independent(void)
+{
+    float alone[4], a, b;
+    net_t *single = new_net(), *m = new_net();
+    sums_t *other = new_sums();
+    CHECK(single != NULL && m != NULL && other != NULL);
+    for (int i = 0; i < 4; ++i) {
+        CHECK(step(single, i, &alone[i]) == NET_OK);
+    }
+    for (int i = 0; i < 4; ++i) {
+        CHECK(step(m, i, &a) == NET_OK);
+        CHECK(gather(other, i, &b) == SUMS_OK);
+        CHECK(sums_apply(other) == SUMS_OK);
+        CHECK(memcmp(&a, &alone[i], sizeof a) == 0);
+    }
+    return 0;
+}
+
+static int accumulation(void)
+{
+    float loss, other_loss;
+    sums_t *m = new_sums(), *other = new_sums();
+    sums_output_t out;
+    const sums_label_t label = 1;
+    CHECK(m != NULL && other != NULL);
+    CHECK(SUMS_HAS_ACCUMULATE == 1 && NET_HAS_ACCUMULATE == 0);
+    CHECK(sums_apply(m) == SUMS_ERR_STATE);
+    for (int i = 0; i < 5; ++i) {
+        CHECK(gather(m, i, &loss) == SUMS_OK && gather(other, i, &other_loss) == SUMS_OK);
+        CHECK(loss == other_loss);
+        fill(sums_input(other)->values, SUMS_INPUT_ELEMENTS, 9); /* inference between does not touch the sums */
+        CHECK(sums_infer(other, &out) == SUMS_OK);
+    }
+    CHECK(sums_apply(m) == SUMS_OK && sums_apply(other) == SUMS_OK);
+    CHECK(sums_apply(m) == SUMS_ERR_STATE);
+    written.size = again.size = 0;
+    CHECK(sums_save(m, put, &written) == SUMS_OK && sums_save(other, put, &again) == SUMS_OK);
+    CHECK(same(&written, &again));
+    /* A train step is one sample and its update; sums are empty again behind an update. */
+    fill(sums_input(m)->values, SUMS_INPUT_ELEMENTS, 1);
+    CHECK(sums_train_step(m, &label, &loss) == SUMS_OK);
+    CHECK(gather(other, 1, &other_loss) == SUMS_OK && sums_apply(other) == SUMS_OK);
+    written.size = again.size = 0;
+    CHECK(sums_save(m, put, &written) == SUMS_OK && sums_save(other, put, &again) == SUMS_OK);
+    CHECK(same(&written, &again));
+    /* A load drops sums that were gathered with other weights. */
+    CHECK(gather(m, 2, &loss) == SUMS_OK);
+    written.position = 0;
+    CHECK(sums_load(m, get, &written) == SUMS_OK);
+    CHECK(sums_apply(m) == SUMS_ERR_STATE);
+    CHECK(gather(m, 3, &loss) == SUMS_OK && gather(other, 3, &other_loss) == SUMS_OK);
+    CHECK(sums_apply(m) == SUMS_OK && sums_apply(other) == SUMS_OK);
+    written.size = again.size = 0;
+    CHECK(sums_save(m, put, &written) == SUMS_OK && sums_save(other, put, &again) == SUMS_OK);
+    CHECK(same(&written, &again));
+    return 0;
+}
+
+static int not_a_number_is_reported(void)
+{
+    const net_label_t label = 1;
+    float loss = 0.0f;
+    net_t *m = new_net();
+    CHECK(m != NULL);
+    fill(net_input(m)->values, NET_INPUT_ELEMENTS, 1);
+    memset(&net_input(m)->values[2], 0xff, sizeof(float));
+    CHECK(net_train_step(m, &label, &loss) == NET_ERR_NAN);
+    CHECK(loss != loss);
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    int (*run)(void);
+} checks[] = {
+    {"init_rejects", init_rejects},
+    {"handles_are_checked", handles_are_checked},
+    {"labels_are_checked", labels_are_checked},
+    {"inference_changes_no_state", inference_changes_no_state},
+    {"learning_rate_is_state", learning_rate_is_state},
+    {"checkpoints_resume", checkpoints_resume},
+    {"damage_is_found", damage_is_found},
+    {"failing_writes_change_nothing", failing_writes_change_nothing},
+    {"foreign_checkpoints_are_refused", foreign_checkpoints_are_refused},
+    {"instances_are_independent", instances_are_independent},
+    {"models_are_independent", models_are_independent},
+    {"accumulation", accumulation},
+    {"not_a_number_is_reported", not_a_number_is_reported},
+};
+
+int main(int count, char **arguments)
+{
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; ++i) {
+        if (count == 2 && strcmp(arguments[1], checks[i].name) == 0) {
+            return checks[i].run();
+        }
+        if (count == 1) {
+            printf("%s\n", checks[i].name);
+        }
+    }
+    return count == 1 ? 0 : 3;
+}
