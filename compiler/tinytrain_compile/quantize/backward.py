@@ -143,11 +143,15 @@ class Backward:
         elif node.inputs[0].name not in self._layer_of:
             return False
         reader = self._r.only_reader(node.outputs[0])
-        if reader is not None and reader.op in ("ClipGrad", "MaskedGrad") and node.op != "GemmGradInput":
+        if reader is not None and self._takes_deferred(reader) and node.op != "GemmGradInput":
             self._r.forms[node.outputs[0].name] = Deferred(node)
         else:
             self._r.forms[node.outputs[0].name] = self._data_error(node, 1.0, ("", ()))
         return True
+
+    def _takes_deferred(self, reader: Node) -> bool:
+        """Whether the gradient goes through a clamp that runs in integers, whose mask and unit it can then take in."""
+        return reader.op in ("ClipGrad", "MaskedGrad") and self._mask(reader, reader.inputs[1]) is not None
 
     def _data_error(self, node: Node, unit: Any, mask: tuple[str, tuple[Value, ...]]) -> Err:
         error = self._error(node.inputs[0])

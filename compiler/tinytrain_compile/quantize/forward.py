@@ -75,7 +75,9 @@ class Forward:
         """Defer a node whose only reader is a clamp with an annotation, if it can run in integers."""
         readers = [n for n in self._r.readers.get(node.outputs[0].name, []) if n.op != "ClipMask"]
         clamp = readers[0] if len(readers) == 1 else None
-        if clamp is None or clamp.op != "Clip" or clamp.outputs[0].quant is None or not self._ready(node):
+        if clamp is None or clamp.op != "Clip" or clamp.outputs[0].quant is None:
+            return False
+        if node.outputs[0] in self._r.train.graph.outputs or not self._ready(node):
             return False
         self._r.forms[node.outputs[0].name] = Deferred(node)
         return True
