@@ -45,6 +45,20 @@ static void print_number(uint32_t thousandths, bool percent)
     port_print(percent ? " %" : "");
 }
 
+/* A pixel as the model takes it: 0 to 1, in int8 (--quant int8) with the input's scale and zero point. */
+#ifdef DIGITS_INPUT_SCALE
+static int8_t pixel(unsigned char grey)
+{
+    const int32_t value = (int32_t)((float)grey / 255.0f / DIGITS_INPUT_SCALE + 0.5f) + DIGITS_INPUT_ZERO;
+    return (int8_t)(value < 127 ? value : 127);
+}
+#else
+static float pixel(unsigned char grey)
+{
+    return (float)grey / 255.0f;
+}
+#endif
+
 /* Puts the next image into the model's input and returns true; false when there are no more. */
 static bool read_sample(digits_t *model, int32_t file, digits_label_t *label)
 {
@@ -54,7 +68,7 @@ static bool read_sample(digits_t *model, int32_t file, digits_label_t *label)
     }
     digits_input_t *const input = digits_input(model);
     for (size_t i = 0; i < DIGITS_INPUT_ELEMENTS; i++) {
-        input->values[i] = (float)record[i] / 255.0f;
+        input->values[i] = pixel(record[i]);
     }
     *label = record[DIGITS_INPUT_ELEMENTS];
     return true;

@@ -1,4 +1,4 @@
-"""Writes data.npz: what the device sees. Needs scikit-learn (`pip install -e '.[dev]'`) for the digits themselves.
+"""Writes data.npz, what the device sees, and calib.npz, typical inputs for --quant int8. Needs scikit-learn (`pip install -e '.[dev]'`) for the digits themselves.
 
 The 1,797 images of 8x8 pixels are cut into three parts that share no image: upright ones for pretrain.py, and two
 parts, rotated and shifted as if the sensor had been mounted askew, for training and for testing on the device.
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 PRETRAIN, TRAIN = 600, 700  # images; the other 497 are the device's test set
+TYPICAL = 64  # images of either kind in calib.npz
 SEED = 8
 ANGLE, ANGLE_SPREAD = 30.0, 6.0  # degrees
 SHIFT = 0.5  # pixels, in each direction
@@ -70,12 +71,19 @@ def device_data() -> dict[str, NDArray[np.generic]]:
     return arrays
 
 
+def calibration_data() -> dict[str, NDArray[np.generic]]:
+    """x: what the model was made for and what the device sees, from the parts that are trained on."""
+    (upright, _), _, _ = parts()
+    return {"x": np.concatenate([upright[:TYPICAL, None], device_data()["x"][:TYPICAL]])}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data.npz")
-    path = parser.parse_args().out
-    np.savez_compressed(path, **device_data())
-    print(f"wrote {path}: {', '.join(f'{name} {array.shape}' for name, array in device_data().items())}")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder (default: this one)")
+    folder = parser.parse_args().out
+    for name, arrays in (("data.npz", device_data()), ("calib.npz", calibration_data())):
+        np.savez_compressed(folder / name, **arrays)
+        print(f"wrote {folder / name}: {', '.join(f'{key} {array.shape}' for key, array in arrays.items())}")
 
 
 if __name__ == "__main__":

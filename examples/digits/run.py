@@ -1,6 +1,7 @@
 """Compiles digits.onnx, builds main.c with the result, trains it in QEMU and on the host, and compares the two.
 
     python examples/digits/run.py        (or `make demo`)
+    python examples/digits/run.py --quant int8
 
 Without arm-none-eabi-gcc or qemu-system-arm it trains on the host alone, and says so.
 """
@@ -158,12 +159,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=HERE / "out", help="folder for everything that is made")
     parser.add_argument("--arena", default="256KB", help="as for tinytrain-compile (default: 256KB)")
     parser.add_argument("--update", default="auto", help="as for tinytrain-compile (default: auto)")
+    parser.add_argument("--quant", choices=("fp32", "int8"), default="fp32", help="number format (default: fp32)")
     parser.add_argument("--host", action="store_true", help="train on the host only, even where QEMU is installed")
     arguments = parser.parse_args()
     work = arguments.work.resolve()
     out = work / "generated"
     update = [] if arguments.update == "auto" else ["--update", arguments.update]
-    compile_model(out, ["--arena", arguments.arena, *update, *(["--verify", "host"] if arguments.host else [])])
+    quant = [] if arguments.quant == "fp32" else ["--quant", "int8", "--calib", show(HERE / "calib.npz")]
+    verify = ["--verify", "host"] if arguments.host else []
+    compile_model(out, [*quant, "--arena", arguments.arena, *update, *verify])
     result, host = train(out, work, arguments.host)
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     say("\n" + "\n".join(summary(result, host, report)))
