@@ -13,7 +13,7 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.pool import PoolGradAttrs
 from tinytrain_compile.ops.qconv import QConvGradInputAttrs
 from tinytrain_compile.ops.qpointwise import ErrorAttrs
-from tinytrain_compile.ops.shape import ExpandAttrs, ReshapeAttrs, SliceAttrs
+from tinytrain_compile.ops.shape import ConcatAttrs, ExpandAttrs, ReshapeAttrs, SliceAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred, Err
 from tinytrain_compile.quantize.forward import Forward, IntegerLayer, pool_as_conv
 from tinytrain_compile.quantize.state import Rewriter
@@ -22,6 +22,7 @@ ADD_PROBE = -12
 """Exponent above the larger operand's with which the sum of two errors cannot overflow 2**29."""
 GRADS = ("ConvGradInput", "GemmGradInput", "AveragePoolGrad")
 MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat", "MaxPoolGrad")
+BIAS_READERS = ("SgdUpdate", "MomentumUpdate", "AdamUpdate", "Accumulate")
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,8 +236,14 @@ class Backward:
         if kept is not None:
             self.gradients[node.outputs[0].name] = kept
             return True
-        if not isinstance(form, Err) or node.op in ("Concat", "MaxPoolGrad"):
+        if isinstance(node.attrs, ConcatAttrs):
+            return self._join(node, node.attrs)
+        if not isinstance(form, Err) or node.op == "MaxPoolGrad":
             return False
+        layer = self._layer_of.get(node.inputs[0].name)
+        if layer is not None and self._is_bias_gradient(node):
+            self.gradients[node.outputs[0].name] = BiasGradient(form, layer)
+            return True
         unit: Any = form.unit
         if not form.plain:
             unit = _cut_unit(form, node.attrs)
@@ -248,6 +255,28 @@ class Backward:
         if node.inputs[0].name in self._layer_of:
             self._layer_of[node.outputs[0].name] = self._layer_of[node.inputs[0].name]
         return True
+
+    def _join(self, node: Node, attrs: ConcatAttrs) -> bool:
+        """Channels of one error that were cut out of it, side by side again: those of a channel slice."""
+        forms = [self._r.forms.get(v.name) for v in node.inputs]
+        errors = [form for form in forms if isinstance(form, Err)]
+        if len(errors) < len(forms) or attrs.axis != len(node.outputs[0].shape) - 1:
+            return False
+        if any(error.exponent != errors[0].exponent for error in errors):
+            return False
+        unit: Any = np.concatenate([np.broadcast_to(error.unit, error.value.shape[-1:]) for error in errors])
+        if all(error.plain for error in errors) and np.ptp(unit) == 0:
+            unit = errors[0].unit
+        (out,) = self._r.emit("Concat", [error.value for error in errors], attrs, node)
+        self._r.forms[node.outputs[0].name] = Err(out, errors[0].exponent, unit)
+        if node.inputs[0].name in self._layer_of:
+            self._layer_of[node.outputs[0].name] = self._layer_of[node.inputs[0].name]
+        return True
+
+    def _is_bias_gradient(self, node: Node) -> bool:
+        """Whether a reshaped error is the bias gradient of a dense layer with one row, where nothing is summed."""
+        readers = self._r.readers.get(node.outputs[0].name, [])
+        return node.op == "Reshape" and all(reader.op in BIAS_READERS for reader in readers)
 
 
 def _cut_unit(error: Err, attrs: Attrs) -> Any:

@@ -20,7 +20,7 @@ from tinytrain_compile.ops.shape import EmbedAttrs, ReduceAttrs, ReshapeAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred
 from tinytrain_compile.quantize.state import Rewriter
 
-MOVES = ("Reshape", "Transpose", "Slice", "Embed", "MaxPool", "MaxPoolIndex", "Concat")
+MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat")
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ class Forward:
             attrs = replace(attrs, value=float(quant.zero))
         values = [self._on_scale(act, quant, node) for act in acts]
         (out,) = self._r.emit(node.op, values, attrs, node)
-        self._r.forms[node.outputs[0].name] = out if node.op == "MaxPoolIndex" else Act(out, quant)
+        self._r.forms[node.outputs[0].name] = Act(out, quant)
         return True
 
     def _on_scale(self, act: Act, quant: Quant, node: Node) -> Value:

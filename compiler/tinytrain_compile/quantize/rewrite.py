@@ -9,10 +9,11 @@ import numpy as np
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ir.types import NO_ATTRS, Graph, Node, Phase, Value
-from tinytrain_compile.ops.base import infer
+from tinytrain_compile.ir.types import NO_ATTRS, Graph, Node, Phase, Quant, Value
+from tinytrain_compile.ops.base import infer, op_def
 from tinytrain_compile.ops.qconv import QConvUpdateAttrs
 from tinytrain_compile.ops.qupdate import QWeightApplyAttrs
+from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.quantize.backward import Backward, BiasGradient, WeightGradient
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
@@ -83,6 +84,10 @@ class _Rewrite:
         if node.op != "SgdUpdate":
             raise CompileError(
                 "E0101", "--optimizer", "int8 training uses SGD", "leave --optimizer out, or use --quant fp32"
+            )
+        if isinstance(node.attrs, SgdAttrs) and node.attrs.weight_decay:
+            raise CompileError(
+                "E0101", "--weight-decay", "int8 weights take no decay", "leave --weight-decay out, or use --quant fp32"
             )
         parameter = self._forward.integer_parameters[node.inputs[0].name]
         if summed is not None:
@@ -182,6 +187,8 @@ class _Rewrite:
         known = {v.name for v in r.accumulators}
         accumulators = [v for v in old.accumulators if v.name not in known] + r.accumulators
         updated = {pair[0].name for pair in r.updates}
+        lost = [p[0].name for p in old.updates if p[0].name in integer - updated]
+        assert not lost, f"no integer update was found for {lost}"
         updates = [p for p in old.updates if p[0].name not in integer and p[0].name not in updated] + r.updates
         inputs = (self._stored_input(old), *old.inputs[1:])
         outputs = tuple(r.as_float(v, old.nodes[-1]) for v in old.outputs)
@@ -220,8 +227,16 @@ class _Rewrite:
             integer=True,
             rate=rate,
             settled=settled,
-            formats={form.value.name: form.quant for form in r.forms.values() if isinstance(form, Act)},
+            formats=self._formats(kept),
         )
+
+    def _formats(self, nodes: tuple[Node, ...]) -> dict[str, Quant]:
+        """Formats of activations, also of what a view shows."""
+        formats = {form.value.name: form.quant for form in self._r.forms.values() if isinstance(form, Act)}
+        for node in reversed(nodes):
+            if op_def(node.op).view and node.outputs[0].name in formats:
+                formats.setdefault(node.inputs[0].name, formats[node.outputs[0].name])
+        return formats
 
     def _stored_input(self, graph: Graph) -> Value:
         form = self._r.forms.get(graph.inputs[0].name)

@@ -23,7 +23,7 @@ def quant_tensors(train: TrainGraph) -> list[dict[str, Any]]:
         owned = {out for out, _ in definition.alias}
         for index, value in enumerate(node.outputs):
             if index not in owned and not definition.view:
-                rows.append(_row(value, _kind(node, value), train))
+                rows.append(_row(value, _kind(node, value, train), train))
     return rows
 
 
@@ -50,16 +50,17 @@ def _row(value: Value, kind: str, train: TrainGraph) -> dict[str, Any]:
 
 
 def _state_kind(value: Value, train: TrainGraph) -> str:
-    if value.name.endswith(".exponent"):
+    if any(node.op in ERROR_OPS and node.inputs[1] == value for node in train.graph.nodes):
         return "exponent"
     if value == train.learning_rate or value.name == "noise":
         return "setting"
     return {"int8": "weight", "int32": "bias", "float32": "float parameter"}.get(value.dtype, value.dtype)
 
 
-def _kind(node: Node, value: Value) -> str:
+def _kind(node: Node, value: Value, train: TrainGraph) -> str:
     if value.dtype == "bits":
         return "mask"
-    if node.op in ERROR_OPS:
+    moved = value.dtype == "int8" and value.name not in train.formats and not node.op.startswith("Q")
+    if node.op in ERROR_OPS or moved:
         return "error"
     return {"int8": "activation", "float32": "float island"}.get(value.dtype, "index")

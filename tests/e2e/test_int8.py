@@ -1,0 +1,309 @@
+"""int8 training end to end: numpy, host C and six cores agree to the byte; the real models fit their budgets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.e2e import chain, models
+from tests.e2e.broken import write
+from tests.e2e.command import Outcome, run, tree
+from tests.e2e.marks import SHARED, needs_qemu, needs_shared
+from tests.quantize import nets
+from tinytrain_compile.data import random_samples
+from tinytrain_compile.ir.stages import KernelSet, TrainGraph, VerifyReport
+from tinytrain_compile.lower import LowerOptions, lower_nodes
+from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.reference import run_reference
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import run_steps
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "cnn": nets.cnn,
+    "max pool": lambda: nets.cnn(pool="MaxPool"),
+    "qdq": nets.quantised,
+    "islands": nets.islands,
+    "mlp": models.mlp,
+}
+STEPS = 10
+
+
+def kernels_of(train: TrainGraph, fpu: bool) -> KernelSet:
+    return lower_nodes(train.graph.nodes, LowerOptions("net", Features(fpu=fpu), fuse_multiply_add=False))
+
+
+def check_on(train: TrainGraph, *boards: str, steps: int = STEPS) -> dict[str, VerifyReport]:
+    """Verify on boards in QEMU, or on "host" alone; kernels are lowered once with and once without an FPU."""
+    lowered = cache(lambda fpu: kernels_of(train, fpu))
+    reports: dict[str, VerifyReport] = {}
+    for board in boards:
+        core = "cortex-m7" if board == "host" else board
+        made = chain.project(train, core, lowered(load_target(core).features.fpu))
+        reports[board] = chain.check(made, core, "host" if board == "host" else "qemu", steps)
+    return reports
+
+
+def check_exact(reports: dict[str, VerifyReport], steps: int = STEPS) -> None:
+    """Passed on every board, no byte different from numpy, and everywhere the same losses."""
+    for board, report in reports.items():
+        assert (report.result, report.steps, report.max_error) == ("pass", steps, 0.0), board
+        assert report.message.startswith("host == reference: bit-exact"), board
+        assert board == "host" or "== host: bit-exact   PASS" in report.message
+        assert len(report.losses) == steps
+        assert np.isfinite(report.losses).all() and len(set(report.losses)) > steps // 2
+    assert len({report.losses for report in reports.values()}) == 1, "one integer truth for all cores"
+
+
+# ---- small models ---------------------------------------------------------------------------------------------------
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", ["cnn", "qdq"])
+def test_all_cores_equal_numpy(name: str) -> None:
+    reports = check_on(nets.int8_train(MODELS[name](), learning_rate=0.05), *chain.BOARDS)
+    assert tuple(reports) == chain.BOARDS
+    check_exact(reports)
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("islands", {}),
+        ("mlp", {"head": "int8"}),
+        ("max pool", {"batch": 4}),
+        ("qdq", {"head": "int8", "batch": 4}),
+    ],
+)
+def test_variants_on_two_cores(name: str, options: dict[str, Any]) -> None:
+    train = nets.int8_train(MODELS[name](), learning_rate=0.05, **options)
+    check_exact(check_on(train, "cortex-m0plus", "cortex-m7"))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("head", ["fp32", "int8"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_head_and_batch_on_the_host(name: str, head: str, batch: int) -> None:
+    train = nets.int8_train(MODELS[name](), head=head, batch=batch, learning_rate=0.05)
+    assert train.integer and not train.settled
+    floats = nets.nodes_of(train, "SgdUpdate")
+    assert (train.inverse_count is not None) == (batch > 1 and bool(floats))
+    check_exact(check_on(train, "host", steps=5), 5)
+
+
+SCHEMES = {
+    "out": ("out", [1, 4, 5]),
+    "in": ("in", [0, 2, 5]),
+    "leading out": ("out", 2),
+    "leading in": ("in", 4),
+}
+
+
+def scheme(folder: Path, *names: str, head: bool = True) -> str:
+    """A scheme file: point and last take channel slices, deep its own, the head everything."""
+    text = ""
+    for layer, name in zip(("point/Conv", "last/Conv"), names, strict=True):
+        axis, channels = SCHEMES[name]
+        text += f'[[update]]\nlayer = "{layer}"\nweight = {channels}\naxis = "{axis}"\nbias = true\n'
+    text += '[[update]]\nlayer = "deep/Conv"\nweight = [0, 3]\n'
+    if head:
+        text += '[[update]]\nlayer = "fc/Gemm"\nweight = "all"\nbias = true\n'
+    path = folder / "scheme.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("names", [("out", "in"), ("in", "out"), ("leading out", "leading in")])
+def test_channel_slices(names: tuple[str, str], batch: int, tmp_path: Path) -> None:
+    train = nets.int8_train(nets.cnn(), scheme(tmp_path, *names), batch=batch, learning_rate=0.05)
+    stored = {v.name: v.shape for v in train.graph.state if v.dtype == "int8"}
+    for layer, name, whole in (("point", names[0], (6, 1, 1, 6)), ("last", names[1], (12, 3, 3, 6))):
+        axis, channels = SCHEMES[name]
+        count = channels if isinstance(channels, int) else len(channels)
+        expected = (count, *whole[1:]) if axis == "out" else (*whole[:3], count)
+        assert stored[f"{layer}_weight.updated"] == expected
+    assert stored["deep_weight.updated"] == (2, 3, 3, 1)
+    check_exact(check_on(train, "host"))
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_channel_slices_of_an_integer_head_on_a_board(tmp_path: Path) -> None:
+    path = tmp_path / "scheme.toml"
+    path.write_text(
+        '[[update]]\nlayer = "fc/Gemm"\nweight = [1, 3]\naxis = "out"\nbias = true\n'
+        '[[update]]\nlayer = "point/Conv"\nweight = 3\naxis = "in"\n'
+    )
+    train = nets.int8_train(nets.cnn(), str(path), head="int8", learning_rate=0.05)
+    check_exact(check_on(train, "cortex-m33"))
+
+
+def test_seeds_differ_in_the_rounding_only() -> None:
+    """Another seed: other noise, hence other weights, but the same first loss."""
+    trains = [nets.int8_train(nets.cnn(), seed=seed, learning_rate=0.05) for seed in (0, 1)]
+    samples = random_samples(trains[0], STEPS, 0)
+    first, second = (run_reference(train, samples, STEPS) for train in trains)
+    assert first.losses[0] == second.losses[0]
+    assert first.losses[-1] != second.losses[-1]
+    check_exact(check_on(trains[1], "host"))
+
+
+def test_a_checkpoint_holds_all_that_training_needs(tmp_path: Path) -> None:
+    """The check program saves, loads and compares; exponents and noise are in the state that it saves."""
+    train = nets.int8_train(nets.cnn(), learning_rate=0.05)
+    made = chain.project(train, kernels=kernels_of(train, True))
+    names = {slot.name: slot.dtype for slot in made.bundle.interface.state}
+    assert names["noise"] == "int32"
+    exponents = {node.inputs[0].name for node in nets.nodes_of(train, "ExponentUpdate")}
+    assert len(exponents) == 10 and exponents <= set(names)
+    result = run_steps(made.bundle, load_target("host"), random_samples(train, 4, 0), 4, None, 1, tmp_path)
+    assert result.status == "ok"
+    assert len(result.states) == 4
+    moved = {name for name in names if result.states[0][name] != result.states[3][name]}
+    assert {"stem_weight", "deep_weight", "fc_weight", "noise"} <= moved
+    assert "learning_rate" not in moved
+
+
+# ---- the command line -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """(model file, calibration file) of the small CNN."""
+    folder = tmp_path_factory.mktemp("cnn")
+    np.savez(folder / "calib.npz", x=nets.calibration(nets.cnn()))
+    return write(nets.cnn(), folder), str(folder / "calib.npz")
+
+
+def int8(*arguments: str | Path) -> Outcome:
+    return run(*arguments, "--quant", "int8")
+
+
+def test_same_command_same_bytes(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    for name in "ab":
+        int8(model, "--calib", calib, "--verify", "host", "-o", tmp_path / name).check_success()
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    report = json.loads((tmp_path / "a" / "report.json").read_text())
+    assert report["quant"] == "int8"
+    assert report["verify"]["result"] == "pass"
+    assert report["verify"]["max_error"] == 0
+    assert {row["stored"] for row in report["quant_tensors"] if row["kind"] == "activation"} == {"int8"}
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_command_on_a_board(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    options = ("--calib", calib, "--head", "int8", "--batch", "2", "--target", "cortex-m55", "--arena", "64KB")
+    outcome = int8(model, *options, "--verify-steps", "10", "-o", tmp_path / "out").check_success()
+    assert "host == reference: bit-exact" in outcome.out
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verify"]["max_error"] == 0
+    assert "== host: bit-exact   PASS" in report["verify"]["message"]
+    assert report["memory"]["stack_measured_bytes"] <= report["memory"]["stack_bytes"]
+
+
+def test_float_model_without_calibration(tmp_path: Path) -> None:
+    outcome = int8(write(nets.cnn(), tmp_path), "-o", tmp_path / "out").check_error("E0306", 2)
+    assert "--calib" in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_quantised_model_needs_no_calibration(tmp_path: Path) -> None:
+    int8(write(nets.quantised(), tmp_path), "--verify", "none", "-o", tmp_path / "out").check_success()
+
+
+def test_fresh_head_of_a_quantised_model(tmp_path: Path) -> None:
+    model = write(nets.quantised(), tmp_path)
+    int8(model, "--classes", "3", "--verify", "host", "-o", tmp_path / "out").check_success()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verify"]["max_error"] == 0
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "momentum"])
+def test_only_sgd(optimizer: str, calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    outcome = int8(model, "--calib", calib, "--optimizer", optimizer, "-o", tmp_path / "out")
+    outcome.check_error("E0101", 2)
+
+
+def test_no_weight_decay(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    outcome = int8(model, "--calib", calib, "--weight-decay", "0.1", "-o", tmp_path / "out")
+    assert "--weight-decay" in outcome.check_error("E0101", 2).err
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"y": np.zeros(3)},
+        {"x": np.zeros((4, 3, 9, 9))},
+        {"x": np.zeros((0, 3, 8, 8))},
+        {"x": np.full((1, 3, 8, 8), np.nan)},
+    ],
+)
+def test_calibration_data_that_does_not_fit(
+    arrays: dict[str, Any], calibrated: tuple[str, str], tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "calib.npz", **arrays)
+    int8(calibrated[0], "--calib", tmp_path / "calib.npz", "-o", tmp_path / "out").check_error("E0105", 2)
+
+
+# ---- real models ----------------------------------------------------------------------------------------------------
+
+
+def real_report(folder: Path, name: str, scheme_name: str, arena: str, *more: str) -> dict[str, Any]:
+    """report.json after ten steps in QEMU."""
+    int8(
+        *(SHARED / "models" / f"{name}.onnx", "--update", SHARED / "schemes" / f"{scheme_name}.toml", *more),
+        *("--arena", arena, "--target", "cortex-m7", "--verify-steps", "10", "-o", folder / "out"),
+    ).check_success()
+    report = json.loads((folder / "out" / "report.json").read_text())
+    verify = report["verify"]
+    assert (verify["mode"], verify["result"], verify["steps"], verify["max_error"]) == ("qemu", "pass", 10, 0)
+    assert "bit-exact   PASS" in verify["message"]
+    return report
+
+
+@needs_shared
+@needs_qemu
+@pytest.mark.qemu
+def test_mcunet_49kb_in_256kb(tmp_path: Path) -> None:
+    report = real_report(tmp_path, "mcunet-5fps-10c-qdq", "mcunet-5fps-49kb", "256KB")
+    memory, flash = report["memory"], report["flash"]
+    assert memory["transient_bytes"] <= 168_000
+    assert memory["arena_bytes"] + memory["stack_bytes"] < 215_000
+    assert memory["stack_measured_bytes"] <= memory["stack_bytes"]
+    assert flash["code_bytes"] + flash["const_bytes"] < 664_000
+
+
+@needs_shared
+@needs_qemu
+@pytest.mark.qemu
+def test_mcunet_99kb_in_256kb(tmp_path: Path) -> None:
+    memory = real_report(tmp_path, "mcunet-5fps-10c-qdq", "mcunet-5fps-99kb", "256KB")["memory"]
+    assert memory["transient_bytes"] <= 168_000
+    assert memory["arena_bytes"] <= 246_000
+
+
+@needs_shared
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    ("name", "scheme_name", "arena"),
+    [("proxyless-w0.3-qdq", "proxyless-w0.3-98kb", "256KB"), ("mbv2-w0.35-qdq", "mbv2-w0.35-99kb", "320KB")],
+)
+def test_fresh_heads_of_mobile_networks(name: str, scheme_name: str, arena: str, tmp_path: Path) -> None:
+    memory = real_report(tmp_path, name, scheme_name, arena, "--classes", "10")["memory"]
+    assert memory["arena_bytes"] <= int(arena.removesuffix("KB")) * 1024

@@ -1,0 +1,127 @@
+"""Small networks for int8 tests, and the stages that turn a float model into an int8 training graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from tests.e2e import chain
+from tests.e2e.models import Network
+from tests.frontend.qdq import Maker
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.quantize import QuantOptions, calibrate, prepare, quantise
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.training import TrainingOptions, build_training
+
+
+def cnn(size: int = 8, channels: int = 6, classes: int = 5, pool: str = "AveragePool") -> onnx.ModelProto:
+    """Conv, depthwise conv, pointwise conv, residual Add, pool, conv with Clip 0..6, mean, head."""
+    net = Network("cnn", f"float[1, 3, {size}, {size}] x", f"float[1, {classes}] y", seed=11)
+    same = "pads = [1, 1, 1, 1]"
+    stem = net.relu(net.conv("stem", "x", (channels, 3, 3, 3), same))
+    deep = net.relu(net.conv("deep", stem, (channels, 1, 3, 3), f"group = {channels}, {same}"))
+    point = net.conv("point", deep, (channels, channels, 1, 1), "pads = [0, 0, 0, 0]")
+    x = net.relu(net.node("join", f"join = Add ({point}, {stem})"))
+    x = net.node("pool", f"pooled = {pool} <kernel_shape = [2, 2], strides = [2, 2]> ({x})")
+    x = net.conv("last", x, (2 * channels, channels, 3, 3), f"{same}, strides = [2, 2]")
+    low, high = net.table("low", 0.0, np.float32), net.table("high", 6.0, np.float32)
+    x = net.node("clip", f"clipped = Clip ({x}, {low}, {high})")
+    mean = net.node("mean", f"mean = GlobalAveragePool ({x})")
+    flat = net.node("flat", f"flat = Flatten <axis = 1> ({mean})")
+    net.node("logits", f"y = Identity ({net.dense('fc', flat, 2 * channels, classes)})")
+    return net.model()
+
+
+def islands(size: int = 6, channels: int = 4, classes: int = 3) -> onnx.ModelProto:
+    """Convolutions with hard swish, sigmoid, layer norm and softmax between them."""
+    net = Network("islands", f"float[1, 2, {size}, {size}] x", f"float[1, {classes}] y", seed=12)
+    same = "pads = [1, 1, 1, 1]"
+    a = net.conv("first", "x", (channels, 2, 3, 3), same)
+    a = net.node("swish", f"swished = HardSwish ({a})")
+    b = net.conv("second", a, (channels, channels, 3, 3), same)
+    gate = net.node("gate", f"gate = Sigmoid ({b})")
+    x = net.node("mix", f"mixed = Mul ({a}, {gate})")
+    x = net.relu(net.conv("third", x, (channels, channels, 1, 1), "pads = [0, 0, 0, 0]"))
+    x = net.layer_norm("norm", x, size)
+    x = net.conv("fourth", x, (channels, channels, 1, 1), "pads = [0, 0, 0, 0]")
+    x = net.node("weigh", f"weighed = Softmax <axis = 1> ({x})")
+    x = net.relu(net.conv("fifth", x, (channels, channels, 1, 1), "pads = [0, 0, 0, 0]"))
+    mean = net.node("mean", f"mean = GlobalAveragePool ({x})")
+    flat = net.node("flat", f"flat = Flatten <axis = 1> ({mean})")
+    net.node("logits", f"y = Identity ({net.dense('fc', flat, channels, classes)})")
+    return net.model()
+
+
+def quantised() -> onnx.ModelProto:
+    """A QDQ model: conv with a fused ReLU, depthwise conv, residual add of different scales, mean, dense layer."""
+    m = Maker(7)
+    x, a, b, s = m.scale("x", 2 / 255), m.scale("a", 0.03, -128), m.scale("b", 0.04, 3), m.scale("s", 0.05, -11)
+    p, y = m.scale("p", 0.02, -20), m.scale("y", 0.05, 5)
+    w, d, f = m.weight("w", (4, 3, 3, 3), 4), m.weight("d", (4, 1, 3, 3), 4), m.weight("f", (5, 4), 5)
+    bias = m.bias("bias", 4, 2 / 255, "w")
+    text = f"""net (float[1, 3, 8, 8] input) => (float[1, 5] output) {{
+        xq = QuantizeLinear(input, {x})
+        xd = DequantizeLinear(xq, {x})
+        wd = DequantizeLinear<axis = 0>(w, {w})
+        bd = DequantizeLinear<axis = 0>(bias, {bias})
+        c = Conv<pads = [1, 1, 1, 1]>(xd, wd, bd)
+        aq = QuantizeLinear(c, {a})
+        ad = DequantizeLinear(aq, {a})
+        dd = DequantizeLinear<axis = 0>(d, {d})
+        e = Conv<group = 4, pads = [1, 1, 1, 1]>(ad, dd)
+        bq = QuantizeLinear(e, {b})
+        bd2 = DequantizeLinear(bq, {b})
+        sum = Add(ad, bd2)
+        sq = QuantizeLinear(sum, {s})
+        sd = DequantizeLinear(sq, {s})
+        mean = GlobalAveragePool(sd)
+        pq = QuantizeLinear(mean, {p})
+        pd = DequantizeLinear(pq, {p})
+        flat = Flatten(pd)
+        fd = DequantizeLinear<axis = 0>(f, {f})
+        g = Gemm<transB = 1>(flat, fd)
+        yq = QuantizeLinear(g, {y})
+        output = DequantizeLinear(yq, {y})
+        }}"""
+    model = m.model(text)
+    for index, node in enumerate(model.graph.node):
+        node.name = node.name or f"{node.op_type}_{index}"
+    return model
+
+
+def calibration(model: onnx.ModelProto, count: int = 16, seed: int = 3) -> np.ndarray:
+    """Standard normal samples in ONNX layout."""
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    return np.random.default_rng(seed).standard_normal((count, *shape[1:])).astype(np.float32)
+
+
+def prepared(model: onnx.ModelProto, head: str = "fp32") -> ImportedModel:
+    """The float graph with formats and with the saturation of int8 storage."""
+    known = chain.imported(model)
+    graph = known.graph
+    if not known.quantised:
+        samples = calibration(model).transpose(known.input_perm)
+        graph = calibrate(graph, samples)
+    return replace(known, graph=prepare(graph, head == "fp32"))
+
+
+def float_train(model: onnx.ModelProto, update: str = "all", head: str = "fp32", **options: object) -> TrainGraph:
+    """The float32 training graph of what int8 will run: saturated, but not rounded."""
+    known = prepared(model, head)
+    return build_training(known, resolve_update(known.graph, update), TrainingOptions(**options))  # type: ignore[arg-type]
+
+
+def int8_train(
+    model: onnx.ModelProto, update: str = "all", head: str = "fp32", seed: int = 0, **options: object
+) -> TrainGraph:
+    """The int8 training graph."""
+    return quantise(float_train(model, update, head, **options), QuantOptions(seed))
+
+
+def nodes_of(train: TrainGraph, *ops: str) -> list[Node]:
+    """Nodes of these ops, in order."""
+    return [node for node in train.graph.nodes if node.op in ops]

@@ -1,0 +1,278 @@
+"""Which nodes become integers, where islands of float32 stay, and how everything is stored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.e2e import models
+from tests.quantize import nets
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir import check_graph
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Quant
+from tinytrain_compile.ops import infer
+from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read
+from tinytrain_compile.quantize.prepare import real_range
+from tinytrain_compile.report.formats import island_nodes, quant_tensors
+
+LOSS = ("LogSoftmax", "NegativeLogLikelihood", "NegativeLogLikelihoodGrad", "LogSoftmaxGrad")
+FLOAT_HEAD = ("Gemm", "GemmGradWeight", "GemmGradInput", "SgdUpdate")
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "cnn": nets.cnn,
+    "max pool": lambda: nets.cnn(pool="MaxPool"),
+    "qdq": nets.quantised,
+    "islands": nets.islands,
+    "mlp": models.mlp,
+    "resnet8": lambda: models.resnet8(channels=4, size=8),
+    "transformer": lambda: models.transformer(tokens=4, width=8, heads=2),
+}
+
+
+def ops_of(train: TrainGraph) -> Counter[str]:
+    return Counter(node.op for node in train.graph.nodes)
+
+
+def islands_of(train: TrainGraph) -> Counter[str]:
+    return Counter(node.op for node in island_nodes(train))
+
+
+# ---- which nodes are integer ----------------------------------------------------------------------------------------
+
+
+def test_cnn_with_a_float_head() -> None:
+    found = ops_of(nets.int8_train(nets.cnn()))
+    assert {op: found[op] for op in ("QConv", "QAdd", "QRescale")} == {"QConv": 5, "QAdd": 1, "QRescale": 1}
+    assert (found["QConvUpdate"], found["QBiasUpdate"], found["SgdUpdate"]) == (4, 4, 2)
+    assert found["QConvGradInput"] == 4, "three convolutions and the pool: nobody wants the error of the input"
+    assert found["ErrorAdd"] == 1
+    assert found["NoiseTick"] == 1
+    assert found["ExponentUpdate"] == sum(found[op] for op in ERROR_OPS) == 10
+    assert islands_of(nets.int8_train(nets.cnn())) == Counter(
+        {**dict.fromkeys(LOSS, 1), "Gemm": 1, "GemmGradWeight": 1, "GemmGradInput": 1, "SgdUpdate": 2, "Dequantize": 1}
+    )
+
+
+def test_cnn_with_an_integer_head() -> None:
+    """Only the loss is float: logits are dequantised, its gradient is quantised."""
+    train = nets.int8_train(nets.cnn(), head="int8")
+    assert islands_of(train) == Counter({**dict.fromkeys(LOSS, 1), "Dequantize": 1})
+    found = ops_of(train)
+    assert (found["QConv"], found["QConvUpdate"], found["QBiasUpdate"], found["QuantizeError"]) == (6, 5, 5, 1)
+    assert (found["Quantize"], found["DequantizeError"]) == (0, 0)
+
+
+def test_accumulation_is_in_integers() -> None:
+    found = ops_of(nets.int8_train(nets.cnn(), head="int8", batch=4))
+    assert (found["QConvSum"], found["QBiasSum"], found["QWeightApply"], found["QBiasApply"]) == (5, 5, 5, 5)
+    assert (found["Clear"], found["Accumulate"], found["QConvUpdate"], found["QBiasUpdate"]) == (10, 0, 0, 0)
+    train = nets.int8_train(nets.cnn(), head="int8", batch=4)
+    late = {node.op for node in train.graph.nodes if node.phase == "apply"}
+    assert late == {"QWeightApply", "QBiasApply", "Clear", "ExponentUpdate", "NoiseTick"}
+
+
+def test_islands_of_what_has_no_integer_form() -> None:
+    train = nets.int8_train(nets.islands())
+    found, floats = ops_of(train), islands_of(train)
+    assert (found["QConv"], found["QConvUpdate"]) == (5, 5), "convolutions between islands are integer"
+    for op in ("HardSwish", "Sigmoid", "Normalize", "Softmax"):
+        assert floats[op] == 1
+        assert floats[f"{op.removesuffix('e') if op == 'Normalise' else op}Grad"] == 1
+    assert not any(op.startswith(("Conv", "MaxPool", "AveragePool")) for op in floats)
+    assert found["Quantize"] == 4, "one way back for every island"
+
+
+def test_max_pool_is_an_island_between_integers() -> None:
+    floats = islands_of(nets.int8_train(nets.cnn(pool="MaxPool")))
+    assert (floats["MaxPool"], floats["MaxPoolGrad"]) == (1, 1)
+    assert not any(op.startswith("Conv") for op in floats)
+
+
+def test_dense_layers_are_convolutions_of_one_pixel() -> None:
+    train = nets.int8_train(models.mlp(), head="int8")
+    layers = nets.nodes_of(train, "QConv")
+    assert [node.inputs[1].shape for node in layers] == [(10, 1, 1, 12), (10, 1, 1, 10), (4, 1, 1, 10)]
+    assert islands_of(train)["Tanh"] == islands_of(train)["TanhGrad"] == 1
+    assert not set(islands_of(train)) & set(FLOAT_HEAD)
+
+
+def test_frozen_layers_have_no_backward_pass() -> None:
+    train = nets.int8_train(nets.cnn(), "fc/Gemm")
+    assert not nets.nodes_of(train, *ERROR_OPS, "QConvUpdate", "QBiasUpdate", "NoiseTick", "QClipMask")
+    assert train.settled and train.rate is None
+    biases = nets.int8_train(nets.cnn(), "bias")
+    found = ops_of(biases)
+    assert (found["QBiasUpdate"], found["QConvUpdate"], found["NoiseTick"]) == (4, 0, 0)
+    assert {v.name for v in biases.graph.state if v.dtype == "int8"} == set()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("head", ["fp32", "int8"])
+@pytest.mark.parametrize("name", MODELS)
+def test_whole_graphs(name: str, head: str, batch: int) -> None:
+    """Sound; trains every parameter that the float graph trains; no error is made that nobody reads."""
+    floats = nets.float_train(MODELS[name](), head=head, batch=batch)
+    train = nets.int8_train(MODELS[name](), head=head, batch=batch)
+    check_graph(train.graph, infer)
+    assert train.integer
+    updated = {old.name for old, _ in train.graph.updates}
+    trained = {old.name for old, _ in floats.graph.updates if old in floats.graph.state}
+    assert len(trained) >= 2
+    assert trained <= updated
+    read = {value.name for node in train.graph.nodes for value in node.inputs}
+    errors = nets.nodes_of(train, *ERROR_OPS)
+    assert [node.name for node in errors if node.outputs[0].name not in read] == []
+    assert len({node.inputs[1].name for node in errors}) == len(errors), "one exponent for each"
+
+
+@pytest.mark.parametrize(("option", "value"), [("optimizer", "adam"), ("optimizer", "momentum"), ("weight_decay", 0.1)])
+def test_only_plain_sgd(option: str, value: object) -> None:
+    with pytest.raises(CompileError, match="E0101") as caught:
+        nets.int8_train(nets.cnn(), **{option: value})  # type: ignore[arg-type]
+    assert f"--{option.replace('_', '-')}" in str(caught.value)
+
+
+def test_a_float_head_alone_may_use_any_optimizer() -> None:
+    train = nets.int8_train(nets.cnn(), "fc/Gemm", optimizer="adam", weight_decay=0.1)
+    assert len(nets.nodes_of(train, "AdamUpdate")) == 2
+
+
+# ---- saturation in the float graph ----------------------------------------------------------------------------------
+
+
+def test_prepared_graph_clamps_every_quantised_value() -> None:
+    graph = nets.prepared(nets.cnn(), "int8").graph
+    for node in graph.nodes:
+        quant = node.outputs[0].quant
+        if node.op == "Clip":
+            assert quant is not None and isinstance(node.attrs, ClipAttrs)
+            low, high = real_range(quant)
+            assert low <= node.attrs.low < node.attrs.high <= high
+        else:
+            assert quant is None or node.op == "Reshape", node.name
+    x = nets.calibration(nets.cnn(), 1).transpose(0, 2, 3, 1)
+    assert x.shape == graph.inputs[0].shape
+
+
+def test_float_head_has_no_format() -> None:
+    graph = nets.prepared(nets.cnn()).graph
+    head = next(node for node in graph.nodes if node.op == "Gemm")
+    assert head.outputs[0].quant is None
+    assert graph.outputs[0].quant is None
+    assert nets.prepared(nets.cnn(), "int8").graph.outputs[0].quant is not None
+
+
+def test_real_range() -> None:
+    assert real_range(Quant((0.5,), -128)) == (0.0, 127.5)
+    assert real_range(Quant((0.25,), 28)) == (-39.0, 24.75)
+
+
+# ---- formats --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["fp32", "int8"])
+@pytest.mark.parametrize("name", ["cnn", "qdq", "islands", "mlp", "resnet8"])
+def test_what_is_stored(name: str, head: str) -> None:
+    """Activations, errors and weights are int8, masks bits, biases and sums int32; float32 only in islands."""
+    train = nets.int8_train(MODELS[name](), head=head, batch=2)
+    rows = quant_tensors(train)
+    by_kind: dict[str, set[str]] = {}
+    for row in rows:
+        by_kind.setdefault(row["kind"], set()).add(row["stored"])
+    expected = {"input": {"int8"}, "activation": {"int8"}, "error": {"int8"}, "weight": {"int8"}, "exponent": {"int32"}}
+    assert by_kind | expected == by_kind
+    assert by_kind["bias"] == {"int32"}
+    assert by_kind["setting"] == {"int32", "float32"}, "noise and learning rate"
+    assert by_kind.get("mask", {"bits"}) == {"bits"}
+    islands = {value.name for node in island_nodes(train) for value in node.outputs}
+    floats = {row["name"] for row in rows if row["stored"] == "float32" and row["kind"] == "float island"}
+    assert floats <= islands
+    for row in rows:
+        if row["kind"] in ("input", "activation") and row["name"] in train.formats:
+            assert row["scale"] == train.formats[row["name"]].scale[0]
+            assert -128 <= row["zero"] <= 127
+        if row["kind"] == "error" and row["exponent"] is not None:
+            assert {"name": row["exponent"], "kind": "exponent"}.items() <= {
+                key: value for other in rows if other["name"] == row["exponent"] for key, value in other.items()
+            }.items()
+
+
+def test_every_activation_of_the_cnn_has_a_format() -> None:
+    train = nets.int8_train(nets.cnn(), head="int8")
+    rows = [row for row in quant_tensors(train) if row["kind"] == "activation"]
+    assert len([row for row in rows if row["scale"] is not None]) == 8, "stem, deep, point, join, pool, last, mean, fc"
+    assert [row["name"] for row in rows if row["scale"] is None] == []
+
+
+def test_float_graph_has_no_formats() -> None:
+    assert quant_tensors(nets.float_train(nets.cnn())) == []
+    assert island_nodes(nets.float_train(nets.cnn())) == []
+
+
+def test_fused_clamps_bound_the_integers() -> None:
+    """A ReLU's zero is the lowest integer; a Clip at 6 bounds from above where the range is wider."""
+    train = nets.int8_train(nets.quantised(), head="int8")
+    conv = nets.nodes_of(train, "QConv")[0]
+    assert isinstance(conv.attrs, QConvAttrs)
+    assert (conv.attrs.x_zero, conv.attrs.y_zero, conv.attrs.low, conv.attrs.high) == (0, -128, -128, 127)
+    second = nets.nodes_of(train, "QConv")[1]
+    assert isinstance(second.attrs, QConvAttrs)
+    assert (second.attrs.x_zero, second.attrs.y_zero) == (-128, 3)
+    updates = [node.attrs for node in nets.nodes_of(train, "QConvUpdate")]
+    assert sorted(a.x_zero for a in updates if isinstance(a, QConvUpdateAttrs)) == [-128, -20, 0]
+
+
+def test_parameters_are_the_models_integers() -> None:
+    model = nets.quantised()
+    known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    train = nets.int8_train(model, head="int8")
+    constants = train.graph.constants
+    np.testing.assert_array_equal(constants["w"], known["w"].transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(constants["d"], known["d"].transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(constants["f"].reshape(5, 4), known["f"])
+    np.testing.assert_array_equal(constants["bias"], known["bias"])
+    assert (constants["w"].dtype, constants["bias"].dtype) == (np.int8, np.int32)
+
+
+# ---- exponents ------------------------------------------------------------------------------------------------------
+
+
+def test_every_error_has_its_own_exponent_and_peak() -> None:
+    train = nets.int8_train(nets.cnn(), head="int8")
+    state = {value.name for value in train.graph.state}
+    sums = {value.name for value in train.graph.accumulators}
+    made = {}
+    for node in nets.nodes_of(train, *ERROR_OPS):
+        peak, own = node.inputs[:2]
+        assert (peak.shape, peak.dtype, own.shape, own.dtype) == ((), "int32", (2,), "int32")
+        assert own.name in state and peak.name in sums
+        assert train.graph.constants[own.name].tolist() == [-7, 0]
+        for read in node.inputs[2 : 2 + exponents_read(node.op)]:
+            assert read.name in made, "an exponent is read behind the error that it belongs to"
+        made[own.name] = node
+    follow = {node.inputs[0].name: node for node in nets.nodes_of(train, "ExponentUpdate")}
+    assert set(follow) == set(made)
+    for name, node in made.items():
+        assert follow[name].inputs[1] == node.outputs[1], "fed by the peak that this error gathered"
+        assert follow[name].attrs.float_peak == (node.op == "QuantizeError")  # type: ignore[attr-defined]
+
+
+def test_noise_of_two_weights_starts_apart() -> None:
+    """Salts are the running count of weights, so that no two weights share a position."""
+    train = nets.int8_train(nets.cnn(), head="int8")
+    position = 0
+    for node in nets.nodes_of(train, "QConvUpdate"):
+        assert int(train.graph.constants[node.inputs[-1].name]) == position
+        position += node.inputs[0].elements
+    assert position == sum(v.elements for v in train.graph.state if v.dtype == "int8")
+
+
+def test_the_seed_is_the_state_of_the_noise() -> None:
+    starts = [nets.int8_train(nets.quantised(), seed=seed).graph.constants["noise"] for seed in (0, 1)]
+    assert [int(start) for start in starts] == [12345, 12347]
