@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -19,6 +21,18 @@ DIGITS = ROOT / "examples" / "digits"
 
 
 README, RUN = "examples/digits/README.md", "$ python examples/digits/run.py\n"
+RUN_INT8 = "$ python examples/digits/run.py --quant int8\n"
+
+
+def _seeds() -> ModuleType:
+    """examples/digits/seeds.py, which is no part of a package."""
+    spec = importlib.util.spec_from_file_location("digits_seeds", DIGITS / "seeds.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _accuracies(text: str) -> list[float]:
@@ -44,6 +58,44 @@ def test_the_firmware_learns_in_qemu_what_the_host_learns() -> None:
     assert "QEMU mps2-an500 == host: bit-exact   PASS" in text
     assert "equal      yes: every printed number and all 24,576 bytes" in text
     assert page.differences() == [], "`make docs` writes the page anew"
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_the_int8_firmware_learns_in_qemu_what_the_host_learns() -> None:
+    with transcripts.sandbox() as folder:
+        page = transcripts.refresh(README, folder, lambda block: RUN_INT8 in block)
+        out = folder / "examples" / "digits" / "out"
+        board, host = ((out / machine / "trained.bin").read_bytes() for machine in ("qemu", "host"))
+    text = page.new.partition(RUN_INT8)[2].partition("```")[0]
+    accuracies = _accuracies(text)
+    assert len(accuracies) == 13
+    assert accuracies[-1] - accuracies[0] >= 20
+    assert len(board) == 14_028
+    assert board == host
+    assert "host == reference: bit-exact   QEMU mps2-an500 == host: bit-exact" in text
+    assert page.differences() == [], "`make docs` writes the page anew"
+
+
+@pytest.mark.slow
+def test_the_int8_firmware_ends_with_the_weights_of_the_reference(tmp_path: Path) -> None:
+    command = [sys.executable, str(DIGITS / "run.py"), "--quant", "int8", "--host", "--work", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, timeout=600)
+    seeds = _seeds()
+    train = seeds.training_graph("int8", 0)
+    trainer, samples = seeds.Trainer(train), seeds.images(train, "")
+    for _ in range(12):
+        seeds.epoch(trainer, samples, range(len(samples[1])))
+    state = b"".join(trainer.state[value.name].tobytes() for value in train.graph.state)
+    assert (tmp_path / "host" / "trained.bin").read_bytes()[16:-4] == state  # after 8,400 steps
+
+
+def test_the_reference_learns_as_well_in_int8_as_in_float32() -> None:
+    """One pass of seed 0; seeds.py does eight (the mean paired difference is in the README)."""
+    seeds = _seeds()
+    accuracies = [seeds.result((quant, 0, 1)) for quant in seeds.FORMATS]
+    assert min(accuracies) >= 75
+    assert abs(accuracies[1] - accuracies[0]) <= 6  # one seed is noisy
 
 
 def test_without_cross_tools_it_trains_on_the_host_and_says_so(tmp_path: Path) -> None:
@@ -74,14 +126,14 @@ def test_pretraining_and_device_images_have_none_in_common() -> None:
     assert not {image.tobytes() for image in x} & {image.tobytes() for image in x_test}
 
 
-def test_data_comes_from_its_script(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["data.npz", "calib.npz"])
+def test_data_comes_from_its_script(name: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    again = tmp_path / "data.npz"
-    subprocess.run([sys.executable, str(DIGITS / "make_data.py"), "--out", str(again)], check=True, timeout=120)
-    with np.load(DIGITS / "data.npz") as old, np.load(again) as new:
+    subprocess.run([sys.executable, str(DIGITS / "make_data.py"), "--out", str(tmp_path)], check=True, timeout=120)
+    with np.load(DIGITS / name) as old, np.load(tmp_path / name) as new:
         assert sorted(old) == sorted(new)
-        for name in old:
-            np.testing.assert_allclose(new[name], old[name], atol=1.01 / 255)  # a grey level may round otherwise
+        for key in old:
+            np.testing.assert_allclose(new[key], old[key], atol=1.01 / 255)  # a grey level may round otherwise
 
 
 @pytest.mark.slow
