@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench docs clean
+.PHONY: help setup tools demo test check fast bench convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ fast: $(STAMP)
 
 bench: setup ## Compile times and arenas of the three real models
 	$(BIN)/python scripts/bench.py
+
+convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls
+	$(BIN)/python benchmarks/convergence.py
 
 docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in README.md and other pages
 	$(BIN)/python scripts/make_docs.py

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from bench import MODELS, SETTINGS, SHARED, compile_once
 
+SCHEMES = SHARED / "schemes"
+INT8 = (("mcunet-5fps-10c-qdq", "mcunet-5fps-49kb.toml", "256KB"),)
+"""Quantised models, the scheme that chooses what is trained of them, and the arena that they are given."""
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -25,14 +28,14 @@ def row(model: Path, flags: tuple[str, ...], outcome: str = "") -> str:
     size = "not measured" if flash["code_bytes"] is None else f"{flash['code_bytes'] + flash['const_bytes']:,} B"
     trained = f"{totals['parameters']:,} of {totals['total_parameters']:,} parameters"
     macs = f"{work['forward_macs'] + work['backward_macs']:,}"
-    asked = " ".join(flags)
+    asked = " ".join(flags).replace(f"{SCHEMES}/", "").replace(f"{EXAMPLES}/digits/", "")
     return f"| {model.stem} `{asked}` | {trained} | {memory['arena_bytes']:,} B | {size} | {macs} | {outcome} |"
 
 
-def digits_outcome() -> str:
+def digits_outcome(quant: str = "fp32") -> str:
     """Accuracy before and after training on the device's samples."""
     with tempfile.TemporaryDirectory() as work:
-        command = [sys.executable, str(EXAMPLES / "digits" / "run.py"), "--host", "--work", work]
+        command = [sys.executable, str(EXAMPLES / "digits" / "run.py"), "--host", "--quant", quant, "--work", work]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return "accuracy " + text.partition("\naccuracy   ")[2].partition("  (")[0]
 
@@ -58,8 +61,13 @@ def main() -> None:
     flags = ("--loss", "mse", "--lr", "0.1")
     print(row(EXAMPLES / "linear" / "linear.onnx", flags, linear_outcome(flags)), flush=True)
     print(row(EXAMPLES / "digits" / "digits.onnx", ("--arena", "256KB"), digits_outcome()), flush=True)
+    int8 = ("--arena", "256KB", "--quant", "int8", "--calib", str(EXAMPLES / "digits" / "calib.npz"))
+    print(row(EXAMPLES / "digits" / "digits.onnx", int8, digits_outcome("int8")), flush=True)
     for name in MODELS if (SHARED / "models").is_dir() else ():
         print(row(SHARED / "models" / f"{name}.onnx", SETTINGS[0]), flush=True)
+    for name, scheme, arena in INT8 if (SHARED / "models").is_dir() else ():
+        flags = ("--quant", "int8", "--update", str(SCHEMES / scheme), "--arena", arena)
+        print(row(SHARED / "models" / f"{name}.onnx", flags), flush=True)
 
 
 if __name__ == "__main__":

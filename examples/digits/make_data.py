@@ -1,5 +1,6 @@
-"""Writes data.npz, what the device sees, and calib.npz, typical inputs for --quant int8. Needs scikit-learn (`pip install -e '.[dev]'`) for the digits themselves.
+"""Writes data.npz, what the device sees, and calib.npz, typical inputs for --quant int8.
 
+Needs scikit-learn (`pip install -e '.[dev]'`) for the digits themselves.
 The 1,797 images of 8x8 pixels are cut into three parts that share no image: upright ones for pretrain.py, and two
 parts, rotated and shifted as if the sensor had been mounted askew, for training and for testing on the device.
 """

@@ -90,7 +90,8 @@ def main() -> int:
         print(f"{quant}   mean {row.mean():.1f} %   seeds {' '.join(f'{score:.1f}' for score in row)}")
     half = T95.get(len(difference), 2.0) * float(np.std(difference, ddof=1)) / math.sqrt(len(difference))
     met = float(difference.mean()) >= BAR
-    print(f"int8 - fp32   {difference.mean():+.1f} points +- {half:.1f} (95 %)   bar {BAR:+.1f}: {'met' if met else 'MISSED'}")
+    verdict = f"bar {BAR:+.1f}: {'met' if met else 'MISSED'}"
+    print(f"int8 - fp32   {difference.mean():+.1f} points +- {half:.1f} (95 %)   {verdict}")
     return 0 if met else 1
 
 
