@@ -57,6 +57,8 @@ def ignored_labels(train: TrainGraph) -> tuple[int, ...]:
 def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples:
     """Arrays `x` (samples first, ONNX layout) and `y` of an .npz; CompileError E0105 or E0305."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no regular file")
         with zipfile.ZipFile(path) as archive:
             x, y = (_array(archive, name) for name in ("x", "y"))
     except Exception as problem:  # a damaged or hostile file breaks zipfile and numpy in many ways

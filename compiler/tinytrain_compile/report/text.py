@@ -49,7 +49,7 @@ def success_text(summary: Summary, width: int = 100) -> list[str]:
         row("flash", _flash(summary), width, most=1),
         row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=1),
         row("work", _work(summary), width, most=2),
-        row("verify", verify_pieces(summary), width, most=3),
+        *_verify_rows(summary, width),
     ]
     return block(rows, MAX_LINES)
 
@@ -113,13 +113,23 @@ def layer_counts(summary: Summary) -> str:
 
 
 def verify_pieces(summary: Summary) -> list[str]:
-    """The stage's own line, with the verdict as its last word."""
+    """The parts of the stage's own line and the verdict; behind the verdict, what was left out."""
     word = summary.verify.result.upper()
     message = printable(summary.verify.message).strip()
     head, _, last = message.rpartition(" ")
     if last.strip(".:!").upper() == word:
         message = head.strip()
-    return [*message.split("   "), word] if message else [word]
+    pieces = [piece.strip() for piece in message.split("   ") if piece.strip()]
+    return pieces if word in pieces else [*pieces, word]
+
+
+def _verify_rows(summary: Summary, width: int) -> Iterator[Row]:
+    """The verdict ends its line; what was left out is a sentence of its own, whole (it says how to get it)."""
+    pieces = verify_pieces(summary)
+    end = pieces.index(summary.verify.result.upper()) + 1
+    yield row("verify", pieces[:end], width, most=3)
+    for piece in pieces[end:]:
+        yield sentence("", piece, width, most=3)
 
 
 def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
