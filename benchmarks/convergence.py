@@ -215,9 +215,7 @@ def judge(batch: int, results: dict[str, Any]) -> bool:
     """Print one block; whether all bars are met."""
     met = True
     base = np.asarray(results["fp32"])
-    print(
-        f"batch {batch}, rate {results['rate']}, {len(base)} seeds: accuracy %, paired difference to fp32 (95 %)"
-    )
+    print(f"batch {batch}, rate {results['rate']}, {len(base)} seeds: accuracy %, paired difference to fp32 (95 %)")
     for variant in (v for v in VARIANTS if v in results):
         mean, half = interval(np.asarray(results[variant]) - base)
         verdict = ""

@@ -85,6 +85,8 @@ def load_inputs(path: Path, model: ImportedModel) -> Array:
 
 def _read(path: Path, names: tuple[str, ...]) -> list[Array]:
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no regular file")
         with zipfile.ZipFile(path) as archive:
             return [_array(archive, name) for name in names]
     except Exception as problem:  # a damaged or hostile file breaks zipfile and numpy in many ways

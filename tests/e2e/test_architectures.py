@@ -13,6 +13,7 @@ from tests.e2e import chain, models
 from tests.e2e.gradients import LossFunction, largest_error, sample
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ops.base import OPS
 
 GRADIENT_BOUND = 1e-6
 """Relative, of a directional derivative of at least 1e-3."""
@@ -76,6 +77,13 @@ def test_gradients_of_the_models_own_loss(reduction: str, weights: list[float] |
     assert not any(np.any(gradient) for gradient in ignored.values())
 
 
+@pytest.mark.parametrize("make", [models.zoo, models.segmenter], ids=["zoo", "segmenter"])
+def test_gradients_of_all_other_operators(make: Callable[[], onnx.ModelProto]) -> None:
+    """Pools and clips have kinks that a step of 1e-6 may touch: ten times the bound."""
+    error, where, _ = largest_error(chain.train_graph(make(), loss="cross-entropy"))
+    assert error <= 10 * GRADIENT_BOUND, where
+
+
 SCHEMES = {
     "leading out": 'layer = "pw0/Conv"\nweight = 3',
     "leading in": 'layer = "pw0/Conv"\nweight = 3\naxis = "in"',
@@ -131,6 +139,26 @@ def test_small_models_train_alike_on_all_cores(name: str) -> None:
         assert "bit-exact   PASS" in report.message
     for alike in (("cortex-m0plus", "cortex-m3"), ("cortex-m4", "cortex-m7", "cortex-m33")):
         assert len({reports[board].losses for board in alike}) == 1, "with FMA or without: the same bytes"
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("make", [models.zoo, models.segmenter], ids=["zoo", "segmenter"])
+def test_all_other_operators_train_alike_on_all_cores(make: Callable[[], onnx.ModelProto]) -> None:
+    train = chain.train_graph(make(), loss="cross-entropy", optimizer="momentum")
+    assert {report.result for report in chain.check_on_boards(train, steps=2).values()} == {"pass"}
+
+
+def test_models_here_use_the_operators() -> None:
+    """What no model of this module trains on a board: only ops that no float training step needs."""
+    seen: set[str] = set()
+    for make in (*SMALL.values(), models.zoo, models.segmenter):
+        for update in ("all", "bias"):
+            train = chain.train_graph(make(), update, loss="cross-entropy", batch=2, optimizer="adam")
+            seen |= {node.op for node in train.graph.nodes}
+    others = {"Gelu", "GeluGrad", "Sigmoid", "SigmoidGrad", "Softmax", "MeanSquaredError", "MeanSquaredErrorGrad"}
+    others |= {"SigmoidCrossEntropy", "SigmoidCrossEntropyGrad", "SgdUpdate", "MomentumUpdate", "SoftmaxGrad"}
+    assert set(OPS) - seen - others == set()
 
 
 @needs_qemu

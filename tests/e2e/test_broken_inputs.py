@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import re
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from onnx import numpy_helper
 from tests.e2e import models
 from tests.e2e.broken import FILES, MODELS, OPTIONS, Broken, write
 from tests.e2e.command import Outcome, run, run_process, tree
-from tests.e2e.mutation import byte_mutant, field_mutant, originals
+from tests.e2e.fuzz import check_mutants
 from tinytrain_compile.errors import ERRORS
 
 CASES = [*MODELS, *OPTIONS, *FILES]
@@ -194,33 +192,6 @@ def test_infinite_scalar_compiles(tmp_path: Path) -> None:
 
 
 # ---- mutations ------------------------------------------------------------------------------------------------------
-
-
-def check_mutants(folder: Path, count: int, seconds: float, seed: int, *options: str) -> dict[str, int]:
-    """Compile mutants of small models; every one ends in success or one documented error line.
-
-    Returns how often each error id came up ("" is success).
-    """
-    sound = originals()
-    data = [model.SerializeToString() for model in sound]
-    source = random.Random(seed)
-    seen: dict[str, int] = {}
-    end = time.monotonic() + seconds
-    for index in range(count):
-        if time.monotonic() > end:
-            break
-        which = source.randrange(len(sound))
-        deep = source.randrange(4) > 0
-        path = folder / "mutant.onnx"
-        path.write_bytes(field_mutant(sound[which], source) if deep else byte_mutant(data[which], source))
-        outcome = run(path, "--update", "last:3", "-o", folder / "out", *options)
-        where = f"mutant {index} of seed {seed}: {outcome.err}"
-        assert outcome.error_id not in ("E0601", "E0602", "E0901"), where
-        assert (outcome.exit_code == 0) == (outcome.error_id == ""), where
-        if outcome.error_id:
-            outcome.check_error(outcome.error_id, ERRORS[outcome.error_id].exit_code)
-        seen[outcome.error_id] = seen.get(outcome.error_id, 0) + 1
-    return seen
 
 
 def test_mutated_models(tmp_path: Path) -> None:

@@ -53,14 +53,17 @@ def _damaged(name: str) -> CompileError:
 
 def _read(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise CompileError("E0217", path.name, "the file is larger than 1 GB", "train a smaller model")
-        return path.read_bytes()
+        size = path.stat().st_size if path.is_file() else MAX_FILE_BYTES  # a device may have no end
+        with path.open("rb") as stream:
+            data = stream.read(min(size, MAX_FILE_BYTES) + 1)
     except OSError as error:
         reason = error.strerror or "unreadable"
         raise CompileError("E0201", str(path), f"cannot read the model ({reason})", "check the path") from error
     except ValueError as error:
         raise CompileError("E0201", str(path), "the path holds a zero byte", "check the path") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise CompileError("E0217", path.name, "the file is larger than 1 GB", "train a smaller model")
+    return data
 
 
 def _not_onnx(path: Path) -> CompileError:

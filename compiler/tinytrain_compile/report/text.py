@@ -36,9 +36,6 @@ LAYER_KINDS = {
     "Normalize": "norm",
 }
 
-REMARK_WIDTH = 84
-"""Columns after which a remark of the verification goes on in the next line."""
-
 
 def success_text(summary: Summary, width: int = 100) -> list[str]:
     """The success block, at most MAX_LINES plain lines; figures that nobody measured are said to be so."""
@@ -52,7 +49,7 @@ def success_text(summary: Summary, width: int = 100) -> list[str]:
         row("flash", _flash(summary), width, most=1),
         row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=1),
         row("work", _work(summary), width, most=2),
-        row("verify", verify_pieces(summary), width, most=4),
+        *_verify_rows(summary, width),
     ]
     return block(rows, MAX_LINES)
 
@@ -116,14 +113,27 @@ def layer_counts(summary: Summary) -> str:
 
 
 def verify_pieces(summary: Summary) -> list[str]:
-    """The stage's own line and the losses, with the verdict as the last word; long remarks are wrapped, never cut."""
+    """The parts of the stage's own line and the verdict; behind the verdict, what was left out."""
     word = summary.verify.result.upper()
     message = printable(summary.verify.message).strip()
-    said = [piece for piece in message.split("   ") if piece.strip(".:! ").upper() != word]
+    head, _, last = message.rpartition(" ")
+    if last.strip(".:!").upper() == word:
+        message = head.strip()
+    pieces = [piece.strip() for piece in message.split("   ") if piece.strip()]
+    pieces = pieces if word in pieces else [*pieces, word]
     losses = summary.verify.losses
     if len(losses) > 1:
-        said.append(f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps")
-    return [*(line for piece in said for line in wrap(piece, REMARK_WIDTH) or [""]), word]
+        pieces.insert(pieces.index(word), f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps")
+    return pieces
+
+
+def _verify_rows(summary: Summary, width: int) -> Iterator[Row]:
+    """The verdict ends its line; what was left out is a sentence of its own, whole (it says how to get it)."""
+    pieces = verify_pieces(summary)
+    end = pieces.index(summary.verify.result.upper()) + 1
+    yield row("verify", pieces[:end], width, most=3)
+    for piece in pieces[end:]:
+        yield sentence("", piece, width, most=3)
 
 
 def _model_rows(summary: Summary, width: int) -> Iterator[Row]:

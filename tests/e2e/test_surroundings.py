@@ -1,0 +1,181 @@
+"""Full disks, missing tools, special files, several runs at once: the output is complete or as it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import models
+from tests.e2e.broken import write
+from tests.e2e.command import run, run_process, tree
+from tests.e2e.fuzz import check_options
+from tests.e2e.marks import needs_qemu
+from tinytrain_compile import output
+
+
+@pytest.fixture
+def mlp(tmp_path: Path) -> str:
+    return write(models.mlp(), tmp_path)
+
+
+# ---- the disk -------------------------------------------------------------------------------------------------------
+
+
+def test_disk_that_fills_up(mlp: str, tmp_path: Path) -> None:
+    """Files may not grow beyond 4 KB: writing fails in the middle of the output."""
+    run(mlp, "-o", tmp_path / "out", "--verify", "none", "--update", "head").check_success()
+    before = tree(tmp_path)
+    command = f'ulimit -f 4; exec "{sys.executable}" -m tinytrain_compile "$@"'
+    for out in ("out", "new"):
+        arguments = ["bash", "-c", command, "bash", mlp, "-o", str(tmp_path / out), "--verify", "none"]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.startswith("error[E0104]: ")
+        assert len(done.stderr.splitlines()) == 1
+        assert tree(tmp_path) == before
+
+
+def test_failure_at_every_write(mlp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the N-th file operation fail, for every N: the folder is complete or as it was, with nothing beside it."""
+    out = tmp_path / "out"
+    run(mlp, "-o", out, "--verify", "none", "--update", "head").check_success()
+    old = tree(tmp_path)
+    calls = 0
+    limit = 0
+
+    def counted(function: Callable[..., object]) -> Callable[..., object]:
+        def wrapper(*arguments: object, **options: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == limit:
+                raise OSError(28, "No space left on device")
+            return function(*arguments, **options)
+
+        return wrapper
+
+    for name in ("replace", "chmod"):
+        monkeypatch.setattr(output.os, name, counted(getattr(os, name)))
+    monkeypatch.setattr(output.tempfile, "mkdtemp", counted(output.tempfile.mkdtemp))
+    monkeypatch.setattr(Path, "write_bytes", counted(Path.write_bytes))
+    failures = 0
+    for limit in range(1, 60):
+        calls = 0
+        outcome = run(mlp, "-o", out, "--verify", "none")
+        if outcome.exit_code == 0:
+            break
+        failures += 1
+        outcome.check_error("E0104", 2)
+        assert tree(tmp_path) == old, f"operation {limit}"
+    assert failures == 18 + 5  # files; two folders beside the output, chmod, two renames
+    assert tree(tmp_path) != old
+
+
+def test_two_runs_into_one_folder(mlp: str, tmp_path: Path) -> None:
+    """Whoever is last wins; each leaves a complete output and no debris."""
+    command = [sys.executable, "-m", "tinytrain_compile", mlp, "-o", str(tmp_path / "out"), "--verify", "none"]
+    runs = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(3)]
+    codes = [(process.communicate(timeout=120)[1], process.returncode)[1] for process in runs]
+    assert 0 in codes
+    assert set(codes) <= {0, 2}
+    reference = run(mlp, "-o", tmp_path / "alone", "--verify", "none").check_success()
+    assert reference.exit_code == 0
+    assert tree(tmp_path / "out") == tree(tmp_path / "alone")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "net.onnx", "out"]
+
+
+# ---- special files --------------------------------------------------------------------------------------------------
+
+
+def test_devices_end(tmp_path: Path) -> None:
+    run("/dev/null", "-o", tmp_path / "out").check_error("E0213", 2)
+    run("/dev/zero", "-o", tmp_path / "out").check_error("E0217", 2)
+
+
+def test_data_from_a_device(mlp: str, tmp_path: Path) -> None:
+    run(mlp, "-o", tmp_path / "out", "--data", "/dev/zero").check_error("E0105", 2)
+
+
+def test_model_from_a_pipe(mlp: str, tmp_path: Path) -> None:
+    """`tinytrain-compile <(make_model)`."""
+    pipe = tmp_path / "pipe.onnx"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cp", mlp, str(pipe)]) as feeder:
+        outcome = run_process(pipe, "-o", tmp_path / "out", "--verify", "none")
+        feeder.wait(timeout=20)
+    assert outcome.check_success().exit_code == 0
+    assert (tmp_path / "out" / "pipe_train.c").is_file()
+
+
+def test_reader_that_stops_early(mlp: str) -> None:
+    program = f'"{sys.executable}" -m tinytrain_compile'
+    command = f'{program} --help | head -1; {program} "{mlp}" --dry-run -v | true'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr == ""
+    assert done.stdout.startswith("Usage: tinytrain-compile")
+
+
+# ---- tools ----------------------------------------------------------------------------------------------------------
+
+
+def path_with(folder: Path, *programs: str) -> dict[str, str]:
+    """An environment whose PATH holds these programs only."""
+    folder.mkdir()
+    for program in programs:
+        place = shutil.which(program)
+        if place is None:
+            pytest.skip(f"{program} is not installed")
+        (folder / program).symlink_to(place)
+    return {"PATH": str(folder)}
+
+
+def test_without_any_compiler(mlp: str, tmp_path: Path) -> None:
+    environment = path_with(tmp_path / "bin")
+    outcome = run_process(mlp, "-o", tmp_path / "out", environment=environment).check_success()
+    assert "verification skipped: no C compiler found (apt-get install gcc)" in outcome.out
+    assert (tmp_path / "out" / "net_train.c").is_file()
+
+
+def test_without_cross_tools(mlp: str, tmp_path: Path) -> None:
+    """The host check still runs, and what was left out is said with the way to get it."""
+    environment = path_with(tmp_path / "bin", "gcc", "as", "ld")
+    outcome = run_process(mlp, "-o", tmp_path / "out", environment=environment).check_success()
+    assert "host == reference" in outcome.out
+    skipped = "QEMU check skipped: arm-none-eabi-gcc and qemu-system-arm not found (apt-get install"
+    assert skipped in " ".join(outcome.out.split())
+    assert "qemu-system-arm)" in outcome.out
+    asked = run_process(mlp, "-o", tmp_path / "out", "--verify", "host", environment=environment).check_success()
+    assert "skipped" not in next(line for line in asked.out.splitlines() if line.startswith("verify"))
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_without_emulator(mlp: str, tmp_path: Path) -> None:
+    """With the cross compiler alone, sizes and the static stack bound are still known."""
+    tools = ("gcc", "as", "ld", "arm-none-eabi-gcc", "arm-none-eabi-as", "arm-none-eabi-ld")
+    environment = path_with(tmp_path / "bin", *tools)
+    outcome = run_process(mlp, "-o", tmp_path / "out", environment=environment).check_success()
+    assert "QEMU check skipped: qemu-system-arm not found" in outcome.out
+    assert "static bound" in outcome.out
+
+
+def test_host_target_needs_no_cross_tools(mlp: str, tmp_path: Path) -> None:
+    environment = path_with(tmp_path / "bin", "gcc", "as", "ld")
+    outcome = run_process(mlp, "-o", tmp_path / "out", "--target", "host", environment=environment).check_success()
+    assert "skipped" not in next(line for line in outcome.out.splitlines() if line.startswith("verify"))
+
+
+# ---- options together -----------------------------------------------------------------------------------------------
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("seed", [1, 3, 9, 14, 29, 37, 47, 56])
+def test_random_options(seed: int, tmp_path: Path) -> None:
+    """Random models, targets and options; tests/e2e/fuzz.py runs more of them."""
+    assert check_options(tmp_path, seed) == ""
