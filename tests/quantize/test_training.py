@@ -1,0 +1,437 @@
+"""The eight pitfalls of int8 training as tests, and proof that the tests notice when one of them is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.e2e import models
+from tests.quantize import nets
+from tinytrain_compile.data import random_samples
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.types import Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops import qconv
+from tinytrain_compile.ops.base import OPS
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qupdate import ERROR_OPS, QWeightApplyAttrs, settle, split_rate
+from tinytrain_compile.reference import Trainer
+
+SAMPLES = 16
+
+
+# ---- what a step of the integer reference computes ------------------------------------------------------------------
+
+
+def real_inputs(train: TrainGraph, x: np.ndarray) -> np.ndarray:
+    """What stored inputs stand for."""
+    quant = train.graph.inputs[0].quant
+    assert quant is not None and x.dtype == np.int8
+    return ((x.astype(np.float64) - quant.zero) * quant.scale[0]).astype(np.float32)
+
+
+def gathered(train: TrainGraph, samples: Samples) -> tuple[dict[str, np.ndarray], Trainer]:
+    """All values after the step nodes of all samples (no update is applied), and the trainer."""
+    trainer = Trainer(train)
+    trainer._set_scalars(1)
+    values: dict[str, np.ndarray] = {}
+    for x, y in zip(samples.x, samples.y, strict=True):
+        values = trainer._run(x.reshape(train.graph.inputs[0].shape), y.reshape(train.label.shape))
+        trainer._keep(trainer._step, values)
+    return values, trainer
+
+
+def integer_sums(train: TrainGraph, samples: Samples) -> dict[str, tuple[np.ndarray, int]]:
+    """Parameter -> (int32 gradient sum over the samples, exponent of its error); needs a graph that accumulates."""
+    values, _ = gathered(train, samples)
+    found: dict[str, tuple[np.ndarray, int]] = {}
+    for node in nets.nodes_of(train, "QWeightApply", "QBiasApply"):
+        parameter, total, exponent = node.inputs[0], node.inputs[1], node.inputs[5]
+        found[parameter.name] = (values[total.name], int(values[exponent.name][0]))
+    return found
+
+
+def scales_of(floats: TrainGraph) -> dict[str, np.ndarray]:
+    """Scale per output channel of every trained parameter."""
+    found = {v.name: v.quant for node in floats.graph.nodes for v in node.inputs if v.quant is not None}
+    return {v.name: np.asarray(found[v.name].scale) for v in floats.graph.state if v.name in found}
+
+
+def per_channel(scale: np.ndarray, data: np.ndarray) -> np.ndarray:
+    return scale.reshape(-1, *(1,) * (data.ndim - 1))
+
+
+def integer_gradients(model: onnx.ModelProto, update: str = "all", head: str = "int8") -> dict[str, np.ndarray]:
+    """Real gradients of integer parameters, summed over the samples: dL/dW = sum 2**p / scale."""
+    floats = nets.float_train(model, update, head, batch=SAMPLES)
+    train = nets.int8_train(model, update, head, batch=SAMPLES)
+    scales = scales_of(floats)
+    shapes = {v.name: v.shape for v in floats.graph.state}
+    result: dict[str, np.ndarray] = {}
+    for name, (total, exponent) in integer_sums(train, random_samples(train, SAMPLES, 0)).items():
+        gradient = total * 2.0**exponent / per_channel(scales[name], total)
+        result[name] = gradient.reshape(shapes[name])
+    return result
+
+
+def float_gradients(model: onnx.ModelProto, update: str = "all", head: str = "int8") -> dict[str, np.ndarray]:
+    """The same by the float graph (saturated like int8, not rounded) on the same inputs."""
+    floats = nets.float_train(model, update, head, batch=SAMPLES, learning_rate=1.0)
+    train = nets.int8_train(model, update, head, batch=SAMPLES)
+    samples = random_samples(train, SAMPLES, 0)
+    trainer = Trainer(floats)
+    before = dict(trainer.state)
+    trainer.step(real_inputs(train, samples.x), samples.y)
+    names = [v.name for v in floats.graph.state if v.name != "learning_rate"]
+    return {name: SAMPLES * (before[name].astype(np.float64) - trainer.state[name]) for name in names}
+
+
+# ---- the checks, each of which a planted fault must fail ------------------------------------------------------------
+
+
+def check_gradients(model: onnx.ModelProto, correlation: float = 0.95, slope: float = 0.15) -> None:
+    """Integer gradients point where float gradients point, and are as long."""
+    found, expected = integer_gradients(model), float_gradients(model)
+    assert set(found) == set(expected)
+    for name, gradient in found.items():
+        a, b = expected[name].ravel(), gradient.ravel()
+        assert float(np.abs(a).max()) > 0, name
+        assert np.dot(a, b) / np.sqrt(np.dot(a, a) * np.dot(b, b)) > correlation, name
+        assert abs(np.dot(a, b) / np.dot(a, a) - 1) < slope, name
+
+
+def one_step(start: int, fraction: int, count: int = 100_000) -> np.ndarray:
+    """`count` weights after a step of fraction / 256, over many states of the noise."""
+    w = np.full((1, 1, 1, 1000), start, np.int8)
+    multiplier, shift = fx.split_factors([1.0 / 256])
+    scale = (multiplier, shift, np.asarray(fx.split_factor(1.0), np.int32), np.zeros(2, np.int32))
+    gradient = np.full(w.shape, fraction, np.int64)
+    noise, rows = np.asarray(12345, np.int32), []
+    for _ in range(count // w.size):
+        rows.append(OPS["QWeightApply"].reference((w, gradient, *scale, noise, np.int32(0)), QWeightApplyAttrs())[0])
+        noise = OPS["NoiseTick"].reference((noise,), None)[0]  # type: ignore[arg-type]
+    return np.concatenate(rows).ravel()
+
+
+def check_unbiased() -> None:
+    for start in (5, -5, 0, 90):
+        for fraction in (3, -3, 128, 250, -77, 256 + 40):
+            after = one_step(start, fraction)
+            lower = np.floor(start - fraction / 256)
+            share = start - fraction / 256 - lower
+            sigma = np.sqrt(share * (1 - share) / after.size)
+            assert set(after.tolist()) <= {lower, lower + 1}
+            assert abs(after.mean() - (start - fraction / 256)) < 3 * sigma, (start, fraction)
+
+
+# ---- 1: rounding of the stored weight -------------------------------------------------------------------------------
+
+
+def test_update_is_unbiased() -> None:
+    check_unbiased()
+
+
+def test_a_small_step_is_rare_and_whole() -> None:
+    """5 - 0.0117 stays 5 but for 1.17 % of the draws; nothing decays."""
+    after = one_step(5, 3)
+    assert np.mean(after == 5) == pytest.approx(1 - 3 / 256, abs=0.002)
+    assert np.mean(one_step(5, -3) == 6) == pytest.approx(3 / 256, abs=0.002)
+    assert (one_step(5, 0) == 5).all()
+
+
+def test_weights_saturate() -> None:
+    assert (one_step(127, -256, 1000) == 127).all()
+    assert (one_step(-127, 256, 1000) == -127).all()
+    assert (one_step(120, -(1 << 20), 1000) == 127).all()
+    assert (one_step(-120, 1 << 20, 1000) == -127).all()
+
+
+# ---- 2: quantisation-aware scaling ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.37])
+@pytest.mark.parametrize("model", [nets.cnn, nets.quantised, models.mlp])
+def test_an_integer_step_is_float_sgd_on_the_real_parameter(model: Callable[[], onnx.ModelProto], rate: float) -> None:
+    """q - step(sum), as real numbers without rounding, equals s q - rate * gradient; biases too, channel by channel."""
+    floats = nets.float_train(model(), head="int8", batch=SAMPLES)
+    train = nets.int8_train(model(), head="int8", batch=SAMPLES)
+    scales, gradients = scales_of(floats), integer_gradients(model())
+    constants = train.graph.constants
+    sums = integer_sums(train, random_samples(train, SAMPLES, 0))
+    shared = split_rate(np.float32(rate))
+    for node in nets.nodes_of(train, "QWeightApply", "QBiasApply"):
+        name = node.inputs[0].name
+        total, exponent = sums[name]
+        multiplier, shift = (constants[value.name] for value in node.inputs[2:4])
+        size, power = qconv.step_size(multiplier, shift, shared, np.asarray([exponent, 0]), 0)
+        move = total * per_channel(size * 2.0**power, total)
+        real = (move * per_channel(scales[name], total)).reshape(gradients[name].shape)
+        np.testing.assert_allclose(real, np.float32(rate) * gradients[name], rtol=1e-6, atol=0)
+        assert np.any(real)
+
+
+def test_rate_outside_its_range_changes_nothing() -> None:
+    train = nets.int8_train(nets.quantised(), head="int8")
+    samples = random_samples(train, 3, 0)
+    for rate in (0.0, -1.0, float("nan"), float("inf"), 1e-39):
+        trainer = Trainer(train)
+        trainer.set_rate(rate)
+        for i in range(3):
+            trainer.step(samples.x[i : i + 1], samples.y[i : i + 1])
+        for name in ("w", "d", "f", "bias"):
+            np.testing.assert_array_equal(trainer.state[name], train.graph.constants[name])
+
+
+# ---- 3: the zero point, and gradients as a whole --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cnn", "max pool", "qdq", "mlp"])
+def test_gradients_are_those_of_the_float_graph(name: str) -> None:
+    made = {
+        "cnn": nets.cnn,
+        "max pool": lambda: nets.cnn(pool="MaxPool"),
+        "qdq": nets.quantised,
+        "mlp": models.mlp,
+    }
+    check_gradients(made[name]())
+
+
+def test_weight_gradient_is_of_centred_inputs() -> None:
+    """By hand: x = -128 everywhere stands for zero and gives no gradient; -127 gives the sum of the errors."""
+    g = np.asarray([[[[3], [-4]], [[5], [6]]]], np.int8)
+    for stored, expected in ((-128, 0), (-127, 10), (127, 2550)):
+        x = np.full((1, 2, 2, 1), stored, np.int8)
+        assert qconv.weight_gradient(x, g, -128, ConvAttrs((1, 1))).item() == expected
+
+
+# ---- 4: masks -------------------------------------------------------------------------------------------------------
+
+
+def test_masks_at_the_limits() -> None:
+    y = np.asarray([-128, -127, 0, 126, 127], np.int8)
+    errors = np.arange(10, 60, 10)
+    assert qconv.masked(errors, y, "value").tolist() == [0, 20, 30, 40, 0]
+    (bits,) = OPS["QClipMask"].reference((y,), None)  # type: ignore[arg-type]
+    assert bits.tolist() == [0b01110]
+    assert qconv.masked(errors, bits, "bits").tolist() == [0, 20, 30, 40, 0]
+
+
+def twins() -> onnx.ModelProto:
+    """Two convolutions of very different scales, added and averaged: their biases have the same gradient."""
+    net = models.Network("twins", "float[1, 2, 6, 6] x", "float[1, 3] y", seed=4)
+    for name, factor in (("small", 0.05), ("large", 1.0)):
+        net.near(f"{name}_weight", 0.0, factor, 4, 2, 3, 3)
+        net.near(f"{name}_bias", 0.0, factor, 4)
+        net.node(name, f"{name}_y = Conv <pads = [1, 1, 1, 1]> (x, {name}_weight, {name}_bias)")
+    net.node("join", "joined = Add (small_y, large_y)")
+    net.node("pool", "pooled = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (joined)")
+    net.node("mean", "mean = GlobalAveragePool (pooled)")
+    net.node("flat", "flat = Flatten <axis = 1> (mean)")
+    net.node("logits", f"y = Identity ({net.dense('fc', 'flat', 4, 3)})")
+    return net.model()
+
+
+def test_add_and_pool_pass_the_same_error() -> None:
+    """Both operands get it whole, in units of their own; the average passes it on without loss."""
+    found, expected = integer_gradients(twins()), float_gradients(twins())
+    np.testing.assert_allclose(expected["small_bias"], expected["large_bias"], rtol=0.05)  # saturation differs a little
+    for name in ("small_bias", "large_bias"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=0.1, atol=0.02 * np.abs(expected[name]).max())
+
+
+# ---- 5: exact accumulation ------------------------------------------------------------------------------------------
+
+
+def test_eight_samples_are_the_sum_of_eight() -> None:
+    train = nets.int8_train(nets.cnn(), head="int8", batch=8)
+    samples = random_samples(train, 8, 3)
+    _, trainer = gathered(train, samples)  # exponents are found; they stay until the update
+    totals = {value.name: trainer._sums[value.name] for value in train.graph.accumulators}
+    parts: dict[str, Any] = {}
+    for i in range(8):
+        trainer._sums = trainer._cleared()
+        values = trainer._run(samples.x[i : i + 1], samples.y[i].reshape(train.label.shape))
+        trainer._keep(trainer._step, values)
+        for name, data in trainer._sums.items():
+            merge = np.maximum if data.ndim == 0 else np.add
+            parts[name] = merge(parts[name], data) if name in parts else data
+    tensors = [name for name, data in totals.items() if data.dtype == np.int32 and data.ndim > 0 and name != "rate"]
+    assert len(tensors) == 10
+    for name in tensors:
+        np.testing.assert_array_equal(parts[name], totals[name])
+        assert np.any(totals[name])
+
+
+# ---- 6: channel slices ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("axis", "channels"), [("out", [1, 4, 5]), ("in", [0, 2, 5]), ("out", [3]), ("in", [2, 3])])
+@pytest.mark.parametrize("layer", ["point", "last", "deep"])
+def test_slices_are_the_selected_channels(layer: str, axis: str, channels: list[int], tmp_path: Path) -> None:
+    """Not the first n ones: bit for bit the rows (columns) of the whole gradient."""
+    if layer == "deep" and axis == "in":
+        pytest.skip("a depthwise weight has one input channel")
+    text = 'layer = "{}/Conv"\nweight = {}\naxis = "{}"\n'
+    (tmp_path / "part.toml").write_text("[[update]]\n" + text.format(layer, channels, axis))
+    (tmp_path / "whole.toml").write_text(f'[[update]]\nlayer = "{layer}/Conv"\nweight = "all"\n')
+    sums = []
+    for name in ("part", "whole"):
+        train = nets.int8_train(nets.cnn(), str(tmp_path / f"{name}.toml"), batch=2)
+        sums.append(integer_sums(train, random_samples(train, 2, 0)))
+    (part, p), (whole, q) = sums[0][f"{layer}_weight.updated"], sums[1][f"{layer}_weight"]
+    assert p == q
+    np.testing.assert_array_equal(part, np.take(whole, channels, axis=0 if axis == "out" else 3))
+    assert np.any(part)
+
+
+# ---- 7: overflow of int32 sums --------------------------------------------------------------------------------------
+
+
+def value(name: str, *shape: int, dtype: str = "int8") -> Value:
+    return Value(name, shape, dtype, "NHWC" if len(shape) == 4 else "")  # type: ignore[arg-type]
+
+
+def test_sums_that_could_overflow_are_refused() -> None:
+    conv = ConvAttrs((1, 1))
+    for side, fits in ((256, True), (257, False)):  # 255 * 128 * side**2 against 2**31 - 1
+        x, g, total = value("x", 1, side, side, 1), value("g", 1, side, side, 1), value("s", 1, 1, 1, 1, dtype="int32")
+        attrs = QConvUpdateAttrs(conv, 0)
+        if fits:
+            assert OPS["QConvSum"].infer((total, x, g), attrs)[0].shape == total.shape
+        else:
+            with pytest.raises(ValueError, match="can reach"):
+                OPS["QConvSum"].infer((total, x, g), attrs)
+    for channels, fits in ((65_793, True), (65_795, False)):
+        x, w = value("x", 1, 1, 1, channels), value("w", 1, 1, 1, channels)
+        tables = (value("b", 1, dtype="int32"), value("m", 1, dtype="int32"), value("h", 1))
+        if fits:
+            OPS["QConv"].infer((x, w, *tables), QConvAttrs(replace(conv, bias=True), 0, 0))
+        else:
+            with pytest.raises(ValueError, match="can reach"):
+                OPS["QConv"].infer((x, w, *tables), QConvAttrs(replace(conv, bias=True), 0, 0))
+
+
+def test_error_sums_that_could_overflow_are_refused() -> None:
+    channels = 2**31 // (128 * 128) + 1
+    words = tuple(value(name, *shape, dtype="int32") for name, shape in (("k", ()), ("p", (2,)), ("q", (2,))))
+    g, w = value("g", 1, 1, 1, channels), value("w", channels, 1, 1, 1)
+    with pytest.raises(ValueError, match="can reach"):
+        OPS["QConvGradInput"].infer(
+            (*words, g, value("m", 1, dtype="int32"), value("h", 1), w),
+            QConvGradInputAttrs(ConvAttrs((1, 1)), (1, 1), 0),
+        )
+
+
+# ---- 8: delayed exponents -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [nets.cnn, nets.quantised, nets.islands])
+def test_first_step_finds_its_exponents(model: Callable[[], onnx.ModelProto]) -> None:
+    """Without history every error uses its range from the first step on: at most 63, more than half of that."""
+    train = nets.int8_train(model(), head="int8", batch=2)
+    values, trainer = gathered(train, random_samples(train, 1, 0))
+    seen = 0
+    for node in nets.nodes_of(train, *ERROR_OPS):
+        largest = int(np.abs(values[node.outputs[0].name].astype(int)).max())
+        if largest == 0:
+            assert int(values[node.inputs[1].name][0]) == fx.EXPONENT_START
+            continue
+        assert 31 <= largest <= 64, node.name  # 64: rounded up
+        assert int(trainer.state[node.inputs[1].name][0]) != fx.EXPONENT_START or largest > 31
+        seen += 1
+    assert seen >= 5
+
+
+def test_later_steps_use_what_earlier_ones_saw() -> None:
+    train = nets.int8_train(nets.cnn(), head="int8", learning_rate=0.05)
+    samples = random_samples(train, 12, 0)
+    trainer = Trainer(train)
+    for i in range(12):
+        before = {name: trainer.state[name].copy() for name in trainer.state}
+        values = trainer._run(samples.x[i : i + 1], samples.y[i].reshape(train.label.shape))
+        trainer._keep(trainer._step, values)
+        if i == 0:
+            continue
+        for node in nets.nodes_of(train, "ExponentUpdate"):
+            state, peak = (value.name for value in node.inputs)
+            expected = settle(before[state], values[peak], node.attrs.float_peak)  # type: ignore[attr-defined]
+            np.testing.assert_array_equal(trainer.state[state], expected)
+
+
+def test_exponents_rise_at_once_and_fall_slowly() -> None:
+    state = np.asarray([-5, 0], np.int32)
+    assert settle(state, np.int32(63), False).tolist() == [-5, 0]
+    assert settle(state, np.int32(64), False).tolist() == [-4, 0]
+    assert settle(state, np.int32(5000), False).tolist() == [2, 0]
+    assert settle(state, np.int32(0), False).tolist() == [-5, 0], "nothing seen: nothing learnt"
+    for quiet in range(fx.QUIET_APPLIES - 1):
+        state = settle(state, np.int32(3), False)
+        assert state.tolist() == [-5, quiet + 1]
+    assert settle(state, np.int32(3), False).tolist() == [-6, 0]
+    assert settle(state, np.int32(40), False).tolist() == [-5, 0]
+
+
+# ---- planted faults -------------------------------------------------------------------------------------------------
+
+
+def test_rounding_down_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fx, "noise_bytes", lambda _state, _salt, count: np.zeros(count, np.int64))
+    with pytest.raises(AssertionError):
+        check_unbiased()
+
+
+def test_rounding_to_nearest_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fx, "noise_bytes", lambda _state, _salt, count: np.full(count, 128, np.int64))
+    with pytest.raises(AssertionError):
+        check_unbiased()
+
+
+def test_noise_of_half_a_range_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fx.noise_bytes
+    monkeypatch.setattr(fx, "noise_bytes", lambda *arguments: real(*arguments) >> 1)
+    with pytest.raises(AssertionError):
+        check_unbiased()
+
+
+def test_a_missing_zero_point_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = OPS["QConvSum"]
+    wrong = replace(rule, reference=lambda a, attrs: rule.reference(a, replace(attrs, x_zero=0)))
+    monkeypatch.setitem(OPS, "QConvSum", wrong)
+    with pytest.raises(AssertionError):
+        check_gradients(nets.cnn())
+
+
+@pytest.mark.parametrize("kind", ["value", "bits"])
+def test_a_missing_mask_is_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = qconv.masked
+    monkeypatch.setattr(qconv, "masked", lambda e, mask, k: e if k == kind else real(e, mask, k))
+    with pytest.raises(AssertionError):
+        check_gradients(nets.cnn() if kind == "value" else saturated())
+
+
+def saturated() -> onnx.ModelProto:
+    """A QDQ model whose sum leaves its range often."""
+    model = nets.quantised()
+    for tensor in model.graph.initializer:
+        if tensor.name == "b_s":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(0.006, np.float32), "b_s"))
+    return model
+
+
+def test_gradients_of_a_model_that_saturates() -> None:
+    check_gradients(saturated())
+
+
+def test_a_wrong_channel_constant_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 / s instead of 1 / s**2: learning rates that differ between channels."""
+    real = fx.split_factors
+    monkeypatch.setattr(fx, "split_factors", lambda f: real(np.sqrt(f) if np.min(f, initial=np.inf) > 300 else f))
+    with pytest.raises(AssertionError):
+        test_an_integer_step_is_float_sgd_on_the_real_parameter(nets.cnn, 0.01)
