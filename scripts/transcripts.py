@@ -109,7 +109,7 @@ def refresh(path: str, folder: Path, wanted: Callable[[str], bool] = lambda _mar
 
 def _rerun(block: str, folder: Path) -> str:
     """A console block with every output made again."""
-    pieces = re.split(r"^(\$ .*(?:\\\n.*)*\n)", block, flags=re.MULTILINE)
+    pieces = re.split(r"^(\$ (?:.*\\\n)*.*\n)", block, flags=re.MULTILINE)
     result = pieces[0]
     for command, shown in zip(pieces[1::2], pieces[2::2], strict=True):
         result += command + _kept(shown, run(command.removeprefix("$ "), folder))
