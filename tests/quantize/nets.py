@@ -104,7 +104,8 @@ def prepared(model: onnx.ModelProto, head: str = "fp32") -> ImportedModel:
     known = chain.imported(model)
     graph = known.graph
     if not known.quantised:
-        samples = calibration(model).transpose(known.input_perm)
+        count = 16 if known.graph.inputs[0].elements < 10_000 else 1
+        samples = calibration(model, count).transpose(known.input_perm)
         graph = calibrate(graph, samples)
     return replace(known, graph=prepare(graph, head == "fp32"))
 

@@ -110,10 +110,14 @@ def _weight_bound(g: Value) -> int:
     return _CENTRED * _ERROR * g.shape[0] * g.shape[1] * g.shape[2]
 
 
+class SumOverflowError(ValueError):
+    """A layer whose int32 sums could overflow."""
+
+
 def expect_bounded(op: str, bound: int) -> None:
-    """Raise ValueError if a sum of this magnitude does not fit an int32."""
+    """Raise SumOverflowError if a sum of this magnitude does not fit an int32."""
     if bound > fx.INT32_MAX:
-        raise ValueError(f"{op}: its int32 sums can reach {bound}")
+        raise SumOverflowError(f"{op}: its int32 sums can reach {bound}")
 
 
 # ---- QConv: (x, w, [w_rest], bias, multiplier, shift) -> y ---------------------------------------------------------

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Attrs, Node, Phase, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import new_builder
+from tinytrain_compile.ops.qconv import SumOverflowError
 from tinytrain_compile.ops.qpointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
 from tinytrain_compile.ops.qupdate import ExponentAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred, Err, Form
@@ -42,7 +44,11 @@ class Rewriter:
         self, op: str, inputs: Iterable[Value], attrs: Attrs, like: Node, phase: Phase = "step"
     ) -> tuple[Value, ...]:
         """Append a node named after the float node that it replaces."""
-        return self.builder.emit_all(op, inputs, attrs, f"{like.name}.{op}", like.origin, phase)
+        try:
+            return self.builder.emit_all(op, inputs, attrs, f"{like.name}.{op}", like.origin, phase)
+        except SumOverflowError as problem:
+            what = f"{like.origin or like.name} is too large for int8 training ({problem})"
+            raise CompileError("E0101", "--quant int8", what, "use a smaller input, or --quant fp32") from problem
 
     def table(self, hint: str, data: Array) -> Value:
         """A constant; equal tables are stored once."""
