@@ -12,7 +12,7 @@
 struct tiny {
     uint32_t magic[2];
     uint32_t samples; /* accumulated since the last update */
-    uint32_t reserved;
+    uint32_t settled; /* always 1 */
 };
 
 _Static_assert(sizeof(struct tiny) == 16, "the plan reserves 16 bytes for the handle");
@@ -42,10 +42,11 @@ enum {
 
 #define F32(offset) ((float *)(void *)(arena + (offset)))
 #define I32(offset) ((int32_t *)(void *)(arena + (offset)))
+#define I16(offset) ((int16_t *)(void *)(arena + (offset)))
 #define I8(offset) ((int8_t *)(void *)(arena + (offset)))
 #define U8(offset) ((uint8_t *)(void *)(arena + (offset)))
 
-static const uint32_t model_magic[2] = {0x17fde81au, 0x3ef11f86u};
+static const uint32_t model_magic[2] = {0xa660bf77u, 0x00e5f2dfu};
 
 /* What a checkpoint holds, in this order. */
 static const struct {
@@ -131,7 +132,7 @@ static void write_initial_state(tiny_t *m)
 {
     uint8_t *arena = (uint8_t *)m;
     m->samples = 0;
-    m->reserved = 0;
+    m->settled = 1;
     memcpy(arena + AT_learning_rate, tiny_w_learning_rate, 4u);
     memcpy(arena + AT_first_weight, tiny_w_first_weight, 48u);
     memcpy(arena + AT_first_bias, tiny_w_first_bias, 16u);
@@ -271,6 +272,8 @@ tiny_status tiny_load(tiny_t *m, tiny_read_fn read, void *ctx)
     const tiny_status status = read_state((uint8_t *)m, read, ctx);
     if (status != TINY_OK) {
         write_initial_state(m);
+        return status;
     }
+    m->settled = 1;
     return status;
 }
