@@ -333,10 +333,10 @@ TT_SHARED int8_t tt_error(int32_t value, int32_t *peak)
     return (int8_t)tt_clamp(value, -127, 127);
 }
 
-/* Whether a clamp let this int8 value pass: it is at neither end. */
-static inline bool tt_passes(int32_t value)
+/* Whether a clamp to [low, high] let this value pass: it is at neither end. */
+static inline bool tt_passes(int32_t value, int32_t low, int32_t high)
 {
-    return value > -128 && value < 127;
+    return value > low && value < high;
 }
 
 /* An int8 error as a summand: 8 bits of fraction after `exponent` is applied, within +-2^29. */

@@ -13,7 +13,7 @@ from tinytrain_compile.ir import NO_ATTRS
 from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factors
-from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qconv import MaskAttrs, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
 from tinytrain_compile.ops.qpointwise import ErrorAttrs, ErrorUnitAttrs, QAddAttrs, QRescaleAttrs, QuantAttrs
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
 
@@ -82,11 +82,16 @@ def bounds(rng: Rng) -> tuple[int, int]:
     return [(-128, 127), (-128, 100), (-3, 127), (5, 60)][int(rng.integers(0, 4))]
 
 
-def mask_of(rng: Rng, shape: tuple[int, ...], kind: str) -> tuple[Any, ...]:
+def mask(rng: Rng, kind: str) -> MaskAttrs:
+    """A mask of a kind, for a clamp to some bounds."""
+    return MaskAttrs(kind, *bounds(rng)) if kind else MaskAttrs()
+
+
+def mask_of(rng: Rng, shape: tuple[int, ...], attrs: MaskAttrs) -> tuple[Any, ...]:
     """The mask operand of an error op: the int8 output of a clamp that is often at its limits, or bits."""
-    if kind == "value":
-        return (np.clip(rng.integers(-200, 200, shape), -128, 127).astype(np.int8),)
-    if kind == "bits":
+    if attrs.kind == "value":
+        return (np.clip(rng.integers(-200, 200, shape), attrs.low, attrs.high).astype(np.int8),)
+    if attrs.kind == "bits":
         return (Bits(shape, np.packbits(rng.random(shape).ravel() < 0.6, bitorder="little")),)
     return ()
 
@@ -118,15 +123,15 @@ def qconv(rng: Rng, geometry: Geometry, kind: int) -> Case:
     return make("QConv", operands, attrs, images=(0,))
 
 
-def qconv_grad_input(rng: Rng, geometry: Geometry, kind: int, mask: str) -> Case:
+def qconv_grad_input(rng: Rng, geometry: Geometry, kind: int, clamp: MaskAttrs) -> Case:
     shape, out, conv = geometry
     taps = int(np.prod(conv.kernel)) * out // conv.groups
-    attrs = QConvGradInputAttrs(replace(conv, bias=False), (shape[1], shape[2]), int(rng.integers(-9, 9)), mask)
+    attrs = QConvGradInputAttrs(replace(conv, bias=False), (shape[1], shape[2]), int(rng.integers(-9, 9)), clamp)
     w = weight_parts(bytes_of(rng, _weight_shape(geometry), kind), conv.split, 3)
     scale = factors(rng, shape[3], kind, 1 / (60 * taps**0.5))
     g = bytes_of(rng, _output(geometry), kind, -127)
     exponents = (exponent(rng, kind), exponent(rng, kind))
-    operands = (peak(rng, kind), *exponents, g, *scale, *w, *mask_of(rng, shape, mask))
+    operands = (peak(rng, kind), *exponents, g, *scale, *w, *mask_of(rng, shape, clamp))
     return make("QConvGradInput", operands, attrs, images=(3,))
 
 
@@ -172,7 +177,7 @@ def _qconv(rng: Rng, index: int) -> Case:
 
 @generator("QConvGradInput", REPEATS * len(GEOMETRIES))
 def _qconv_grad_input(rng: Rng, index: int) -> Case:
-    return qconv_grad_input(rng, *_spread(index), MASKS[index % 3])
+    return qconv_grad_input(rng, *_spread(index), mask(rng, MASKS[index % 3]))
 
 
 @generator("QConvUpdate", REPEATS * len(GEOMETRIES))
@@ -259,20 +264,20 @@ def _dequantise(rng: Rng, index: int) -> Case:
 @generator("ErrorScale", 3 * len(SHAPES))
 def _error_scale(rng: Rng, index: int) -> Case:
     shape, kind = _shape(index)
-    mask = MASKS[(index + index // len(SHAPES)) % 3]
+    clamp = mask(rng, MASKS[(index + index // len(SHAPES)) % 3])
     exponents = (exponent(rng, kind), exponent(rng, kind))
     e = bytes_of(rng, shape, kind, -127)
-    operands = (peak(rng, kind), *exponents, e, *factors(rng, shape[-1], kind, 0.5), *mask_of(rng, shape, mask))
-    return make("ErrorScale", operands, ErrorAttrs(0, mask))
+    operands = (peak(rng, kind), *exponents, e, *factors(rng, shape[-1], kind, 0.5), *mask_of(rng, shape, clamp))
+    return make("ErrorScale", operands, ErrorAttrs(0, clamp))
 
 
 @generator("ErrorAdd", 3 * len(SHAPES))
 def _error_add(rng: Rng, index: int) -> Case:
     shape, kind = _shape(index)
-    mask = MASKS[(index + index // len(SHAPES)) % 3]
+    clamp = mask(rng, MASKS[(index + index // len(SHAPES)) % 3])
     exponents = (exponent(rng, kind), exponent(rng, kind), exponent(rng, kind))
     errors = (bytes_of(rng, shape, kind, -127), bytes_of(rng, shape, kind, -127))
-    return make("ErrorAdd", (peak(rng, kind), *exponents, *errors, *mask_of(rng, shape, mask)), ErrorAttrs(0, mask))
+    return make("ErrorAdd", (peak(rng, kind), *exponents, *errors, *mask_of(rng, shape, clamp)), ErrorAttrs(0, clamp))
 
 
 @generator("QuantizeError", 3 * len(SHAPES))
@@ -293,7 +298,8 @@ def _dequantise_error(rng: Rng, index: int) -> Case:
 
 @generator("QClipMask", len(SHAPES))
 def _clip_mask(rng: Rng, index: int) -> Case:
-    return make("QClipMask", mask_of(rng, SHAPES[index], "value"))
+    clamp = mask(rng, "value")
+    return make("QClipMask", mask_of(rng, SHAPES[index], clamp), clamp)
 
 
 # ---- updates --------------------------------------------------------------------------------------------------------
@@ -384,7 +390,9 @@ def geometry(rng: Rng, splits: bool) -> Geometry:
 
 RANDOM_QUANTISED: dict[str, Generator] = {
     "QConv": lambda rng, index: qconv(rng, geometry(rng, True), index % KINDS),
-    "QConvGradInput": lambda rng, index: qconv_grad_input(rng, geometry(rng, True), index % KINDS, MASKS[index % 3]),
+    "QConvGradInput": lambda rng, index: qconv_grad_input(
+        rng, geometry(rng, True), index % KINDS, mask(rng, MASKS[index % 3])
+    ),
     "QConvUpdate": lambda rng, index: qconv_update(rng, geometry(rng, False), index % KINDS),
     "QConvSum": lambda rng, index: qconv_sum(rng, geometry(rng, False), index % KINDS),
 }

@@ -16,6 +16,7 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import infer, op_def, run_node
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.qconv import (
+    MaskAttrs,
     QConvAttrs,
     QConvGradInputAttrs,
     QConvUpdateAttrs,
@@ -213,7 +214,7 @@ def test_accumulators_stay_within_their_bound(make_case: object) -> None:
 def test_error_accumulators_stay_within_their_bound() -> None:
     for index in range(12):
         rng = np.random.default_rng([8, index])
-        bound_holds(qconv_grad_input(rng, geometry(rng, True), index % KINDS, ""))
+        bound_holds(qconv_grad_input(rng, geometry(rng, True), index % KINDS, MaskAttrs()))
 
 
 def v(*shape: int, dtype: str = "int8") -> Value:
@@ -280,14 +281,15 @@ def test_quantise_rounds_to_even_and_dequantise_undoes_it() -> None:
 
 def test_masks_of_both_kinds_zero_the_same_elements() -> None:
     case = cases_of("QConvGradInput")[1]
-    assert case.attrs.mask == "value"  # type: ignore[attr-defined]
+    clamp = case.attrs.mask  # type: ignore[attr-defined]
+    assert clamp.kind == "value"
     value, peak = run_node(case.node(), case.arrays)
     mask = case.arrays[-1]
-    stopped = (mask == -128) | (mask == 127)
+    stopped = (mask <= clamp.low) | (mask >= clamp.high)
     assert stopped.any() and not stopped.all()
     assert (value[stopped] == 0).all() and (value[~stopped] != 0).any()
     packed = np.packbits(~stopped.ravel(), bitorder="little")
-    attrs = replace(case.attrs, mask="bits")  # type: ignore[type-var]
+    attrs = replace(case.attrs, mask=MaskAttrs("bits"))  # type: ignore[type-var]
     again = op_def("QConvGradInput").reference((*case.arrays[:-1], packed), attrs)
     assert (again[0] == value).all() and int(again[1]) == int(peak)
 

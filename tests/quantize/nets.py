@@ -93,6 +93,34 @@ def quantised() -> onnx.ModelProto:
     return model
 
 
+def symmetric_relu() -> onnx.ModelProto:
+    """A QDQ model with symmetric activations (zero point 0 everywhere) and ReLUs of its own: these end at 0."""
+    m = Maker(8)
+    x, a, b = m.scale("x", 2 / 255), m.scale("a", 0.03), m.scale("b", 0.04)
+    w, p, f = m.weight("w", (4, 3, 3, 3), 4), m.weight("p", (6, 4, 1, 1), 6), m.weight("f", (5, 6), 5)
+    model = m.model(f"""net (float[1, 3, 8, 8] input) => (float[1, 5] output) {{
+        xq = QuantizeLinear(input, {x})
+        xd = DequantizeLinear(xq, {x})
+        wd = DequantizeLinear<axis = 0>(w, {w})
+        c = Conv<pads = [1, 1, 1, 1]>(xd, wd)
+        r = Relu(c)
+        aq = QuantizeLinear(r, {a})
+        ad = DequantizeLinear(aq, {a})
+        pd = DequantizeLinear<axis = 0>(p, {p})
+        e = Conv(ad, pd)
+        s = Relu(e)
+        bq = QuantizeLinear(s, {b})
+        bd = DequantizeLinear(bq, {b})
+        mean = GlobalAveragePool(bd)
+        flat = Flatten(mean)
+        fd = DequantizeLinear<axis = 0>(f, {f})
+        output = Gemm<transB = 1>(flat, fd)
+        }}""")
+    for index, node in enumerate(model.graph.node):
+        node.name = node.name or f"{node.op_type}_{index}"
+    return model
+
+
 def calibration(model: onnx.ModelProto, count: int = 16, seed: int = 3) -> np.ndarray:
     """Standard normal samples in ONNX layout."""
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]

@@ -21,7 +21,7 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import qconv
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qconv import MaskAttrs, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
 from tinytrain_compile.ops.qupdate import ERROR_OPS, QWeightApplyAttrs, settle, split_rate
 from tinytrain_compile.reference import Trainer
 
@@ -218,10 +218,22 @@ def test_weight_gradient_is_of_centred_inputs() -> None:
 def test_masks_at_the_limits() -> None:
     y = np.asarray([-128, -127, 0, 126, 127], np.int8)
     errors = np.arange(10, 60, 10)
-    assert qconv.masked(errors, y, "value").tolist() == [0, 20, 30, 40, 0]
-    (bits,) = OPS["QClipMask"].reference((y,), None)  # type: ignore[arg-type]
-    assert bits.tolist() == [0b01110]
-    assert qconv.masked(errors, bits, "bits").tolist() == [0, 20, 30, 40, 0]
+    whole, relu = MaskAttrs("value"), MaskAttrs("value", low=0)
+    assert qconv.masked(errors, y, whole).tolist() == [0, 20, 30, 40, 0]
+    assert qconv.masked(errors, y, relu).tolist() == [0, 0, 0, 40, 0]
+    for attrs, expected in ((whole, 0b01110), (relu, 0b01000)):
+        (bits,) = OPS["QClipMask"].reference((y,), attrs)
+        assert bits.tolist() == [expected]
+    assert qconv.masked(errors, np.asarray([0b01110], np.uint8), MaskAttrs("bits")).tolist() == [0, 20, 30, 40, 0]
+
+
+def test_masks_take_the_bounds_of_the_fused_relu() -> None:
+    """With zero point 0 a ReLU is off at 0, not at -128: the masks of kept values and the bits must both know."""
+    train = nets.int8_train(nets.symmetric_relu())
+    clamps = [n.attrs for n in nets.nodes_of(train, "QClipMask")]
+    clamps += [n.attrs.mask for n in nets.nodes_of(train, "QConvGradInput", "ErrorScale") if n.attrs.mask.kind]
+    clamps = [c for c in clamps if c.kind == "value"]
+    assert clamps and all((c.low, c.high) == (0, 127) for c in clamps)
 
 
 def twins() -> onnx.ModelProto:
@@ -421,7 +433,7 @@ def test_a_missing_zero_point_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("kind", ["value", "bits"])
 def test_a_missing_mask_is_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = qconv.masked
-    monkeypatch.setattr(qconv, "masked", lambda e, mask, k: e if k == kind else real(e, mask, k))
+    monkeypatch.setattr(qconv, "masked", lambda e, mask, k: e if k.kind == kind else real(e, mask, k))
     with pytest.raises(AssertionError):
         check_gradients(nets.cnn() if kind == "value" else saturated())
 

@@ -213,7 +213,7 @@ HELPERS = (
         lambda a, zero, low, high: (np.clip(a + zero, low, high),),
     ),
     Helper("error", "y1 = a1; y0 = tt_error(a0, &y1);", (WORD, PEAK), _error, 2),
-    Helper("passes", "y0 = tt_passes(a0) ? 1 : 0;", (INT8,), lambda a: ((a > -128) & (a < 127),)),
+    Helper("passes", "y0 = tt_passes(a0, a1, a2) ? 1 : 0;", (INT8, INT8, INT8), lambda a, b, c: ((a > b) & (a < c),)),
     Helper("aligned", "y0 = tt_aligned(a0, a1);", (INT8, between(-200, 200, -200, -40, -8, 0, 8, 30, 200)), _aligned),
     Helper("noise", "y0 = tt_noise(a0, a1, a2);", (WORD, WORD, between(0, 300)), _noise, scalar=True),
     Helper("next_noise", "y0 = tt_next_noise(a0);", (WORD,), _next_noise, scalar=True),

@@ -202,7 +202,7 @@ MUTATIONS = (
     ("scaled", "(product + ((int64_t)1 << (n - 1u))) >> n", "product >> n"),
     ("moved_weight", "- move + noise) >> 8", "- move) >> 8"),  # the dead zone of truncating updates
     ("saturate8", "+ zero);", ");"),
-    ("passes", "value > -128", "value > -129"),
+    ("passes", "value > low", "value >= low"),
     ("error", "tt_clamp(value, -127, 127)", "tt_clamp(value, -128, 127)"),
     ("round_even", "(x + 12582912.0f) - 12582912.0f", "x + 0.5f"),
     ("settle", "state[1] == TT_QUIET_APPLIES", "state[1] == TT_QUIET_APPLIES - 1"),

@@ -37,8 +37,27 @@ class QConvAttrs(Attrs):
 
 
 @dataclass(frozen=True)
+class MaskAttrs(Attrs):
+    """How the last operand tells where a clamp to [low, high] was active.
+
+    kind: "" (no mask), "value" (the clamp's int8 output) or "bits" (one bit per element, set where it passed).
+    """
+
+    kind: str = ""
+    low: int = -128
+    high: int = 127
+
+    def passes(self, value: Any) -> Any:
+        """Whether the clamp let an int8 value pass: it is at neither end."""
+        return (value > self.low) & (value < self.high)
+
+
+NO_CLAMP = MaskAttrs()
+
+
+@dataclass(frozen=True)
 class QConvGradInputAttrs(Attrs):
-    """conv, input_hw: as ConvGradInput. mask: "" or what the last operand is, "value" (a clamp's int8) or "bits".
+    """conv, input_hw: as ConvGradInput. mask: the clamp that the error goes through.
 
     probe: exponent, above that of the incoming error, with which no intermediate result can overflow.
     """
@@ -46,7 +65,7 @@ class QConvGradInputAttrs(Attrs):
     conv: ConvAttrs
     input_hw: tuple[int, int]
     probe: int
-    mask: str = ""
+    mask: MaskAttrs = NO_CLAMP
 
 
 @dataclass(frozen=True)
@@ -170,30 +189,30 @@ register(
 # ---- errors: every op that makes one reads (peak, p_out, p_in, ...) and writes (error, peak') ----------------------
 
 
-def masked(values: Any, mask: Array | None, kind: str) -> Any:
-    """Zero where a clamp was active: told by its int8 output ("value"), or by a bit mask ("bits")."""
-    if kind == "" or mask is None:
+def masked(values: Any, mask: Array, attrs: MaskAttrs) -> Any:
+    """Zero where the clamp was active."""
+    if not attrs.kind:
         return values
-    if kind == "value":
-        return np.where((mask > -128) & (mask < 127), values, 0)
+    if attrs.kind == "value":
+        return np.where(attrs.passes(mask), values, 0)
     shape: tuple[int, ...] = values.shape
     keep: Array = np.unpackbits(mask.astype(np.uint8), bitorder="little")[: math.prod(shape)]
     return np.where(np.reshape(keep, shape), values, 0)
 
 
-def error_infer(op: str, like: TensorType, inputs: tuple[Value, ...], mask: str) -> tuple[TensorType, ...]:
+def error_infer(op: str, like: TensorType, inputs: tuple[Value, ...], mask: MaskAttrs) -> tuple[TensorType, ...]:
     """Types of (error, peak) after checking peak, exponents and mask."""
     _expect(op, inputs[:3], ("int32", "int32", "int32"))
-    if mask:
-        _expect(op, inputs[-1:], ({"value": "int8", "bits": "bits"}[mask],))
+    if mask.kind:
+        _expect(op, inputs[-1:], ({"value": "int8", "bits": "bits"}[mask.kind],))
         if inputs[-1].shape != like.shape:
             raise ValueError(f"{op}: mask {inputs[-1].shape}, error {like.shape}")
     return (TensorType(like.shape, "int8", like.layout), TensorType((), "int32"))
 
 
-def finish_error(values: Any, peak: Array, mask: Array | None, kind: str) -> tuple[Array, ...]:
+def finish_error(values: Any, peak: Array, mask: Array, attrs: MaskAttrs) -> tuple[Array, ...]:
     """Mask, gather the peak, saturate to +-127."""
-    kept = masked(values, mask, kind)
+    kept = masked(values, mask, attrs)
     return np.clip(kept, -127, 127).astype(np.int8), fx.error_peak(kept, peak)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
-from tinytrain_compile.ops.qconv import BACKWARD, error_infer, expect_bounded, finish_error
+from tinytrain_compile.ops.qconv import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_bounded, finish_error
 
 ADD_BITS = 20
 """Left shift of centred operands before they are rescaled; the sum keeps SUM_BITS of fraction."""
@@ -56,10 +56,10 @@ class QRescaleAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ErrorAttrs(Attrs):
-    """probe: see QConvGradInputAttrs; mask: "", "value" or "bits", as the last operand."""
+    """probe, mask: see QConvGradInputAttrs."""
 
     probe: int = 0
-    mask: str = ""
+    mask: MaskAttrs = NO_CLAMP
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ register(
 # ---- masks ----------------------------------------------------------------------------------------------------------
 
 
-def _mask_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+def _mask_infer(inputs: tuple[Value, ...], _attrs: MaskAttrs) -> tuple[TensorType, ...]:
     _dtypes("QClipMask", inputs, "int8")
     return (TensorType(inputs[0].shape, "bits", inputs[0].layout),)
 
@@ -303,9 +303,10 @@ def _mask_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, .
 register(
     OpDef(
         "QClipMask",
-        "One bit per element: -128 < y < 127, where a clamp to int8 was not active.",
+        "One bit per element: low < y < high, where a clamp to int8 was not active.",
         _mask_infer,
-        lambda a, _attrs: (np.packbits(((a[0] > -128) & (a[0] < 127)).ravel(), bitorder="little"),),
+        lambda a, attrs: (np.packbits(attrs.passes(a[0]).ravel(), bitorder="little"),),
         BACKWARD,
+        MaskAttrs,
     )
 )

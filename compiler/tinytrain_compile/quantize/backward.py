@@ -11,10 +11,10 @@ import numpy as np
 from tinytrain_compile.ir.types import Attrs, Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.pool import PoolGradAttrs
-from tinytrain_compile.ops.qconv import QConvGradInputAttrs
+from tinytrain_compile.ops.qconv import MaskAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.qpointwise import ErrorAttrs
 from tinytrain_compile.ops.shape import ConcatAttrs, ExpandAttrs, ReshapeAttrs, SliceAttrs
-from tinytrain_compile.quantize.forms import Act, Deferred, Err
+from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Mask
 from tinytrain_compile.quantize.forward import Forward, IntegerLayer, pool_as_conv
 from tinytrain_compile.quantize.state import Rewriter
 
@@ -94,11 +94,11 @@ class Backward:
             self._layer_of[node.outputs[0].name] = layer
         return True
 
-    def _mask(self, node: Node, source: Value) -> tuple[str, tuple[Value, ...]] | None:
+    def _mask(self, node: Node, source: Value) -> Mask | None:
         form = self._r.forms.get(source.name)
         if node.op == "ClipGrad":
-            return ("value", (form.value,)) if isinstance(form, Act) else None
-        return ("bits", (form,)) if isinstance(form, Value) and form.dtype == "bits" else None
+            return Mask(form.mask("value"), (form.value,)) if isinstance(form, Act) else None
+        return Mask(MaskAttrs("bits"), (form,)) if isinstance(form, Value) and form.dtype == "bits" else None
 
     def _clamp_input(self, node: Node) -> str:
         """Float name of the value whose clamp this node differentiates."""
@@ -147,14 +147,14 @@ class Backward:
         if reader is not None and self._takes_deferred(reader) and node.op != "GemmGradInput":
             self._r.forms[node.outputs[0].name] = Deferred(node)
         else:
-            self._r.forms[node.outputs[0].name] = self._data_error(node, 1.0, ("", ()))
+            self._r.forms[node.outputs[0].name] = self._data_error(node, 1.0, NO_MASK)
         return True
 
     def _takes_deferred(self, reader: Node) -> bool:
         """Whether the gradient goes through a clamp that runs in integers, whose mask and unit it can then take in."""
         return reader.op in ("ClipGrad", "MaskedGrad") and self._mask(reader, reader.inputs[1]) is not None
 
-    def _data_error(self, node: Node, unit: Any, mask: tuple[str, tuple[Value, ...]]) -> Err:
+    def _data_error(self, node: Node, unit: Any, mask: Mask) -> Err:
         error = self._error(node.inputs[0])
         assert isinstance(error, Err)
         if isinstance(node.attrs, PoolGradAttrs):
@@ -182,16 +182,14 @@ class Backward:
         error: Err,
         parts: tuple[Value, ...],
         ratio: Any,
-        mask: tuple[str, tuple[Value, ...]],
+        mask: Mask,
     ) -> Err:
         multiplier, shift, largest = self._r.factors(node.name, ratio)
-        attrs = QConvGradInputAttrs(conv, hw, largest, mask[0])
-        inputs = (error.value, multiplier, shift, *parts, *mask[1])
+        attrs = QConvGradInputAttrs(conv, hw, largest, mask.attrs)
+        inputs = (error.value, multiplier, shift, *parts, *mask.operand)
         return self._r.emit_error("QConvGradInput", (error.exponent,), inputs, attrs, node, 1.0)
 
-    def _pool_error(
-        self, node: Node, attrs: PoolGradAttrs, error: Err, unit: Any, mask: tuple[str, tuple[Value, ...]]
-    ) -> Err:
+    def _pool_error(self, node: Node, attrs: PoolGradAttrs, error: Err, unit: Any, mask: Mask) -> Err:
         channels = node.outputs[0].shape[3]
         conv, ones = pool_as_conv(self._r, attrs.pool, channels)
         taps = attrs.pool.kernel[0] * attrs.pool.kernel[1]

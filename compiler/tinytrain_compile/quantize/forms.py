@@ -8,6 +8,18 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Node, Quant, Value
+from tinytrain_compile.ops.qconv import NO_CLAMP, MaskAttrs
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What an error is masked with: the clamp it goes through, and the operand that tells where that was active."""
+
+    attrs: MaskAttrs = NO_CLAMP
+    operand: tuple[Value, ...] = ()
+
+
+NO_MASK = Mask()
 
 
 @dataclass(frozen=True)
@@ -16,6 +28,10 @@ class Act:
 
     value: Value
     quant: Quant
+
+    def mask(self, kind: str) -> MaskAttrs:
+        """The mask of a clamp to this format."""
+        return MaskAttrs(kind, self.quant.low, self.quant.high)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Quant, Value
+from tinytrain_compile.ir.types import Array, Node, Quant, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import Split
@@ -202,7 +202,7 @@ class Forward:
         form = self._r.forms.get(node.inputs[0].name)
         if not isinstance(form, Act):
             return False
-        self._r.forms[node.outputs[0].name] = self._r.emit("QClipMask", (form.value,), NO_ATTRS, node)[0]
+        self._r.forms[node.outputs[0].name] = self._r.emit("QClipMask", (form.value,), form.mask("bits"), node)[0]
         return True
 
     def _move(self, node: Node) -> bool:

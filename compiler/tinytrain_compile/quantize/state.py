@@ -16,7 +16,7 @@ from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.qconv import SumOverflowError
 from tinytrain_compile.ops.qpointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
 from tinytrain_compile.ops.qupdate import ExponentAttrs
-from tinytrain_compile.quantize.forms import Act, Deferred, Err, Form
+from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Form, Mask
 
 
 class Rewriter:
@@ -152,13 +152,13 @@ class Rewriter:
         assert isinstance(form, Err)
         return form if form.plain else self.rescaled(form, 1.0, like)
 
-    def rescaled(self, error: Err, unit: Any, like: Node, mask: tuple[str, tuple[Value, ...]] = ("", ())) -> Err:
+    def rescaled(self, error: Err, unit: Any, like: Node, mask: Mask = NO_MASK) -> Err:
         """An error in another unit, optionally masked."""
         channels = error.value.shape[-1]
         ratio = np.broadcast_to(np.asarray(error.unit, np.float64) / np.asarray(unit, np.float64), (channels,))
         multiplier, shift, largest = self.factors(like.name, ratio)
-        attrs = ErrorAttrs(largest - LIFT, mask[0])
-        inputs = (error.value, multiplier, shift, *mask[1])
+        attrs = ErrorAttrs(largest - LIFT, mask.attrs)
+        inputs = (error.value, multiplier, shift, *mask.operand)
         return self.emit_error("ErrorScale", (error.exponent,), inputs, attrs, like, unit)
 
     # ---- the end ------------------------------------------------------------------------------------------------

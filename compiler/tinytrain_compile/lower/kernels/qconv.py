@@ -31,7 +31,7 @@ from tinytrain_compile.lower.kernels.conv import (
 )
 from tinytrain_compile.lower.kernels.linear import Finish, Schedule, product, whole_weight
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
-from tinytrain_compile.ops.qconv import GATHER_ROWS, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qconv import GATHER_ROWS, MaskAttrs, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
 
 FRACTION_BITS = 8
 """Of a weight, while an update is rounded."""
@@ -123,13 +123,13 @@ Keep = Callable[..., Any]
 """index expressions of an error -> whether the clamp let this element pass"""
 
 
-def mask_operand(node: Node, kind: str, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
+def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
     """The mask (the last input) as an operand and as a test; shape: how the error's elements are indexed."""
-    if not kind:
+    if not attrs.kind:
         return [], None
-    if kind == "value":
+    if attrs.kind == "value":
         value = placeholder(node.inputs[-1], "mask", shape)
-        return [value], lambda *i: call_int("tt_passes", i32(value[i]), dtype="bool")
+        return [value], lambda *i: passes(value[i], attrs)
     bits = placeholder(node.inputs[-1], "mask")
 
     def bit_is_set(*index: Any) -> Any:
@@ -140,6 +140,11 @@ def mask_operand(node: Node, kind: str, shape: tuple[int, ...]) -> tuple[list[te
         return tirx.NE(tirx.bitwise_and(byte >> tirx.indexmod(flat, 8), i32(1)), i32(0))
 
     return [bits], bit_is_set
+
+
+def passes(value: Any, attrs: MaskAttrs) -> Any:
+    """Whether a clamp let an int8 value pass."""
+    return call_int("tt_passes", i32(value), i32(attrs.low), i32(attrs.high), dtype="bool")
 
 
 def error_output(value: Any, keep: Keep | None, peak: te.Tensor, index: Sequence[Any]) -> Any:

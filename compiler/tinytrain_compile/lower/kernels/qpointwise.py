@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import te, tirx
+from tvm import te
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.activation import packed
@@ -24,8 +24,9 @@ from tinytrain_compile.lower.kernels.base import (
     reduce_axes,
     total,
 )
-from tinytrain_compile.lower.kernels.qconv import Centred, error_output, mask_operand, saturated, tables
+from tinytrain_compile.lower.kernels.qconv import Centred, error_output, mask_operand, passes, saturated, tables
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.ops.qconv import MaskAttrs
 from tinytrain_compile.ops.qpointwise import (
     ADD_BITS,
     LIFT,
@@ -197,4 +198,6 @@ def dequantise_error(node: Node, _features: Features) -> KernelSpec:
 @kernel("QClipMask")
 def clip_mask(node: Node, _features: Features) -> KernelSpec:
     """Where the clamp to int8 was not active."""
-    return packed(node, lambda y: tirx.And(y.astype("int32") > -128, y.astype("int32") < 127))
+    attrs = node.attrs
+    assert isinstance(attrs, MaskAttrs)
+    return packed(node, lambda y: passes(y, attrs))
