@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.e2e import chain, models
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.marks import SHARED, needs_qemu, needs_shared
+from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
 from tests.quantize import nets
 from tinytrain_compile.data import random_samples
 from tinytrain_compile.ir.stages import KernelSet, TrainGraph, VerifyReport
@@ -172,6 +174,64 @@ def test_a_checkpoint_holds_all_that_training_needs(tmp_path: Path) -> None:
     moved = {name for name in names if result.states[0][name] != result.states[3][name]}
     assert {"stem_weight", "deep_weight", "fc_weight", "noise"} <= moved
     assert "learning_rate" not in moved
+
+
+RESUMED = """#include "net_train.h"
+#include <string.h>
+static unsigned char saved[1 << 16];
+static size_t at;
+static _Alignas(16) unsigned char arenas[2][NET_ARENA_BYTES];
+static int put(void *context, const void *data, size_t size)
+{
+    (void)context;
+    memcpy(saved + at, data, size);
+    at += size;
+    return 0;
+}
+static int get(void *context, void *data, size_t size)
+{
+    (void)context;
+    memcpy(data, saved + at, size);
+    at += size;
+    return 0;
+}
+int main(void)
+{
+    float losses[2];
+    for (int i = 0; i < 2; ++i) {
+        net_t *m;
+        const net_label_t label[1] = {1};
+        void *const mem[1] = {arenas[i]};
+        const size_t size[1] = {NET_ARENA_BYTES};
+        if (net_init(&m, mem, size) != NET_OK) {
+            return 1;
+        }
+        at = 0; /* only the second instance goes on from a checkpoint */
+        if (i == 1 && (net_save(m, put, NULL) != NET_OK || (at = 0, net_load(m, get, NULL)) != NET_OK)) {
+            return 2;
+        }
+        for (int step = 0; step < 3; ++step) {
+            for (size_t k = 0; k < NET_INPUT_ELEMENTS; ++k) {
+                net_input(m)->values[k] = (int8_t)((int)(k * 37u + (unsigned)step * 11u) % 255 - 127);
+            }
+            if (net_train_step(m, label, &losses[i]) != NET_OK) {
+                return 3;
+            }
+        }
+    }
+    return losses[0] == losses[1] && memcmp(arenas[0], arenas[1], NET_ARENA_BYTES) == 0 ? 0 : 4;
+}
+"""
+
+
+def test_a_checkpoint_from_before_the_first_step_starts_like_a_fresh_model(tmp_path: Path) -> None:
+    """The exponents are not known yet, and the checkpoint says so: the next step finds them as after m_init."""
+    train = nets.int8_train(nets.cnn(), learning_rate=0.05)
+    made = chain.project(train, kernels=kernels_of(train, True))
+    write_files(tmp_path, made.bundle.files)
+    (tmp_path / "resumed.c").write_text(RESUMED)
+    build(["gcc", "-std=c11", *NUMERIC, "resumed.c", *sources(made.bundle), "-o", "resumed"], tmp_path)
+    assert subprocess.run([tmp_path / "resumed"], check=False).returncode == 0
 
 
 # ---- the command line -----------------------------------------------------------------------------------------------
