@@ -92,7 +92,14 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     "--calib",
     type=click.Path(path_type=Path),
     metavar="FILE.npz",
-    help="Typical inputs x: int8 ranges of a float model.",
+    help="Typical inputs x: int8 ranges of a float model. With labels y: exponents of errors too.",
+)
+@click.option(
+    "--calib-range",
+    type=click.Choice(["minmax", "percentile"]),
+    default="minmax",
+    show_default=True,
+    help="Range of an int8 activation: all of what --calib shows, or its middle 99.99 %.",
 )
 @click.option(
     "--head", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Last layer, int8 models."
@@ -177,6 +184,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         batch=flags["batch"],
         quant=flags["quant"],
         calib=flags["calib"],
+        calib_range=flags["calib_range"],
         head=flags["head"],
         classes=flags["classes"],
         input_shapes=parse_shapes(flags["input_shape"]),

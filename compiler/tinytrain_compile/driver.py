@@ -31,6 +31,7 @@ from tinytrain_compile.resources import read_text
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
+from tinytrain_compile.trial import compare, with_exponents
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)"""
@@ -61,8 +62,9 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     progress("reading the model", 0.0)
     model = _load(options)
     if options.dump_after == "frontend":
-        return Result(None, dump=print_graph(model.graph))
+        return Result(None, dump=print_graph(_stored(model, options).graph))
     progress("planning", 0.1)
+    floats, model = None if model.quantised else model.graph, _stored(model, options)
     candidate = _choose(model, options, target)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.graph))
@@ -73,6 +75,10 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     if options.dry_run:
         return Result(summary)
     samples = make_samples(model, candidate.train, options)
+    progress("running the model on your data", 0.15)
+    settled = with_exponents(candidate.train, model, options)
+    candidate = replace(candidate, train=settled)
+    summary = replace(summary, train=settled, agreement=compare(settled, model, floats, options))
     bundle = _generate(candidate, options, target, progress)
     summary = _verify(summary, bundle, samples, options, target, progress)
     progress("writing", 0.98)
@@ -80,7 +86,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
 
 
 def _load(options: CompileOptions) -> ImportedModel:
-    """The forward graph; for int8 with annotations and with the saturation of its storage."""
+    """The forward graph."""
     wanted = FrontendOptions(
         options.input_shapes,
         options.input_layout,
@@ -88,7 +94,11 @@ def _load(options: CompileOptions) -> ImportedModel:
         classes=options.classes,
         seed=options.seed,
     )
-    model = load_model(options.model, wanted)
+    return load_model(options.model, wanted)
+
+
+def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
+    """For int8: the graph with formats, and with the saturation of its storage."""
     if options.quant == "fp32":
         return model
     graph = model.graph
@@ -96,7 +106,7 @@ def _load(options: CompileOptions) -> ImportedModel:
         if options.calib is None:
             what = "int8 training of a float model needs calibration data"
             raise CompileError("E0306", options.model.name, what, "give --calib FILE.npz with inputs x, or a QDQ model")
-        graph = calibrate(graph, load_inputs(options.calib, model))
+        graph = calibrate(graph, load_inputs(options.calib, model), options.calib_range)
     return replace(model, graph=prepare(graph, options.head == "fp32"))
 
 

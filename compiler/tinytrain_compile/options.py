@@ -60,6 +60,7 @@ class CompileOptions:
     batch: int = 1
     quant: Literal["fp32", "int8"] = "fp32"
     calib: Path | None = None
+    calib_range: Literal["minmax", "percentile"] = "minmax"
     head: Literal["fp32", "int8"] = "fp32"
     classes: int | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)

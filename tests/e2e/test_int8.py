@@ -23,8 +23,9 @@ from tinytrain_compile.data import random_samples
 from tinytrain_compile.ir.stages import KernelSet, TrainGraph, VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import Features
-from tinytrain_compile.reference import run_reference
+from tinytrain_compile.reference import Trainer, run_reference
 from tinytrain_compile.target import load_target
+from tinytrain_compile.trial import settled_on
 from tinytrain_compile.verify import run_steps
 
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
@@ -272,6 +273,73 @@ def test_command_on_a_board(calibrated: tuple[str, str], tmp_path: Path) -> None
     assert report["verify"]["max_error"] == 0
     assert "== host: bit-exact   PASS" in report["verify"]["message"]
     assert report["memory"]["stack_measured_bytes"] <= report["memory"]["stack_bytes"]
+
+
+def labelled(folder: Path) -> str:
+    """A calibration file of the small CNN with labels."""
+    x = nets.calibration(nets.cnn(), 12)
+    np.savez(folder / "labelled.npz", x=x, y=np.arange(12) % 5)
+    return str(folder / "labelled.npz")
+
+
+def test_labelled_calibration_compiles_the_exponents_in(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    """No step has to find exponents, so the first one is like all others; and the errors of that data fit."""
+    outs: list[str] = []
+    for calib in (calibrated[1], labelled(tmp_path)):
+        out = tmp_path / Path(calib).stem
+        int8(calibrated[0], "--calib", calib, "--verify", "host", "--verify-steps", "5", "-o", out).check_success()
+        assert json.loads((out / "report.json").read_text())["verify"]["max_error"] == 0
+        outs.append(next(out.glob("*_train.c")).read_text())
+    assert "tt_settle_first" in outs[0] and "bool first" in outs[0]
+    assert "tt_settle_first" not in outs[1] and "first" not in outs[1].split("write_initial_state")[0]
+
+
+def test_exponents_from_data_hold_its_largest_errors() -> None:
+    train = nets.int8_train(nets.cnn(), learning_rate=0.05)
+    samples = random_samples(train, 6, 4)
+    settled = settled_on(train, samples)
+    assert settled.settled and not train.settled
+    for i in range(6):
+        own = Trainer(train)
+        own.set_rate(0.0)
+        own.step(samples.x[i : i + 1], samples.y[i : i + 1])
+        for node in nets.nodes_of(train, "ExponentUpdate"):
+            name = node.inputs[0].name
+            assert settled.graph.constants[name][0] >= own.state[name][0]
+            assert settled.graph.constants[name][1] == 0
+    weights = {v.name for v in train.graph.state if v.dtype == "int8"}
+    assert all(np.array_equal(settled.graph.constants[n], train.graph.constants[n]) for n in weights)
+
+
+def test_report_compares_int8_with_float_on_the_users_data(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    """With labels accuracy, with a float model agreement; a QDQ model has no float form to compare with."""
+    data = labelled(tmp_path)
+    known: list[dict[str, Any]] = []
+    cases = ((calibrated[0], ("--calib", data)), (calibrated[0], ("--calib", calibrated[1])))
+    for index, (model, options) in enumerate((*cases, (write(nets.quantised(), tmp_path), ("--data", data)))):
+        out = tmp_path / str(index)
+        int8(model, *options, "--verify", "none", "-o", out).check_success()
+        known.append(json.loads((out / "report.json").read_text())["agreement"])
+    both, plain, qdq = known
+    assert both["samples"] == 12 and plain["samples"] == 16
+    assert both["top1_agreement"] >= 10 / 12 and 0 < both["output_rmse"] < 0.1 * both["output_rms"]
+    assert 0 <= both["accuracy"] <= 1 and abs(both["accuracy"] - both["float_accuracy"]) <= 2 / 12
+    assert plain["accuracy"] is None and plain["float_accuracy"] is None and plain["top1_agreement"] > 0.8
+    assert qdq["accuracy"] is not None and qdq["top1_agreement"] is None and qdq["output_rmse"] is None
+
+
+def test_percentiles_narrow_the_ranges(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    """An outlier of 50 in one sample stretches the input's range, unless ranges are percentiles."""
+    x = nets.calibration(nets.cnn(), 200)
+    x[0, 0, 0, 0] = 50.0
+    np.savez(tmp_path / "outlier.npz", x=x)
+    scales: list[float] = []
+    for kind in ("minmax", "percentile"):
+        out = tmp_path / kind
+        options = ("--calib", tmp_path / "outlier.npz", "--calib-range", kind, "--verify", "none", "-o", out)
+        int8(calibrated[0], *options).check_success()
+        scales.append(json.loads((out / "report.json").read_text())["quant_tensors"][0]["scale"])
+    assert scales[0] > 50 / 255 > 4 * scales[1]
 
 
 def test_float_model_without_calibration(tmp_path: Path) -> None:

@@ -225,6 +225,22 @@ class LayerUpdate:
 
 
 @dataclass(frozen=True)
+class Agreement:
+    """The untrained model on the user's data; shares are 0 to 1, None where labels or a float model are missing.
+
+    accuracy: of the model as compiled, top 1; float_accuracy: of the float model; top1_agreement: same top class.
+    output_rmse: root mean square of the difference of outputs; output_rms: of the float model's outputs.
+    """
+
+    samples: int
+    accuracy: float | None = None
+    float_accuracy: float | None = None
+    top1_agreement: float | None = None
+    output_rmse: float | None = None
+    output_rms: float | None = None
+
+
+@dataclass(frozen=True)
 class Suggestion:
     """One way to make training fit (or to use less), priced by planning it: options to add, and the arena they need."""
 
@@ -253,3 +269,4 @@ class Summary:
     code_bytes: int | None
     const_bytes: int | None
     suggestions: tuple[Suggestion, ...] = ()
+    agreement: Agreement | None = None

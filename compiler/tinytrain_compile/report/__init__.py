@@ -3,6 +3,7 @@
 Imports ir, ops and errors only. Everything here is a pure function of a Summary; nothing is written or printed.
 """
 
+from tinytrain_compile.report.analysis import work_of
 from tinytrain_compile.report.data import plan_json, report_json
 from tinytrain_compile.report.html import report_html
 from tinytrain_compile.report.layout import styled
@@ -19,4 +20,5 @@ __all__ = [
     "report_json",
     "styled",
     "success_text",
+    "work_of",
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from tinytrain_compile.ir.stages import LayerUpdate, Summary
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
-from tinytrain_compile.report.formats import quant_tensors
+from tinytrain_compile.report.formats import islands, quant_tensors
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce"}
 
@@ -32,6 +33,8 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "plan": _plan(analysis),
         "work": _work(summary),
         "quant_tensors": quant_tensors(summary.train),
+        "islands": [asdict(island) for island in islands(summary.train)],
+        "agreement": None if summary.agreement is None else asdict(summary.agreement),
         "verify": _verify(summary),
         "suggestions": [
             {"options": s.options, "arena_bytes": s.arena_bytes, "note": s.note} for s in summary.suggestions
