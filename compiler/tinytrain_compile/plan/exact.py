@@ -199,6 +199,8 @@ def smallest_peak(tasks: TaskGraph, start: Sequence[int], bound: int, work: int)
         left -= found.work
         if found.order is not None:
             best, high = found.order, peak(tasks, found.order)
+            if high > budget:
+                raise AssertionError("the search and the simulation price an order differently")
         elif found.proven:
             low = max(low, found.refused)
         else:
