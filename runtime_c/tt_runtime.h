@@ -367,6 +367,17 @@ TT_SHARED int8_t tt_moved_weight(
     return (int8_t)tt_clamp((weight * 256 - move + noise) >> 8, -limit, limit);
 }
 
+/* A weight with 8 fraction bits after one step: 256 weight + *fraction, less the move, rounded half up to a weight. */
+TT_SHARED int8_t tt_moved_fine(
+    int8_t *fraction, int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent, int32_t limit)
+{
+    const int32_t move = tt_clamp(tt_scaled(gradient, multiplier, exponent), -(1 << 24), 1 << 24);
+    const int32_t value = tt_clamp(weight * 256 + *fraction - move, -limit * 256, limit * 256);
+    const int32_t rounded = (value + 128) >> 8;
+    *fraction = (int8_t)(value - rounded * 256);
+    return (int8_t)rounded;
+}
+
 /* The nearest integer, ties to even, for |x| < 2^22. */
 static inline int32_t tt_round_even(float x)
 {

@@ -153,6 +153,13 @@ def qconv_update(rng: Rng, geometry: Geometry, kind: int) -> Case:
     return make("QConvUpdate", operands, _update_attrs(rng, geometry, kind), images=(1, 2))
 
 
+def qconv_update_fine(rng: Rng, geometry: Geometry, kind: int) -> Case:
+    w, fraction = (bytes_of(rng, _weight_shape(geometry), kind) for _ in range(2))
+    data = (bytes_of(rng, geometry[0], kind), bytes_of(rng, _output(geometry), kind, -127))
+    operands = (w, *data, *steps(rng, geometry[1], kind), fraction)
+    return make("QConvUpdateFine", operands, _update_attrs(rng, geometry, kind), images=(1, 2))
+
+
 def qconv_sum(rng: Rng, geometry: Geometry, kind: int) -> Case:
     total = words(rng, _weight_shape(geometry), kind, 10000)
     data = (bytes_of(rng, geometry[0], kind), bytes_of(rng, _output(geometry), kind, -127))
@@ -178,6 +185,11 @@ def _qconv_grad_input(rng: Rng, index: int) -> Case:
 @generator("QConvUpdate", REPEATS * len(GEOMETRIES))
 def _qconv_update(rng: Rng, index: int) -> Case:
     return qconv_update(rng, *_spread(index))
+
+
+@generator("QConvUpdateFine", REPEATS * len(GEOMETRIES))
+def _qconv_update_fine(rng: Rng, index: int) -> Case:
+    return qconv_update_fine(rng, *_spread(index))
 
 
 @generator("QConvSum", REPEATS * len(GEOMETRIES))
@@ -331,6 +343,14 @@ def _weight_apply(rng: Rng, index: int) -> Case:
     return make("QWeightApply", operands, QWeightApplyAttrs((127, 64)[index % 2]))
 
 
+@generator("QWeightApplyFine", 2 * len(WEIGHTS))
+def _weight_apply_fine(rng: Rng, index: int) -> Case:
+    shape, kind = WEIGHTS[index % len(WEIGHTS)], (index + index // len(WEIGHTS)) % KINDS
+    w, fraction = bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)
+    operands = (w, words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), fraction)
+    return make("QWeightApplyFine", operands, QWeightApplyAttrs((127, 64)[index % 2]))
+
+
 PEAKS = (0, 1, 2, 31, 62, 63, 64, 126, 127, 1000, 63 << 20, (63 << 25) - 1, (63 << 25) + 1, INT32_MAX)
 FLOAT_PEAKS = (0.0, 1e-45, 1e-30, 0.49, 62.9, 63.0, 63.0001, 64.0, 3e38, float("inf"))
 
@@ -386,5 +406,6 @@ RANDOM_QUANTISED: dict[str, Generator] = {
     "QConv": lambda rng, index: qconv(rng, geometry(rng, True), index % KINDS),
     "QConvGradInput": lambda rng, index: qconv_grad_input(rng, geometry(rng, True), index % KINDS, MASKS[index % 3]),
     "QConvUpdate": lambda rng, index: qconv_update(rng, geometry(rng, False), index % KINDS),
+    "QConvUpdateFine": lambda rng, index: qconv_update_fine(rng, geometry(rng, False), index % KINDS),
     "QConvSum": lambda rng, index: qconv_sum(rng, geometry(rng, False), index % KINDS),
 }

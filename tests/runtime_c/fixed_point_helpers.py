@@ -12,6 +12,7 @@ import numpy as np
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.qconv import moved_weight
+from tinytrain_compile.ops.qfine import moved_fine
 from tinytrain_compile.ops.qpointwise import ErrorUnitAttrs, QuantAttrs, exponent_factor, round_even
 from tinytrain_compile.ops.qupdate import probe_exponent, settle, settled_exponent, split_rate
 
@@ -222,6 +223,13 @@ HELPERS = (
         "y0 = tt_moved_weight(a0, a1, a2, a3, a4, a5);",
         (INT8, WORD, MULTIPLIER, between(-80, 20, -80, -62, -31, 0, 20), between(0, 255, 0, 255), LIMIT),
         lambda w, g, m, e, noise, limit: (moved_weight(w, g, (m, e), noise, limit),),
+    ),
+    Helper(
+        "moved_fine",
+        "int8_t f = (int8_t)a5; y0 = tt_moved_fine(&f, a0, a1, a2, a3, a4); y1 = f;",
+        (INT8, WORD, MULTIPLIER, between(-80, 20, -80, -62, -31, 0, 20), LIMIT, INT8),
+        lambda w, g, m, e, limit, fraction: moved_fine(w, fraction, g, (m, e), limit),
+        2,
     ),
     Helper(
         "round_even",

@@ -22,13 +22,12 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.kernels.linear import Schedule
-from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, moved_weight, step, tables
+from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, SCALE, moved_weight, step, tables
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
 
 CHANNEL_TILE = 4
 """Channels of an error that are summed together."""
-SCALE = ("multiplier", "shift", "rate", "p")
 
 
 def _channel_sums(node: Node, g: te.Tensor, finish: Callable[[Any, Any], Any]) -> tuple[te.Tensor, Schedule]:
