@@ -98,6 +98,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     "--head", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Last layer, int8 models."
 )
 @click.option(
+    "--weight-store",
+    type=click.Choice(["sr8", "q8.8"]),
+    default="sr8",
+    show_default=True,
+    help="Trained int8 weights: stochastic rounding, or 8 fraction bits more.",
+)
+@click.option(
     "--classes", type=click.IntRange(2, 4096), metavar="N", help="Replace the last layer by a fresh one for N classes."
 )
 @click.option("--input-shape", metavar="NAME=D,D,..", multiple=True, help="Fixes the dimensions of a dynamic input.")
@@ -178,6 +185,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         quant=flags["quant"],
         calib=flags["calib"],
         head=flags["head"],
+        weight_store=flags["weight_store"],
         classes=flags["classes"],
         input_shapes=parse_shapes(flags["input_shape"]),
         input_layout=flags["input_layout"],

@@ -36,7 +36,7 @@ class Planner:
         o = self.options
         chosen = TrainingOptions(o.loss, optimizer, o.learning_rate, o.momentum, o.weight_decay, batch)
         train = build_training(self.model, update, chosen)
-        return quantise(train, QuantOptions(o.seed)) if o.quant == "int8" else train
+        return quantise(train, QuantOptions(o.seed, o.weight_store)) if o.quant == "int8" else train
 
     def _plan(self, train: TrainGraph, quick: bool, limit: int | None) -> MemoryPlan:
         effort = "quick" if quick else "full"

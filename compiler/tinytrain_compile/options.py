@@ -61,6 +61,7 @@ class CompileOptions:
     quant: Literal["fp32", "int8"] = "fp32"
     calib: Path | None = None
     head: Literal["fp32", "int8"] = "fp32"
+    weight_store: Literal["sr8", "q8.8"] = "sr8"
     classes: int | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
     input_layout: Literal["hwc", "chw"] = "hwc"

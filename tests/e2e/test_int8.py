@@ -82,6 +82,8 @@ def test_all_cores_equal_numpy(name: str) -> None:
         ("mlp", {"head": "int8"}),
         ("max pool", {"batch": 4}),
         ("qdq", {"head": "int8", "batch": 4}),
+        ("cnn", {"store": "q8.8"}),
+        ("qdq", {"head": "int8", "batch": 4, "store": "q8.8"}),
     ],
 )
 def test_variants_on_two_cores(name: str, options: dict[str, Any]) -> None:
@@ -125,7 +127,17 @@ def scheme(folder: Path, *names: str, head: bool = True) -> str:
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("names", [("out", "in"), ("in", "out"), ("leading out", "leading in")])
 def test_channel_slices(names: tuple[str, str], batch: int, tmp_path: Path) -> None:
-    train = nets.int8_train(nets.cnn(), scheme(tmp_path, *names), batch=batch, learning_rate=0.05)
+    check_slices(names, tmp_path, batch=batch)
+
+
+@pytest.mark.parametrize("options", [{"store": "q8.8"}, {"store": "q8.8", "batch": 2}], ids=str)
+def test_channel_slices_of_other_rules(options: dict[str, Any], tmp_path: Path) -> None:
+    check_slices(("out", "in"), tmp_path, **options)
+
+
+def check_slices(names: tuple[str, str], folder: Path, **options: Any) -> None:
+    """Only the chosen channels are stored and trained, and numpy and host agree."""
+    train = nets.int8_train(nets.cnn(), scheme(folder, *names), learning_rate=0.05, **options)
     stored = {v.name: v.shape for v in train.graph.state if v.dtype == "int8"}
     for layer, name, whole in (("point", names[0], (6, 1, 1, 6)), ("last", names[1], (12, 3, 3, 6))):
         axis, channels = SCHEMES[name]

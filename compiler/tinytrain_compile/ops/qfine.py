@@ -26,9 +26,7 @@ def moved_fine(w: Array, fraction: Array, gradient: Any, step: tuple[Any, Any], 
     return rounded.astype(np.int8), (v - rounded * 256).astype(np.int8)
 
 
-def updated_fine(
-    w: Array, fraction: Array, gradient: Any, scale: tuple[Array, ...], limit: int
-) -> tuple[Array, Array]:
+def updated_fine(w: Array, fraction: Array, gradient: Any, scale: tuple[Array, ...], limit: int) -> tuple[Array, Array]:
     """(weights, fractions) after one step; `scale` = (multiplier, shift, rate, p), see qconv.step_size."""
     multiplier, exponent = step_size(*scale, fraction_bits=8)
     shape = (-1,) + (1,) * (w.ndim - 1)

@@ -54,6 +54,8 @@ def _state_kind(value: Value, train: TrainGraph) -> str:
         return "exponent"
     if value == train.learning_rate or value.name == "noise":
         return "setting"
+    if any(node.op.endswith("Fine") and node.inputs[-1] == value for node in train.graph.nodes):
+        return "fraction"
     return {"int8": "weight", "int32": "bias", "float32": "float parameter"}.get(value.dtype, value.dtype)
 
 
