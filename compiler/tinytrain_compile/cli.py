@@ -87,6 +87,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     help="What is trained: auto (deepest last:N that fits), all, bias, head, last:N, GLOB,... or a scheme file.",
 )
 @click.option("--batch", type=int, default=1, show_default=True, help="Samples per update, by accumulating gradients.")
+@click.option(
+    "--accumulate",
+    type=click.Choice(["exact", "inplace"]),
+    default="exact",
+    show_default=True,
+    help="Over --batch N samples: sum gradients, or update with each at once, at a learning rate of 1/N.",
+)
 @click.option("--quant", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Number format.")
 @click.option(
     "--calib",
@@ -182,6 +189,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         weight_decay=flags["weight_decay"],
         update=flags["update"],
         batch=flags["batch"],
+        accumulate=flags["accumulate"],
         quant=flags["quant"],
         calib=flags["calib"],
         head=flags["head"],

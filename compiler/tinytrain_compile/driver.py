@@ -26,7 +26,7 @@ from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
 from tinytrain_compile.quantize import calibrate, prepare
 from tinytrain_compile.reference import run_reference
-from tinytrain_compile.report import does_not_fit_text, plan_json, report_html, report_json
+from tinytrain_compile.report import batch_text, does_not_fit_text, plan_json, report_html, report_json
 from tinytrain_compile.resources import read_text
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
@@ -162,7 +162,7 @@ def _generate(candidate: Candidate, options: CompileOptions, target: Target, pro
         report,
     )
     settings = (
-        f"target {target.name}, {options.quant}, optimizer {options.optimizer}, batch {options.batch}",
+        f"target {target.name}, {options.quant}, optimizer {options.optimizer}, {batch_text(candidate.train)}",
         f"update {candidate.label}",
     )
     header = read_text("runtime_c", "tt_runtime.h")

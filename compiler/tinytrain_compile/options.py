@@ -58,6 +58,7 @@ class CompileOptions:
     weight_decay: float = 0.0
     update: str = "auto"
     batch: int = 1
+    accumulate: Literal["exact", "inplace"] = "exact"
     quant: Literal["fp32", "int8"] = "fp32"
     calib: Path | None = None
     head: Literal["fp32", "int8"] = "fp32"

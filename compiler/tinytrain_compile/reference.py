@@ -50,7 +50,7 @@ class Trainer:
         """One update from `batch` samples; returns the loss of each."""
         losses: list[float] = []
         values: dict[str, Array] = {}
-        self._set_scalars(1)
+        self._set_scalars(self._train.batch if self._train.in_place else 1)
         for x, y in zip(xs, ys, strict=True):
             values = self._run(x.reshape(self._train.graph.inputs[0].shape), y.reshape(self._train.label.shape))
             losses.append(float(values[self._train.loss.name]))

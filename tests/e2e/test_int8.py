@@ -84,6 +84,8 @@ def test_all_cores_equal_numpy(name: str) -> None:
         ("qdq", {"head": "int8", "batch": 4}),
         ("cnn", {"store": "q8.8"}),
         ("qdq", {"head": "int8", "batch": 4, "store": "q8.8"}),
+        ("cnn", {"batch": 4, "accumulate": "inplace"}),
+        ("qdq", {"head": "int8", "batch": 3, "accumulate": "inplace", "store": "q8.8"}),
     ],
 )
 def test_variants_on_two_cores(name: str, options: dict[str, Any]) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.quantize import nets
 from tinytrain_compile.data import random_samples
+from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import qfine
 from tinytrain_compile.ops.base import OPS
-from tinytrain_compile.ops.qupdate import QWeightApplyAttrs
+from tinytrain_compile.ops.qupdate import QWeightApplyAttrs, settle
 from tinytrain_compile.plan import PlanOptions, plan_memory
 from tinytrain_compile.quantize import WeightStore
 from tinytrain_compile.reference import Trainer
@@ -159,3 +162,63 @@ def test_reports_tell_weights_from_other_state(batch: int) -> None:
     found = {h.buffer.name for h in holdings if h.tenants[0].category == "weights"}
     assert found == parameters
     assert len(parameters) == 10
+
+
+# ---- accumulation in place ------------------------------------------------------------------------------------------
+
+
+def without_exponent_updates(train: TrainGraph) -> TrainGraph:
+    """The same training with exponents that stay as the first step found them."""
+    nodes = tuple(node for node in train.graph.nodes if node.op != "ExponentUpdate")
+    made = {value.name for node in nodes for value in node.outputs}
+    updates = tuple(pair for pair in train.graph.updates if pair[1].name in made)
+    return replace(train, graph=replace(train.graph, nodes=nodes, updates=updates))
+
+
+@pytest.mark.parametrize("head", ["fp32", "int8"])
+@pytest.mark.parametrize("store", STORES)
+def test_in_place_is_that_many_steps_with_constant_exponents(store: WeightStore, head: str) -> None:
+    """The weights after a batch are those of four steps at a quarter of the rate, to the byte."""
+    train = nets.int8_train(nets.cnn(), head=head, store=store, batch=4, accumulate="inplace", learning_rate=0.08)
+    single = nets.int8_train(nets.cnn(), head=head, store=store, learning_rate=0.02)
+    samples = random_samples(train, 4, 0)
+    ours, theirs = Trainer(train), Trainer(without_exponent_updates(single))
+    losses = ours.step(samples.x, samples.y)
+    assert losses == [theirs.step(samples.x[i : i + 1], samples.y[i : i + 1])[0] for i in range(4)]
+    exponents = {node.inputs[0].name for node in nets.nodes_of(train, "ExponentUpdate")}
+    moved = 0
+    for name in set(ours.state) - exponents - {"learning_rate"}:
+        np.testing.assert_array_equal(ours.state[name], theirs.state[name])
+        moved += np.count_nonzero(ours.state[name] != train.graph.constants[name])
+    assert moved > 100
+
+
+def test_exponents_follow_the_largest_peak_of_a_batch() -> None:
+    train = nets.int8_train(nets.cnn(), head="int8", batch=4, accumulate="inplace", learning_rate=0.05)
+    assert {node.op for node in train.graph.nodes if node.phase == "apply"} == {"ExponentUpdate"}
+    samples = random_samples(train, 8, 0)
+    trainer = Trainer(train)
+    trainer.step(samples.x[:4], samples.y[:4])
+    updates = nets.nodes_of(train, "ExponentUpdate")
+    before = {node.inputs[0].name: trainer.state[node.inputs[0].name] for node in updates}
+    trainer._set_scalars(4)
+    peaks: dict[str, int] = {}
+    for x, y in zip(samples.x[4:], samples.y[4:], strict=True):
+        values = trainer._run(x.reshape(train.graph.inputs[0].shape), y.reshape(train.label.shape))
+        trainer._keep(trainer._step, values)
+        peaks = {node.inputs[0].name: int(values[node.inputs[1].name]) for node in updates}
+    again = Trainer(train)
+    again.step(samples.x[:4], samples.y[:4])
+    again.step(samples.x[4:], samples.y[4:])
+    for node in updates:
+        name = node.inputs[0].name
+        expected = settle(before[name], np.int32(peaks[name]), node.attrs.float_peak)  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(again.state[name], expected)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_in_place_needs_no_sums(store: WeightStore) -> None:
+    train = nets.int8_train(nets.cnn(), head="int8", store=store, batch=4, accumulate="inplace")
+    sums = [value for value in train.graph.accumulators if value.shape not in ((), (2,))]
+    assert sums == []
+    assert not nets.nodes_of(train, "QConvSum", "QBiasSum", "Clear")

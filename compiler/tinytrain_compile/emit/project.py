@@ -139,6 +139,8 @@ def _template_data(
         "at_rate": sequencer.at(train.learning_rate.name),
         "at_rate_int": sequencer.at(train.rate.name) if train.rate else "",
         "settled": train.settled,
+        "batch": train.batch,
+        "in_place": train.in_place,
         "input_ctype": C_TYPES[graph.inputs[0].dtype],
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
         "at_inverse": sequencer.at(train.inverse_count.name) if train.inverse_count else "",

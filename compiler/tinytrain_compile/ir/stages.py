@@ -41,6 +41,7 @@ class TrainGraph:
     learning_rate: the state scalar that m_set_lr writes.
     inverse_count: accumulator scalar that m_apply sets to 1/samples before "apply" nodes; None without accumulation.
     batch: samples that a user asked to accumulate per update (1: the update runs inside the step).
+    in_place: whether each of these samples is a step of its own, at learning rate / batch: nothing is accumulated.
     integer: whether this is an int8 graph: references run byte-exact, multiplies and adds are never fused.
     rate: int8 only: the learning rate (over the samples of an update) as (multiplier, shift), an accumulator value.
     settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
@@ -54,6 +55,7 @@ class TrainGraph:
     learning_rate: Value
     inverse_count: Value | None = None
     batch: int = 1
+    in_place: bool = False
     integer: bool = False
     rate: Value | None = None
     settled: bool = True

@@ -37,7 +37,8 @@ class Updates:
     ) -> None:
         self._r, self._forward, self._backward = rewriter, forward, backward
         self._fine = options.weight_store == "q8.8"
-        self._phase: Phase = "apply" if train.batch > 1 else "step"
+        self._settling: Phase = "apply" if train.batch > 1 else "step"
+        self._phase: Phase = "step" if train.in_place else self._settling
         self._noise = rewriter.builder.constant("noise", np.asarray(options.seed * 2 + 12345, np.uint32).view(np.int32))
         self.rate = Value(rewriter.builder.unique("rate"), (2,), "int32")
         rewriter.accumulators.append(self.rate)
@@ -68,8 +69,8 @@ class Updates:
         return True
 
     def finish(self) -> None:
-        """Append what happens once per update: exponents follow their peaks, noise goes on."""
-        self._r.finish(self._phase)
+        """Exponents follow their peaks once per batch; the noise goes on with every update."""
+        self._r.finish(self._settling)
         if self._salt:
             after = self._r.builder.emit("NoiseTick", (self._noise,), NO_ATTRS, "noise.tick", "", self._phase)
             self._r.state.append(self._noise)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tinytrain_compile.ir.stages import LayerUpdate, Summary
+from tinytrain_compile.ir.stages import LayerUpdate, Summary, TrainGraph
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.formats import quant_tensors
 
@@ -24,6 +24,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "loss": loss_name(summary),
         "optimizer": {"name": summary.optimizer, "learning_rate": _number(summary.learning_rate)},
         "batch": summary.train.batch,
+        "accumulate": "inplace" if summary.train.in_place else "exact",
         "notes": list(graph.notes),
         "update": [_layer(layer) for layer in summary.layers if is_updated(layer)],
         "update_totals": update_totals(summary),
@@ -85,6 +86,11 @@ def update_totals(summary: Summary) -> dict[str, Any]:
         "parameters": sum(layer.elements for layer in summary.layers),
         "total_parameters": sum(layer.total_elements for layer in summary.layers),
     }
+
+
+def batch_text(train: TrainGraph) -> str:
+    """Samples per update, and whether each is a step of its own."""
+    return f"batch {train.batch}{' in place' if train.in_place else ''}"
 
 
 def loss_name(summary: Summary) -> str:
