@@ -138,6 +138,7 @@ def _template_data(
         "at_loss": sequencer.at(train.loss.name),
         "at_rate": sequencer.at(train.learning_rate.name),
         "at_rate_int": sequencer.at(train.rate.name) if train.rate else "",
+        "momentum": None if train.momentum is None else f"{float(np.float32(train.momentum))!r}f",
         "settled": train.settled,
         "batch": train.batch,
         "in_place": train.in_place,

@@ -44,6 +44,7 @@ class TrainGraph:
     in_place: whether each of these samples is a step of its own, at learning rate / batch: nothing is accumulated.
     integer: whether this is an int8 graph: references run byte-exact, multiplies and adds are never fused.
     rate: int8 only: the learning rate (over the samples of an update) as (multiplier, shift), an accumulator value.
+    momentum: int8 only: the momentum, if there is one; then rate also holds momentum times samples, and 1 / samples.
     settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
     """
@@ -58,6 +59,7 @@ class TrainGraph:
     in_place: bool = False
     integer: bool = False
     rate: Value | None = None
+    momentum: float | None = None
     settled: bool = True
     formats: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
 

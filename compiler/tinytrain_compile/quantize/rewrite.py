@@ -48,7 +48,7 @@ class _Rewrite:
 
     def _result(self) -> TrainGraph:
         old, r = self._train.graph, self._r
-        integer = set(self._forward.integer_parameters)
+        integer = set(self._forward.integer_parameters) | self._updates.replaced
         state = [v for v in old.state if v.name not in integer]
         state += r.state
         known = {v.name for v in r.accumulators}
@@ -93,6 +93,7 @@ class _Rewrite:
             inverse_count=inverse,
             integer=True,
             rate=rate,
+            momentum=self._updates.momentum if rate is not None else None,
             settled=settled,
             formats=self._formats(kept),
         )

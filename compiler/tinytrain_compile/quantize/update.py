@@ -11,7 +11,8 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import NO_ATTRS, Node, Phase, Value
 from tinytrain_compile.ops.qconv import QConvUpdateAttrs
-from tinytrain_compile.ops.qupdate import QWeightApplyAttrs
+from tinytrain_compile.ops.qmomentum import new_exponent
+from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.quantize.backward import Backward, BiasGradient, WeightGradient
 from tinytrain_compile.quantize.forward import Forward
@@ -40,11 +41,16 @@ class Updates:
         self._settling: Phase = "apply" if train.batch > 1 else "step"
         self._phase: Phase = "step" if train.in_place else self._settling
         self._noise = rewriter.builder.constant("noise", np.asarray(options.seed * 2 + 12345, np.uint32).view(np.int32))
-        self.rate = Value(rewriter.builder.unique("rate"), (2,), "int32")
+        self.momentum = _momentum_of(train)
+        self.rate = Value(rewriter.builder.unique("rate"), (2 if self.momentum is None else 6,), "int32")
         rewriter.accumulators.append(self.rate)
         self._salt = 0
         self._sums: dict[str, WeightGradient | BiasGradient] = {}
         self._sum_values: dict[str, Value] = {}
+        self._velocities: list[tuple[Value, Value, Value]] = []
+        """(exponent, peak, the value that holds the gathered peak) of every velocity."""
+        self.replaced: set[str] = set()
+        """Names of float optimizer state that integer state took."""
 
     def rewrite(self, node: Node) -> bool:
         """Emit the integer form of an update node, if its parameter is an integer."""
@@ -62,7 +68,7 @@ class Updates:
         _check_rule(node)
         parameter = self._forward.integer_parameters[node.inputs[0].name]
         if summed is not None:
-            self._apply(node, parameter, summed, self._sum_values[node.inputs[position].name])
+            self._apply(node, parameter, summed, node.inputs[position].name)
         else:
             assert gradient is not None
             self._fused(node, parameter, gradient)
@@ -71,6 +77,11 @@ class Updates:
     def finish(self) -> None:
         """Exponents follow their peaks once per batch; the noise goes on with every update."""
         self._r.finish(self._settling)
+        for exponent, peak, gathered in self._velocities:
+            name, inputs = f"{exponent.name}.update", (exponent, gathered)
+            after, cleared = self._r.builder.emit_all("ExponentUpdate", inputs, ExponentAttrs(), name, "", self._phase)
+            self._own(exponent, after)
+            self._r.updates.append((peak, cleared))
         if self._salt:
             after = self._r.builder.emit("NoiseTick", (self._noise,), NO_ATTRS, "noise.tick", "", self._phase)
             self._r.state.append(self._noise)
@@ -91,38 +102,80 @@ class Updates:
     def _fused(self, node: Node, parameter: Value, gradient: WeightGradient | BiasGradient) -> None:
         scale = self._scale(node, gradient)
         if isinstance(gradient, BiasGradient):
-            inputs = (parameter, gradient.error.value, *scale)
-            self._own(parameter, self._r.emit("QBiasUpdate", inputs, NO_ATTRS, node, self._phase)[0])
+            if self.momentum is None:
+                inputs = (parameter, gradient.error.value, *scale)
+                self._own(parameter, self._r.emit("QBiasUpdate", inputs, NO_ATTRS, node, self._phase)[0])
+                return
+            (sums,) = self._r.emit("QBiasGradient", (gradient.error.value,), NO_ATTRS, node)
+            self._apply_bias(node, parameter, self._with_momentum(node, parameter, sums, scale), scale)
             return
         attrs = QConvUpdateAttrs(gradient.conv, gradient.x.quant.zero)
         inputs = (parameter, gradient.x.value, gradient.error.value, *scale)
-        self._move(node, "QConvUpdate", inputs, attrs)
+        self._move(node, "QConvUpdate" if self.momentum is None else "QConvMomentum", inputs, attrs)
 
-    def _apply(self, node: Node, parameter: Value, gradient: WeightGradient | BiasGradient, summed: Value) -> None:
+    def _apply(self, node: Node, parameter: Value, gradient: WeightGradient | BiasGradient, name: str) -> None:
+        """The update from a running sum; `name`: of its float form."""
         scale = self._scale(node, gradient)
+        if self.momentum is not None:
+            self._sum_values[name] = self._with_momentum(node, parameter, self._sum_values[name], scale)
         if isinstance(gradient, BiasGradient):
-            inputs = (parameter, summed, *scale)
-            self._own(parameter, self._r.emit("QBiasApply", inputs, NO_ATTRS, node, self._phase)[0])
+            self._apply_bias(node, parameter, self._sum_values[name], scale)
         else:
-            self._move(node, "QWeightApply", (parameter, summed, *scale), QWeightApplyAttrs())
+            inputs = (parameter, self._sum_values[name], *scale)
+            self._move(node, "QWeightApply", inputs, QWeightApplyAttrs())
+
+    def _apply_bias(self, node: Node, parameter: Value, summed: Value, scale: tuple[Value, ...]) -> None:
+        inputs = (parameter, summed, *scale)
+        self._own(parameter, self._r.emit("QBiasApply", inputs, NO_ATTRS, node, self._phase)[0])
 
     def _move(
         self, node: Node, op: str, inputs: tuple[Value, ...], attrs: QConvUpdateAttrs | QWeightApplyAttrs
     ) -> None:
         """The step of a weight, in the form that its store needs."""
-        parameter = inputs[0]
+        parameter, owned = inputs[0], [inputs[0]]
+        exponents: dict[str, Value] = {}
+        if op == "QConvMomentum":
+            velocity, peak, exponent = self._velocity(node, parameter)
+            inputs = (*inputs, velocity, peak, exponent, self._noise, self._next_salt(parameter))
+            owned += [velocity, peak]
+            exponents[peak.name] = exponent
         if self._fine:
-            fraction = self._zeros(parameter, f"{parameter.name}.fraction")
-            after, rest = self._r.emit(f"{op}Fine", (*inputs, fraction), attrs, node, self._phase)
-            self._own(parameter, after)
-            self._own(fraction, rest)
-            return
+            owned.append(self._zeros(parameter, self._r.builder.unique(f"{parameter.name}.fraction")))
+            results = self._r.emit(f"{op}Fine", (*inputs, owned[-1]), attrs, node, self._phase)
+        else:
+            noise = () if op == "QConvMomentum" else (self._noise,)
+            results = self._r.emit(op, (*inputs, *noise, self._next_salt(parameter)), attrs, node, self._phase)
+        for value, after in zip(owned, results, strict=True):
+            if value.name in exponents:
+                self._velocities.append((exponents[value.name], value, after))
+            else:
+                self._own(value, after)
+
+    # ---- momentum ---------------------------------------------------------------------------------------------------
+
+    def _velocity(self, node: Node, parameter: Value) -> tuple[Value, Value, Value]:
+        """(velocity, peak, exponent) in place of a float velocity."""
+        name = node.inputs[1].name
+        self.replaced.add(name)
+        exponent = self._r.builder.constant(f"{name}.exponent", new_exponent())
+        peak = Value(self._r.builder.unique(f"{name}.peak"), (), "int32")
+        self._r.accumulators.append(peak)
+        return self._zeros(parameter, name), peak, exponent
+
+    def _with_momentum(self, node: Node, parameter: Value, summed: Value, scale: tuple[Value, ...]) -> Value:
+        """A gradient sum to which its momentum was added."""
+        velocity, peak, exponent = self._velocity(node, parameter)
         noise = (self._noise, self._next_salt(parameter))
-        self._own(parameter, self._r.emit(op, (*inputs, *noise), attrs, node, self._phase)[0])
+        inputs = (summed, velocity, peak, *scale[1:], exponent, *noise)
+        total, after, gathered = self._r.emit("QMomentum", inputs, NO_ATTRS, node, self._phase)
+        self._own(velocity, after)
+        self._velocities.append((exponent, peak, gathered))
+        return total
 
     def _zeros(self, parameter: Value, name: str) -> Value:
         """An int8 state tensor like a parameter, 0 at first."""
-        return self._r.builder.constant(name, np.zeros(parameter.shape, np.int8), parameter.origin)
+        self._r.builder.constants[name] = np.zeros(parameter.shape, np.int8)
+        return replace(parameter, name=name, dtype="int8")
 
     def _next_salt(self, parameter: Value) -> Value:
         """Where in the noise sequence this weight starts."""
@@ -167,12 +220,17 @@ class Updates:
         return self._r.producers[node.inputs[0].name].inputs[0].name
 
 
+def _momentum_of(train: TrainGraph) -> float | None:
+    """The momentum of updates that have one."""
+    attrs = [node.attrs for node in train.graph.nodes if node.op == "MomentumUpdate"]
+    return next((a.momentum for a in attrs if isinstance(a, SgdAttrs)), None)
+
+
 def _check_rule(node: Node) -> None:
     """E0101 for an optimizer that integers have no form of."""
-    if node.op != "SgdUpdate":
-        raise CompileError(
-            "E0101", "--optimizer", "int8 training uses SGD", "leave --optimizer out, or use --quant fp32"
-        )
+    if node.op == "AdamUpdate":
+        what = "int8 training uses SGD, with or without momentum"
+        raise CompileError("E0101", "--optimizer", what, "use sgd or momentum, or --quant fp32")
     if isinstance(node.attrs, SgdAttrs) and node.attrs.weight_decay:
         raise CompileError(
             "E0101", "--weight-decay", "int8 weights take no decay", "leave --weight-decay out, or use --quant fp32"

@@ -27,7 +27,16 @@ CATEGORIES: Mapping[Category, str] = {
 """Every category and its name for the user, in the order in which reports list them."""
 
 
-UPDATES = ("SgdUpdate", "MomentumUpdate", "AdamUpdate", "QConvUpdate", "QWeightApply", "QBiasUpdate", "QBiasApply")
+UPDATES = (
+    "SgdUpdate",
+    "MomentumUpdate",
+    "AdamUpdate",
+    "QConvUpdate",
+    "QConvMomentum",
+    "QWeightApply",
+    "QBiasUpdate",
+    "QBiasApply",
+)
 """How the names of ops that update a parameter, their first operand, begin."""
 
 
