@@ -112,6 +112,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     help="Trained int8 weights: stochastic rounding, or 8 fraction bits more.",
 )
 @click.option(
+    "--rescale",
+    type=click.Choice(["off", "on"]),
+    default="off",
+    show_default=True,
+    help="Let channels whose int8 weights saturate change their scale; on is not there yet.",
+)
+@click.option(
     "--classes", type=click.IntRange(2, 4096), metavar="N", help="Replace the last layer by a fresh one for N classes."
 )
 @click.option("--input-shape", metavar="NAME=D,D,..", multiple=True, help="Fixes the dimensions of a dynamic input.")
@@ -176,6 +183,9 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
             raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
     if not 1 <= flags["batch"] <= 1 << 20:
         raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
+    if flags["rescale"] == "on":
+        what = "channels cannot change their scale yet: weights saturate at +-127, and the report counts them"
+        raise CompileError("E0101", "--rescale on", what, "leave --rescale out")
     return CompileOptions(
         model=flags["model"],
         out=flags["out"],

@@ -24,7 +24,7 @@ from tinytrain_compile.ir.stages import (
 )
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
-from tinytrain_compile.quantize import calibrate, prepare
+from tinytrain_compile.quantize import calibrate, count_saturations, prepare
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.report import batch_text, does_not_fit_text, plan_json, report_html, report_json
 from tinytrain_compile.resources import read_text
@@ -190,6 +190,7 @@ def _verify(
     report = verify(
         bundle, target, samples, reference, options.verify, steps=options.verify_steps, batch=summary.train.batch
     )
+    report = replace(report, saturations=count_saturations(summary.train, reference.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 

@@ -219,13 +219,16 @@ def int8(*arguments: str | Path) -> Outcome:
 def test_same_command_same_bytes(calibrated: tuple[str, str], tmp_path: Path) -> None:
     model, calib = calibrated
     for name in "ab":
-        int8(model, "--calib", calib, "--verify", "host", "-o", tmp_path / name).check_success()
+        outcome = int8(model, "--calib", calib, "--verify", "host", "-o", tmp_path / name).check_success()
+        assert "int8 weights at +-127" in outcome.out
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     report = json.loads((tmp_path / "a" / "report.json").read_text())
     assert report["quant"] == "int8"
     assert report["verify"]["result"] == "pass"
     assert report["verify"]["max_error"] == 0
     assert {row["stored"] for row in report["quant_tensors"] if row["kind"] == "activation"} == {"int8"}
+    found = report["verify"]["saturations"]
+    assert found["weights"] >= found["after"] >= 1 and found["before"] >= 6 + 6 + 6 + 12, "one in every channel"
 
 
 @needs_qemu
@@ -274,6 +277,13 @@ def test_only_sgd(optimizer: str, calibrated: tuple[str, str], tmp_path: Path) -
     model, calib = calibrated
     outcome = int8(model, "--calib", calib, "--optimizer", optimizer, "-o", tmp_path / "out")
     outcome.check_error("E0101", 2)
+
+
+def test_no_rescaling_yet(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    outcome = int8(model, "--calib", calib, "--rescale", "on", "-o", tmp_path / "out").check_error("E0101", 2)
+    assert "--rescale on" in outcome.err and "saturate" in outcome.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_weight_decay(calibrated: tuple[str, str], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tinytrain_compile.ops import qfine
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.qupdate import QWeightApplyAttrs, settle
 from tinytrain_compile.plan import PlanOptions, plan_memory
-from tinytrain_compile.quantize import WeightStore
+from tinytrain_compile.quantize import WeightStore, count_saturations
 from tinytrain_compile.reference import Trainer
 from tinytrain_compile.report.analysis import analyse
 from tinytrain_compile.report.formats import quant_tensors
@@ -136,10 +137,11 @@ def test_rate_outside_its_range_changes_nothing(rate: float, store: WeightStore)
         np.testing.assert_array_equal(trainer.state[name], train.graph.constants[name])
 
 
+@pytest.mark.parametrize("options", [{}, {"optimizer": "momentum"}, {"batch": 4, "accumulate": "inplace"}], ids=str)
 @pytest.mark.parametrize("store", STORES)
-def test_a_huge_rate_saturates(store: WeightStore) -> None:
+def test_a_huge_rate_saturates(store: WeightStore, options: dict[str, Any]) -> None:
     """Nothing wraps: weights with a gradient end at +-127, with the sign that the gradient asks for."""
-    train = nets.int8_train(nets.cnn(), head="int8", store=store, learning_rate=1e30)
+    train = nets.int8_train(nets.cnn(), head="int8", store=store, learning_rate=1e30, **options)
     gentle = nets.int8_train(nets.cnn(), head="int8", store="q8.8", learning_rate=1e-3)
     samples = random_samples(train, 1, 0)
     trainers = [Trainer(train), Trainer(gentle)]
@@ -222,3 +224,32 @@ def test_in_place_needs_no_sums(store: WeightStore) -> None:
     sums = [value for value in train.graph.accumulators if value.shape not in ((), (2,))]
     assert sums == []
     assert not nets.nodes_of(train, "QConvSum", "QBiasSum", "Clear")
+
+
+# ---- saturation -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 4}, {"optimizer": "momentum"}, {"store": "q8.8"}], ids=str)
+def test_saturated_weights_are_counted(options: dict[str, Any]) -> None:
+    """Per channel one weight starts at +-127 at least; a huge rate drives all that have a gradient there."""
+    train = nets.int8_train(nets.cnn(), head="int8", learning_rate=1e20, **options)
+    counted = count_saturations(train, train.graph.constants)
+    sizes = [v.elements for v in train.graph.state if v.dtype == "int8" and v.name.endswith("_weight")]
+    assert counted is not None and counted.weights == sum(sizes)
+    assert counted.before == counted.after >= 6 + 6 + 6 + 12 + 5
+    trainer, samples = Trainer(train), random_samples(train, train.batch, 0)
+    trainer.step(samples.x, samples.y)
+    by_hand = sum(
+        int(np.sum(np.abs(trainer.state[v.name].astype(int)) == 127))
+        for v in train.graph.state
+        if v.name.endswith("_weight")
+    )
+    after = count_saturations(train, trainer.state)
+    assert after == replace(counted, after=by_hand) and by_hand > sum(sizes) // 2
+
+
+def test_nothing_is_counted_without_int8_weights() -> None:
+    train = nets.int8_train(nets.cnn(), "fc/Gemm")
+    assert count_saturations(train, train.graph.constants) is None
+    floats = nets.float_train(nets.cnn())
+    assert count_saturations(floats, floats.graph.constants) is None

@@ -189,6 +189,15 @@ class Samples:
 
 
 @dataclass(frozen=True)
+class Saturations:
+    """Trained int8 weights at +-127, before and after a verification run; weights: all that are trained."""
+
+    weights: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
 class VerifyReport:
     """What was checked and what came out.
 
@@ -206,6 +215,7 @@ class VerifyReport:
     code_bytes: int | None = None
     const_bytes: int | None = None
     max_error: float | None = None
+    saturations: Saturations | None = None
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from tinytrain_compile.ir.stages import LayerUpdate, Summary, TrainGraph
@@ -188,6 +189,7 @@ def _verify(summary: Summary) -> dict[str, Any]:
         "result": report.result,
         "losses": [_number(loss) for loss in report.losses],
         "message": report.message,
+        "saturations": None if report.saturations is None else asdict(report.saturations),
         "max_error": None if report.max_error is None else _number(report.max_error),
     }
 

@@ -124,6 +124,10 @@ def verify_pieces(summary: Summary) -> list[str]:
     losses = summary.verify.losses
     if len(losses) > 1:
         pieces.insert(pieces.index(word), f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps")
+    counted = summary.verify.saturations
+    if counted is not None:
+        before = f"{grouped(counted.before)} before"
+        pieces.append(f"{grouped(counted.after)} of {plural(counted.weights, 'int8 weight')} at +-127 ({before})")
     return pieces
 
 
