@@ -24,9 +24,9 @@ from tinytrain_compile.ir.stages import (
 )
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
-from tinytrain_compile.quantize import calibrate, prepare
+from tinytrain_compile.quantize import calibrate, count_saturations, prepare
 from tinytrain_compile.reference import run_reference
-from tinytrain_compile.report import does_not_fit_text, plan_json, report_html, report_json
+from tinytrain_compile.report import batch_text, does_not_fit_text, plan_json, report_html, report_json
 from tinytrain_compile.resources import read_text
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
@@ -172,7 +172,7 @@ def _generate(candidate: Candidate, options: CompileOptions, target: Target, pro
         report,
     )
     settings = (
-        f"target {target.name}, {options.quant}, optimizer {options.optimizer}, batch {options.batch}",
+        f"target {target.name}, {options.quant}, optimizer {options.optimizer}, {batch_text(candidate.train)}",
         f"update {candidate.label}",
     )
     header = read_text("runtime_c", "tt_runtime.h")
@@ -200,6 +200,7 @@ def _verify(
     report = verify(
         bundle, target, samples, reference, options.verify, steps=options.verify_steps, batch=summary.train.batch
     )
+    report = replace(report, saturations=count_saturations(summary.train, reference.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 

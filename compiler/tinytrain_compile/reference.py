@@ -50,7 +50,7 @@ class Trainer:
         """One update from `batch` samples; returns the loss of each."""
         losses: list[float] = []
         values: dict[str, Array] = {}
-        self._set_scalars(1)
+        self._set_scalars(self._train.batch if self._train.in_place else 1)
         for x, y in zip(xs, ys, strict=True):
             values = self._run(x.reshape(self._train.graph.inputs[0].shape), y.reshape(self._train.label.shape))
             losses.append(float(values[self._train.loss.name]))
@@ -69,7 +69,14 @@ class Trainer:
             self._sums[train.inverse_count.name] = np.asarray(inverse, np.float32)
         if train.rate is not None:
             rate = np.float32(self.state[train.learning_rate.name]) * inverse
-            self._sums[train.rate.name] = split_rate(rate)
+            parts = [rate] if train.momentum is None else [rate, *self._momentum_factors(samples)]
+            self._sums[train.rate.name] = np.concatenate([split_rate(part) for part in parts])
+
+    def _momentum_factors(self, samples: int) -> tuple[np.float32, np.float32]:
+        """Momentum times, and 1 over, the samples whose gradients one step sums."""
+        assert self._train.momentum is not None
+        count = np.float32(1 if self._train.in_place else samples)
+        return np.float32(self._train.momentum) * count, np.float32(1.0) / count
 
     def _cleared(self) -> dict[str, Array]:
         dtypes = {"float32": np.float32, "int32": np.int32}

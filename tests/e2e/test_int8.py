@@ -85,6 +85,13 @@ def test_all_cores_equal_numpy(name: str) -> None:
         ("mlp", {"head": "int8"}),
         ("max pool", {"batch": 4}),
         ("qdq", {"head": "int8", "batch": 4}),
+        ("cnn", {"store": "q8.8"}),
+        ("qdq", {"head": "int8", "batch": 4, "store": "q8.8"}),
+        ("cnn", {"batch": 4, "accumulate": "inplace"}),
+        ("cnn", {"optimizer": "momentum"}),
+        ("qdq", {"optimizer": "momentum", "head": "int8", "batch": 4}),
+        ("qdq", {"optimizer": "momentum", "store": "q8.8", "head": "int8"}),
+        ("qdq", {"head": "int8", "batch": 3, "accumulate": "inplace", "store": "q8.8"}),
     ],
 )
 def test_variants_on_two_cores(name: str, options: dict[str, Any]) -> None:
@@ -128,7 +135,27 @@ def scheme(folder: Path, *names: str, head: bool = True) -> str:
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("names", [("out", "in"), ("in", "out"), ("leading out", "leading in")])
 def test_channel_slices(names: tuple[str, str], batch: int, tmp_path: Path) -> None:
-    train = nets.int8_train(nets.cnn(), scheme(tmp_path, *names), batch=batch, learning_rate=0.05)
+    check_slices(names, tmp_path, batch=batch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"store": "q8.8"},
+        {"store": "q8.8", "batch": 2},
+        {"optimizer": "momentum"},
+        {"optimizer": "momentum", "batch": 2},
+        {"optimizer": "momentum", "batch": 2, "accumulate": "inplace", "store": "q8.8"},
+    ],
+    ids=str,
+)
+def test_channel_slices_of_other_rules(options: dict[str, Any], tmp_path: Path) -> None:
+    check_slices(("out", "in"), tmp_path, **options)
+
+
+def check_slices(names: tuple[str, str], folder: Path, **options: Any) -> None:
+    """Only the chosen channels are stored and trained, and numpy and host agree."""
+    train = nets.int8_train(nets.cnn(), scheme(folder, *names), learning_rate=0.05, **options)
     stored = {v.name: v.shape for v in train.graph.state if v.dtype == "int8"}
     for layer, name, whole in (("point", names[0], (6, 1, 1, 6)), ("last", names[1], (12, 3, 3, 6))):
         axis, channels = SCHEMES[name]
@@ -253,13 +280,16 @@ def int8(*arguments: str | Path) -> Outcome:
 def test_same_command_same_bytes(calibrated: tuple[str, str], tmp_path: Path) -> None:
     model, calib = calibrated
     for name in "ab":
-        int8(model, "--calib", calib, "--verify", "host", "-o", tmp_path / name).check_success()
+        outcome = int8(model, "--calib", calib, "--verify", "host", "-o", tmp_path / name).check_success()
+        assert "int8 weights at +-127" in outcome.out
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     report = json.loads((tmp_path / "a" / "report.json").read_text())
     assert report["quant"] == "int8"
     assert report["verify"]["result"] == "pass"
     assert report["verify"]["max_error"] == 0
     assert {row["stored"] for row in report["quant_tensors"] if row["kind"] == "activation"} == {"int8"}
+    found = report["verify"]["saturations"]
+    assert found["weights"] >= found["after"] >= 1 and found["before"] >= 6 + 6 + 6 + 12, "one in every channel"
 
 
 @needs_qemu
@@ -342,6 +372,17 @@ def test_percentiles_narrow_the_ranges(calibrated: tuple[str, str], tmp_path: Pa
     assert scales[0] > 50 / 255 > 4 * scales[1]
 
 
+def test_update_rules_on_the_command_line(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    rules = ("--weight-store", "q8.8", "--optimizer", "momentum", "--batch", "2", "--accumulate", "inplace")
+    int8(model, "--calib", calib, *rules, "--verify", "host", "-o", tmp_path / "out").check_success()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verify"]["max_error"] == 0
+    assert (report["batch"], report["accumulate"], report["optimizer"]["name"]) == (2, "inplace", "momentum")
+    kinds = {row["kind"] for row in report["quant_tensors"]}
+    assert {"weight", "fraction", "velocity", "bias", "exponent"} <= kinds
+
+
 def test_float_model_without_calibration(tmp_path: Path) -> None:
     outcome = int8(write(nets.cnn(), tmp_path), "-o", tmp_path / "out").check_error("E0306", 2)
     assert "--calib" in outcome.err
@@ -359,11 +400,18 @@ def test_fresh_head_of_a_quantised_model(tmp_path: Path) -> None:
     assert report["verify"]["max_error"] == 0
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "momentum"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_only_sgd(optimizer: str, calibrated: tuple[str, str], tmp_path: Path) -> None:
     model, calib = calibrated
     outcome = int8(model, "--calib", calib, "--optimizer", optimizer, "-o", tmp_path / "out")
     outcome.check_error("E0101", 2)
+
+
+def test_no_rescaling_yet(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    outcome = int8(model, "--calib", calib, "--rescale", "on", "-o", tmp_path / "out").check_error("E0101", 2)
+    assert "--rescale on" in outcome.err and "saturate" in outcome.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_weight_decay(calibrated: tuple[str, str], tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.qupdate import ERROR_OPS
 
 BORDERS = ("Quantize", "Dequantize", "QuantizeError", "DequantizeError")
+VELOCITIES = {"QMomentum": 1, "QConvMomentum": 7, "QConvMomentumFine": 7}
+"""Which operand of an op is a velocity."""
 
 
 def quant_tensors(train: TrainGraph) -> list[dict[str, Any]]:
@@ -102,10 +104,14 @@ def _row(value: Value, kind: str, train: TrainGraph) -> dict[str, Any]:
 
 
 def _state_kind(value: Value, train: TrainGraph) -> str:
-    if any(node.op in ERROR_OPS and node.inputs[1] == value for node in train.graph.nodes):
+    if any(node.op == "ExponentUpdate" and node.inputs[0] == value for node in train.graph.nodes):
         return "exponent"
+    if any(node.op in VELOCITIES and node.inputs[VELOCITIES[node.op]] == value for node in train.graph.nodes):
+        return "velocity"
     if value == train.learning_rate or value.name == "noise":
         return "setting"
+    if any(node.op.endswith("Fine") and node.inputs[-1] == value for node in train.graph.nodes):
+        return "fraction"
     return {"int8": "weight", "int32": "bias", "float32": "float parameter"}.get(value.dtype, value.dtype)
 
 

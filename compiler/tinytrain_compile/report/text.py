@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from tinytrain_compile.ir.stages import LayerUpdate, MemoryPlan, Suggestion, Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
-from tinytrain_compile.report.data import code_bytes, const_bytes, is_updated, loss_name, update_totals
+from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.formats import islands
 from tinytrain_compile.report.layout import MIN_WIDTH, Row, block, row, sentence
 from tinytrain_compile.report.words import (
@@ -127,6 +127,10 @@ def verify_pieces(summary: Summary) -> list[str]:
     losses = summary.verify.losses
     if len(losses) > 1:
         pieces.insert(pieces.index(word), f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps")
+    counted = summary.verify.saturations
+    if counted is not None:
+        before = f"{grouped(counted.before)} before"
+        pieces.append(f"{grouped(counted.after)} of {plural(counted.weights, 'int8 weight')} at +-127 ({before})")
     return pieces
 
 
@@ -182,7 +186,7 @@ def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     contract = {1: "loss from the options", 2: "loss in the model"}.get(summary.contract, "")
     loss = f"{loss_name(summary)} (contract {summary.contract}{': ' if contract else ''}{contract})"
     optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"
-    yield row("loss", [loss, optimizer, f"batch {summary.train.batch}"], width, most=2)
+    yield row("loss", [loss, optimizer, batch_text(summary.train)], width, most=2)
     notes = summary.train.graph.notes
     for index, note in enumerate(notes[:3]):
         yield sentence("note" if index == 0 else "", printable(note), width, rank=2)
