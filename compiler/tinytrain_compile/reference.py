@@ -68,8 +68,8 @@ class Trainer:
         if train.inverse_count is not None:
             self._sums[train.inverse_count.name] = np.asarray(inverse, np.float32)
         if train.rate is not None:
-            rate = np.float32(self.state[train.learning_rate.name]) * inverse
-            self._sums[train.rate.name] = split_rate(rate)
+            rate = np.float32(self.state[train.learning_rate.name])
+            self._sums[train.rate.name] = split_rate(rate, samples)
 
     def _cleared(self) -> dict[str, Array]:
         dtypes = {"float32": np.float32, "int32": np.int32}

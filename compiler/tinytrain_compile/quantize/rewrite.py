@@ -17,6 +17,7 @@ from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.quantize.backward import Backward, BiasGradient, WeightGradient
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
+from tinytrain_compile.quantize.loss import IntegerLoss
 from tinytrain_compile.quantize.state import Rewriter
 
 UPDATES = ("SgdUpdate", "MomentumUpdate", "AdamUpdate")
@@ -40,6 +41,7 @@ class _Rewrite:
         self._r = Rewriter(train)
         self._forward = Forward(self._r)
         self._backward = Backward(self._r, self._forward)
+        self._loss = IntegerLoss(self._r)
         self._phase: Phase = "apply" if train.batch > 1 else "step"
         self._noise = self._r.builder.constant("noise", np.asarray(options.seed * 2 + 12345, np.uint32).view(np.int32))
         self._rate = Value(self._r.builder.unique("rate"), (2,), "int32")
@@ -63,9 +65,9 @@ class _Rewrite:
         return self._result()
 
     def _node(self, node: Node) -> None:
-        if self._forward.rewrite(node) or self._backward.rewrite(node) or self._update(node):
-            return
-        self._r.take(node)
+        stages = (self._loss.rewrite, self._forward.rewrite, self._backward.rewrite, self._update)
+        if not any(stage(node) for stage in stages):
+            self._r.take(node)
 
     # ---- updates ------------------------------------------------------------------------------------------------
 
