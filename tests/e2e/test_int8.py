@@ -28,6 +28,7 @@ from tinytrain_compile.verify import run_steps
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "cnn": nets.cnn,
     "max pool": lambda: nets.cnn(pool="MaxPool"),
+    "overlapping": lambda: nets.cnn(pool="MaxPool", window=nets.OVERLAPPING),
     "qdq": nets.quantised,
     "islands": nets.islands,
     "mlp": models.mlp,
@@ -81,6 +82,7 @@ def test_all_cores_equal_numpy(name: str) -> None:
         ("islands", {}),
         ("mlp", {"head": "int8"}),
         ("max pool", {"batch": 4}),
+        ("overlapping", {"head": "int8"}),
         ("qdq", {"head": "int8", "batch": 4}),
     ],
 )

@@ -133,9 +133,9 @@ def float_calls(train: TrainGraph, folder: Path) -> set[str]:
 
 @needs_qemu
 @pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("pool", ["AveragePool"])
-def test_an_integer_head_needs_no_floats(pool: str, batch: int, tmp_path: Path) -> None:
-    train = nets.int8_train(nets.cnn(pool=pool), head="int8", batch=batch, learning_rate=0.05)
+@pytest.mark.parametrize(("pool", "window"), [("AveragePool", nets.APART), ("MaxPool", nets.OVERLAPPING)])
+def test_an_integer_head_needs_no_floats(pool: str, window: str, batch: int, tmp_path: Path) -> None:
+    train = nets.int8_train(nets.cnn(pool=pool, window=window), head="int8", batch=batch, learning_rate=0.05)
     assert float_calls(train, tmp_path) == set()
 
 

@@ -27,6 +27,7 @@ FLOAT_HEAD = ("Gemm", "GemmGradWeight", "GemmGradInput", "SgdUpdate")
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "cnn": nets.cnn,
     "max pool": lambda: nets.cnn(pool="MaxPool"),
+    "overlapping": lambda: nets.cnn(pool="MaxPool", window=nets.OVERLAPPING),
     "qdq": nets.quantised,
     "islands": nets.islands,
     "mlp": models.mlp,
@@ -89,10 +90,16 @@ def test_islands_of_what_has_no_integer_form() -> None:
     assert found["Quantize"] == 4, "one way back for every island"
 
 
-def test_max_pool_is_an_island_between_integers() -> None:
-    floats = islands_of(nets.int8_train(nets.cnn(pool="MaxPool")))
-    assert (floats["MaxPool"], floats["MaxPoolGrad"]) == (1, 1)
-    assert not any(op.startswith("Conv") for op in floats)
+@pytest.mark.parametrize(("window", "gradient"), [(nets.APART, "MaxPoolGrad"), (nets.OVERLAPPING, "QMaxPoolGrad")])
+def test_max_pool_moves_integers(window: str, gradient: str) -> None:
+    """Errors of windows that overlap are added, with an exponent of their own."""
+    train = nets.int8_train(nets.cnn(pool="MaxPool", window=window), head="int8")
+    assert islands_of(train) == Counter({"Dequantize": 1})
+    found = ops_of(train)
+    assert (found["MaxPool"], found["MaxPoolIndex"], found[gradient]) == (1, 1, 1)
+    assert found["MaxPoolGrad"] + found["QMaxPoolGrad"] == 1
+    (pool,) = nets.nodes_of(train, "MaxPool")
+    assert [v.dtype for v in (*pool.inputs, *pool.outputs)] == ["int8", "int8"]
 
 
 def test_dense_layers_are_convolutions_of_one_pixel() -> None:

@@ -193,11 +193,12 @@ def test_rate_outside_its_range_changes_nothing() -> None:
 # ---- 3: the zero point, and gradients as a whole --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cnn", "max pool", "qdq", "mlp"])
+@pytest.mark.parametrize("name", ["cnn", "max pool", "overlapping", "qdq", "mlp"])
 def test_gradients_are_those_of_the_float_graph(name: str) -> None:
     made = {
         "cnn": nets.cnn,
         "max pool": lambda: nets.cnn(pool="MaxPool"),
+        "overlapping": lambda: nets.cnn(pool="MaxPool", window=nets.OVERLAPPING),
         "qdq": nets.quantised,
         "mlp": models.mlp,
     }
@@ -436,6 +437,30 @@ def test_a_missing_mask_is_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(qconv, "masked", lambda e, mask, k: e if k.kind == kind else real(e, mask, k))
     with pytest.raises(AssertionError):
         check_gradients(nets.cnn() if kind == "value" else saturated())
+
+
+def test_a_wrong_winner_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error goes to the tap after the one that won."""
+    rule = OPS["MaxPoolIndex"]
+    other = replace(rule, exact=lambda a, attrs: ((rule.reference(a, attrs)[0] + 1) % 4,))
+    monkeypatch.setitem(OPS, "MaxPoolIndex", other)
+    with pytest.raises(AssertionError):
+        check_gradients(nets.cnn(pool="MaxPool"))
+
+
+@pytest.mark.parametrize("lost", ["sum", "exponent"])
+def test_a_wrong_sum_of_windows_is_noticed(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors halved, or stored as if the exponent were that of the error before."""
+    rule = OPS["QMaxPoolGrad"]
+
+    def wrong(a: tuple[np.ndarray, ...], attrs: Any) -> tuple[np.ndarray, ...]:
+        if lost == "exponent":
+            return rule.reference((*a[:2], a[1] + 1, *a[3:]), attrs)
+        return rule.reference((*a[:3], a[3] // 2, *a[4:]), attrs)
+
+    monkeypatch.setitem(OPS, "QMaxPoolGrad", replace(rule, reference=wrong))
+    with pytest.raises(AssertionError):
+        check_gradients(nets.cnn(pool="MaxPool", window=nets.OVERLAPPING))
 
 
 def saturated() -> onnx.ModelProto:

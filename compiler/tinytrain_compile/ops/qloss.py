@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -206,8 +207,8 @@ def _error(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Array, ..
     logits, table = grouped(arrays[2], attrs.axis).astype(np.int64), arrays[6].astype(np.int64)
     labels, largest, summed = (a.reshape(logits.shape[0], 1, -1).astype(np.int64) for a in arrays[3:6])
     counts = _counts(labels, attrs, logits.shape[1])
-    classes: Array = np.arange(logits.shape[1])
-    hits: Array = np.equal(classes[:, None], labels)
+    classes: Any = np.arange(logits.shape[1])
+    hits = classes[:, None] == labels
     above = table[largest - logits] - np.where(hits, summed, 0)
     inverse = ratio(1 << attrs.bits, summed)
     values = fx.requantise(above, inverse, 1 - attrs.bits - int(p_out[0]))

@@ -175,13 +175,21 @@ register(
 )
 
 
-ERROR_OPS = ("QConvGradInput", "ErrorScale", "ErrorAdd", "QuantizeError", "QSoftmaxError")
+_READ = {
+    "QConvGradInput": 1,
+    "ErrorScale": 1,
+    "ErrorAdd": 2,
+    "QuantizeError": 0,
+    "QSoftmaxError": 0,
+    "QMaxPoolGrad": 1,
+}
+ERROR_OPS = tuple(_READ)
 """Ops that make an error: operands (peak, p_out, exponents of the errors read ..., rest)."""
 
 
 def exponents_read(op: str) -> int:
     """How many exponents of other errors an error op reads, behind its own."""
-    return {"QConvGradInput": 1, "ErrorScale": 1, "ErrorAdd": 2, "QuantizeError": 0, "QSoftmaxError": 0}[op]
+    return _READ[op]
 
 
 def probe_exponent(read: list[int], above: int) -> int:

@@ -20,7 +20,7 @@ from tinytrain_compile.ops.shape import EmbedAttrs, ReduceAttrs, ReshapeAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred
 from tinytrain_compile.quantize.state import Rewriter
 
-MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat")
+MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat", "MaxPool")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,7 @@ class Forward:
             "AveragePool": self._wait,
             "Clip": self._clip,
             "ClipMask": self._mask,
+            "MaxPoolIndex": self._index,
             **dict.fromkeys(MOVES, self._move),
         }
 
@@ -203,6 +204,13 @@ class Forward:
         if not isinstance(form, Act):
             return False
         self._r.forms[node.outputs[0].name] = self._r.emit("QClipMask", (form.value,), form.mask("bits"), node)[0]
+        return True
+
+    def _index(self, node: Node) -> bool:
+        form = self._r.forms.get(node.inputs[0].name)
+        if not isinstance(form, Act):
+            return False
+        self._r.forms[node.outputs[0].name] = self._r.emit("MaxPoolIndex", (form.value,), node.attrs, node)[0]
         return True
 
     def _move(self, node: Node) -> bool:
