@@ -32,6 +32,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "qdq": nets.quantised,
     "islands": nets.islands,
     "mlp": models.mlp,
+    "encoder": lambda: models.transformer(tokens=4, width=8, heads=2),
 }
 STEPS = 10
 
@@ -83,6 +84,7 @@ def test_all_cores_equal_numpy(name: str) -> None:
         ("mlp", {"head": "int8"}),
         ("max pool", {"batch": 4}),
         ("overlapping", {"head": "int8"}),
+        ("encoder", {"head": "int8"}),
         ("qdq", {"head": "int8", "batch": 4}),
     ],
 )

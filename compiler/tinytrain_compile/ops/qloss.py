@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -207,7 +206,7 @@ def _error(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Array, ..
     logits, table = grouped(arrays[2], attrs.axis).astype(np.int64), arrays[6].astype(np.int64)
     labels, largest, summed = (a.reshape(logits.shape[0], 1, -1).astype(np.int64) for a in arrays[3:6])
     counts = _counts(labels, attrs, logits.shape[1])
-    classes: Any = np.arange(logits.shape[1])
+    classes = np.arange(int(logits.shape[1]), dtype=np.int64)
     hits = classes[:, None] == labels
     above = table[largest - logits] - np.where(hits, summed, 0)
     inverse = ratio(1 << attrs.bits, summed)

@@ -84,7 +84,7 @@ def qrescale(node: Node, _features: Features) -> KernelSpec:
     assert isinstance(attrs, QRescaleAttrs)
 
     def finish(acc: Any) -> Any:
-        scaled = call_int("tt_requantise", acc, i32(attrs.factor[0]), i32(attrs.factor[1]))
+        scaled = call_int("tt_requantise", acc * i32(1 << attrs.lift), i32(attrs.factor[0]), i32(attrs.factor[1]))
         return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
 
     if not attrs.axes:
