@@ -512,13 +512,108 @@ static inline void tt_settle_first(int32_t *state, int32_t *peak, bool float_pea
     *peak = 0;
 }
 
-/* A learning rate as (multiplier, shift); (0, 0) unless it is positive, finite and normal. */
-static inline void tt_split_rate(int32_t *rate, float value)
+/* A learning rate divided by `samples` >= 1, as (multiplier, shift), rounded down: a long division of its mantissa.
+ * (0, 0) unless the rate is positive, finite and normal. */
+static inline void tt_split_rate(int32_t *rate, float value, uint32_t samples)
 {
     const uint32_t bits = tt_bits(value);
-    const bool usable = bits >= 0x00800000u && bits < 0x7f800000u;
-    rate[0] = usable ? (int32_t)(((bits & 0x007fffffu) | 0x00800000u) << 7) : 0;
-    rate[1] = usable ? (int32_t)(bits >> 23) - 126 : 0;
+    rate[0] = 0;
+    rate[1] = 0;
+    if (bits < 0x00800000u || bits >= 0x7f800000u) {
+        return;
+    }
+    const uint32_t mantissa = ((bits & 0x007fffffu) | 0x00800000u) << 7;
+    uint32_t quotient = mantissa / samples;
+    uint32_t rest = mantissa % samples;
+    int32_t shift = (int32_t)(bits >> 23) - 126;
+    while (quotient < (1u << 30)) {
+        rest <<= 1;
+        quotient = (quotient << 1) + (rest >= samples ? 1u : 0u);
+        rest -= rest >= samples ? samples : 0u;
+        shift--;
+    }
+    rate[0] = (int32_t)quotient;
+    rate[1] = shift;
+}
+
+/* A split rate times `samples`, rounded down. */
+static inline void tt_multiply_rate(int32_t *rate, uint32_t samples)
+{
+    uint64_t product = (uint64_t)(uint32_t)rate[0] * samples;
+    for (; product >> 31 != 0u; product >>= 1) {
+        rate[1]++;
+    }
+    rate[0] = (int32_t)product;
+}
+
+/* ---- Cross entropy in integers. Twins in compiler/tinytrain_compile/ops/qloss.py. */
+
+/* log2 of a number >= 1 with 24 bits of fraction, one bit per turn, rounded down. */
+static inline int32_t tt_binary_log(int32_t value)
+{
+    uint32_t m = (uint32_t)value;
+    int32_t result = 31 * (1 << 24);
+    while ((m >> 31) == 0u) {
+        m <<= 1;
+        result -= 1 << 24;
+    }
+    for (int32_t bit = 1 << 23; bit != 0; bit >>= 1) {
+        const uint64_t square = ((uint64_t)m * m) >> 31;
+        const bool is_two = (square >> 32) != 0u;
+        m = (uint32_t)(is_two ? square >> 1 : square);
+        result += is_two ? bit : 0;
+    }
+    return result;
+}
+
+/* numerator / divisor with 30 bits of fraction, rounded down; 0 < numerator <= divisor. */
+static inline int32_t tt_ratio(int32_t numerator, int32_t divisor)
+{
+    uint32_t rest = (uint32_t)numerator;
+    uint32_t result = 0u;
+    for (int32_t turn = 0; turn <= 30; turn++) {
+        result <<= 1;
+        if (rest >= (uint32_t)divisor) {
+            rest -= (uint32_t)divisor;
+            result |= 1u;
+        }
+        rest <<= 1;
+    }
+    return (int32_t)result;
+}
+
+/* The cross entropy of one label: ln(sum / 2^bits) + scale * distance, with loss_bits of fraction; distance is that of
+ * the label's logit from the largest, (multiplier, shift) its scale. ln 2 = 1488522236 * 2^-31. */
+static inline int32_t tt_cross_entropy(
+    int32_t sum, int32_t bits, int32_t distance, int32_t multiplier, int32_t shift, int32_t loss_bits)
+{
+    const int32_t above = tt_binary_log(sum) - bits * (1 << 24);
+    return tt_requantise(above, 1488522236, loss_bits - 24) + tt_requantise(distance * (1 << 22), multiplier, shift);
+}
+
+/* The float32 nearest to value * multiplier * 2^(shift - 31), ties to even, made of integers; 0 or a normal number. */
+static inline float tt_scaled_float(int32_t value, int32_t multiplier, int32_t shift)
+{
+    const uint32_t magnitude = value < 0 ? 0u - (uint32_t)value : (uint32_t)value;
+    uint64_t product = (uint64_t)magnitude * (uint32_t)multiplier;
+    int32_t exponent = shift + 32 + 126; /* of the leading bit, biased, less one: the mantissa's own is added to it */
+    if (product == 0u) {
+        return tt_from_bits(0u);
+    }
+    while ((product >> 63) == 0u) {
+        product <<= 1;
+        exponent--;
+    }
+    const uint32_t high = (uint32_t)(product >> 32);
+    const uint32_t rest = (high & 0xffu) | ((uint32_t)product != 0u ? 1u : 0u); /* half of the last bit is 0x80 */
+    const uint32_t up = rest > 0x80u || (rest == 0x80u && (high & 0x100u) != 0u) ? 1u : 0u;
+    return tt_from_bits((value < 0 ? 0x80000000u : 0u) + ((uint32_t)exponent << 23) + (high >> 8) + up);
+}
+
+/* Whether a loss is no number, without float instructions. */
+static inline bool tt_is_nan(float x)
+{
+    return (tt_bits(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
 /* CRC-32 (IEEE 802.3, reflected, polynomial 0xedb88320) of `size` bytes; start with 0, feed the result back in to

@@ -10,7 +10,14 @@ from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def, run_node
 from tinytrain_compile.ops.interpreter import run_nodes
-from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read, probe_exponent, settled_exponent, split_rate
+from tinytrain_compile.ops.qupdate import (
+    ERROR_OPS,
+    exponents_read,
+    multiply_rate,
+    probe_exponent,
+    settled_exponent,
+    split_rate,
+)
 from tinytrain_compile.verify import ReferenceRun
 
 
@@ -68,15 +75,12 @@ class Trainer:
         if train.inverse_count is not None:
             self._sums[train.inverse_count.name] = np.asarray(inverse, np.float32)
         if train.rate is not None:
-            rate = np.float32(self.state[train.learning_rate.name]) * inverse
-            parts = [rate] if train.momentum is None else [rate, *self._momentum_factors(samples)]
-            self._sums[train.rate.name] = np.concatenate([split_rate(part) for part in parts])
-
-    def _momentum_factors(self, samples: int) -> tuple[np.float32, np.float32]:
-        """Momentum times, and 1 over, the samples whose gradients one step sums."""
-        assert self._train.momentum is not None
-        count = np.float32(1 if self._train.in_place else samples)
-        return np.float32(self._train.momentum) * count, np.float32(1.0) / count
+            rate = split_rate(np.float32(self.state[train.learning_rate.name]), samples)
+            if train.momentum is not None:
+                count = 1 if train.in_place else samples
+                factor = multiply_rate(split_rate(np.float32(train.momentum)), count)
+                rate = np.concatenate([rate, factor, split_rate(np.float32(1.0), count)])
+            self._sums[train.rate.name] = rate
 
     def _cleared(self) -> dict[str, Array]:
         dtypes = {"float32": np.float32, "int32": np.int32}

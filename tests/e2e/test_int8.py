@@ -31,9 +31,11 @@ from tinytrain_compile.verify import run_steps
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "cnn": nets.cnn,
     "max pool": lambda: nets.cnn(pool="MaxPool"),
+    "overlapping": lambda: nets.cnn(pool="MaxPool", window=nets.OVERLAPPING),
     "qdq": nets.quantised,
     "islands": nets.islands,
     "mlp": models.mlp,
+    "encoder": lambda: models.transformer(tokens=4, width=8, heads=2),
 }
 STEPS = 10
 
@@ -84,6 +86,8 @@ def test_all_cores_equal_numpy(name: str) -> None:
         ("islands", {}),
         ("mlp", {"head": "int8"}),
         ("max pool", {"batch": 4}),
+        ("overlapping", {"head": "int8"}),
+        ("encoder", {"head": "int8"}),
         ("qdq", {"head": "int8", "batch": 4}),
         ("cnn", {"store": "q8.8"}),
         ("qdq", {"head": "int8", "batch": 4, "store": "q8.8"}),

@@ -189,7 +189,7 @@ static tiny_status run_step(tiny_t *m, const tiny_label_t *label, float *loss)
     step_1(arena, label);
     step_2(arena);
     memcpy(loss, arena + AT_loss, sizeof *loss);
-    return *loss == *loss ? TINY_OK : TINY_ERR_NAN;
+    return tt_is_nan(*loss) ? TINY_ERR_NAN : TINY_OK;
 }
 
 tiny_status tiny_train_step(tiny_t *m, const tiny_label_t *label, float *loss)

@@ -14,7 +14,14 @@ from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factor, split_factors
 from tinytrain_compile.ops.qconv import MaskAttrs, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
-from tinytrain_compile.ops.qpointwise import ErrorAttrs, ErrorUnitAttrs, QAddAttrs, QRescaleAttrs, QuantAttrs
+from tinytrain_compile.ops.qpointwise import (
+    ErrorAttrs,
+    ErrorUnitAttrs,
+    QAddAttrs,
+    QRescaleAttrs,
+    QuantAttrs,
+    rescale_lift,
+)
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
 
 Geometry = tuple[tuple[int, ...], int, ConvAttrs]
@@ -279,8 +286,10 @@ RESCALES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 @generator("QRescale", 2 * len(RESCALES))
 def _qrescale(rng: Rng, index: int) -> Case:
     (shape, axes), kind = RESCALES[index % len(RESCALES)], 0 if index < len(RESCALES) else index % KINDS
-    usual = 0.9 / np.prod([shape[axis] for axis in axes])
-    attrs = QRescaleAttrs(axes, zero_point(rng, kind), zero_point(rng, kind), factor(rng, kind, usual), *bounds(rng))
+    count = int(np.prod([shape[axis] for axis in axes], dtype=int))
+    lift = (rescale_lift(count), 0, 3)[index % 3]
+    to = factor(rng, kind, 0.9 / count * 2.0**-lift)
+    attrs = QRescaleAttrs(axes, zero_point(rng, kind), zero_point(rng, kind), to, *bounds(rng), lift)
     return make("QRescale", (bytes_of(rng, shape, kind),), attrs)
 
 

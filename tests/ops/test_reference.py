@@ -66,7 +66,7 @@ def runtime_result(op: str, *arrays: np.ndarray, **attributes: Any) -> np.ndarra
 # ---- both float types, and what inference says ----------------------------------------------------------------------
 
 
-FLOAT32_ONLY = ("Dequantize", "DequantizeError")
+FLOAT32_ONLY = ("Dequantize", "DequantizeError", "QSoftmaxLoss")
 """Ops from integers to float32: defined to the bit, so in no other type."""
 
 

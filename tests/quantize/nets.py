@@ -17,8 +17,14 @@ from tinytrain_compile.quantize import QuantOptions, WeightStore, calibrate, pre
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 
+APART = "kernel_shape = [2, 2], strides = [2, 2]"
+OVERLAPPING = "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]"
+"""Windows of a pool."""
 
-def cnn(size: int = 8, channels: int = 6, classes: int = 5, pool: str = "AveragePool") -> onnx.ModelProto:
+
+def cnn(
+    size: int = 8, channels: int = 6, classes: int = 5, pool: str = "AveragePool", window: str = APART
+) -> onnx.ModelProto:
     """Conv, depthwise conv, pointwise conv, residual Add, pool, conv with Clip 0..6, mean, head."""
     net = Network("cnn", f"float[1, 3, {size}, {size}] x", f"float[1, {classes}] y", seed=11)
     same = "pads = [1, 1, 1, 1]"
@@ -26,7 +32,7 @@ def cnn(size: int = 8, channels: int = 6, classes: int = 5, pool: str = "Average
     deep = net.relu(net.conv("deep", stem, (channels, 1, 3, 3), f"group = {channels}, {same}"))
     point = net.conv("point", deep, (channels, channels, 1, 1), "pads = [0, 0, 0, 0]")
     x = net.relu(net.node("join", f"join = Add ({point}, {stem})"))
-    x = net.node("pool", f"pooled = {pool} <kernel_shape = [2, 2], strides = [2, 2]> ({x})")
+    x = net.node("pool", f"pooled = {pool} <{window}> ({x})")
     x = net.conv("last", x, (2 * channels, channels, 3, 3), f"{same}, strides = [2, 2]")
     low, high = net.table("low", 0.0, np.float32), net.table("high", 6.0, np.float32)
     x = net.node("clip", f"clipped = Clip ({x}, {low}, {high})")

@@ -27,6 +27,7 @@ FLOAT_HEAD = ("Gemm", "GemmGradWeight", "GemmGradInput", "SgdUpdate")
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "cnn": nets.cnn,
     "max pool": lambda: nets.cnn(pool="MaxPool"),
+    "overlapping": lambda: nets.cnn(pool="MaxPool", window=nets.OVERLAPPING),
     "qdq": nets.quantised,
     "islands": nets.islands,
     "mlp": models.mlp,
@@ -60,11 +61,12 @@ def test_cnn_with_a_float_head() -> None:
 
 
 def test_cnn_with_an_integer_head() -> None:
-    """Only the loss is float: logits are dequantised, its gradient is quantised."""
+    """Nothing is float but what the user sees of the output."""
     train = nets.int8_train(nets.cnn(), head="int8")
-    assert islands_of(train) == Counter({**dict.fromkeys(LOSS, 1), "Dequantize": 1})
+    assert islands_of(train) == Counter({"Dequantize": 1})
     found = ops_of(train)
-    assert (found["QConv"], found["QConvUpdate"], found["QBiasUpdate"], found["QuantizeError"]) == (6, 5, 5, 1)
+    assert (found["QConv"], found["QConvUpdate"], found["QBiasUpdate"], found["QuantizeError"]) == (6, 5, 5, 0)
+    assert (found["QSoftmaxSum"], found["QSoftmaxLoss"], found["QSoftmaxError"]) == (1, 1, 1)
     assert (found["Quantize"], found["DequantizeError"]) == (0, 0)
 
 
@@ -88,10 +90,16 @@ def test_islands_of_what_has_no_integer_form() -> None:
     assert found["Quantize"] == 4, "one way back for every island"
 
 
-def test_max_pool_is_an_island_between_integers() -> None:
-    floats = islands_of(nets.int8_train(nets.cnn(pool="MaxPool")))
-    assert (floats["MaxPool"], floats["MaxPoolGrad"]) == (1, 1)
-    assert not any(op.startswith("Conv") for op in floats)
+@pytest.mark.parametrize(("window", "gradient"), [(nets.APART, "MaxPoolGrad"), (nets.OVERLAPPING, "QMaxPoolGrad")])
+def test_max_pool_moves_integers(window: str, gradient: str) -> None:
+    """Errors of windows that overlap are added, with an exponent of their own."""
+    train = nets.int8_train(nets.cnn(pool="MaxPool", window=window), head="int8")
+    assert islands_of(train) == Counter({"Dequantize": 1})
+    found = ops_of(train)
+    assert (found["MaxPool"], found["MaxPoolIndex"], found[gradient]) == (1, 1, 1)
+    assert found["MaxPoolGrad"] + found["QMaxPoolGrad"] == 1
+    (pool,) = nets.nodes_of(train, "MaxPool")
+    assert [v.dtype for v in (*pool.inputs, *pool.outputs)] == ["int8", "int8"]
 
 
 def test_dense_layers_are_convolutions_of_one_pixel() -> None:
@@ -206,7 +214,9 @@ def test_what_is_stored(name: str, head: str) -> None:
 def test_every_activation_of_the_cnn_has_a_format() -> None:
     train = nets.int8_train(nets.cnn(), head="int8")
     rows = [row for row in quant_tensors(train) if row["kind"] == "activation"]
-    assert len([row for row in rows if row["scale"] is not None]) == 8, "stem, deep, point, join, pool, last, mean, fc"
+    assert len([row for row in rows if row["scale"] is not None]) == 9, (
+        "stem, deep, point, join, pool, last, mean, fc, the largest logit"
+    )
     assert [row["name"] for row in rows if row["scale"] is None] == []
 
 

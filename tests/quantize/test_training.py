@@ -97,9 +97,11 @@ def float_gradients(model: onnx.ModelProto, update: str = "all", head: str = "in
 # ---- the checks, each of which a planted fault must fail ------------------------------------------------------------
 
 
-def check_gradients(model: onnx.ModelProto, correlation: float = 0.95, slope: float = 0.15) -> None:
+def check_gradients(
+    model: onnx.ModelProto, correlation: float = 0.95, slope: float = 0.15, update: str = "all"
+) -> None:
     """Integer gradients point where float gradients point, and are as long."""
-    found, expected = integer_gradients(model), float_gradients(model)
+    found, expected = integer_gradients(model, update), float_gradients(model, update)
     assert set(found) == set(expected)
     for name, gradient in found.items():
         a, b = expected[name].ravel(), gradient.ravel()
@@ -193,15 +195,21 @@ def test_rate_outside_its_range_changes_nothing() -> None:
 # ---- 3: the zero point, and gradients as a whole --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cnn", "max pool", "qdq", "mlp"])
+@pytest.mark.parametrize("name", ["cnn", "max pool", "overlapping", "qdq", "mlp"])
 def test_gradients_are_those_of_the_float_graph(name: str) -> None:
     made = {
         "cnn": nets.cnn,
         "max pool": lambda: nets.cnn(pool="MaxPool"),
+        "overlapping": lambda: nets.cnn(pool="MaxPool", window=nets.OVERLAPPING),
         "qdq": nets.quantised,
         "mlp": models.mlp,
     }
     check_gradients(made[name]())
+
+
+def test_gradients_of_linear_layers_over_tokens() -> None:
+    """Weights and biases of the encoder's last layers: products with constants, then added vectors."""
+    check_gradients(models.transformer(tokens=4, width=8, heads=2), update="project/*,up/*,down/*,head/*")
 
 
 def test_weight_gradient_is_of_centred_inputs() -> None:
@@ -436,6 +444,30 @@ def test_a_missing_mask_is_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(qconv, "masked", lambda e, mask, k: e if k.kind == kind else real(e, mask, k))
     with pytest.raises(AssertionError):
         check_gradients(nets.cnn() if kind == "value" else saturated())
+
+
+def test_a_wrong_winner_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error goes to the tap after the one that won."""
+    rule = OPS["MaxPoolIndex"]
+    other = replace(rule, exact=lambda a, attrs: ((rule.reference(a, attrs)[0] + 1) % 4,))
+    monkeypatch.setitem(OPS, "MaxPoolIndex", other)
+    with pytest.raises(AssertionError):
+        check_gradients(nets.cnn(pool="MaxPool"))
+
+
+@pytest.mark.parametrize("lost", ["sum", "exponent"])
+def test_a_wrong_sum_of_windows_is_noticed(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors halved, or stored as if the exponent were that of the error before."""
+    rule = OPS["QMaxPoolGrad"]
+
+    def wrong(a: tuple[np.ndarray, ...], attrs: Any) -> tuple[np.ndarray, ...]:
+        if lost == "exponent":
+            return rule.reference((*a[:2], a[1] + 1, *a[3:]), attrs)
+        return rule.reference((*a[:3], a[3] // 2, *a[4:]), attrs)
+
+    monkeypatch.setitem(OPS, "QMaxPoolGrad", replace(rule, reference=wrong))
+    with pytest.raises(AssertionError):
+        check_gradients(nets.cnn(pool="MaxPool", window=nets.OVERLAPPING))
 
 
 def saturated() -> onnx.ModelProto:

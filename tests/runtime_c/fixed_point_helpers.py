@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops import op_def, qloss
 from tinytrain_compile.ops.qconv import moved_weight
 from tinytrain_compile.ops.qfine import moved_fine
 from tinytrain_compile.ops.qmomentum import moved_velocity
 from tinytrain_compile.ops.qpointwise import ErrorUnitAttrs, QuantAttrs, exponent_factor, round_even
-from tinytrain_compile.ops.qupdate import probe_exponent, settle, settled_exponent, split_rate
+from tinytrain_compile.ops.qupdate import multiply_rate, probe_exponent, settle, settled_exponent, split_rate
 
 Words = np.ndarray
 Rng = np.random.Generator
@@ -97,6 +97,10 @@ ABOVE = between(-60, 60, -60, 0, 60)
 QUIET = between(0, 7, 0, 6, 7)
 LIMIT = between(1, 127, 1, 64, 127)
 FLAG = between(0, 1)
+SUM = Argument(
+    (1, 2, 3, 255, 1 << 20, (1 << 20) + 1, 1 << 30, 2**31 - 1),
+    lambda rng, count: np.maximum(np.abs(_words(rng, count)), 1),
+)
 PEAK = Argument(
     (0, 1, 2, 3, 31, 62, 63, 64, 126, 127, 63 << 20, (63 << 20) + 1, (63 << 25) + 1, 2**31 - 1),
     lambda rng, count: np.abs(_words(rng, count)) & 0x7FFFFFFF,
@@ -192,6 +196,12 @@ def _probe(a: int, b: int, above: int) -> Sequence[Any]:
 
 def _settle_first(exponent: int, peak: int, float_peak: int) -> Sequence[Any]:
     return settled_exponent(exponent, peak, bool(float_peak)), 0, 0
+
+
+def _cross_entropy(total: Words, bits: Words, distance: Words, m: Words, e: Words, loss_bits: Words) -> Sequence[Any]:
+    above = qloss.binary_log(total) - (bits << qloss.LOG_BITS)
+    log_part = fx.requantise(above, qloss.LN2[0], loss_bits + qloss.LN2[1] - qloss.LOG_BITS)
+    return (log_part + fx.requantise(distance << qloss.DISTANCE_BITS, m, e),)
 
 
 INVERSE_SCALE, INVERSE_UNIT = (float(np.float32(1.0 / value)) for value in (SCALE, UNIT))
@@ -307,10 +317,40 @@ HELPERS = (
     ),
     Helper(
         "split_rate",
-        "int32_t s[2] = {5, 5}; tt_split_rate(s, tt_from_bits((uint32_t)a0)); y0 = s[0]; y1 = s[1];",
-        (FLOAT,),
-        lambda bits: split_rate(_real(bits)[()]).tolist(),
+        "int32_t s[2] = {5, 5}; tt_split_rate(s, tt_from_bits((uint32_t)a0), (uint32_t)a1); y0 = s[0]; y1 = s[1];",
+        (FLOAT, between(1, 100_000, 1, 2, 3, 8, 9, 1000, 65_535)),
+        lambda bits, samples: split_rate(_real(bits)[()], samples).tolist(),
         2,
         scalar=True,
     ),
+    Helper(
+        "multiply_rate",
+        "int32_t s[2] = {a0, a1}; tt_multiply_rate(s, (uint32_t)a2); y0 = s[0]; y1 = s[1];",
+        (between(1 << 30, 2**31 - 1), between(-200, 200), between(1, 1 << 20, 1, 2, 3, 255)),
+        lambda m, shift, samples: multiply_rate(np.asarray([m, shift]), int(samples)).tolist(),
+        2,
+        scalar=True,
+    ),
+    Helper("binary_log", "y0 = tt_binary_log(a0);", (SUM,), lambda a: (qloss.binary_log(a),)),
+    Helper(
+        "ratio",
+        "const int32_t low = a0 < a1 ? a0 : a1; y0 = tt_ratio(low, a0 < a1 ? a1 : a0);",
+        (SUM, SUM),
+        lambda a, b: (int(qloss.ratio(min(a, b), np.asarray(max(a, b)))),),
+        scalar=True,
+    ),
+    Helper(
+        "cross_entropy",
+        "y0 = tt_cross_entropy(a0, a1, a2, a3, a4, a5);",
+        (SUM, between(0, 30), between(0, 255, 0, 255), MULTIPLIER, between(-24, 0), between(12, 24)),
+        _cross_entropy,
+    ),
+    Helper(
+        "scaled_float",
+        "y0 = (int32_t)tt_bits(tt_scaled_float(a0, a1, a2));",
+        (WORD, MULTIPLIER, between(-90, 90, -90, -31, 0, 90)),
+        lambda a, m, e: (int(np.float32(qloss.scaled_float(a, m, e)).view(np.int32)),),
+        scalar=True,
+    ),
+    Helper("is_nan", "y0 = tt_is_nan(tt_from_bits((uint32_t)a0)) ? 1 : 0;", (FLOAT,), lambda x: (np.isnan(_real(x)),)),
 )

@@ -73,13 +73,14 @@ def _image(op: str, inputs: tuple[Value, ...], count: int = 1) -> tuple[int, int
 
 def _infer_pool(op: str, inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[int, int, int, int]:
     n, h, w, c = _image(op, inputs)
-    expect_float(op, inputs[0])
+    if inputs[0].dtype != "int8" or op == "AveragePool":
+        expect_float(op, inputs[0])
     _check_window(op, attrs, (h, w))
     return n, *attrs.output_hw, c
 
 
 def _infer_max_pool(inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[TensorType, ...]:
-    return (TensorType(_infer_pool("MaxPool", inputs, attrs), "float32", "NHWC"),)
+    return (TensorType(_infer_pool("MaxPool", inputs, attrs), inputs[0].dtype, "NHWC"),)
 
 
 def _infer_average_pool(inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[TensorType, ...]:
@@ -97,17 +98,31 @@ def _infer_max_pool_index(inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[
 
 def _infer_pool_grad(op: str, inputs: tuple[Value, ...], attrs: PoolGradAttrs, count: int) -> tuple[TensorType, ...]:
     n, h, w, c = _image(op, inputs, count)
-    expect_float(op, inputs[0])
+    if inputs[0].dtype != "int8" or op == "AveragePoolGrad":
+        expect_float(op, inputs[0])
     _check_window(op, attrs.pool, attrs.input_hw)
     if (h, w) != attrs.pool.output_hw:
         raise ValueError(f"{op}: gradient is {h}x{w}, the window gives {attrs.pool.output_hw}")
-    return (TensorType((n, *attrs.input_hw, c), "float32", "NHWC"),)
+    return (TensorType((n, *attrs.input_hw, c), inputs[0].dtype, "NHWC"),)
+
+
+def overlap(attrs: PoolAttrs) -> bool:
+    """Whether an element may lie in several windows."""
+    axes = zip(attrs.kernel, attrs.strides, attrs.dilations, attrs.output_hw, strict=True)
+    return any(windows > 1 and (k - 1) * dilation + 1 > stride for k, stride, dilation, windows in axes)
 
 
 def _infer_max_pool_grad(inputs: tuple[Value, ...], attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
-    kind = _infer_pool_grad("MaxPoolGrad", inputs, attrs, 2)
+    if inputs[0].dtype == "int8" and overlap(attrs.pool):
+        raise ValueError("MaxPoolGrad: int8 gradients of windows that overlap would need a sum")
+    return index_gradient("MaxPoolGrad", inputs, attrs)
+
+
+def index_gradient(op: str, inputs: tuple[Value, ...], attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
+    """Type of the input's gradient from (gradient, index); raises ValueError where they do not fit."""
+    kind = _infer_pool_grad(op, inputs, attrs, 2)
     if inputs[1].shape != inputs[0].shape or inputs[1].dtype != ("uint8" if _fits_a_byte(attrs.pool) else "int32"):
-        raise ValueError(f"MaxPoolGrad: index {inputs[1].type} does not belong to gradient {inputs[0].type}")
+        raise ValueError(f"{op}: index {inputs[1].type} does not belong to gradient {inputs[0].type}")
     return kind
 
 
@@ -158,15 +173,21 @@ def _divisor(attrs: PoolAttrs, hw: tuple[int, int], dtype: Any) -> Any:
 
 
 def _max_pool(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
-    return (_taps(arrays[0], attrs, -np.inf).max(axis=0),)
+    return (_candidates(arrays[0], attrs).max(axis=0).astype(arrays[0].dtype),)
+
+
+def _candidates(x: Any, attrs: PoolAttrs) -> Any:
+    """The taps of each window; padding is below everything."""
+    return _taps(x.astype(np.int32), attrs, -1000) if x.dtype == np.int8 else _taps(x, attrs, -np.inf)
 
 
 def _max_pool_index(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
-    index = _taps(arrays[0], attrs, -np.inf).argmax(axis=0)
+    index = _candidates(arrays[0], attrs).argmax(axis=0)
     return (index.astype(np.uint8 if _fits_a_byte(attrs) else np.int32),)
 
 
-def _max_pool_grad(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array, ...]:
+def max_pool_grad(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array, ...]:
+    """(gradient, index) -> (gradient of the input,), in the gradient's type."""
     dy, index = arrays
     padded = np.zeros((dy.shape[0], *_padded_hw(attrs.pool, attrs.input_hw), dy.shape[3]), dy.dtype)
     for tap, (rows, columns) in enumerate(_tap_slices(attrs.pool)):
@@ -202,12 +223,16 @@ def _inside_taps(x: Any, attrs: PoolAttrs) -> Any:
 
 def _max_pool_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
     x = arrays[0]
+    if x.dtype == np.int8:
+        return _max_pool(arrays, attrs)
     return (largest_of(_taps(x, attrs, 0.0), _inside_taps(x, attrs)),)
 
 
 def _max_pool_index_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
     """The first of the largest; a NaN never wins."""
     x = arrays[0]
+    if x.dtype == np.int8:
+        return _max_pool_index(arrays, attrs)
     taps, inside = _taps(x, attrs, 0.0), _inside_taps(x, attrs)
     best, index = np.full(taps.shape[1:], LOWEST, F32), np.zeros(taps.shape[1:], np.int32)
     for tap, value in enumerate(taps):
@@ -276,7 +301,7 @@ register(
         "MaxPoolGrad",
         "Gradient of MaxPool: each window's gradient goes to the element that won.",
         _infer_max_pool_grad,
-        _max_pool_grad,
+        max_pool_grad,
         BACKWARD,
         PoolGradAttrs,
     )

@@ -44,7 +44,10 @@ class QAddAttrs(Attrs):
 
 @dataclass(frozen=True)
 class QRescaleAttrs(Attrs):
-    """axes: summed over (empty: none), kept as 1; factor from the (summed) input's scale to the output's."""
+    """axes: summed over (empty: none), kept as 1; factor from the (summed) input's scale to the output's, 2**-lift.
+
+    lift: left shift of the centred sum before it is rescaled, so that what requantisation rounds first is far below 1.
+    """
 
     axes: tuple[int, ...]
     x_zero: int
@@ -52,6 +55,7 @@ class QRescaleAttrs(Attrs):
     factor: tuple[int, int]
     low: int = -128
     high: int = 127
+    lift: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,13 +116,18 @@ register(
 def _rescale_infer(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> tuple[TensorType, ...]:
     _dtypes("QRescale", inputs, "int8")
     shape = tuple(1 if i in attrs.axes else d for i, d in enumerate(inputs[0].shape))
-    expect_bounded("QRescale", 255 * math.prod(inputs[0].shape[i] for i in attrs.axes))
+    expect_bounded("QRescale", (255 * math.prod(inputs[0].shape[i] for i in attrs.axes)) << attrs.lift)
     return (TensorType(shape, "int8", inputs[0].layout),)
+
+
+def rescale_lift(elements: int) -> int:
+    """Most bits (at most ADD_BITS) by which a sum of centred int8 numbers may be shifted to the left."""
+    return min(ADD_BITS, (fx.INT32_MAX // (255 * elements)).bit_length() - 1)
 
 
 def _rescale(arrays: tuple[Array, ...], attrs: QRescaleAttrs) -> tuple[Array, ...]:
     acc = (arrays[0].astype(np.int64) - attrs.x_zero).sum(axis=attrs.axes, keepdims=True)
-    y = fx.requantise(acc if attrs.axes else arrays[0].astype(np.int64) - attrs.x_zero, *attrs.factor) + attrs.y_zero
+    y = fx.requantise(acc << attrs.lift, *attrs.factor) + attrs.y_zero
     return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
 
 

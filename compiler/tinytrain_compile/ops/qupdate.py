@@ -186,13 +186,21 @@ register(
 )
 
 
-ERROR_OPS = ("QConvGradInput", "ErrorScale", "ErrorAdd", "QuantizeError")
+_READ = {
+    "QConvGradInput": 1,
+    "ErrorScale": 1,
+    "ErrorAdd": 2,
+    "QuantizeError": 0,
+    "QSoftmaxError": 0,
+    "QMaxPoolGrad": 1,
+}
+ERROR_OPS = tuple(_READ)
 """Ops that make an error: operands (peak, p_out, exponents of the errors read ..., rest)."""
 
 
 def exponents_read(op: str) -> int:
     """How many exponents of other errors an error op reads, behind its own."""
-    return {"QConvGradInput": 1, "ErrorScale": 1, "ErrorAdd": 2, "QuantizeError": 0}[op]
+    return _READ[op]
 
 
 def probe_exponent(read: list[int], above: int) -> int:
@@ -209,7 +217,20 @@ def settled_exponent(exponent: int, peak: int, float_peak: bool) -> int:
     return min(max(needed_exponent(peak, exponent, float_peak), -limit), limit)
 
 
-def split_rate(rate: np.float32) -> Array:
-    """A learning rate as (multiplier, shift); (0, 0) unless it is positive, finite and normal."""
-    usable = np.isfinite(rate) and rate >= np.float32(2.0**-126)
-    return np.asarray(fx.split_factor(float(rate)) if usable else (0, 0), np.int32)
+def split_rate(rate: np.float32, samples: int = 1) -> Array:
+    """A learning rate over `samples` as (multiplier, shift), rounded down; (0, 0) unless positive, finite, normal."""
+    if not (np.isfinite(rate) and rate >= np.float32(2.0**-126)):
+        return np.zeros(2, np.int32)
+    multiplier, shift = fx.split_factor(float(rate))
+    spare = (samples - 1).bit_length()
+    quotient = (multiplier << spare) // samples
+    if quotient >= 1 << 31:
+        quotient, spare = (multiplier << (spare - 1)) // samples, spare - 1
+    return np.asarray((quotient, shift - spare), np.int32)
+
+
+def multiply_rate(rate: Array, samples: int) -> Array:
+    """A split rate times `samples`, rounded down."""
+    product, shift = int(rate[0]) * samples, int(rate[1])
+    spare = max(product.bit_length() - 31, 0)
+    return np.asarray((product >> spare, shift + spare), np.int32)

@@ -10,9 +10,11 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Attrs, Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.pool import PoolGradAttrs
+from tinytrain_compile.ops.fixed_point import INT32_MAX
+from tinytrain_compile.ops.pool import PoolGradAttrs, overlap
 from tinytrain_compile.ops.qconv import MaskAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.qpointwise import ErrorAttrs
+from tinytrain_compile.ops.qpool import QMaxPoolGradAttrs, sum_bound
 from tinytrain_compile.ops.shape import ConcatAttrs, ExpandAttrs, ReshapeAttrs, SliceAttrs
 from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Mask
 from tinytrain_compile.quantize.forward import Forward, IntegerLayer, pool_as_conv
@@ -20,8 +22,10 @@ from tinytrain_compile.quantize.state import Rewriter
 
 ADD_PROBE = -12
 """Exponent above the larger operand's with which the sum of two errors cannot overflow 2**29."""
+POOL_PROBE = -12
+"""The same for the sum of the errors of windows that overlap."""
 GRADS = ("ConvGradInput", "GemmGradInput", "AveragePoolGrad")
-MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat", "MaxPoolGrad")
+MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat")
 BIAS_READERS = ("SgdUpdate", "MomentumUpdate", "AdamUpdate", "Accumulate")
 
 
@@ -60,6 +64,7 @@ class Backward:
             "Reduce": self._bias,
             "Add": self._sum,
             "Expand": self._expand,
+            "MaxPoolGrad": self._max_pool,
             **dict.fromkeys(GRADS, self._data),
             **dict.fromkeys(MOVES, self._move),
         }
@@ -236,7 +241,7 @@ class Backward:
             return True
         if isinstance(node.attrs, ConcatAttrs):
             return self._join(node, node.attrs)
-        if not isinstance(form, Err) or node.op == "MaxPoolGrad":
+        if not isinstance(form, Err):
             return False
         layer = self._layer_of.get(node.inputs[0].name)
         if layer is not None and self._is_bias_gradient(node):
@@ -252,6 +257,25 @@ class Backward:
         self._r.forms[node.outputs[0].name] = Err(out, form.exponent, unit)
         if node.inputs[0].name in self._layer_of:
             self._layer_of[node.outputs[0].name] = self._layer_of[node.inputs[0].name]
+        return True
+
+    def _max_pool(self, node: Node) -> bool:
+        """To the elements that won: moved, or added where windows overlap. Channels keep their units."""
+        attrs, error = node.attrs, self._r.forms.get(node.inputs[0].name)
+        index = self._r.forms.get(node.inputs[1].name)
+        assert isinstance(attrs, PoolGradAttrs)
+        if not isinstance(error, Err) or not isinstance(index, Value):
+            return False
+        if not overlap(attrs.pool):
+            (out,) = self._r.emit("MaxPoolGrad", (error.value, index), attrs, node)
+            self._r.forms[node.outputs[0].name] = replace(error, value=out)
+            return True
+        if sum_bound(attrs) > INT32_MAX:
+            return False
+        wide = QMaxPoolGradAttrs(attrs.pool, attrs.input_hw, POOL_PROBE)
+        inputs = (error.value, index)
+        moved = self._r.emit_error("QMaxPoolGrad", (error.exponent,), inputs, wide, node, error.unit)
+        self._r.forms[node.outputs[0].name] = moved
         return True
 
     def _join(self, node: Node, attrs: ConcatAttrs) -> bool:

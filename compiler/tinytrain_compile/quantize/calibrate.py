@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs
+from tinytrain_compile.quantize.fuse import fuse_biases
 
 Method = Literal["minmax", "percentile"]
 
@@ -33,13 +34,14 @@ _BIAS_ROOM = 2.0**30
 
 
 def calibrate(graph: Graph, samples: Array, method: Method = "minmax", percentile: float = 99.99) -> Graph:
-    """Annotate a float graph; what has an annotation already keeps it.
+    """Annotate a float graph, its added biases fused into their layers; what has an annotation already keeps it.
 
     samples: as many as there are, each in the layout of the graph's input (a leading axis before it counts them).
     method: "minmax" covers everything seen; "percentile" cuts off what lies outside the middle so many percent.
     """
     if len(samples) == 0:
         raise ValueError("no samples")
+    graph = fuse_biases(graph)
     known = _annotations(graph)
     measured = _measured_values(graph, known)
     ranges = _ranges(graph, samples, measured, percentile if method == "percentile" else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -15,12 +16,12 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs, join_split, operands
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.qconv import QConvAttrs
-from tinytrain_compile.ops.qpointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs
+from tinytrain_compile.ops.qpointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs, rescale_lift
 from tinytrain_compile.ops.shape import EmbedAttrs, ReduceAttrs, ReshapeAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred
 from tinytrain_compile.quantize.state import Rewriter
 
-MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat")
+MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat", "MaxPool")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,7 @@ class Forward:
             "AveragePool": self._wait,
             "Clip": self._clip,
             "ClipMask": self._mask,
+            "MaxPoolIndex": self._index,
             **dict.fromkeys(MOVES, self._move),
         }
 
@@ -184,8 +186,7 @@ class Forward:
     def _mean(self, node: Node, quant: Quant) -> Value:
         x = self._act(node, 0)
         if isinstance(node.attrs, ReduceAttrs):
-            factor = fx.split_factor(x.quant.scale[0] * node.attrs.scale / quant.scale[0])
-            attrs = QRescaleAttrs(node.attrs.axes, x.quant.zero, quant.zero, factor, quant.low, quant.high)
+            attrs = _rescale(x.quant, quant, node.attrs.scale, x.value.shape, node.attrs.axes)
             return self._r.emit("QRescale", (x.value,), attrs, node)[0]
         pool = node.attrs
         assert isinstance(pool, PoolAttrs)
@@ -203,6 +204,13 @@ class Forward:
         if not isinstance(form, Act):
             return False
         self._r.forms[node.outputs[0].name] = self._r.emit("QClipMask", (form.value,), form.mask("bits"), node)[0]
+        return True
+
+    def _index(self, node: Node) -> bool:
+        form = self._r.forms.get(node.inputs[0].name)
+        if not isinstance(form, Act):
+            return False
+        self._r.forms[node.outputs[0].name] = self._r.emit("MaxPoolIndex", (form.value,), node.attrs, node)[0]
         return True
 
     def _move(self, node: Node) -> bool:
@@ -226,9 +234,17 @@ class Forward:
     def _on_scale(self, act: Act, quant: Quant, node: Node) -> Value:
         if (act.quant.scale, act.quant.zero) == (quant.scale, quant.zero):
             return act.value
-        factor = fx.split_factor(act.quant.scale[0] / quant.scale[0])
-        attrs = QRescaleAttrs((), act.quant.zero, quant.zero, factor)
+        attrs = _rescale(act.quant, replace(quant, low=-128, high=127))
         return self._r.emit("QRescale", (act.value,), attrs, node)[0]
+
+
+def _rescale(
+    x: Quant, y: Quant, factor: float = 1.0, shape: tuple[int, ...] = (), axes: tuple[int, ...] = ()
+) -> QRescaleAttrs:
+    """From one format to another, or to that of `factor` times the sum over axes."""
+    lift = rescale_lift(math.prod(shape[axis] for axis in axes))
+    scaled = fx.split_factor(math.ldexp(x.scale[0] * factor / y.scale[0], -lift))
+    return QRescaleAttrs(axes, x.zero, y.zero, scaled, y.low, y.high, lift)
 
 
 def pool_as_conv(rewriter: Rewriter, pool: PoolAttrs, channels: int) -> tuple[ConvAttrs, Value]:

@@ -11,6 +11,7 @@ from tinytrain_compile.ops.base import infer, op_def
 from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
+from tinytrain_compile.quantize.loss import IntegerLoss
 from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.update import QuantOptions, Updates
 
@@ -26,6 +27,7 @@ class _Rewrite:
         self._r = Rewriter(train)
         self._forward = Forward(self._r)
         self._backward = Backward(self._r, self._forward)
+        self._loss = IntegerLoss(self._r)
         self._updates = Updates(train, options, self._r, self._forward, self._backward)
 
     def run(self) -> TrainGraph:
@@ -40,9 +42,9 @@ class _Rewrite:
         return self._result()
 
     def _node(self, node: Node) -> None:
-        if self._forward.rewrite(node) or self._backward.rewrite(node) or self._updates.rewrite(node):
-            return
-        self._r.take(node)
+        stages = (self._loss.rewrite, self._forward.rewrite, self._backward.rewrite, self._updates.rewrite)
+        if not any(stage(node) for stage in stages):
+            self._r.take(node)
 
     # ---- the result ---------------------------------------------------------------------------------------------
 

@@ -34,7 +34,8 @@ def island_nodes(train: TrainGraph) -> list[Node]:
     """Nodes that compute in float32: the head, the loss, and what has no integer form."""
     if not train.integer:
         return []
-    return [n for n in train.graph.nodes if not op_def(n.op).view and any(v.dtype == "float32" for v in n.outputs)]
+    floats = (n for n in train.graph.nodes if any(v.dtype == "float32" for v in n.outputs))
+    return [n for n in floats if not op_def(n.op).view and n.op != "QSoftmaxLoss"]
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ def _state_kind(value: Value, train: TrainGraph) -> str:
 def _kind(node: Node, value: Value, train: TrainGraph) -> str:
     if value.dtype == "bits":
         return "mask"
+    if node.op == "QSoftmaxLoss":
+        return "loss"
     moved = value.dtype == "int8" and value.name not in train.formats and not node.op.startswith("Q")
     if node.op in ERROR_OPS or moved:
         return "error"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     f32,
     guarded,
+    i32,
     kernel,
     placeholder,
     reduce_axes,
@@ -25,6 +26,8 @@ from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range
 
 CHANNEL_TILE = 4
 LOWEST = float(np.finfo(np.float32).min)
+BELOW_INT8 = -1000
+"""What padding counts as among int8 numbers: -128 is an ordinary one."""
 
 
 def _integer(value: int) -> Any:
@@ -114,7 +117,8 @@ class PoolWindow:
         return value / (rows * columns).astype("float32")
 
 
-def _channel_tiles(channels: int) -> dict[int, int]:
+def channel_tiles(channels: int) -> dict[int, int]:
+    """Tile sizes of an image: a few channels at a time."""
     return {3: best_tile(channels, CHANNEL_TILE)}
 
 
@@ -130,25 +134,26 @@ def max_pool(node: Node, _features: Features) -> KernelSpec:
     """The largest tap that lies in the image."""
     attrs, window, x, shape = _forward(node)
     r, s = reduce_axes(*attrs.kernel)
+    lowest = tirx.const(-128, "int8") if node.inputs[0].dtype == "int8" else f32(LOWEST)
 
     def best(b: Any, y: Any, q: Any, c: Any) -> Any:
         row, column, inside = window.pixel((y, q), (r, s))
         value = x[b, row, column, c]
-        return te.max(value if inside is None else tirx.if_then_else(inside, value, f32(LOWEST)), [r, s])
+        return te.max(value if inside is None else tirx.if_then_else(inside, value, lowest), [r, s])
 
     acc = te.compute(shape, best, "acc")
     out = te.compute(shape, lambda *i: acc[i], "out")
-    return KernelSpec([x], [out], lambda sch: tile_reduction(sch, _channel_tiles(shape[3])))
+    return KernelSpec([x], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
 
 
-def _first_largest() -> Any:
-    """Reducer of (tap, value) pairs that keeps the first of equal values."""
+def _first_largest(lowest: Any) -> Any:
+    """Reducer of (tap, value) pairs that keeps the first of equal values; all are above `lowest`."""
 
     def combine(kept: Any, new: Any) -> tuple[Any, Any]:
         better = new[1] > kept[1]
         return select(better, new[0], kept[0]), select(better, new[1], kept[1])
 
-    return te.comm_reducer(combine, lambda _index, _value: (_integer(0), f32(LOWEST)), "first_largest")
+    return te.comm_reducer(combine, lambda _index, _value: (_integer(0), lowest), "first_largest")
 
 
 @kernel("MaxPoolIndex")
@@ -156,19 +161,21 @@ def max_pool_index(node: Node, _features: Features) -> KernelSpec:
     """Which tap of each window was largest."""
     attrs, window, x, shape = _forward(node)
     r, s = reduce_axes(*attrs.kernel)
+    integer = node.inputs[0].dtype == "int8"
+    lowest = i32(BELOW_INT8) if integer else f32(LOWEST)
 
     def best(b: Any, y: Any, q: Any, c: Any) -> Any:
         row, column, inside = window.pixel((y, q), (r, s))
-        value = x[b, row, column, c]
-        value = value if inside is None else tirx.if_then_else(inside, value, f32(LOWEST))
-        return _first_largest()((r * attrs.kernel[1] + s, value), axis=[r, s])
+        value = x[b, row, column, c].astype("int32") if integer else x[b, row, column, c]
+        value = value if inside is None else tirx.if_then_else(inside, value, lowest)
+        return _first_largest(lowest)((r * attrs.kernel[1] + s, value), axis=[r, s])
 
     tap, _ = te.compute(shape, best, "acc")
     out = te.compute(shape, lambda *i: tap[i].astype(node.outputs[0].dtype), "out")
 
     def schedule(sch: s_tir.Schedule) -> None:
         sch.set_scope(sch.get_sblock("acc"), 1, "local")
-        tile_reduction(sch, _channel_tiles(shape[3]))
+        tile_reduction(sch, channel_tiles(shape[3]))
 
     return KernelSpec([x], [out], schedule)
 
@@ -181,20 +188,29 @@ def _backward(node: Node) -> tuple[PoolGradAttrs, PoolWindow, te.Tensor, tuple[i
 
 @kernel("MaxPoolGrad")
 def max_pool_grad(node: Node, _features: Features) -> KernelSpec:
-    """Every pixel collects from the windows in which it won."""
+    """Every pixel collects from the windows in which it won (int8: at most one)."""
     attrs, window, dy, shape = _backward(node)
     index = placeholder(node.inputs[1], "index")
+    if node.inputs[0].dtype == "int8":
+        return _collect([dy, index], shape, won_gradient(attrs, window, index, lambda *i: i32(dy[i]), i32(0)), "int8")
+    return _collect([dy, index], shape, won_gradient(attrs, window, index, lambda *i: dy[i], f32(0)))
+
+
+def won_gradient(
+    attrs: PoolGradAttrs, window: PoolWindow, index: te.Tensor, gradient: Callable[..., Any], zero: Any
+) -> Callable[..., Any]:
+    """Sum of the gradients of the windows that a pixel won, as a function of the pixel's indices."""
     r, s = reduce_axes(window.candidates(0), window.candidates(1))
 
     def term(b: Any, y: Any, q: Any, c: Any) -> Any:
         row, tap_row, tests = window.covering(0, y, r)
         column, tap_column, more = window.covering(1, q, s)
         won = tirx.EQ(index[b, row, column, c].astype("int32"), tap_row * attrs.pool.kernel[1] + tap_column)
-        value = select(won, dy[b, row, column, c], f32(0))
+        value = select(won, gradient(b, row, column, c), zero)
         inside = _both([*tests, *more])
         return total(value if inside is None else guarded(inside, value), [r, s])
 
-    return _collect([dy, index], shape, term)
+    return term
 
 
 @kernel("AveragePool")
@@ -210,7 +226,7 @@ def average_pool(node: Node, _features: Features) -> KernelSpec:
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda b, y, q, c: window.mean(acc[b, y, q, c], (y, q)), "out")
-    return KernelSpec([x], [out], lambda sch: tile_reduction(sch, _channel_tiles(shape[3])))
+    return KernelSpec([x], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
 
 
 @kernel("AveragePoolGrad")
@@ -229,7 +245,7 @@ def average_pool_grad(node: Node, _features: Features) -> KernelSpec:
     return _collect([dy], shape, term)
 
 
-def _collect(inputs: list[te.Tensor], shape: tuple[int, ...], term: Any) -> KernelSpec:
+def _collect(inputs: list[te.Tensor], shape: tuple[int, ...], term: Any, dtype: str = "float32") -> KernelSpec:
     acc = te.compute(shape, term, "acc")
-    out = te.compute(shape, lambda *i: acc[i], "out")
-    return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, _channel_tiles(shape[3])))
+    out = te.compute(shape, lambda *i: acc[i].astype(dtype), "out")
+    return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))

@@ -26,6 +26,7 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.qconv import Centred, error_output, mask_operand, passes, saturated, tables
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.qconv import MaskAttrs
 from tinytrain_compile.ops.qpointwise import (
     ADD_BITS,
@@ -83,7 +84,7 @@ def qrescale(node: Node, _features: Features) -> KernelSpec:
     assert isinstance(attrs, QRescaleAttrs)
 
     def finish(acc: Any) -> Any:
-        scaled = call_int("tt_requantise", acc, i32(attrs.factor[0]), i32(attrs.factor[1]))
+        scaled = call_int("tt_requantise", acc * i32(1 << attrs.lift), i32(attrs.factor[0]), i32(attrs.factor[1]))
         return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
 
     if not attrs.axes:
@@ -160,10 +161,13 @@ def quantise(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("Dequantize")
-def dequantise(node: Node, _features: Features) -> KernelSpec:
-    """(q - zero) scale."""
+def dequantise(node: Node, features: Features) -> KernelSpec:
+    """(q - zero) scale; without an FPU the float32 is made of integers (the product rounds once either way)."""
     attrs = node.attrs
     assert isinstance(attrs, QuantAttrs)
+    if not features.fpu and 2.0**-126 <= attrs.scale <= 2.0**118:
+        scale = [i32(part) for part in fx.split_factor(float(np.float32(attrs.scale)))]
+        return _map(node, "q", lambda q: call("tt_scaled_float", i32(q) - i32(attrs.zero), *scale))
     return _map(node, "q", lambda q: (i32(q) - i32(attrs.zero)).astype("float32") * f32(attrs.scale))
 
 

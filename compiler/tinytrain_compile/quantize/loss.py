@@ -1,0 +1,130 @@
+"""Softmax cross entropy of int8 logits without float32: LogSoftmax, NegativeLogLikelihood and their gradients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops import qloss
+from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.ops.normalise import AxisAttrs
+from tinytrain_compile.quantize.forms import Act, Deferred, Err
+from tinytrain_compile.quantize.state import Rewriter
+
+
+@dataclass(frozen=True, eq=False)
+class _Softmax:
+    """int8 logits, their labels, and the values that loss and error share; unit: real value of an error of 1."""
+
+    logits: Act
+    nll: NllAttrs
+    label: Value
+    largest: Value
+    total: Value
+    table: Value
+    bits: int
+    unit: float
+
+
+class IntegerLoss:
+    """Rewrites the four nodes of a cross entropy whose logits are int8 and whose mean has a constant divisor."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._r = rewriter
+        self._known: dict[str, _Softmax] = {}
+        """By the float name of the log probabilities."""
+        self._rules = {
+            "LogSoftmax": self._sums,
+            "NegativeLogLikelihood": self._value,
+            "NegativeLogLikelihoodGrad": self._wait,
+            "LogSoftmaxGrad": self._error,
+        }
+
+    def rewrite(self, node: Node) -> bool:
+        """Emit the integer form of a node of the loss, if it has one."""
+        rule = self._rules.get(node.op)
+        return rule is not None and rule(node)
+
+    def _sums(self, node: Node) -> bool:
+        logits, attrs = self._r.forms.get(node.inputs[0].name), node.attrs
+        loss = self._loss_of(node)
+        if loss is None or not isinstance(logits, Act) or not isinstance(attrs, AxisAttrs):
+            return False
+        nll, groups = loss.attrs, loss.inputs[1].elements
+        assert isinstance(nll, NllAttrs)
+        classes, scale = logits.value.shape[attrs.axis], logits.quant.scale[0]
+        if qloss.loss_fraction_bits(scale, classes, groups) < qloss.LEAST_LOSS_BITS:
+            return False
+        bits = qloss.table_bits(classes)
+        table = self._r.table(f"{node.name}.exponentials", qloss.exponentials(scale, bits))
+        sums = qloss.SoftmaxSumAttrs(attrs.axis, bits)
+        largest, total = self._r.emit("QSoftmaxSum", (logits.value, table), sums, node)
+        self._r.forms[largest.name] = Act(largest, logits.quant)
+        unit = 1.0 / groups if nll.reduction == "mean" else 1.0
+        known = _Softmax(logits, nll, loss.inputs[1], largest, total, table, bits, unit)
+        self._known[node.outputs[0].name] = known
+        self._r.forms[node.outputs[0].name] = Deferred(node)
+        return True
+
+    def _loss_of(self, node: Node) -> Node | None:
+        """The loss that alone reads these log probabilities, if it can be computed in integers."""
+        readers = self._r.readers.get(node.outputs[0].name, [])
+        losses = [n for n in readers if n.op == "NegativeLogLikelihood"]
+        others = [n for n in readers if n.op not in ("NegativeLogLikelihood", "LogSoftmaxGrad")]
+        if len(losses) != 1 or others or node.outputs[0] in self._r.train.graph.outputs:
+            return None
+        loss, nll = losses[0], losses[0].attrs
+        assert isinstance(nll, NllAttrs)
+        counted = nll.reduction == "mean" and nll.ignore_index is not None and loss.inputs[1].elements > 1
+        gradients = [n for n in readers if n.op == "LogSoftmaxGrad"]
+        if nll.reduction == "none" or counted or len(loss.inputs) > 2 or loss.outputs[0] != self._r.train.loss:
+            return None
+        return loss if all(self._is_of(n, loss) for n in gradients) else None
+
+    def _is_of(self, gradient: Node, loss: Node) -> bool:
+        """Whether a gradient of log probabilities is that of the loss, unscaled."""
+        source = self._r.producers.get(gradient.inputs[0].name)
+        if source is None or source.op != "NegativeLogLikelihoodGrad" or source.inputs[1] != loss.inputs[1]:
+            return False
+        seed = self._r.constants.get(source.inputs[0].name)
+        return seed is not None and float(seed) == 1.0 and len(self._r.readers[source.outputs[0].name]) == 1
+
+    def _value(self, node: Node) -> bool:
+        known = self._known.get(node.inputs[0].name)
+        if known is None:
+            return False
+        scale, shape = known.logits.quant.scale[0], known.logits.value.shape
+        bits = qloss.loss_fraction_bits(scale, shape[known.nll.axis], known.label.elements)
+        attrs = qloss.QLossAttrs(
+            known.nll.axis,
+            known.nll.reduction,
+            known.nll.ignore_index,
+            known.bits,
+            bits,
+            fx.split_factor(math.ldexp(scale, bits - qloss.DISTANCE_BITS)),
+            fx.split_factor(math.ldexp(known.unit, -bits)),
+        )
+        inputs = (known.logits.value, known.label, known.largest, known.total)
+        (loss,) = self._r.emit("QSoftmaxLoss", inputs, attrs, node)
+        self._r.forms[node.outputs[0].name] = loss
+        return True
+
+    def _wait(self, node: Node) -> bool:
+        reader = self._r.only_reader(node.outputs[0])
+        if reader is None or reader.op != "LogSoftmaxGrad" or reader.inputs[1].name not in self._known:
+            return False
+        self._r.forms[node.outputs[0].name] = Deferred(node)
+        return True
+
+    def _error(self, node: Node) -> bool:
+        known = self._known.get(node.inputs[1].name)
+        if known is None:
+            return False
+        nll = known.nll
+        attrs = qloss.QLossErrorAttrs(nll.axis, nll.reduction, nll.ignore_index, known.bits, qloss.probe(known.bits))
+        inputs = (known.logits.value, known.label, known.largest, known.total, known.table)
+        error: Err = self._r.emit_error("QSoftmaxError", (), inputs, attrs, node, known.unit)
+        self._r.forms[node.outputs[0].name] = error
+        return True

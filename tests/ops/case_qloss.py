@@ -1,0 +1,70 @@
+"""Random cases of the integer cross entropy: groups in every place of a shape, certain and impossible labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.ops.case import Case, Rng, generator, make
+from tests.ops.case_quantised import bytes_of, exponent, peak
+from tinytrain_compile.ops import OPS, qloss
+from tinytrain_compile.ops.fixed_point import split_factor
+
+SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((1, 10), 1),
+    ((1, 2), 1),
+    ((1, 1000), 1),
+    ((3, 5), 1),
+    ((1, 4, 3, 6), 3),
+    ((2, 7, 3), 1),
+    ((9, 2), 0),
+)
+SCALES = (0.05, 0.3, 1.7, 0.004)
+COUNT = 3 * len(SHAPES)
+
+
+def _logits(rng: Rng, index: int) -> tuple[np.ndarray, int, float, int]:
+    """(logits, axis, scale, table bits): ordinary, with one large one per tensor, or all equal."""
+    (shape, axis), kind = SHAPES[index % len(SHAPES)], index // len(SHAPES)
+    logits = bytes_of(rng, shape, 0) if kind < 2 else np.full(shape, -128, np.int8)
+    if kind == 1:
+        logits.ravel()[int(rng.integers(0, logits.size))] = 127
+    scale = SCALES[index % len(SCALES)]
+    return logits, axis, scale, qloss.table_bits(shape[axis])
+
+
+def _labelled(rng: Rng, index: int) -> tuple[tuple[Any, ...], int, float, int, int | None]:
+    """((logits, labels, largest, sum, table), axis, scale, bits, ignored label); some labels are no class."""
+    logits, axis, scale, bits = _logits(rng, index)
+    table = qloss.exponentials(scale, bits)
+    sums = OPS["QSoftmaxSum"].reference((logits, table), qloss.SoftmaxSumAttrs(axis, bits))
+    classes = logits.shape[axis]
+    low, high = [(0, classes), (-1, classes + 1)][index % 2]
+    labels = rng.integers(low, high, sums[0].shape).astype(np.int32)
+    return (logits, labels, *sums, table), axis, scale, bits, (None, None, 1)[index % 3]
+
+
+@generator("QSoftmaxSum", COUNT)
+def _softmax_sum(rng: Rng, index: int) -> Case:
+    logits, axis, scale, bits = _logits(rng, index)
+    return make("QSoftmaxSum", (logits, qloss.exponentials(scale, bits)), qloss.SoftmaxSumAttrs(axis, bits))
+
+
+@generator("QSoftmaxLoss", COUNT)
+def _softmax_loss(rng: Rng, index: int) -> Case:
+    operands, axis, scale, bits, ignored = _labelled(rng, index)
+    logits, labels = operands[:2]
+    loss_bits = qloss.loss_fraction_bits(scale, logits.shape[axis], labels.size)
+    distance = split_factor(scale * 2.0 ** (loss_bits - qloss.DISTANCE_BITS))
+    share = split_factor(2.0**-loss_bits / labels.size)
+    attrs = qloss.QLossAttrs(axis, "mean", ignored, bits, loss_bits, distance, share)
+    return make("QSoftmaxLoss", operands[:4], attrs)
+
+
+@generator("QSoftmaxError", COUNT)
+def _softmax_error(rng: Rng, index: int) -> Case:
+    operands, axis, _scale, bits, ignored = _labelled(rng, index)
+    attrs = qloss.QLossErrorAttrs(axis, "mean", ignored, bits, qloss.probe(bits))
+    kind = index // len(SHAPES)
+    return make("QSoftmaxError", (peak(rng, kind), exponent(rng, kind), *operands), attrs)

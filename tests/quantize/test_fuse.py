@@ -1,0 +1,94 @@
+"""Biases that are added behind a product: what becomes part of a layer, and what must not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.e2e import chain, models
+from tests.e2e.models import Network
+from tests.quantize import nets
+from tinytrain_compile.ir import check_graph
+from tinytrain_compile.ir.types import Graph
+from tinytrain_compile.ops import infer
+from tinytrain_compile.ops.interpreter import run_nodes
+from tinytrain_compile.ops.linear import GemmAttrs
+from tinytrain_compile.quantize.fuse import fuse_biases
+from tinytrain_compile.sparse.layers import layers_of
+
+LINEAR = ("query", "key", "value", "project", "up", "down")
+
+
+def encoder() -> onnx.ModelProto:
+    return models.transformer(tokens=4, width=8, heads=2)
+
+
+def output(graph: Graph, seed: int = 0) -> np.ndarray:
+    x = np.random.default_rng(seed).standard_normal(graph.inputs[0].shape)
+    constants = {name: data.astype(np.float64) for name, data in graph.constants.items()}
+    return run_nodes(graph.nodes, {**constants, graph.inputs[0].name: x})[graph.outputs[0].name]
+
+
+def biased(graph: Graph) -> int:
+    return sum(node.attrs == GemmAttrs(bias=True) for node in graph.nodes)
+
+
+def test_all_linear_layers_of_an_encoder() -> None:
+    before = chain.imported(encoder()).graph
+    after = fuse_biases(before)
+    check_graph(after, infer)
+    assert (biased(before), biased(after)) == (1, 1 + len(LINEAR))
+    assert len(before.nodes) - len(after.nodes) == len(LINEAR)
+    np.testing.assert_allclose(output(after), output(before), rtol=1e-12)
+    names = [{layer.name for layer in layers_of(graph)} for graph in (before, after)]
+    assert names[0] == names[1], "schemes speak of the same layers"
+
+
+def test_linear_layers_are_integers() -> None:
+    train = nets.int8_train(encoder(), head="int8")
+    found = Counter(node.op for node in train.graph.nodes)
+    assert (found["QConv"], found["QConvUpdate"], found["QBiasUpdate"]) == (7, 7, 7)
+    assert not found["Gemm"]
+    stored = {v.name: v.dtype for v in train.graph.state}
+    assert {stored[f"{name}_bias"] for name in LINEAR} == {"int32"}
+    assert {stored[f"{name}_weight"] for name in LINEAR} == {"int8"}
+
+
+def small(rest: str, shape: str = "1, 3, 4") -> Graph:
+    """x @ weight over three tokens, and what comes behind."""
+    net = Network("small", "float[1, 3, 2] x", f"float[{shape}] y", seed=1)
+    net.near("weight", 0.0, 1.0, 2, 4)
+    net.near("bias", 0.0, 1.0, 4)
+    net.near("each", 0.0, 1.0, 3, 4)
+    net.node("product", "product = MatMul (x, weight)")
+    for index, line in enumerate(rest.split(";")):
+        net.node(f"n{index}", line.strip())
+    return chain.imported(net.model()).graph
+
+
+@pytest.mark.parametrize("rest", ["y = Add (product, bias)", "y = Add (bias, product)"])
+def test_either_order(rest: str) -> None:
+    before = small(rest)
+    after = fuse_biases(before)
+    assert biased(after) == 1 and not any(node.op == "Add" for node in after.nodes)
+    np.testing.assert_allclose(output(after), output(before), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "y = Add (product, each)",
+        "y = Add (product, product)",
+        "y = Sub (product, bias)",
+        "s = Add (product, bias); y = Mul (s, product)",
+        "s = Add (product, bias); y = Add (s, bias)",
+    ],
+)
+def test_what_is_no_bias_of_one_layer(rest: str) -> None:
+    before = small(rest)
+    after = fuse_biases(before)
+    assert biased(after) == 0
+    assert after.nodes == before.nodes
