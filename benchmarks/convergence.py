@@ -234,6 +234,11 @@ def judge(batch: int, results: dict[str, Any]) -> bool:
     return met
 
 
+def choose(settings: dict[str, Any]) -> None:
+    """Take over, in a process of the pool, what the command line chose."""
+    CHOSEN.update(settings)
+
+
 def main() -> int:
     """Run the experiment."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -247,7 +252,7 @@ def main() -> int:
     CHOSEN.update(optimizer=options.optimizer, store=options.weight_store)
     start = time.time()
     everything: dict[str, Any] = {}
-    with ProcessPoolExecutor(2, initializer=CHOSEN.update, initargs=(CHOSEN,), max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(2, initializer=choose, initargs=(dict(CHOSEN),), max_tasks_per_child=1) as pool:
         data = list(pool.map(prepare_seed, range(options.seeds)))
         zero_shot = [accuracy(Trainer(build(d[0], "fp32", 1, None, 0)), nhwc(d[2].x), d[2].y) for d in data[:1]]
         print(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.e2e.marks import SHARED, needs_qemu, needs_shared
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
 from tests.quantize import nets
 from tinytrain_compile.data import random_samples
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import KernelSet, TrainGraph, VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import Features
@@ -264,6 +266,33 @@ def test_a_checkpoint_from_before_the_first_step_starts_like_a_fresh_model(tmp_p
     (tmp_path / "resumed.c").write_text(RESUMED)
     build(["gcc", "-std=c11", *NUMERIC, "resumed.c", *sources(made.bundle), "-o", "resumed"], tmp_path)
     assert subprocess.run([tmp_path / "resumed"], check=False).returncode == 0
+
+
+FAULTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("const int32_t rounded = (value + 128) >> 8;", "const int32_t rounded = value >> 8;", {"store": "q8.8"}),
+    ("weight * 256 + *fraction - move", "weight * 256 - move", {"store": "q8.8", "batch": 2}),
+    ("(fine + noise) >> 8, -127", "(fine + noise / 256) >> 8, -127", {"optimizer": "momentum"}),
+    ("31 + state[2] - unit", "31 + state[0] - unit", {"optimizer": "momentum", "batch": 2}),
+    (
+        "(weight * 256 - move + noise) >> 8",
+        "(weight * 256 - move + noise / 256) >> 8",
+        {"batch": 2, "accumulate": "inplace"},
+    ),
+)
+"""(C of the runtime, a fault in it, the update rule that must show it)"""
+
+
+@pytest.mark.parametrize(("sound", "broken", "options"), FAULTS, ids=lambda part: "" if isinstance(part, str) else None)
+def test_a_fault_in_a_rounding_fails_the_check(sound: str, broken: str, options: dict[str, Any]) -> None:
+    train = nets.int8_train(nets.cnn(), learning_rate=0.05, **options)
+    made = chain.project(train, kernels=kernels_of(train, True))
+    text = made.bundle.files["tt_runtime.h"]
+    assert text.count(sound) == 1
+    files = {**made.bundle.files, "tt_runtime.h": text.replace(sound, broken)}
+    faulty = replace(made, bundle=replace(made.bundle, files=files))
+    with pytest.raises(CompileError, match="E0601"):
+        chain.check(faulty, "cortex-m7", "host", 5)
+    chain.check(made, "cortex-m7", "host", 5)
 
 
 # ---- the command line -----------------------------------------------------------------------------------------------

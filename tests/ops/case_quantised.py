@@ -181,7 +181,7 @@ def momentum_factors(rng: Rng, kind: int, scale: tuple[np.ndarray, ...]) -> tupl
 
 def velocity_exponent(rng: Rng, kind: int, unit: int) -> np.ndarray:
     """{next, quiet, stored}: around what a gradient needs, or anything."""
-    usual = unit + rng.integers(2, 12, 2)
+    usual = unit + rng.integers(7, 12, 2)
     stored, after = usual if kind == 0 else rng.integers(-100, 101, 2)
     return np.asarray([after, rng.integers(0, 8), stored], np.int32)
 
