@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Effort = Literal["quick", "full"]
+Remat = Literal["off", "auto", "min"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A start for rematerialisation: greedy choice of what to compute twice, then taking back what was not needed.
+"""The search for a decision: a greedy start, CP-SAT's answer below a budget, then cheaper ones; and the lowest budget.
 
 A set of cells becomes a decision by rule (`stages_of`): a cell is given up over the longest time in which nothing reads
 it, and made again right before it is read next, or before another second run reads it.
@@ -6,9 +6,26 @@ it, and made again right before it is read next, or before another second run re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
+from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, profile
+
+DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 1.0, 1.0, 0.1
+"""CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
+
+TOLERANCE = 1000
+"""The lowest budget is found to one part in this many."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A decision that stays below a budget (movable bytes). cheapest: proven to cost least among all that do."""
+
+    decision: dict[int, int]
+    budget_bytes: int
+    cheapest: bool
 
 
 def floor_bytes(problem: Problem) -> int:
@@ -116,3 +133,73 @@ def _pruned(problem: Problem, chosen: frozenset[int], left: int, budget: int) ->
         if excess(problem, decision, budget) <= left:
             chosen = fewer
     return chosen
+
+
+# ---- below a budget --------------------------------------------------------------------------------------------------
+
+
+def peak_of(problem: Problem, decision: Decision) -> int:
+    """Largest load, in movable bytes."""
+    return max(profile(problem, decision).loads, default=0)
+
+
+def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> Choice | None:
+    """A decision with a peak of at most `budget`, as cheap as found; None if none is found or there is none."""
+    if peak_of(problem, {}) <= budget:
+        return Choice({}, budget, True)
+    found = _any_below(problem, budget, options)
+    return None if found is None else _cheaper(problem, found, budget, options)
+
+
+def smallest(problem: Problem, options: PlanOptions) -> Iterator[Choice]:
+    """Decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better)."""
+    low, best = floor_bytes(problem), greedy_decision(problem, floor_bytes(problem))
+    high = peak_of(problem, best)
+    budget = low
+    while high - low > high // TOLERANCE:
+        found = _any_below(problem, budget, options)
+        if found is None:
+            low = budget
+        else:
+            best, high = found, peak_of(problem, found)
+        if budget == high:
+            break
+        budget = (low + high) // 2
+    cheaper = _cheaper(problem, best, high, options)
+    yield cheaper
+    if cheaper.decision != best:
+        yield Choice(best, high, False)
+
+
+def _any_below(problem: Problem, budget: int, options: PlanOptions) -> dict[int, int] | None:
+    # Imported here: loading ortools takes most of a second, which runs without rematerialisation do not have.
+    from tinytrain_compile.plan.remat_cpsat import Limits, solve
+
+    if budget < floor_bytes(problem):
+        return None
+    limits = Limits(QUICK_TIME if options.effort == "quick" else DECIDE_TIME, options.seed, cheapest=False)
+    return solve(problem, problem.again, budget, None, limits).decision
+
+
+def _cheaper(problem: Problem, start: dict[int, int], budget: int, options: PlanOptions) -> Choice:
+    """The cheapest of: the start and a greedy decision, both without what is not needed; the solver's from there."""
+    from tinytrain_compile.plan.remat_cpsat import Limits, candidates, solve
+
+    best = _thinned(problem, start, budget)
+    greedy = greedy_decision(problem, budget)
+    if peak_of(problem, greedy) <= budget and extra_cost(problem, greedy) < extra_cost(problem, best):
+        best = greedy
+    limits = Limits(QUICK_TIME if options.effort == "quick" else MINIMISE_TIME, options.seed)
+    answer = solve(problem, candidates(problem, budget), budget, best, limits)
+    if answer.decision is not None and extra_cost(problem, answer.decision) < extra_cost(problem, best):
+        best = answer.decision
+    return Choice(best, budget, answer.status == "optimal")
+
+
+def _thinned(problem: Problem, decision: dict[int, int], budget: int) -> dict[int, int]:
+    """Without second runs that the budget does not need, dearest first."""
+    for cell in sorted(decision, key=lambda item: (-problem.again[item].cost, item)):
+        fewer = {other: stage for other, stage in decision.items() if other != cell}
+        if peak_of(problem, fewer) <= budget:
+            decision = fewer
+    return decision
