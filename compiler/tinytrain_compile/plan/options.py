@@ -36,6 +36,19 @@ class PlanOptions:
         return -(-size_bytes // self.alignment_bytes) * self.alignment_bytes
 
 
+@dataclass(frozen=True)
+class RematOptions:
+    """What may be computed twice.
+
+    mode: "off", "auto" (only if, and as much as, the capacity needs) or "min" (the smallest arena found).
+    most_share: for "auto": extra multiply-accumulates, as a share of the step's, beyond which it is left alone; None
+        for no limit. With a limit, what cannot fit is returned without rematerialisation, and quickly.
+    """
+
+    mode: Remat = "off"
+    most_share: float | None = None
+
+
 class PlanError(Exception):
     """A plan that would corrupt memory, or a graph that no plan can run: a bug in the compiler, never the user's fault.
 

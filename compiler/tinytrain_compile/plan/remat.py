@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation
-from tinytrain_compile.ops import infer
+from tinytrain_compile.ops import infer, op_def
 from tinytrain_compile.plan.model import MemoryModel, build_model
-from tinytrain_compile.plan.options import PlanOptions, Remat
+from tinytrain_compile.plan.options import PlanOptions, RematOptions
 from tinytrain_compile.plan.planner import persistent_buffers, plan_memory
-from tinytrain_compile.plan.remat_problem import Decision, Problem, build_problem
+from tinytrain_compile.plan.remat_problem import Problem, build_problem
 from tinytrain_compile.plan.remat_rewrite import rewrite
 from tinytrain_compile.plan.remat_search import Choice, cheapest_below, smallest
 from tinytrain_compile.plan.validate_remat import validate_remat
@@ -33,24 +33,34 @@ class Planned:
     plan: MemoryPlan
 
 
-def plan_with_remat(graph: Graph, options: PlanOptions, remat: Remat) -> Planned:
-    """Plan a graph. "off": as it is. "auto": recompute only if, and as much as, the capacity needs. "min": the
-    smallest arena found, at the least cost found for it."""
+def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> Planned:
+    """Plan a graph, with second runs where `remat` asks for them; never larger than without.
+
+    Without a capacity "auto" has nothing to do. Where "auto" cannot fit, the smallest arena found is returned (but see
+    RematOptions.most_share).
+    """
     without = Planned(graph, plan_memory(graph, options))
     capacity = options.capacity_bytes
-    if remat == "off" or (remat == "auto" and (capacity is None or without.plan.arena_bytes <= capacity)):
+    if remat.mode == "off" or (remat.mode == "auto" and (capacity is None or without.plan.arena_bytes <= capacity)):
         return without
     task = _Task(graph, without.plan, options)
-    best = without
-    for choice in task.minimal() if remat == "min" or capacity is None else task.fitting(capacity):
+    if remat.mode == "min" or capacity is None:
+        return task.best_of(task.minimal(), without)
+    for choice in task.fitting(capacity):
         found = task.planned(choice)
-        if found.plan.arena_bytes < best.plan.arena_bytes:
-            best = found
-        if remat == "auto" and capacity is not None:
-            if found.plan.arena_bytes <= capacity:
-                return found
-            task.missed(found.plan.arena_bytes - capacity)
-    return best
+        if remat.most_share is not None and share_of(found.graph, found.plan) > remat.most_share:
+            break
+        if found.plan.arena_bytes <= capacity:
+            return found
+        task.missed(found.plan.arena_bytes - capacity)
+    return without if remat.most_share is not None else task.best_of(task.minimal(), without)
+
+
+def share_of(graph: Graph, plan: MemoryPlan) -> float:
+    """Extra multiply-accumulates of a plan over those of the step without them."""
+    extra = plan.remat.extra_macs if plan.remat is not None else 0
+    total = sum(op_def(node.op).macs(node) for node in graph.nodes)
+    return extra / max(1, total - extra)
 
 
 class _Task:
@@ -68,8 +78,12 @@ class _Task:
         self.short = 0
 
     def minimal(self) -> Iterator[Choice]:
-        """The lowest peak; then, while packing leaves a gap, other decisions with about that peak."""
-        yield from smallest(self.problem, self.options)
+        """Decisions with the lowest peak found."""
+        return smallest(self.problem, self.options)
+
+    def best_of(self, choices: Iterator[Choice], without: Planned) -> Planned:
+        """The smallest arena of some choices (of equal ones the first), or the plan without second runs."""
+        return min((*map(self.planned, choices), without), key=lambda item: item.plan.arena_bytes)
 
     def missed(self, excess_bytes: int) -> None:
         """The last plan was too large by this much in spite of its load."""
@@ -80,7 +94,6 @@ class _Task:
         for _ in range(AUTO_TRIES):
             choice = cheapest_below(self.problem, capacity - self.below - self.short, self.options)
             if choice is None:
-                yield from self.minimal()  # it does not fit: show the best there is
                 return
             yield choice
 
@@ -93,5 +106,3 @@ class _Task:
         remat = Rematerialisation(runs, self.without.arena_bytes, choice.budget_bytes + self.below, choice.cheapest)
         return Planned(rewritten, replace(plan, remat=remat if runs else None))
 
-
-__all__ = ["Decision", "Planned", "plan_with_remat"]
