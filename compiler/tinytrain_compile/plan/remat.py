@@ -82,8 +82,15 @@ class _Task:
         return smallest(self.problem, self.options)
 
     def best_of(self, choices: Iterator[Choice], without: Planned) -> Planned:
-        """The smallest arena of some choices (of equal ones the first), or the plan without second runs."""
-        return min((*map(self.planned, choices), without), key=lambda item: item.plan.arena_bytes)
+        """The smallest arena of some choices, or the plan without second runs; a plan without a gap ends the search."""
+        best = without
+        for choice in choices:
+            found = self.planned(choice)
+            if found.plan.arena_bytes < best.plan.arena_bytes:
+                best = found
+            if found.plan.gap_bytes == 0:
+                break
+        return best
 
     def missed(self, excess_bytes: int) -> None:
         """The last plan was too large by this much in spite of its load."""

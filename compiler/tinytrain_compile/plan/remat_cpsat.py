@@ -88,6 +88,7 @@ class _Model:
         self.copies: dict[int, list[_Copy]] = {}
         self.intervals: list[cp_model.IntervalVar] = []
         self.demands: list[int] = []
+        self.constant: dict[int, int] = {}  # moment -> change of what no decision moves
         self.open_end = self.cells_with_open_end()
         for cell in range(len(problem.size)):
             if problem.uses[cell] or problem.birth[cell] >= 0:
@@ -162,6 +163,10 @@ class _Model:
     ) -> None:
         if demand == 0:
             return
+        if isinstance(start, int) and isinstance(end, int) and literal is None:
+            self.constant[start] = self.constant.get(start, 0) + demand
+            self.constant[end] = self.constant.get(end, 0) - demand
+            return
         length = self.model.new_int_var(0, self.width * (self.count + 1), "")
         if literal is None:
             self.intervals.append(self.model.new_interval_var(start, length, end, ""))
@@ -207,6 +212,14 @@ class _Model:
         self.model.add(copy.end >= moment + points).only_enforce_if([served.negated(), *enforced])
 
     def add_load(self) -> None:
+        """All copies together below the budget; what no decision moves is one profile of them all."""
+        moments = sorted(moment for moment, change in self.constant.items() if change)
+        load = 0
+        for moment, following in zip(moments, moments[1:], strict=False):
+            load += self.constant[moment]
+            if load > 0:
+                self.intervals.append(self.model.new_fixed_size_interval_var(moment, following - moment, ""))
+                self.demands.append(load)
         self.model.add_cumulative(self.intervals, self.demands, self.budget)
 
     def minimise_cost(self) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, profile
 
-DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 1.0, 1.0, 0.1
+DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.2, 0.2, 0.05
 """CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
 
-TOLERANCE = 1000
+TOLERANCE = 200
 """The lowest budget is found to one part in this many."""
 
 

@@ -57,25 +57,37 @@ def _signature(node: Node) -> str:
 def _check_meaning(original: Graph, plan: MemoryPlan) -> None:
     """Every value of the plan stands for one value of the original graph, and every original node runs once."""
     by_name = {node.name: node for node in original.nodes}
-    made_by = {_key(node, tuple(value.name for value in node.inputs)): node for node in original.nodes}
+    made_by: dict[tuple[Hashable, ...], Node] = {}
+    known = _classes(original, made_by)
     meaning: dict[str, str] = {}
     ran: set[str] = set()
     for node in plan.order:
         inputs = tuple(meaning.get(value.name, value.name) for value in node.inputs)
         source = by_name.get(node.name) or made_by.get(_key(node, inputs))
-        if source is None or _key(source, tuple(value.name for value in source.inputs)) != _key(node, inputs):
+        if source is None or _key(source, tuple(known.get(v.name, v.name) for v in source.inputs)) != _key(node, inputs):
             raise PlanError("another computation", f"{node.name!r} is no run of a node of the graph")
-        definition = op_def(node.op)
-        if source.name in ran and definition.alias:
-            raise PlanError("state twice", f"{node.name!r} changes what {source.name!r} has changed")
-        ran.add(source.name)
+        if node.name not in by_name and op_def(node.op).alias:
+            raise PlanError("state twice", f"{node.name!r} changes what {source.name!r} changes")
+        if node.name in by_name:
+            ran.add(node.name)
         for one, other in zip(node.outputs, source.outputs, strict=True):
             if one.type != other.type:
                 raise PlanError("another computation", f"{one.name!r} is not of the type of {other.name!r}")
-            meaning[one.name] = other.name
-    missing = [node.name for node in original.nodes if node.name not in ran or meaning.get(node.outputs[0].name) is None]
+            meaning[one.name] = known[other.name]
+    missing = [name for name in by_name if name not in ran]
     if missing:
         raise PlanError("order incomplete", f"{missing[0]!r} never runs")
+
+
+def _classes(graph: Graph, made_by: dict[tuple[Hashable, ...], Node]) -> dict[str, str]:
+    """Value -> the first value that holds the same: nodes without state that agree in all they read make the same."""
+    known: dict[str, str] = {}
+    for node in graph.nodes:
+        key = _key(node, tuple(known.get(value.name, value.name) for value in node.inputs))
+        twin = made_by.setdefault(key, node) if not op_def(node.op).alias else node
+        for value, other in zip(node.outputs, twin.outputs, strict=True):
+            known[value.name] = other.name
+    return known
 
 
 def _key(node: Node, inputs: tuple[str, ...]) -> tuple[Hashable, ...]:
