@@ -121,7 +121,7 @@ class _Model:
         return 1 if self.problem.operations[index].pairs else 0
 
     def first_copy(self, cell: int) -> None:
-        problem, birth = self.problem, self.problem.birth[cell]
+        problem, birth = self.problem, self.problem.first_touch(cell)
         start = self.moment(birth) + self.opening(birth) if birth >= 0 else 0
         last = self.moment(max(problem.last_use(cell), 0)) + 2
         end: cp_model.LinearExprT = last

@@ -61,6 +61,10 @@ class Problem:
     fixed_end: tuple[int, ...]
     again: Mapping[int, Again]
 
+    def first_touch(self, cell: int) -> int:
+        """Index of the operation that opens a cell: its maker, or for an output one that must not disturb it."""
+        return min((self.birth[cell], *self.uses[cell][:1]))
+
     def last_use(self, cell: int) -> int:
         """Index of the last operation that needs a cell (its own maker if nothing reads it)."""
         return max((self.birth[cell], self.fixed_end[cell], *self.uses[cell][-1:]))
@@ -216,9 +220,10 @@ def profile(problem: Problem, decision: Decision) -> Profile:
         if cell >= 0:
             copy[cell] = 1
         for read in operation.reads:
-            lives.setdefault((read, copy[read]), [0, now])[1] = now
+            begin = 0 if problem.birth[read] < 0 else now  # else: an output that must have its place before it is made
+            lives.setdefault((read, copy[read]), [begin, now])[1] = now
         for written in operation.writes:
-            lives[written, copy[written]] = [now, now]
+            lives.setdefault((written, copy[written]), [now, now])[1] = now
     for cell, end in enumerate(problem.fixed_end):
         if end >= 0:
             lives.setdefault((cell, copy[cell]), [0, 0])[1] = len(events) - 1

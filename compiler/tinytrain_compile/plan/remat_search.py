@@ -37,7 +37,7 @@ def floor_bytes(problem: Problem) -> int:
     for cell, size in enumerate(problem.size):
         touched = {problem.birth[cell], *problem.uses[cell]}
         if cell not in problem.again and (problem.uses[cell] or problem.fixed_end[cell] >= 0):
-            for index in range(problem.birth[cell] + 1, problem.last_use(cell) + 1):
+            for index in range(problem.first_touch(cell) + 1, problem.last_use(cell) + 1):
                 loads[index] += size if index not in touched else 0
     return max(loads, default=0)
 
