@@ -149,6 +149,11 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     show_default=True,
     help="text on the terminal, html beside report.json.",
 )
+@click.option(
+    "--remat",
+    type=click.Choice(["off", "auto", "min"]),
+    help="Compute tensors twice: auto, as --arena needs; min, smallest arena. Default: auto up to 25 % of a step's MACs.",
+)
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(
     "--dump-after", type=click.Choice(["frontend", "training", "plan"]), help="Print a stage's result and stop."
@@ -221,6 +226,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         seed=flags["seed"],
         dry_run=flags["dry_run"],
         dump_after=flags["dump_after"] or "",
+        remat=flags["remat"],
         report=reports,
     )
 

@@ -67,7 +67,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     floats, model = None if model.quantised else model.graph, _stored(model, options)
     candidate = _choose(model, options, target)
     if options.dump_after == "training":
-        return Result(None, dump=print_graph(candidate.train.graph))
+        return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
     summary = _summarise(model, candidate, options, target)
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
 from tinytrain_compile.options import CompileOptions
-from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, share_of
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import Accumulate, TrainingOptions, build_training
+
+
+LADDER_SHARE = 0.25
+"""Without --remat: extra multiply-accumulates, as a share of a step's, that are spent before less is updated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,17 +43,26 @@ class Planner:
         train = build_training(self.model, update, chosen)
         return quantise(train, QuantOptions(o.seed, o.weight_store)) if o.quant == "int8" else train
 
-    def _plan(self, train: TrainGraph, quick: bool, limit: int | None) -> MemoryPlan:
-        effort = "quick" if quick else "full"
+    def _plan(self, train: TrainGraph, quick: bool, remat: RematOptions) -> tuple[TrainGraph, MemoryPlan]:
+        """The plan, and the training graph with what it computes twice."""
+        limit, effort = self.options.arena_bytes, "quick" if quick else "full"
         keep = (train.loss.name,)
         settings = PlanOptions(limit, self._alignment, seed=self.options.seed, effort=effort, keep=keep)
-        return plan_memory(train.graph, settings)
+        planned = plan_with_remat(train.graph, settings, remat)
+        if planned.plan.remat is not None:
+            train = replace(train, graph=planned.graph, before_remat=train.graph)
+        return train, planned.plan
+
+    def _remat(self) -> RematOptions:
+        """What --remat says; without it, the rung of the ladder before less is updated."""
+        mode = self.options.remat
+        return RematOptions("auto", LADDER_SHARE) if mode is None else RematOptions(mode)
 
     def full(self, update: UpdatePlan) -> Candidate:
         """The candidate planned with full effort."""
         o = self.options
         train = self._train(update, o.optimizer, o.batch, o.accumulate)
-        return Candidate(update, train, self._plan(train, False, self.options.arena_bytes), update.label)
+        return Candidate(update, *self._plan(train, False, self._remat()), update.label)
 
     def arena(
         self, spec: str, optimizer: str | None = None, batch: int | None = None, accumulate: Accumulate | None = None
@@ -58,8 +72,14 @@ class Planner:
         if key not in self._quick:
             update = resolve_update(self.model.graph, spec)
             train = self._train(update, optimizer or o.optimizer, batch or o.batch, accumulate or o.accumulate)
-            self._quick[key] = self._plan(train, True, None).arena_bytes
+            self._quick[key] = self._plan(train, True, self._remat())[1].arena_bytes
         return self._quick[key]
+
+    def recomputed(self, candidate: Candidate, mode: Literal["auto", "min"]) -> tuple[int, float]:
+        """Bytes that a candidate needs with --remat `mode`, by a quick plan, and its extra MACs as a share of a step."""
+        train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
+        train, plan = self._plan(train, True, RematOptions(mode))
+        return plan.arena_bytes, share_of(train.graph, plan)
 
     def exact(self, spec: str) -> Candidate:
         """A candidate by its --update text, planned with full effort."""
@@ -103,6 +123,7 @@ def suggestions(planner: Planner, candidate: Candidate, layer_count: int, limit:
     depth = deepest(planner, layer_count, limit)
     if depth:
         found.append(Suggestion(f"--update last:{depth}", planner.arena(f"last:{depth}"), f"of {layer_count} layers"))
+    found += _recomputing(planner, candidate, limit)
     found += _smaller_state(planner, candidate, limit)
     if not depth:
         head = planner.exact("head").plan.arena_bytes
@@ -111,6 +132,18 @@ def suggestions(planner: Planner, candidate: Candidate, layer_count: int, limit:
     needed = candidate.plan.arena_bytes
     found.append(Suggestion(f"--arena {needed}", needed, "fits as is"))
     return tuple(found)
+
+
+def _recomputing(planner: Planner, candidate: Candidate, limit: int) -> list[Suggestion]:
+    """More rematerialisation than was allowed, if it fits; else how far it would go."""
+    if planner.options.remat in ("auto", "min"):
+        return []
+    for mode in ("auto", "min"):
+        size, share = planner.recomputed(candidate, mode)
+        cost = f"+{share:.0%} MACs a step"
+        if size <= limit or mode == "min":
+            return [Suggestion(f"--remat {mode}", size, cost if size <= limit else f"{cost}, still over")]
+    return []
 
 
 def _smaller_state(planner: Planner, candidate: Candidate, limit: int) -> list[Suggestion]:

@@ -44,7 +44,10 @@ def _no_shapes() -> Mapping[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification."""
+    """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
+
+    remat: None leaves it to the ladder in fit.py: a little, if --arena needs it.
+    """
 
     model: Path
     out: Path = Path("out")
@@ -73,4 +76,5 @@ class CompileOptions:
     seed: int = 0
     dry_run: bool = False
     dump_after: str = ""
+    remat: Literal["off", "auto", "min"] | None = None
     report: tuple[str, ...] = ("text", "json", "html")

@@ -16,7 +16,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import KernelSet, MemoryPlan, SourceBundle, TrainGraph, VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import Features
-from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.resources import read_text
 from tinytrain_compile.sparse import resolve_update
@@ -56,15 +56,25 @@ def kernels_of(train: TrainGraph, prefix: str, fpu: bool) -> KernelSet:
 
 
 def project(
-    train: TrainGraph, target: str = "cortex-m7", kernels: KernelSet | None = None, name: str = "net"
+    train: TrainGraph,
+    target: str = "cortex-m7",
+    kernels: KernelSet | None = None,
+    name: str = "net",
+    remat: RematOptions | None = None,
 ) -> Project:
     """Plan (quickly), lower and emit; `kernels` may be given where several boards share them."""
     core = load_target(target)
     prefix = c_identifier(name)
     settings = PlanOptions(alignment_bytes=core.alignment_bytes, effort="quick", keep=(train.loss.name,))
-    plan = plan_memory(train.graph, settings)
+    planned = plan_with_remat(train.graph, settings, remat or RematOptions())
+    plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
     kernels = kernels or kernels_of(train, prefix, core.features.fpu)
-    emit = EmitOptions(prefix, core.alignment_bytes, ("test",), read_text("runtime_c", "tt_runtime.h"))
+    return emitted(train, plan, kernels, core.alignment_bytes, prefix)
+
+
+def emitted(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net") -> Project:
+    """The project of a plan, whether or not that plan is right."""
+    emit = EmitOptions(prefix, alignment, ("test",), read_text("runtime_c", "tt_runtime.h"))
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 
 

@@ -188,7 +188,7 @@ def _ignored(train: TrainGraph) -> int | None:
 def _magic(train: TrainGraph) -> list[str]:
     """A hash of everything that a checkpoint depends on: graph and frozen constants, not what it overwrites itself."""
     state = {value.name for value in train.graph.state}
-    digest = hashlib.sha256(print_graph(train.graph).encode())
+    digest = hashlib.sha256(print_graph(train.before_remat or train.graph).encode())
     for name, data in train.graph.constants.items():
         if name not in state:
             digest.update(name.encode() + data.tobytes())

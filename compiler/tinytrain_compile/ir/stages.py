@@ -47,6 +47,7 @@ class TrainGraph:
     momentum: int8 only: the momentum, if there is one; then rate also holds momentum times samples, and 1 / samples.
     settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
+    before_remat: the graph without second runs, if `graph` has some: what a checkpoint's identity is made from.
     """
 
     graph: Graph
@@ -62,6 +63,7 @@ class TrainGraph:
     momentum: float | None = None
     settled: bool = True
     formats: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
+    before_remat: Graph | None = None
 
     def step_nodes(self) -> tuple[Node, ...]:
         """Nodes of one micro-batch."""
@@ -90,12 +92,42 @@ class Buffer:
     values: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class SecondRun:
+    """A node that runs again so that its output need not wait: `name` is the node added, `of` the one it repeats."""
+
+    name: str
+    of: str
+    origin: str
+    size_bytes: int
+    macs: int
+
+
+@dataclass(frozen=True)
+class Rematerialisation:
+    """What a plan computes twice. arena_without_bytes: the arena of the same graph without it.
+
+    cheapest: whether fewer multiply-accumulates are proven impossible below `budget_bytes` of load, for this order.
+    """
+
+    runs: tuple[SecondRun, ...]
+    arena_without_bytes: int
+    budget_bytes: int
+    cheapest: bool
+
+    @property
+    def extra_macs(self) -> int:
+        """Multiply-accumulates of all second runs."""
+        return sum(run.macs for run in self.runs)
+
+
 @dataclass(frozen=True, eq=False)
 class MemoryPlan:
     """Order of execution and place of every buffer.
 
     lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
     order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
+    remat: what is computed twice; None if nothing is.
     """
 
     order: tuple[Node, ...]
@@ -108,6 +140,7 @@ class MemoryPlan:
     peak_step: int
     order_proven: bool
     placement_proven: bool
+    remat: Rematerialisation | None = None
 
     @property
     def gap_bytes(self) -> int:

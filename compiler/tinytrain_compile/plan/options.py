@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Effort = Literal["quick", "full"]
+Remat = Literal["off", "auto", "min"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,19 @@ class PlanOptions:
     def reserved(self, size_bytes: int) -> int:
         """Bytes that a buffer of this size takes: rounded up to the alignment."""
         return -(-size_bytes // self.alignment_bytes) * self.alignment_bytes
+
+
+@dataclass(frozen=True)
+class RematOptions:
+    """What may be computed twice.
+
+    mode: "off", "auto" (only if, and as much as, the capacity needs) or "min" (the smallest arena found).
+    most_share: for "auto": extra multiply-accumulates, as a share of the step's, beyond which it is left alone; None
+        for no limit. With a limit, what cannot fit is returned without rematerialisation, and quickly.
+    """
+
+    mode: Remat = "off"
+    most_share: float | None = None
 
 
 class PlanError(Exception):

@@ -11,7 +11,7 @@ from tinytrain_compile.ir.stages import Buffer, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops import op_def
 
-Role = Literal["forward", "backward", "update"]
+Role = Literal["forward", "backward", "update", "recompute"]
 Category = Literal["activations", "gradients", "optimizer", "weights", "accumulators", "scratch", "io", "header"]
 
 CATEGORIES: Mapping[Category, str] = {
@@ -150,7 +150,10 @@ def analyse(train: TrainGraph, plan: MemoryPlan) -> Analysis:
     graph = train.graph
     forward = graph.ancestors((*graph.outputs, train.loss))
     judged = _dependents(graph, train.label.name)
-    roles: tuple[Role, ...] = tuple(_role(node, forward, judged) for node in plan.order)
+    again = frozenset(run.name for run in plan.remat.runs) if plan.remat is not None else frozenset[str]()
+    roles: tuple[Role, ...] = tuple(
+        "recompute" if node.name in again else _role(node, forward, judged) for node in plan.order
+    )
     builder = _Tenants(graph, plan, forward, judged)
     return Analysis(
         train,
@@ -163,7 +166,8 @@ def analyse(train: TrainGraph, plan: MemoryPlan) -> Analysis:
 
 
 def work_of(train: TrainGraph) -> tuple[int, int]:
-    """Nominal multiply-accumulates of one step: of what outputs and loss depend on, and of all else (backward)."""
+    """Nominal multiply-accumulates of one step: of what outputs and loss depend on, and of all else (backward, with what
+    is computed a second time for it)."""
     forward = train.graph.ancestors((*train.graph.outputs, train.loss))
     counts = [0, 0]
     for node in train.graph.nodes:

@@ -167,8 +167,25 @@ def _plan(analysis: Analysis) -> dict[str, Any]:
         "peak_node": node.name if node else None,
         "peak_origin": node.origin if node else None,
         "steps": len(plan.order),
-        "remat": None,
+        "remat": _remat(analysis),
         "paging": None,
+    }
+
+
+def _remat(analysis: Analysis) -> dict[str, Any] | None:
+    """What is computed twice; None if nothing is."""
+    remat = analysis.plan.remat
+    if remat is None:
+        return None
+    return {
+        "tensors": [
+            {"name": run.of, "again": run.name, "origin": run.origin, "size_bytes": run.size_bytes, "macs": run.macs}
+            for run in remat.runs
+        ],
+        "extra_macs": remat.extra_macs,
+        "cheapest_proven": remat.cheapest,
+        "arena_without_bytes": remat.arena_without_bytes,
+        "saved_bytes": remat.arena_without_bytes - analysis.plan.arena_bytes,
     }
 
 

@@ -52,6 +52,7 @@ def success_text(summary: Summary, width: int = 100) -> list[str]:
         row("work", _work(summary), width, most=2),
         *_island_rows(summary, width),
         *_data_rows(summary, width),
+        *_remat_rows(summary, width),
         *_verify_rows(summary, width),
     ]
     return block(rows, MAX_LINES)
@@ -260,6 +261,16 @@ def _work(summary: Summary) -> list[str]:
     return [
         f"{macs_text(forward)} MAC forward + {macs_text(backward)} backward = {macs_text(forward + backward)} a step"
     ]
+
+
+def _remat_rows(summary: Summary, width: int) -> Iterator[Row]:
+    """What is computed twice: how many tensors, at which price, for how many bytes."""
+    remat = summary.plan.remat
+    if remat is not None:
+        step = sum(work_of(summary.train)) - remat.extra_macs
+        price = f"+{macs_text(remat.extra_macs)} MAC a step ({share(remat.extra_macs, step)})"
+        saved = f"saves {bytes_text(remat.arena_without_bytes - summary.plan.arena_bytes)}"
+        yield row("recompute", [plural(len(remat.runs), "tensor"), price, saved], width, most=2)
 
 
 def _largest(analysis: Analysis, width: int) -> list[str]:

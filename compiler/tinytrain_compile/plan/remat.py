@@ -1,0 +1,114 @@
+"""Rematerialisation: a plan that computes some tensors twice where that makes the arena smaller.
+
+The search works on the order of the plan without it: which cells, and where in the backward pass (`remat_problem`). A
+decision becomes a graph (`remat_rewrite`), which is planned like any other, so order and placement see the clones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tinytrain_compile.ir import Graph
+from tinytrain_compile.ir.check import check_graph
+from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation
+from tinytrain_compile.ops import infer, op_def
+from tinytrain_compile.plan.model import MemoryModel, build_model
+from tinytrain_compile.plan.options import PlanOptions, RematOptions
+from tinytrain_compile.plan.planner import persistent_buffers, plan_memory
+from tinytrain_compile.plan.remat_problem import Problem, build_problem
+from tinytrain_compile.plan.remat_rewrite import rewrite
+from tinytrain_compile.plan.remat_search import Choice, cheapest_below, smallest
+from tinytrain_compile.plan.validate_remat import validate_remat
+
+AUTO_TRIES = 6
+"""Budgets that "auto" tries: where a plan lies above the arena by its packing, the next one is that much lower."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A graph and its plan; the graph has second runs where plan.remat is not None."""
+
+    graph: Graph
+    plan: MemoryPlan
+
+
+def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> Planned:
+    """Plan a graph, with second runs where `remat` asks for them; never larger than without.
+
+    Without a capacity "auto" has nothing to do. Where "auto" cannot fit, the smallest arena found is returned (but see
+    RematOptions.most_share).
+    """
+    without = Planned(graph, plan_memory(graph, options))
+    capacity = options.capacity_bytes
+    if remat.mode == "off" or (remat.mode == "auto" and (capacity is None or without.plan.arena_bytes <= capacity)):
+        return without
+    task = _Task(graph, without.plan, options)
+    if remat.mode == "min" or capacity is None:
+        return task.best_of(task.minimal(), without)
+    for choice in task.fitting(capacity):
+        found = task.planned(choice)
+        if remat.most_share is not None and share_of(found.graph, found.plan) > remat.most_share:
+            break
+        if found.plan.arena_bytes <= capacity:
+            return found
+        task.missed(found.plan.arena_bytes - capacity)
+    return without if remat.most_share is not None else task.best_of(task.minimal(), without)
+
+
+def share_of(graph: Graph, plan: MemoryPlan) -> float:
+    """Extra multiply-accumulates of a plan over those of the step without them."""
+    extra = plan.remat.extra_macs if plan.remat is not None else 0
+    total = sum(op_def(node.op).macs(node) for node in graph.nodes)
+    return extra / max(1, total - extra)
+
+
+class _Task:
+    """One graph with its order and problem; yields choices and plans them."""
+
+    def __init__(self, graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
+        self.graph, self.options, self.without = graph, options, plan
+        self.model: MemoryModel = build_model(graph, options)
+        index = {node.name: task for task, node in enumerate(self.model.nodes)}
+        tasks = self.model.tasks
+        order = [tasks.start, *(index[node.name] for node in plan.order), tasks.barrier]
+        self.problem: Problem = build_problem(graph, self.model, order)
+        base = persistent_buffers(self.model, options)
+        self.below = max((buffer.offset + buffer.size_bytes for buffer in base), default=0)
+        self.short = 0
+
+    def minimal(self) -> Iterator[Choice]:
+        """Decisions with the lowest peak found."""
+        return smallest(self.problem, self.options)
+
+    def best_of(self, choices: Iterator[Choice], without: Planned) -> Planned:
+        """The smallest arena of some choices, or the plan without second runs; a plan without a gap ends the search."""
+        best = without
+        for choice in choices:
+            found = self.planned(choice)
+            if found.plan.arena_bytes < best.plan.arena_bytes:
+                best = found
+            if found.plan.gap_bytes == 0:
+                break
+        return best
+
+    def missed(self, excess_bytes: int) -> None:
+        """The last plan was too large by this much in spite of its load."""
+        self.short += max(excess_bytes, self.options.alignment_bytes)
+
+    def fitting(self, capacity: int) -> Iterator[Choice]:
+        """Cheapest decisions below the capacity, then below what packing lost so far."""
+        for _ in range(AUTO_TRIES):
+            choice = cheapest_below(self.problem, capacity - self.below - self.short, self.options)
+            if choice is None:
+                return
+            yield choice
+
+    def planned(self, choice: Choice) -> Planned:
+        """The graph of a choice, planned and judged."""
+        rewritten, runs = rewrite(self.graph, self.model, self.problem, choice.decision)
+        check_graph(rewritten, infer)
+        plan = plan_memory(rewritten, self.options)
+        validate_remat(self.graph, rewritten, plan)
+        remat = Rematerialisation(runs, self.without.arena_bytes, choice.budget_bytes + self.below, choice.cheapest)
+        return Planned(rewritten, replace(plan, remat=remat if runs else None))

@@ -1,0 +1,249 @@
+"""The exact side of rematerialisation: retention intervals in CP-SAT, at most two copies of a cell.
+
+Time is Moccasin's grid (Bartan et al., 2023) for a fixed order: stage j holds one slot per operation before j, in which
+that operation may run again, then operation j itself. A copy is an interval from its making to its last reader; all
+copies together stay below the budget (one cumulative constraint). Cost: what is run again.
+
+A second copy has a *kind*. There is one so far, "again" (run the producer: needs its operands at that moment); another
+one, for instance "page-in", is one more literal per cell with its own cost and its own needs (`_Model.second_copy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from ortools.sat.python import cp_model
+
+from tinytrain_compile.plan.remat_problem import Decision, Problem, profile
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the solver says: the cheapest decision below the budget (optimal), some decision, that there is none."""
+
+    status: Status
+    decision: dict[int, int] | None
+    bound: int
+
+
+class _Copy(NamedTuple):
+    """One copy of a cell: end is a variable or a constant; literal None means that it exists in any case."""
+
+    start: cp_model.LinearExprT
+    end: cp_model.LinearExprT
+    literal: cp_model.IntVar | None
+
+
+def candidates(problem: Problem, budget: int) -> frozenset[int]:
+    """Cells that wait across an operation above the budget, and what making them again may lack."""
+    loads = profile(problem, {}).loads
+    high = [index for index, load in enumerate(loads) if load > budget]
+    found: set[int] = set()
+    for cell in problem.again:
+        moments = (problem.birth[cell], *problem.uses[cell])
+        idle = zip(moments, moments[1:], strict=False)
+        if any(begin < index < end for begin, end in idle for index in high):
+            found.add(cell)
+    open_ = list(found)
+    while open_:
+        for read in problem.operations[problem.again[open_.pop()].operation].reads:
+            if read in problem.again and read not in found:
+                found.add(read)
+                open_.append(read)
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """deterministic_time: of CP-SAT. cheapest: minimise the cost; else any decision will do."""
+
+    deterministic_time: float
+    seed: int = 0
+    cheapest: bool = True
+
+
+def solve(problem: Problem, within: Collection[int], budget: int, start: Decision | None, limits: Limits) -> Answer:
+    """The cheapest decision over the cells `within` whose peak is at most `budget`. `start` is a feasible hint."""
+    model = _Model(problem, {*within, *(start or ())}, budget)
+    if limits.cheapest:
+        model.minimise_cost()
+    if start is not None:
+        model.hint(start)
+    return model.solve(limits)
+
+
+class _Model:
+    def __init__(self, problem: Problem, chosen: Collection[int], budget: int) -> None:
+        self.problem, self.budget = problem, budget
+        self.chosen = sorted(chosen)
+        self.count = len(problem.operations)
+        self.width = 2 * (self.count + 1)
+        self.model = cp_model.CpModel()
+        self.stage: dict[int, cp_model.IntVar] = {}
+        self.active: dict[int, cp_model.IntVar] = {}
+        self.copies: dict[int, list[_Copy]] = {}
+        self.intervals: list[cp_model.IntervalVar] = []
+        self.demands: list[int] = []
+        self.constant: dict[int, int] = {}  # moment -> change of what no decision moves
+        self.open_end = self.cells_with_open_end()
+        for cell in range(len(problem.size)):
+            if problem.uses[cell] or problem.birth[cell] >= 0:
+                self.first_copy(cell)
+        for cell in self.chosen:
+            self.second_copy(cell)
+        for index in range(self.count):
+            self.run(index, self.moment(index), None)
+        for cell in self.chosen:
+            producer = problem.again[cell].operation
+            self.run(producer, self.width * self.stage[cell] + 2 * producer, self.active[cell])
+        self.add_load()
+
+    def cells_with_open_end(self) -> set[int]:
+        """Cells whose first copy may end at different times: by decision, or because one of two may be overwritten."""
+        operations = self.problem.operations
+        found = set(self.chosen)
+        found.update(cell for again in self.chosen for cell in operations[self.problem.again[again].operation].reads)
+        for operation in operations:
+            sources = {source for _, source in operation.pairs}
+            found |= sources if len(sources) > 1 else set()
+        return found
+
+    def moment(self, index: int) -> int:
+        """The first of the two points in time at which an operation runs in its own place."""
+        return self.width * index + 2 * self.count
+
+    def opening(self, index: int) -> int:
+        """Points behind the run's start at which its output begins: 1 if it may overwrite an input."""
+        return 1 if self.problem.operations[index].pairs else 0
+
+    def first_copy(self, cell: int) -> None:
+        problem, birth = self.problem, self.problem.first_touch(cell)
+        start = self.moment(birth) + self.opening(birth) if birth >= 0 else 0
+        last = self.moment(max(problem.last_use(cell), 0)) + 2
+        end: cp_model.LinearExprT = last
+        if cell in self.open_end:
+            earliest = self.moment(birth) + 2 if birth >= 0 else 0
+            if problem.fixed_end[cell] >= 0:
+                earliest = self.moment(problem.fixed_end[cell]) + 2
+            end = self.model.new_int_var(earliest, self.width * self.count + 2, f"end{cell}")
+        elif problem.uses[cell] and problem.fixed_end[cell] < problem.uses[cell][-1]:
+            end = last - self.early_end(problem.uses[cell][-1], cell)
+        self.copies[cell] = [_Copy(start, end, None)]
+        self.add_interval(start, end, None, problem.size[cell])
+
+    def early_end(self, index: int, cell: int) -> int:
+        """1 if the only in-place possibility of an operation is this cell, which dies there."""
+        pairs = self.problem.operations[index].pairs
+        return int(len(pairs) == 1 and pairs[0][1] == cell)
+
+    def second_copy(self, cell: int) -> None:
+        problem, model = self.problem, self.model
+        again = problem.again[cell]
+        last = min(again.latest, self.count - 1)
+        if problem.birth[cell] + 2 > last:
+            last = problem.birth[cell] + 2
+        stage = model.new_int_var(problem.birth[cell] + 2, last, f"stage{cell}")
+        active = model.new_bool_var(f"again{cell}")
+        if problem.birth[cell] + 2 > min(again.latest, self.count - 1):
+            model.add(active == 0)
+        start = self.width * stage + 2 * again.operation + self.opening(again.operation)
+        end = model.new_int_var(0, self.width * self.count + 2, f"until{cell}")
+        model.add(end >= self.width * stage + 2 * again.operation + 2).only_enforce_if(active)
+        model.add(self.copies[cell][0].end <= self.width * stage + 2 * again.operation).only_enforce_if(active)
+        self.stage[cell], self.active[cell] = stage, active
+        self.copies[cell].append(_Copy(start, end, active))
+        self.add_interval(start, end, active, problem.size[cell])
+
+    def add_interval(
+        self, start: cp_model.LinearExprT, end: cp_model.LinearExprT, literal: cp_model.IntVar | None, demand: int
+    ) -> None:
+        if demand == 0:
+            return
+        if isinstance(start, int) and isinstance(end, int) and literal is None:
+            self.constant[start] = self.constant.get(start, 0) + demand
+            self.constant[end] = self.constant.get(end, 0) - demand
+            return
+        length = self.model.new_int_var(0, self.width * (self.count + 1), "")
+        if literal is None:
+            self.intervals.append(self.model.new_interval_var(start, length, end, ""))
+        else:
+            self.intervals.append(self.model.new_optional_interval_var(start, length, end, literal, ""))
+        self.demands.append(demand)
+
+    def run(self, index: int, moment: cp_model.LinearExprT, literal: cp_model.IntVar | None) -> None:
+        """What a run needs: every operand through both its points, but one that it overwrites only through the first."""
+        operation = self.problem.operations[index]
+        sources = sorted({source for _, source in operation.pairs})
+        over: dict[int, cp_model.LinearExprT] = {}
+        if len(sources) == 1:
+            over = {sources[0]: 1}
+        elif sources:
+            over = {source: self.model.new_bool_var("") for source in sources}
+            self.model.add_at_most_one(list(over.values()))
+        for cell in operation.reads:
+            self.cover(cell, moment, 2 - over.get(cell, 0), literal)
+        if operation.scratch:
+            self.add_interval(moment, moment + 2, literal, operation.scratch)
+
+    def cover(
+        self, cell: int, moment: cp_model.LinearExprT, points: cp_model.LinearExprT, literal: cp_model.IntVar | None
+    ) -> None:
+        """Some copy of the cell is there at a moment and stays for that many points."""
+        first, *second = self.copies[cell]
+        if not second:
+            if cell in self.open_end:
+                fact = self.model.add(first.end >= moment + points)
+                if literal is not None:
+                    fact.only_enforce_if(literal)
+            return
+        copy, enforced = second[0], [] if literal is None else [literal]
+        served = self.model.new_bool_var("")  # by the first copy
+        self.model.add(first.end >= moment + points).only_enforce_if([served, *enforced])
+        begun = self.width * self.stage[cell] + 2 * self.problem.again[cell].operation
+        assert copy.literal is not None
+        self.model.add_implication(served.negated(), copy.literal) if literal is None else self.model.add_bool_or(
+            [served, copy.literal, literal.negated()]
+        )
+        self.model.add(begun <= moment).only_enforce_if([served.negated(), *enforced])
+        self.model.add(copy.end >= moment + points).only_enforce_if([served.negated(), *enforced])
+
+    def add_load(self) -> None:
+        """All copies together below the budget; what no decision moves is one profile of them all."""
+        moments = sorted(moment for moment, change in self.constant.items() if change)
+        load = 0
+        for moment, following in zip(moments, moments[1:], strict=False):
+            load += self.constant[moment]
+            if load > 0:
+                self.intervals.append(self.model.new_fixed_size_interval_var(moment, following - moment, ""))
+                self.demands.append(load)
+        self.model.add_cumulative(self.intervals, self.demands, self.budget)
+
+    def minimise_cost(self) -> None:
+        self.model.minimize(sum(self.problem.again[cell].cost * self.active[cell] for cell in self.chosen))
+
+    def hint(self, start: Decision) -> None:
+        for cell in self.chosen:
+            self.model.add_hint(self.active[cell], cell in start)
+            if cell in start:
+                self.model.add_hint(self.stage[cell], start[cell])
+
+    def solve(self, limits: Limits) -> Answer:
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = limits.seed
+        solver.parameters.max_deterministic_time = limits.deterministic_time
+        status = solver.solve(self.model)
+        names: Mapping[int, Status] = {
+            cp_model.OPTIMAL: "optimal",
+            cp_model.FEASIBLE: "feasible",
+            cp_model.INFEASIBLE: "infeasible",
+        }
+        name: Status = names.get(status, "unknown")  # pyright: ignore[reportArgumentType, reportCallIssue]
+        if name not in ("optimal", "feasible"):
+            return Answer(name, None, 0)
+        decision = {cell: solver.value(self.stage[cell]) for cell in self.chosen if solver.value(self.active[cell])}
+        return Answer(name, decision, int(solver.best_objective_bound))

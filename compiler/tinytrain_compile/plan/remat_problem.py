@@ -1,0 +1,257 @@
+"""Rematerialisation as a small problem over one order: what may be computed twice, when, at which cost, to what peak.
+
+A *decision* says for some cells before which operation of the order they are computed a second time. Readers from
+there on use the second copy, earlier ones the first; so a cell is free from its last reader before that place. Nothing
+else is decided: `expand` turns a decision into the sequence of operations, and `profile` into bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ops import op_def
+from tinytrain_compile.plan.model import PERSISTENT_KINDS, MemoryModel
+
+Decision = Mapping[int, int]
+"""Cell -> stage: the index of the operation in front of which the cell is computed again."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One node of the order as far as memory goes. Cells are indices of the memory model; persistent ones are left out.
+
+    pairs: (cell that it opens, cell that it may overwrite if that dies here).
+    """
+
+    node: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    scratch: int
+    pairs: tuple[tuple[int, int], ...]
+
+
+class Again(NamedTuple):
+    """What computing a cell once more takes.
+
+    operation: index of its producer. cost: multiply-accumulates, or elements where there are none. latest: last stage
+    at which everything that the producer reads from persistent memory still has its old content.
+    """
+
+    operation: int
+    cost: int
+    latest: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An order with everything that a decision changes.
+
+    uses: per cell, indices of the operations that read it, increasing. size: reserved bytes per cell.
+    again: cells that may be computed twice. birth: index of the operation that makes a cell (-1: there at the start).
+    fixed_end: index of the last operation that a cell must survive in any case (-1: none), for example an output.
+    """
+
+    operations: tuple[Operation, ...]
+    size: tuple[int, ...]
+    uses: tuple[tuple[int, ...], ...]
+    birth: tuple[int, ...]
+    fixed_end: tuple[int, ...]
+    again: Mapping[int, Again]
+
+    def first_touch(self, cell: int) -> int:
+        """Index of the operation that opens a cell: its maker, or for an output one that must not disturb it."""
+        return min((self.birth[cell], *self.uses[cell][:1]))
+
+    def last_use(self, cell: int) -> int:
+        """Index of the last operation that needs a cell (its own maker if nothing reads it)."""
+        return max((self.birth[cell], self.fixed_end[cell], *self.uses[cell][-1:]))
+
+
+class Event(NamedTuple):
+    """One run of an operation. `cell` is what it makes again, or -1 for the run that every operation has."""
+
+    operation: int
+    cell: int
+
+
+def build_problem(graph: Graph, model: MemoryModel, order: Sequence[int]) -> Problem:
+    """The problem of one valid order of tasks; nodes of phase "apply" and views take no part in it."""
+    count = len(model.nodes)
+    tasks = [t for t in order if t < count and not op_def(model.nodes[t].op).view and model.nodes[t].phase == "step"]
+    operations = tuple(_operation(model, task, _made(model, task)) for task in tasks)
+    index_of = {task: index for index, task in enumerate(tasks)}
+    uses: list[list[int]] = [[] for _ in model.cells]
+    birth = [-1] * len(model.cells)
+    for index, operation in enumerate(operations):
+        for cell in operation.reads:
+            uses[cell].append(index)
+        for cell in operation.writes:
+            birth[cell] = index
+    again = _repeatable(graph, model, operations, index_of)
+    fixed = _must_survive(model, tasks, order)
+    return Problem(operations, model.tasks.size, tuple(map(tuple, uses)), tuple(birth), tuple(fixed), again)
+
+
+def _made(model: MemoryModel, task: int) -> set[int]:
+    """Movable cells that a node opens (not those that it overwrites by alias)."""
+    firsts = {value.name for value in model.nodes[task].outputs}
+    return {cell for cell in model.tasks.touched[task] if model.cells[cell].values[0] in firsts}
+
+
+def _operation(model: MemoryModel, task: int, made: set[int]) -> Operation:
+    touched = model.tasks.touched[task]
+    return Operation(
+        task,
+        tuple(cell for cell in touched if cell not in made),
+        tuple(cell for cell in touched if cell in made),
+        model.tasks.scratch[task],
+        tuple((pair.output, pair.source) for pair in model.tasks.pairs[task]),
+    )
+
+
+def _must_survive(model: MemoryModel, tasks: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Cells that the barrier or a node of phase "apply" needs live on until the last operation of the step."""
+    fixed = [-1] * len(model.cells)
+    for task in order:
+        late = task == model.tasks.barrier or (task < len(model.nodes) and model.nodes[task].phase == "apply")
+        for cell in model.tasks.touched[task] if late else ():
+            fixed[cell] = len(tasks) - 1
+    return fixed
+
+
+def _repeatable(
+    graph: Graph, model: MemoryModel, operations: tuple[Operation, ...], index_of: Mapping[int, int]
+) -> dict[int, Again]:
+    """Cells of nodes without state, in phase "step", that no one outside the step's nodes looks at."""
+    held = {value.name for value in graph.outputs}
+    barrier = set(model.tasks.touched[model.tasks.barrier])
+    writers = _overwriters(graph, index_of)
+    found: dict[int, Again] = {}
+    for index, operation in enumerate(operations):
+        node = model.nodes[operation.node]
+        if not is_repeatable(node) or len(operation.writes) != 1:
+            continue
+        cell = operation.writes[0]
+        values = model.cells[cell].values
+        if cell in barrier or any(value in held for value in values) or _is_overwritten(model, cell):
+            continue
+        latest = min((writers.get(value.name, len(operations)) for value in node.inputs), default=len(operations))
+        found[cell] = Again(index, node_cost(node), latest)
+    return found
+
+
+def is_repeatable(node: Node) -> bool:
+    """Whether running a node twice gives the same bytes twice and changes nothing else."""
+    definition = op_def(node.op)
+    return node.phase == "step" and not definition.alias and not definition.view and len(node.outputs) == 1
+
+
+def node_cost(node: Node) -> int:
+    """Multiply-accumulates of a node; its elements where it has none, so that nothing is free."""
+    return op_def(node.op).macs(node) or node.outputs[0].elements
+
+
+def _is_overwritten(model: MemoryModel, cell: int) -> bool:
+    """Whether some node changes a movable cell in place by alias: it then has more than one content."""
+    names = set(model.cells[cell].values)
+    users = [model.nodes[task] for task in model.tasks.touchers[cell] if task < len(model.nodes)]
+    return any(node.inputs[source].name in names for node in users for _, source in op_def(node.op).alias)
+
+
+def _overwriters(graph: Graph, index_of: Mapping[int, int]) -> dict[str, int]:
+    """Persistent value (or view of one) -> index of the operation that overwrites its content."""
+    shown: dict[str, str] = {}
+    found: dict[str, int] = {}
+    for task, node in enumerate(graph.nodes):
+        definition = op_def(node.op)
+        if definition.view:
+            shown[node.outputs[0].name] = shown.get(node.inputs[0].name, node.inputs[0].name)
+        for _, source in definition.alias:
+            if task in index_of:  # an overwriter of phase "apply" comes after every stage
+                name = node.inputs[source].name
+                found[shown.get(name, name)] = index_of[task]
+    return found | {view: found[base] for view, base in shown.items() if base in found}
+
+
+# ---- a decision, carried out ---------------------------------------------------------------------------------------
+
+
+def expand(problem: Problem, decision: Decision) -> list[Event]:
+    """The sequence of runs: every operation in its place, second runs in front of their stage in order of birth."""
+    waiting: dict[int, list[int]] = {}
+    for cell, stage in decision.items():
+        waiting.setdefault(stage, []).append(cell)
+    events: list[Event] = []
+    for index in range(len(problem.operations)):
+        events += [
+            Event(problem.again[cell].operation, cell)
+            for cell in sorted(waiting.get(index, ()), key=lambda cell: problem.again[cell].operation)
+        ]
+        events.append(Event(index, -1))
+    return events
+
+
+def is_valid(problem: Problem, decision: Decision) -> bool:
+    """Whether every stage is after the first run and before what the second one reads is overwritten."""
+    return all(
+        cell in problem.again
+        and problem.birth[cell] + 1 < stage <= min(problem.again[cell].latest, len(problem.operations) - 1)
+        for cell, stage in decision.items()
+    )
+
+
+class Profile(NamedTuple):
+    """Bytes that are live at every event, and (cell, copy) -> (first event, last event) of every copy."""
+
+    loads: list[int]
+    lives: dict[tuple[int, int], list[int]]
+
+
+def profile(problem: Problem, decision: Decision) -> Profile:
+    """What a decision comes to, in-place outputs included (one byte count per event of `expand`)."""
+    events = expand(problem, decision)
+    copy = [0] * len(problem.size)
+    lives: dict[tuple[int, int], list[int]] = {}
+    for now, (index, cell) in enumerate(events):
+        operation = problem.operations[index]
+        if cell >= 0:
+            copy[cell] = 1
+        for read in operation.reads:
+            begin = 0 if problem.birth[read] < 0 else now  # else: an output that must have its place before it is made
+            lives.setdefault((read, copy[read]), [begin, now])[1] = now
+        for written in operation.writes:
+            lives.setdefault((written, copy[written]), [now, now])[1] = now
+    for cell, end in enumerate(problem.fixed_end):
+        if end >= 0:
+            lives.setdefault((cell, copy[cell]), [0, 0])[1] = len(events) - 1
+    loads = _sums(problem, events, lives)
+    return Profile(loads, lives)
+
+
+def _sums(problem: Problem, events: list[Event], lives: dict[tuple[int, int], list[int]]) -> list[int]:
+    change = [0] * (len(events) + 1)
+    for (cell, _), (first, last) in lives.items():
+        change[first] += problem.size[cell]
+        change[last + 1] -= problem.size[cell]
+    loads: list[int] = []
+    live = 0
+    copy = [0] * len(problem.size)
+    for now, (index, cell) in enumerate(events):
+        live += change[now]
+        operation = problem.operations[index]
+        if cell >= 0:
+            copy[cell] = 1
+        saved = 0
+        for output, source in operation.pairs:
+            if lives[source, copy[source]][1] == now:
+                saved = max(saved, problem.size[output])
+        loads.append(live + operation.scratch - saved)
+    return loads
+
+
+def extra_cost(problem: Problem, decision: Decision) -> int:
+    """Cost of all second runs."""
+    return sum(problem.again[cell].cost for cell in decision)

@@ -1,0 +1,205 @@
+"""The search for a decision: a greedy start, CP-SAT's answer below a budget, then cheaper ones; and the lowest budget.
+
+A set of cells becomes a decision by rule (`stages_of`): a cell is given up over the longest time in which nothing reads
+it, and made again right before it is read next, or before another second run reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, profile
+
+DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.2, 0.2, 0.05
+"""CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
+
+TOLERANCE = 200
+"""The lowest budget is found to one part in this many."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A decision that stays below a budget (movable bytes). cheapest: proven to cost least among all that do."""
+
+    decision: dict[int, int]
+    budget_bytes: int
+    cheapest: bool
+
+
+def floor_bytes(problem: Problem) -> int:
+    """No decision of this order has a lower peak: what an operation touches, and what cannot be made again, is live."""
+    loads = [0] * len(problem.operations)
+    for index, operation in enumerate(problem.operations):
+        own = sum(problem.size[cell] for cell in (*operation.reads, *operation.writes)) + operation.scratch
+        loads[index] = own - max((problem.size[output] for output, _ in operation.pairs), default=0)
+    for cell, size in enumerate(problem.size):
+        touched = {problem.birth[cell], *problem.uses[cell]}
+        if cell not in problem.again and (problem.uses[cell] or problem.fixed_end[cell] >= 0):
+            for index in range(problem.first_touch(cell) + 1, problem.last_use(cell) + 1):
+                loads[index] += size if index not in touched else 0
+    return max(loads, default=0)
+
+
+def stages_of(problem: Problem, chosen: Collection[int]) -> dict[int, int]:
+    """The decision that recomputes these cells, each as late as possible; cells for which that is useless are left out."""
+    stages: dict[int, int] = {}
+    wanted: dict[int, int] = {}  # cell -> earliest stage of a second run that reads it
+    for cell in sorted(chosen, key=lambda item: -problem.again[item].operation):
+        begin, end = _gap(problem, cell, wanted.get(cell))
+        stage = min(end, problem.again[cell].latest)
+        if stage <= begin or stage <= problem.birth[cell] + 1:
+            continue
+        stages[cell] = stage
+        for read in problem.operations[problem.again[cell].operation].reads:
+            wanted[read] = min(stage, wanted.get(read, stage))
+    return stages
+
+
+def _gap(problem: Problem, cell: int, wanted: int | None) -> tuple[int, int]:
+    """(last use before, first use after) the longest time without a use; nothing after: an empty gap."""
+    moments = [problem.birth[cell], *problem.uses[cell]]
+    if wanted is not None:
+        moments = sorted({*moments, wanted})
+    gaps = [(after - before, before, after) for before, after in zip(moments, moments[1:], strict=False)]
+    _, begin, end = max(gaps, default=(0, 0, 0))
+    return begin, end
+
+
+def excess(problem: Problem, decision: Decision, budget: int) -> int:
+    """Bytes above the budget, summed over time: 0 if the decision fits."""
+    return sum(max(0, load - budget) for load in profile(problem, decision).loads)
+
+
+def greedy_decision(problem: Problem, budget: int) -> dict[int, int]:
+    """A decision that fits the budget at a low cost, or the one that exceeds it least."""
+    chosen: frozenset[int] = frozenset()
+    left = excess(problem, {}, budget)
+    while left > 0:
+        found = _best_addition(problem, chosen, left, budget)
+        if found is None:
+            break
+        chosen, left = found
+    return stages_of(problem, _pruned(problem, chosen, left, budget))
+
+
+def _best_addition(
+    problem: Problem, chosen: frozenset[int], left: int, budget: int
+) -> tuple[frozenset[int], int] | None:
+    """The cell (with what its recomputation lacks) that takes away most excess per cost."""
+    best: tuple[float, frozenset[int], int] | None = None
+    before = extra_cost(problem, stages_of(problem, chosen))
+    for move in _moves(problem, chosen, budget):
+        candidate = chosen | move
+        decision = stages_of(problem, candidate)
+        now = excess(problem, decision, budget)
+        if now >= left:
+            continue
+        gain = (left - now) / max(1, extra_cost(problem, decision) - before)
+        if best is None or gain > best[0]:
+            best = (gain, candidate, now)
+    return None if best is None else best[1:]
+
+
+def _moves(problem: Problem, chosen: frozenset[int], budget: int) -> Iterable[frozenset[int]]:
+    """Cells that are live where memory is above the budget, alone and with their dead ancestors."""
+    for cell in problem.again:
+        if cell in chosen:
+            continue
+        yield frozenset((cell,))
+        closed = _with_ancestors(problem, cell, chosen)
+        if len(closed) > 1:
+            yield closed
+
+
+def _with_ancestors(problem: Problem, cell: int, chosen: frozenset[int]) -> frozenset[int]:
+    """The cell and what its producer reads that is dead by then and can be made again, back to what lives."""
+    stage = stages_of(problem, (cell,)).get(cell, 0)
+    found, open_ = {cell}, [cell]
+    while open_:
+        for read in problem.operations[problem.again[open_.pop()].operation].reads:
+            if read in problem.again and read not in found | chosen and problem.last_use(read) < stage:
+                found.add(read)
+                open_.append(read)
+    return frozenset(found)
+
+
+def _pruned(problem: Problem, chosen: frozenset[int], left: int, budget: int) -> frozenset[int]:
+    """Without the cells that are not needed, dearest first."""
+    for cell in sorted(chosen, key=lambda item: (-problem.again[item].cost, item)):
+        fewer = chosen - {cell}
+        decision = stages_of(problem, fewer)
+        if excess(problem, decision, budget) <= left:
+            chosen = fewer
+    return chosen
+
+
+# ---- below a budget --------------------------------------------------------------------------------------------------
+
+
+def peak_of(problem: Problem, decision: Decision) -> int:
+    """Largest load, in movable bytes."""
+    return max(profile(problem, decision).loads, default=0)
+
+
+def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> Choice | None:
+    """A decision with a peak of at most `budget`, as cheap as found; None if none is found or there is none."""
+    if peak_of(problem, {}) <= budget:
+        return Choice({}, budget, True)
+    found = _any_below(problem, budget, options)
+    return None if found is None else _cheaper(problem, found, budget, options)
+
+
+def smallest(problem: Problem, options: PlanOptions) -> Iterator[Choice]:
+    """Decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better)."""
+    low, best = floor_bytes(problem), greedy_decision(problem, floor_bytes(problem))
+    high = peak_of(problem, best)
+    budget = low
+    while high - low > high // TOLERANCE:
+        found = _any_below(problem, budget, options)
+        if found is None:
+            low = budget
+        else:
+            best, high = found, peak_of(problem, found)
+        if budget == high:
+            break
+        budget = (low + high) // 2
+    cheaper = _cheaper(problem, best, high, options)
+    yield cheaper
+    if cheaper.decision != best:
+        yield Choice(best, high, False)
+
+
+def _any_below(problem: Problem, budget: int, options: PlanOptions) -> dict[int, int] | None:
+    # Imported here: loading ortools takes most of a second, which runs without rematerialisation do not have.
+    from tinytrain_compile.plan.remat_cpsat import Limits, solve
+
+    if budget < floor_bytes(problem):
+        return None
+    limits = Limits(QUICK_TIME if options.effort == "quick" else DECIDE_TIME, options.seed, cheapest=False)
+    return solve(problem, problem.again, budget, None, limits).decision
+
+
+def _cheaper(problem: Problem, start: dict[int, int], budget: int, options: PlanOptions) -> Choice:
+    """The cheapest of: the start and a greedy decision, both without what is not needed; the solver's from there."""
+    from tinytrain_compile.plan.remat_cpsat import Limits, candidates, solve
+
+    best = _thinned(problem, start, budget)
+    greedy = greedy_decision(problem, budget)
+    if peak_of(problem, greedy) <= budget and extra_cost(problem, greedy) < extra_cost(problem, best):
+        best = greedy
+    limits = Limits(QUICK_TIME if options.effort == "quick" else MINIMISE_TIME, options.seed)
+    answer = solve(problem, candidates(problem, budget), budget, best, limits)
+    if answer.decision is not None and extra_cost(problem, answer.decision) < extra_cost(problem, best):
+        best = answer.decision
+    return Choice(best, budget, answer.status == "optimal")
+
+
+def _thinned(problem: Problem, decision: dict[int, int], budget: int) -> dict[int, int]:
+    """Without second runs that the budget does not need, dearest first."""
+    for cell in sorted(decision, key=lambda item: (-problem.again[item].cost, item)):
+        fewer = {other: stage for other, stage in decision.items() if other != cell}
+        if peak_of(problem, fewer) <= budget:
+            decision = fewer
+    return decision

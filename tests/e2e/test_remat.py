@@ -1,0 +1,156 @@
+"""Rematerialisation end to end: what is computed twice changes the arena and nothing else, to the byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e import chain, models
+from tests.e2e.broken import write
+from tests.e2e.chain import Project
+from tests.e2e.command import run
+from tests.e2e.marks import needs_qemu
+from tests.quantize import nets
+from tinytrain_compile.data import random_samples
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.plan import RematOptions
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import run_steps
+from tinytrain_compile.verify.results import RunResult
+
+STEPS = 20
+TRAINS: dict[str, Callable[[], TrainGraph]] = {
+    "resnet8": lambda: chain.train_graph(models.resnet8(channels=4, size=16), learning_rate=0.01),
+    "transformer": lambda: chain.train_graph(models.transformer(tokens=8, width=8, heads=2), learning_rate=0.01),
+    "ds_cnn": lambda: chain.train_graph(
+        models.ds_cnn(channels=8, blocks=3, size=(12, 6)), optimizer="momentum", learning_rate=0.01
+    ),
+    "int8": lambda: nets.int8_train(nets.cnn(size=16, channels=8), learning_rate=0.05),
+    "int8, accumulated": lambda: nets.int8_train(nets.cnn(size=16, channels=8), learning_rate=0.05, batch=2),
+}
+
+
+def trained(made: Project, board: str, folder: Path) -> RunResult:
+    samples = random_samples(made.train, 4, 0)
+    mode = "host" if board == "host" else "qemu"
+    result = run_steps(made.bundle, load_target(board), samples, STEPS, None, made.train.batch, folder, mode)
+    assert result.status == "ok"
+    return result
+
+
+def same(one: RunResult, other: RunResult) -> bool:
+    """Every loss, every output and every byte of the state after every step."""
+    return (
+        one.losses.tobytes() == other.losses.tobytes()
+        and one.output_last.tobytes() == other.output_last.tobytes()
+        and list(map(dict, one.states)) == list(map(dict, other.states))
+    )
+
+
+def pair(name: str) -> tuple[Project, Project]:
+    """A project without and one with as many second runs as the smallest arena takes."""
+    train = TRAINS[name]()
+    without, with_ = chain.project(train), chain.project(train, remat=RematOptions("min"))
+    assert with_.plan.remat is not None
+    assert with_.plan.arena_bytes < without.plan.arena_bytes
+    return without, with_
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", TRAINS)
+def test_twenty_steps_give_the_same_bytes_on_the_board(name: str, tmp_path: Path) -> None:
+    without, with_ = pair(name)
+    first = trained(without, "cortex-m7", tmp_path / "off")
+    assert len({loss.tobytes() for loss in first.losses}) > STEPS // 2, "it trains"
+    assert same(first, trained(with_, "cortex-m7", tmp_path / "min"))
+    magic = [[line for line in p.bundle.files["net_train.c"].splitlines() if "model_magic[2]" in line] for p in (without, with_)]
+    assert magic[0] == magic[1], "checkpoints are interchangeable"
+    assert len(with_.kernels.kernels) == len(without.kernels.kernels), "second runs need no code of their own"
+
+
+def test_a_second_run_left_out_is_seen(tmp_path: Path) -> None:
+    """The comparison is no tautology: without one of the second runs the bytes differ."""
+    without, with_ = pair("resnet8")
+    assert with_.plan.remat is not None
+    left_out = with_.plan.remat.runs[0].name
+    order = tuple(node for node in with_.plan.order if node.name != left_out)
+    broken = chain.emitted(with_.train, replace(with_.plan, order=order), with_.kernels, 8)
+    first = trained(without, "host", tmp_path / "off")
+    assert same(first, trained(with_, "host", tmp_path / "min"))
+    assert not same(first, trained(broken, "host", tmp_path / "planted"))
+
+
+# ---- the command line -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(write(models.resnet8(channels=8, size=16), tmp_path_factory.mktemp("remat")))
+
+
+def report(*arguments: str | Path, out: Path) -> dict[str, dict[str, object]]:
+    run(*arguments, "-o", out, "--verify", "none").check_success()
+    return json.loads((out / "report.json").read_text())
+
+
+def test_report_says_what_is_computed_twice(resnet: Path, tmp_path: Path) -> None:
+    off = report(resnet, "--update", "all", "--remat", "off", out=tmp_path / "off")
+    low = report(resnet, "--update", "all", "--remat", "min", out=tmp_path / "min")
+    assert off["plan"]["remat"] is None
+    remat = low["plan"]["remat"]
+    assert isinstance(remat, dict)
+    assert remat["saved_bytes"] == off["memory"]["arena_bytes"] - low["memory"]["arena_bytes"] > 0  # type: ignore[operator]
+    assert remat["extra_macs"] == sum(item["macs"] for item in remat["tensors"])
+    assert low["work"]["forward_macs"] == off["work"]["forward_macs"]
+    assert low["work"]["backward_macs"] - off["work"]["backward_macs"] == remat["extra_macs"]  # type: ignore[operator]
+    nodes = json.loads((tmp_path / "min" / "plan.json").read_text())["order"]
+    again = [node["name"] for node in nodes if node["role"] == "recompute"]
+    assert sorted(again) == sorted(item["again"] for item in remat["tensors"])
+
+
+def test_auto_recomputes_no_more_than_the_arena_needs(resnet: Path, tmp_path: Path) -> None:
+    off = report(resnet, "--update", "all", "--remat", "off", out=tmp_path / "off")
+    low = report(resnet, "--update", "all", "--remat", "min", out=tmp_path / "min")
+    most, least = int(off["memory"]["arena_bytes"]), int(low["memory"]["arena_bytes"])  # type: ignore[call-overload]
+    extra = int(low["plan"]["remat"]["extra_macs"])  # type: ignore[index]
+    middle = (most + least) // 2
+    fitted = report(resnet, "--update", "all", "--remat", "auto", "--arena", str(middle), out=tmp_path / "auto")
+    assert int(fitted["memory"]["arena_bytes"]) <= middle  # type: ignore[call-overload]
+    assert 0 < int(fitted["plan"]["remat"]["extra_macs"]) < extra  # type: ignore[index]
+    roomy = report(resnet, "--update", "all", "--remat", "auto", "--arena", str(most), out=tmp_path / "roomy")
+    assert roomy["plan"]["remat"] is None
+
+
+def test_the_ladder_recomputes_before_it_updates_less(resnet: Path, tmp_path: Path) -> None:
+    off = report(resnet, "--update", "all", "--remat", "off", out=tmp_path / "off")
+    limit = str(int(off["memory"]["arena_bytes"]) * 9 // 10)  # type: ignore[call-overload]
+    default = report(resnet, "--arena", limit, out=tmp_path / "default")
+    strict = report(resnet, "--arena", limit, "--remat", "off", out=tmp_path / "strict")
+    assert default["update_totals"]["label"] == "auto: last:10"
+    assert default["plan"]["remat"] is not None
+    share = default["plan"]["remat"]["extra_macs"] / (  # type: ignore[index]
+        off["work"]["forward_macs"] + off["work"]["backward_macs"]  # type: ignore[operator]
+    )
+    assert 0 < share <= 0.25
+    assert strict["plan"]["remat"] is None
+    assert int(str(strict["update_totals"]["label"]).rpartition(":")[2]) < 10
+
+
+def test_explicit_off_is_not_overridden_and_the_way_out_is_priced(resnet: Path, tmp_path: Path) -> None:
+    off = report(resnet, "--update", "all", "--remat", "off", out=tmp_path / "off")
+    limit = int(off["memory"]["arena_bytes"]) * 9 // 10  # type: ignore[call-overload]
+    flags = ("--update", "all", "--remat", "off", "--arena", str(limit), "-o", tmp_path / "no")
+    failed = run(resnet, *flags).check_error("E0401", 3)
+    line = next(line for line in failed.err.splitlines() if "--remat auto" in line and "->" in line)
+    assert "MACs a step" in line
+    price = int(line.partition("->")[2].split(" B")[0].replace(",", ""))
+    assert price <= limit
+    again = report(resnet, "--update", "all", "--remat", "auto", "--arena", str(limit), out=tmp_path / "yes")
+    assert int(again["memory"]["arena_bytes"]) <= limit  # type: ignore[call-overload]
+    assert np.isfinite(price)
