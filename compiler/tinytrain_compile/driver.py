@@ -73,7 +73,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     if options.dry_run:
         return Result(summary)
     samples = make_samples(model, candidate.train, options)
-    bundle = _generate(candidate, options, target, progress)
+    kernels, bundle = _generate(candidate, options, target, progress)
+    summary = replace(summary, calls=kernels.calls)
     summary = _verify(summary, bundle, samples, options, target, progress)
     progress("writing", 0.98)
     return _write(summary, bundle, samples, options, target)
@@ -147,7 +148,9 @@ def _check_fit(
     raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))
 
 
-def _generate(candidate: Candidate, options: CompileOptions, target: Target, progress: Progress) -> SourceBundle:
+def _generate(
+    candidate: Candidate, options: CompileOptions, target: Target, progress: Progress
+) -> tuple[KernelSet, SourceBundle]:
     from tinytrain_compile.lower import LowerOptions, lower_nodes  # imports tvm: 2-4 s, so only when it is needed
     from tinytrain_compile.lower.kernels import Features
 
@@ -167,7 +170,7 @@ def _generate(candidate: Candidate, options: CompileOptions, target: Target, pro
     )
     header = read_text("runtime_c", "tt_runtime.h")
     emit = EmitOptions(prefix, target.alignment_bytes, settings, header)
-    return emit_project(candidate.train, candidate.plan, kernels, emit)
+    return kernels, emit_project(candidate.train, candidate.plan, kernels, emit)
 
 
 def _verify(
@@ -188,7 +191,14 @@ def _verify(
     reference = run_reference(summary.train, samples, options.verify_steps)
     progress(f"building and running the firmware ({options.verify})", 0.75)
     report = verify(
-        bundle, target, samples, reference, options.verify, steps=options.verify_steps, batch=summary.train.batch
+        bundle,
+        target,
+        samples,
+        reference,
+        options.verify,
+        steps=options.verify_steps,
+        batch=summary.train.batch,
+        count=options.count,
     )
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 

@@ -185,6 +185,21 @@ class Samples:
 
 
 @dataclass(frozen=True)
+class InstructionCounts:
+    """Instructions executed under QEMU in one call each, by function; scalar helpers count for their callers.
+
+    step_index: which step was counted. step: of one micro-batch; apply: of the update after several, or None.
+    code_bytes: size of every function of the model.
+    """
+
+    step_index: int
+    step: Mapping[str, int]
+    infer: Mapping[str, int]
+    apply: Mapping[str, int] | None
+    code_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class VerifyReport:
     """What was checked and what came out.
 
@@ -202,6 +217,7 @@ class VerifyReport:
     code_bytes: int | None = None
     const_bytes: int | None = None
     max_error: float | None = None
+    counts: InstructionCounts | None = None
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------
@@ -253,3 +269,5 @@ class Summary:
     code_bytes: int | None
     const_bytes: int | None
     suggestions: tuple[Suggestion, ...] = ()
+    calls: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Node -> the kernel that it calls; empty before kernels are made."""

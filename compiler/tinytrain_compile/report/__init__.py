@@ -5,13 +5,17 @@ Imports ir, ops and errors only. Everything here is a pure function of a Summary
 
 from tinytrain_compile.report.data import plan_json, report_json
 from tinytrain_compile.report.html import report_html
+from tinytrain_compile.report.kernels import KernelWork, kernel_lines, kernel_work
 from tinytrain_compile.report.layout import styled
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown, ops_text
 from tinytrain_compile.report.text import does_not_fit_text, success_text
 
 __all__ = [
+    "KernelWork",
     "does_not_fit_text",
     "errors_markdown",
+    "kernel_lines",
+    "kernel_work",
     "ops_markdown",
     "ops_text",
     "plan_json",
