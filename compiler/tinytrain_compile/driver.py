@@ -27,7 +27,7 @@ from tinytrain_compile.output import check_place, write_output
 from tinytrain_compile.quantize import calibrate, prepare
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.report import does_not_fit_text, plan_json, report_html, report_json
-from tinytrain_compile.resources import read_text
+from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
@@ -168,8 +168,7 @@ def _generate(
         f"target {target.name}, {options.quant}, optimizer {options.optimizer}, batch {options.batch}",
         f"update {candidate.label}",
     )
-    header = read_text("runtime_c", "tt_runtime.h")
-    emit = EmitOptions(prefix, target.alignment_bytes, settings, header)
+    emit = EmitOptions(prefix, target.alignment_bytes, settings, runtime_headers())
     return kernels, emit_project(candidate.train, candidate.plan, kernels, emit)
 
 

@@ -18,7 +18,7 @@ from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.plan import PlanOptions, plan_memory
 from tinytrain_compile.reference import run_reference
-from tinytrain_compile.resources import read_text
+from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import TrainingOptions, build_training
@@ -64,7 +64,7 @@ def project(
     settings = PlanOptions(alignment_bytes=core.alignment_bytes, effort="quick", keep=(train.loss.name,))
     plan = plan_memory(train.graph, settings)
     kernels = kernels or kernels_of(train, prefix, core.features.fpu)
-    emit = EmitOptions(prefix, core.alignment_bytes, ("test",), read_text("runtime_c", "tt_runtime.h"))
+    emit = EmitOptions(prefix, core.alignment_bytes, ("test",), runtime_headers())
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 
 

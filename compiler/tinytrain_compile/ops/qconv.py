@@ -17,6 +17,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, gathers
+from tinytrain_compile.ops.pairs import pair_tiles
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
 GATHER_ROWS = 2
@@ -56,6 +57,11 @@ class QConvUpdateAttrs(Attrs):
     conv: ConvAttrs
     x_zero: int
     limit: int = 127
+
+
+def is_product(conv: ConvAttrs) -> bool:
+    """Whether a convolution is a plain matrix product over pixels."""
+    return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
 
 
 def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
@@ -145,6 +151,9 @@ def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
 def _conv_scratch(node: Node) -> int:
     conv = _geometry(node)
     taps = conv.kernel[0] * conv.kernel[1]
+    if is_product(conv):
+        *pixels, channels = node.inputs[0].shape
+        return pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels).scratch_bytes
     return GATHER_ROWS * taps * node.inputs[0].shape[3] * 2 if gathers(conv) else 0  # centred pixels take int16
 
 
@@ -224,6 +233,9 @@ def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array,
 
 def _grad_scratch(node: Node) -> int:
     conv = _geometry(node)
+    if is_product(conv):
+        *pixels, channels = node.outputs[0].shape
+        return pair_tiles(math.prod(pixels), channels, node.inputs[3].shape[3]).scratch_bytes
     dense = gathers(conv) or (conv.groups == 1 and conv.strides != (1, 1))
     return GATHER_ROWS * conv.kernel[0] * conv.kernel[1] * node.inputs[3].shape[3] if dense else 0
 
@@ -278,6 +290,13 @@ def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_b
     return fx.high_multiply(multiplier, int(rate[0])), exponent
 
 
+def _update_scratch(node: Node) -> int:
+    outputs, _, _, inputs = node.inputs[0].shape
+    if not is_product(_geometry(node)):
+        return 0
+    return pair_tiles(outputs, inputs, math.prod(node.inputs[1].shape[:3])).scratch_bytes
+
+
 def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
     _expect("QConvUpdate", inputs, ("int8",) * 3 + ("int32", "int8") + ("int32",) * 4)
     (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
@@ -302,6 +321,7 @@ register(
         BACKWARD,
         QConvUpdateAttrs,
         alias=((0, 0),),
+        scratch=_update_scratch,
         macs=lambda node: node.outputs[0].elements * node.inputs[2].shape[1] * node.inputs[2].shape[2],
     )
 )
@@ -325,6 +345,7 @@ register(
         BACKWARD,
         QConvUpdateAttrs,
         alias=((0, 0),),
+        scratch=_update_scratch,
         macs=lambda node: node.outputs[0].elements * node.inputs[2].shape[1] * node.inputs[2].shape[2],
     )
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,8 +31,10 @@ from tinytrain_compile.lower.kernels.conv import (
     window_field,
 )
 from tinytrain_compile.lower.kernels.linear import Finish, Schedule, product, whole_weight
+from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
-from tinytrain_compile.ops.qconv import GATHER_ROWS, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.pairs import pair_tiles
+from tinytrain_compile.ops.qconv import GATHER_ROWS, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs, is_product
 
 FRACTION_BITS = 8
 """Of a weight, while an update is rounded."""
@@ -61,11 +64,6 @@ def saturated(value: Any, zero: int, low: int, high: int) -> Any:
     return call_int("tt_saturate8", value, i32(zero), i32(low), i32(high), dtype="int8")
 
 
-def is_product(conv: ConvAttrs) -> bool:
-    """Whether a convolution is a plain matrix product over pixels."""
-    return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
-
-
 # ---- forward --------------------------------------------------------------------------------------------------------
 
 
@@ -86,16 +84,18 @@ def qconv(node: Node, features: Features) -> KernelSpec:
 
     def finish(acc: Any, *index: Any) -> Any:
         o = index[-1]
-        scaled = call_int("tt_requantise", call_int("tt_add", acc, bias[o]), multiplier[o], shift[o].astype("int32"))
-        return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
+        limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
+        return call_int(
+            "tt_requantise8", acc, bias[o], multiplier[o], shift[o].astype("int32"), *limits, dtype="int8"
+        )
 
     if is_product(conv):
         pixels = n * height * width
         x = placeholder(node.inputs[0], "x", (pixels, channels))
-        data = Centred(x, attrs.x_zero)
-        extents = (pixels, shape[3], channels)
-        tile, peel = features.integer_tile, conv.split is not None
-        out, schedule = product(extents, lambda i, a: data[i, a], lambda a, j: weight(j, 0, 0, a), finish, tile, peel)
+        extents, sliced = (pixels, shape[3], channels), conv.split is not None
+        left = Widened(lambda i, a: x[i, a], -attrs.x_zero, contiguous=True)
+        right = Widened(lambda j, a: whole(j, 0, 0, a), contiguous=not sliced, peel=sliced)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents))
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     x = placeholder(node.inputs[0], "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
@@ -168,13 +168,14 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
 
     def finish(acc: Any, *index: Any) -> Any:
         c = index[-1]
-        value = call_int("tt_requantise", acc, multiplier[c], shift[c].astype("int32") + p_in[0] - p_out[0])
+        value = call_int("tt_rescale", acc, multiplier[c], shift[c].astype("int32") + p_in[0] - p_out[0])
         return error_output(value, keep, peak, index)
 
     if flat:
-        extents, tile, peel = (pixels, shape[3], out_c), features.integer_tile, conv.split is not None
-        errors = Centred(g)
-        out, schedule = product(extents, lambda i, a: errors[i, a], lambda a, j: weight(a, 0, 0, j), finish, tile, peel)
+        extents = (pixels, shape[3], out_c)
+        left = Widened(lambda i, a: g[i, a], contiguous=True)
+        right = Widened(lambda j, a: whole(a, 0, 0, j), peel=conv.split is not None)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents))
         return KernelSpec(inputs, [out, None], schedule)
     window = Window(conv, attrs.input_hw)
     if conv.groups == 1:
@@ -241,8 +242,29 @@ def _weight_gradient(
 ) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
     """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight)."""
     conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
+    if is_product(conv):
+        return _flat_weight_gradient(node, attrs.x_zero, finish)
     x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
     window = Window(conv, (x_value.shape[1], x_value.shape[2]))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
     out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile)
+    return x, g, out, schedule
+
+
+def _flat_weight_gradient(
+    node: Node, x_zero: int, finish: Finish
+) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
+    """The same for a 1x1 convolution: a product over pixels."""
+    outputs, _, _, inputs = node.inputs[0].shape
+    x_value, g_value = node.inputs[1:3]
+    pixels = math.prod(x_value.shape[:3])
+    x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
+    extents = (outputs, inputs, pixels)
+    left = Widened(lambda o, k: g[k, o])
+    right = Widened(lambda i, k: x[k, i], -x_zero)
+
+    def weight(acc: Any, o: Any, i: Any) -> Any:
+        return finish(acc, o, 0, 0, i)
+
+    out, schedule = pair_product(extents, left, right, weight, pair_tiles(*extents))
     return x, g, out, schedule

@@ -1,0 +1,108 @@
+"""Integer products: both operands widened to int16 in scratch, then summed in pairs (SMLAD where the core has it)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, te
+
+from tinytrain_compile.lower import intrinsics
+from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.schedules import HINT
+from tinytrain_compile.ops.pairs import LANES, PairTiles
+
+UNROLL = 4
+"""Steps of LANES products that a turn of the innermost loop holds, at most."""
+
+
+@dataclass(frozen=True)
+class Widened:
+    """One operand: element (row, k) as an int8 expression, and what is added to make it int16.
+
+    contiguous: the elements of a row are neighbours in memory. peel: its load has conditions to be split off.
+    """
+
+    load: Load
+    offset: int = 0
+    contiguous: bool = False
+    peel: bool = False
+
+    def element(self, row: Any, k: Any) -> Any:
+        """The widened element."""
+        wide = self.load(row, k).astype("int16")
+        return wide + te.const(self.offset, "int16") if self.offset else wide
+
+
+def pair_product(
+    extents: tuple[int, int, int], left: Widened, right: Widened, finish: Finish, tiles: PairTiles
+) -> tuple[te.Tensor, Schedule]:
+    """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n)."""
+    m, n, k = extents
+    padded = tiles.depth
+
+    def stage(operand: Widened, rows: int, name: str) -> te.Tensor:
+        def element(i: Any, a: Any) -> Any:
+            value = operand.element(i, a)
+            return value if padded == k else guarded(a < k, value)
+
+        return te.compute((rows, padded), element, name)
+
+    a, b = stage(left, m, "left"), stage(right, n, "right")
+    (axis,) = reduce_axes(padded)
+    acc = te.compute((m, n), lambda i, j: total(i32(a[i, axis]) * i32(b[j, axis]), [axis]), "acc")
+    out = te.compute((m, n), lambda i, j: finish(acc[i, j], i, j), "out")
+    whole = padded == k
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        _loops(sch, tiles)
+        _sums(sch, tiles)
+        _widen(sch, "left", left, whole)
+        _widen(sch, "right", right, whole)
+
+    return out, schedule
+
+
+def _loops(sch: s_tir.Schedule, tiles: PairTiles) -> None:
+    """Strip of one operand, tile of the other, tile of the strip; operands are widened where their loop starts."""
+    out = sch.get_sblock("out")
+    loops = list(sch.get_loops(out))
+    kept, moved = tiles.strip_axis, 1 - tiles.strip_axis
+    strip, inside, kept_tile = sch.split(loops[kept], [None, tiles.strip // tiles.tile[kept], tiles.tile[kept]])
+    outer, moved_tile = sch.split(loops[moved], [None, tiles.tile[moved]])
+    inner = [moved_tile, kept_tile] if kept == 0 else [kept_tile, moved_tile]  # a column's factors are read once
+    sch.reorder(strip, outer, inside, *inner)
+    acc = sch.get_sblock("acc")
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, inside, preserve_unit_loops=True)
+    names = ("left", "right")
+    sch.compute_at(sch.get_sblock(names[moved]), outer, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock(names[kept]), strip, preserve_unit_loops=True)
+    for loop in inner:
+        sch.unroll(loop)
+
+
+def _sums(sch: s_tir.Schedule, tiles: PairTiles) -> None:
+    acc = sch.get_sblock("acc")
+    rows, columns, depth = sch.get_loops(acc)[3:]
+    steps = tiles.depth // LANES
+    turn = max(u for u in range(1, UNROLL + 1) if steps % u == 0)
+    many, few, lanes = sch.split(depth, [None, turn, LANES])
+    sch.reorder(many, few, rows, columns, lanes)
+    for loop in (few, rows, columns):
+        sch.unroll(loop)
+    start = sch.decompose_reduction(acc, many)
+    for loop in sch.get_loops(start)[3:]:
+        sch.unroll(loop)
+    sch.tensorize(lanes, intrinsics.dot4())
+
+
+def _widen(sch: s_tir.Schedule, name: str, operand: Widened, whole: bool) -> None:
+    block = sch.get_sblock(name)
+    row, depth = sch.get_loops(block)[-2:]
+    if operand.contiguous and whole:
+        _, lanes = sch.split(depth, [None, LANES])
+        sch.tensorize(lanes, intrinsics.widen4(operand.offset))
+    elif operand.peel or not whole:
+        sch.annotate(depth, HINT, 1)

@@ -1,0 +1,50 @@
+"""How integer products are cut: which operand lies widened in scratch, how much of it, and the register tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LANES = 4
+"""Products that are summed by one helper call."""
+SCRATCH_BYTES = (2048, 16384)
+"""What widened operands may take at least and at most; between these, as much as the activations of the product."""
+_WIDE = 2
+
+
+@dataclass(frozen=True)
+class PairTiles:
+    """tile: rows of (left, right) per register tile. strip: rows of operand strip_axis that lie widened at a time.
+
+    depth: products in a sum, filled up with zeros to whole LANES.
+    """
+
+    tile: tuple[int, int]
+    strip_axis: int
+    strip: int
+    depth: int
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of the strip, and of one tile of the other operand."""
+        return _WIDE * self.depth * (self.strip + self.tile[1 - self.strip_axis])
+
+
+def pair_tiles(m: int, n: int, k: int) -> PairTiles:
+    """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget."""
+    budget = min(max(SCRATCH_BYTES[0], m * k + m * n), SCRATCH_BYTES[1])
+    tile = _tile(m, n)
+    depth = -(-k // LANES) * LANES
+    ways: list[tuple[int, PairTiles]] = []
+    for axis, (own, other) in enumerate(((m, n), (n, m))):
+        rows = [r for r in range(tile[axis], own + 1, tile[axis]) if own % r == 0]
+        fitting = [r for r in rows if _WIDE * depth * (r + tile[1 - axis]) <= budget]
+        strip = max(fitting, default=rows[0])
+        ways.append((own + other * (own // strip), PairTiles(tile, axis, strip, depth)))
+    return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1]
+
+
+def _tile(m: int, n: int) -> tuple[int, int]:
+    """2x2 where both extents are even: four sums, operands and pointers fill a Cortex-M's registers."""
+    if m % 2 == 0:
+        return (2, 2) if n % 2 == 0 else (2, 1)
+    return (1, 4) if n % 4 == 0 else (1, 2) if n % 2 == 0 else (1, 1)

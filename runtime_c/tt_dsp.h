@@ -1,0 +1,131 @@
+/* Helpers of integer kernels that have an instruction on some cores: sums of products of int16, widening of int8,
+ * requantisation to int8. Each gives the same bits on every core and on a host: where the instructions are missing,
+ * plain C does the same. Twins: compiler/tinytrain_compile/ops/fixed_point.py.
+ */
+#ifndef TT_DSP_H
+#define TT_DSP_H
+
+#include "tt_runtime.h"
+
+#if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP
+#include <arm_acle.h>
+#define TT_HAS_DSP 1
+#else
+#define TT_HAS_DSP 0
+#endif
+
+/* Armv7-M and later: shifted operands, and shifts that leave the last bit in the carry. */
+#if defined(__thumb2__)
+#define TT_HAS_THUMB2 1
+#else
+#define TT_HAS_THUMB2 0
+#endif
+
+/* At the head of a loop: what it reads from memory is not kept in registers over its turns (which would spill). */
+#ifdef __GNUC__
+#define TT_RELOAD() __asm__ volatile("" ::: "memory")
+#else
+#define TT_RELOAD() ((void)0)
+#endif
+
+/* acc + a[0] b[0] + ... + a[3] b[3]; a and b are aligned to 8 bytes. */
+static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
+{
+#if TT_HAS_DSP
+    uint64_t x, y;
+    memcpy(&x, __builtin_assume_aligned(a, 8), sizeof x);
+    memcpy(&y, __builtin_assume_aligned(b, 8), sizeof y);
+    acc = __smlad((int32_t)(uint32_t)x, (int32_t)(uint32_t)y, acc);
+    return __smlad((int32_t)(uint32_t)(x >> 32), (int32_t)(uint32_t)(y >> 32), acc);
+#else
+    acc += a[0] * b[0];
+    acc += a[1] * b[1];
+    acc += a[2] * b[2];
+    return acc + a[3] * b[3];
+#endif
+}
+
+/* to[i] = from[i] + offset for i < 4; `to` is aligned to 8 bytes. */
+static inline void tt_widen4(int16_t *to, const int8_t *from, int32_t offset)
+{
+#if TT_HAS_DSP
+    const uint32_t both = (uint32_t)offset << 16 | ((uint32_t)offset & 0xffffu);
+    uint32_t bytes, even, odd;
+    memcpy(&bytes, from, sizeof bytes);
+    __asm__("sxtab16 %0, %1, %2" : "=r"(even) : "r"(both), "r"(bytes));
+    __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(odd) : "r"(both), "r"(bytes));
+    uint32_t low, high;
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(even), "r"(odd));
+    __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
+    const uint64_t all = (uint64_t)high << 32 | low;
+    memcpy(__builtin_assume_aligned(to, 8), &all, sizeof all);
+#else
+    to[0] = (int16_t)(from[0] + offset);
+    to[1] = (int16_t)(from[1] + offset);
+    to[2] = (int16_t)(from[2] + offset);
+    to[3] = (int16_t)(from[3] + offset);
+#endif
+}
+
+#if TT_HAS_THUMB2
+/* tt_add: one instruction where there is one. */
+static inline int32_t tt_quick_add(int32_t a, int32_t b)
+{
+#if TT_HAS_DSP
+    int32_t sum;
+    __asm__("qadd %0, %1, %2" : "=r"(sum) : "r"(a), "r"(b));
+    return sum;
+#else
+    return tt_add(a, b);
+#endif
+}
+
+/* The nearest int8. */
+static inline int8_t tt_narrow8(int32_t value)
+{
+    int32_t y;
+    __asm__("ssat %0, #8, %1" : "=r"(y) : "r"(value));
+    return (int8_t)y;
+}
+
+/* tt_requantise of a factor below 1/2 (shift < 0), plus `zero`, which may be any constant that fits an instruction.
+ * The product's bit 30 is the carry of a shift by 31, and rounds it up. Dividing, the last bit that is shifted out
+ * rounds up; a negative number less one is thereby rounded half away from zero. */
+static inline int32_t tt_requantise_down(int32_t acc, int32_t multiplier, int32_t shift, int32_t zero)
+{
+    uint32_t bits;
+    int32_t low, high;
+    __asm__("usat %0, #5, %1" : "=r"(bits) : "r"(-shift));
+    __asm__("smull %0, %1, %2, %3" : "=&r"(low), "=&r"(high) : "r"(acc), "r"(multiplier));
+    __asm__("lsrs %0, %0, #31\n\tadc %0, %0, %1, lsl #1" : "+r"(low) : "r"(high) : "cc");
+    low += low >> 31;
+    __asm__("asrs %0, %0, %1\n\tadc %0, %0, %2" : "+r"(low) : "r"(bits), "rI"(zero) : "cc");
+    return low;
+}
+#endif
+
+/* tt_requantise, short where the factor is below 1/2. */
+static inline int32_t tt_rescale(int32_t acc, int32_t multiplier, int32_t shift)
+{
+#if TT_HAS_THUMB2
+    if (shift < 0) {
+        return tt_requantise_down(acc, multiplier, shift, 0);
+    }
+#endif
+    return tt_requantise(acc, multiplier, shift);
+}
+
+/* acc + bias, requantised, plus zero, in [low, high], as int8: the end of a convolution. */
+static inline int8_t tt_requantise8(
+    int32_t acc, int32_t bias, int32_t multiplier, int32_t shift, int32_t zero, int32_t low, int32_t high)
+{
+#if TT_HAS_THUMB2
+    if (shift < 0) {
+        const int32_t y = tt_requantise_down(tt_quick_add(acc, bias), multiplier, shift, zero);
+        return low == -128 && high == 127 ? tt_narrow8(y) : (int8_t)tt_clamp(y, low, high);
+    }
+#endif
+    return tt_saturate8(tt_requantise(tt_add(acc, bias), multiplier, shift), zero, low, high);
+}
+
+#endif
