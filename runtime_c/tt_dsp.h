@@ -45,6 +45,20 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
 #endif
 }
 
+/* acc + a[0] b[0] + a[1] b[1]; of any alignment. */
+static inline int32_t tt_dot2(int32_t acc, const int16_t *a, const int16_t *b)
+{
+#if TT_HAS_DSP
+    int32_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return __smlad(x, y, acc);
+#else
+    acc += a[0] * b[0];
+    return acc + a[1] * b[1];
+#endif
+}
+
 /* to[i] = from[i] + offset for i < 4; `to` is aligned to 8 bytes. */
 static inline void tt_widen4(int16_t *to, const int8_t *from, int32_t offset)
 {

@@ -56,6 +56,7 @@ SHORT = ("int8", "uint8", "int16", "uint16")
 EXACT_TYPE = ("TensorLoad", "Cast", "IntImm")
 ATOM, UNARY, TERNARY = 15, 14, 2
 
+
 @dataclass(frozen=True)
 class Expr:
     """C text, its precedence, the loop variables it reads, and whether it reads memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass
@@ -99,9 +99,10 @@ def _tidy_one(statement: Statement) -> Statement:
         statement.otherwise = tidy(statement.otherwise)
         return statement
     inner = statement.body[0] if len(statement.body) == 1 else None
-    if isinstance(inner, If) and inner.stable and not inner.otherwise and statement.var not in inner.variables:
-        statement.body = inner.body
-        inner.body = [_tidy_one(statement)]
+    if isinstance(inner, If) and inner.stable and statement.var not in inner.variables:
+        loops = [replace(statement, body=body) for body in (inner.body, inner.otherwise)]
+        inner.body = [_tidy_one(loops[0])]
+        inner.otherwise = [_tidy_one(loops[1])] if inner.otherwise else []
         return inner
     return statement
 

@@ -14,36 +14,37 @@ WRITES_FIRST = ("tt_widen4",)
 
 
 @cache
-def dot4() -> str:
-    """sum += a[k] b[k] over four int16: the name of the intrinsic."""
+def dot(lanes: int) -> str:
+    """sum += a[k] b[k] over 2 or 4 int16: the name of the intrinsic."""
+    name = f"tt_dot{lanes}"
 
     @T.prim_func(s_tir=True)
     def algebra(
-        a: T.Buffer((4,), "int16", offset_factor=1),
-        b: T.Buffer((4,), "int16", offset_factor=1),
+        a: T.Buffer((lanes,), "int16", offset_factor=1),
+        b: T.Buffer((lanes,), "int16", offset_factor=1),
         c: T.Buffer((1,), "int32", offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):
-            T.reads(c[0], a[0:4], b[0:4])
+            T.reads(c[0], a[0:lanes], b[0:lanes])
             T.writes(c[0])
-            for k in range(4):
+            for k in range(lanes):
                 with T.sblock("u"):
                     vk = T.axis.remap("R", [k])
                     c[0] = c[0] + T.cast(a[vk], "int32") * T.cast(b[vk], "int32")
 
     @T.prim_func(s_tir=True)
     def code(
-        a: T.Buffer((4,), "int16", offset_factor=1),
-        b: T.Buffer((4,), "int16", offset_factor=1),
+        a: T.Buffer((lanes,), "int16", offset_factor=1),
+        b: T.Buffer((lanes,), "int16", offset_factor=1),
         c: T.Buffer((1,), "int32", offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):
-            T.reads(c[0], a[0:4], b[0:4])
+            T.reads(c[0], a[0:lanes], b[0:lanes])
             T.writes(c[0])
-            c[0] = T.call_extern("int32", "tt_dot4", c[0], T.address_of(a[0]), T.address_of(b[0]))
+            c[0] = T.call_extern("int32", name, c[0], T.address_of(a[0]), T.address_of(b[0]))
 
-    TensorIntrin.register("tt_dot4", algebra, code, override=True)
-    return "tt_dot4"
+    TensorIntrin.register(name, algebra, code, override=True)
+    return name
 
 
 @cache

@@ -226,8 +226,15 @@ class Printer:
         guarded = self._guarded_sum(node, target)
         if guarded is not None:
             return guarded
-        text = self._expr(value).text
         dtype = str(node.buffer.dtype)
+        if kind_of(value) == "Call" and op_name(value) == "if_then_else" and str(node.buffer.name) in self._in_scratch:
+            condition, yes, no = value.args
+            lines = [[self._assignment(target, side, dtype)] for side in (yes, no)]
+            return self._if(self._expr(condition), *lines)
+        return self._assignment(target, value, dtype)
+
+    def _assignment(self, target: str, value: Any, dtype: str) -> Statement:
+        text = self._expr(value).text
         if dtype in SHORT and kind_of(value) not in EXACT_TYPE and not is_helper(value):
             text = f"({C_TYPES[dtype]})({text})"
         return Line(f"{target} = {text};")

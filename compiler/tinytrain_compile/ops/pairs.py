@@ -48,3 +48,46 @@ def _tile(m: int, n: int) -> tuple[int, int]:
     if m % 2 == 0:
         return (2, 2) if n % 2 == 0 else (2, 1)
     return (1, 4) if n % 4 == 0 else (1, 2) if n % 2 == 0 else (1, 1)
+
+
+# ---- depthwise: one channel's image at a time, with its border, in scratch ------------------------------------------
+
+PLANE_BYTES = 3072
+"""What a strip of a channel's image may take, unless less cannot be."""
+_PAIR = 2
+
+
+@dataclass(frozen=True)
+class PlaneTiles:
+    """strip: output rows whose input rows lie in scratch at a time; width: output pixels in a register tile.
+
+    taps: (rows, columns) of the kernel, columns filled up with zeros to whole pairs; plane: (rows, columns) for all
+    output rows.
+    """
+
+    strip: int
+    width: int
+    taps: tuple[int, int]
+    plane: tuple[int, int]
+    strip_rows: int
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of the strip of the plane and of the taps, each on 8 bytes."""
+        sizes = (self.strip_rows * self.plane[1], self.taps[0] * self.taps[1])
+        return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
+
+
+def plane_tiles(out_hw: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int]) -> PlaneTiles:
+    """Strips as high as PLANE_BYTES allow; four pixels at a time where they divide the width."""
+    height, width = out_hw
+    columns = -(-kernel[1] // _PAIR) * _PAIR
+    plane_columns = (width - 1) * strides[1] + columns
+
+    def rows(strip: int) -> int:
+        return (strip - 1) * strides[0] + kernel[0]
+
+    strips = [s for s in range(1, height + 1) if height % s == 0]
+    strip = max((s for s in strips if _WIDE * rows(s) * plane_columns <= PLANE_BYTES), default=1)
+    tile = max(t for t in (1, 2, 3, 4) if width % t == 0)
+    return PlaneTiles(strip, tile, (kernel[0], columns), (rows(height), plane_columns), rows(strip))

@@ -17,7 +17,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, gathers
-from tinytrain_compile.ops.pairs import pair_tiles
+from tinytrain_compile.ops.pairs import PlaneTiles, pair_tiles, plane_tiles
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
 GATHER_ROWS = 2
@@ -62,6 +62,26 @@ class QConvUpdateAttrs(Attrs):
 def is_product(conv: ConvAttrs) -> bool:
     """Whether a convolution is a plain matrix product over pixels."""
     return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
+
+
+def is_plane(node: Node) -> bool:
+    """Whether a convolution or its gradient is computed channel by channel: depthwise, without gaps in the kernel."""
+    conv = _geometry(node)
+    image = node.inputs[3] if isinstance(node.attrs, QConvGradInputAttrs) else node.inputs[0]
+    depthwise = conv.groups == image.shape[3] == node.outputs[0].shape[3] > 1
+    return depthwise and conv.dilations == (1, 1) and conv.kernel != (1, 1)
+
+
+def forward_planes(node: Node) -> PlaneTiles:
+    """Tiles of a depthwise QConv."""
+    conv, (_, height, width, _) = _geometry(node), node.outputs[0].shape
+    return plane_tiles((height, width), conv.kernel, conv.strides)
+
+
+def backward_planes(node: Node) -> PlaneTiles:
+    """Tiles of a depthwise QConvGradInput, a convolution with stride 1 whatever the layer's is."""
+    conv, (_, height, width, _) = _geometry(node), node.outputs[0].shape
+    return plane_tiles((height, width), conv.kernel, (1, 1))
 
 
 def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
@@ -154,6 +174,8 @@ def _conv_scratch(node: Node) -> int:
     if is_product(conv):
         *pixels, channels = node.inputs[0].shape
         return pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels).scratch_bytes
+    if is_plane(node):
+        return forward_planes(node).scratch_bytes
     return GATHER_ROWS * taps * node.inputs[0].shape[3] * 2 if gathers(conv) else 0  # centred pixels take int16
 
 
@@ -236,6 +258,8 @@ def _grad_scratch(node: Node) -> int:
     if is_product(conv):
         *pixels, channels = node.outputs[0].shape
         return pair_tiles(math.prod(pixels), channels, node.inputs[3].shape[3]).scratch_bytes
+    if is_plane(node):
+        return backward_planes(node).scratch_bytes
     dense = gathers(conv) or (conv.groups == 1 and conv.strides != (1, 1))
     return GATHER_ROWS * conv.kernel[0] * conv.kernel[1] * node.inputs[3].shape[3] if dense else 0
 

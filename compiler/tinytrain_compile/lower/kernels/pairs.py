@@ -95,7 +95,7 @@ def _sums(sch: s_tir.Schedule, tiles: PairTiles) -> None:
     start = sch.decompose_reduction(acc, many)
     for loop in sch.get_loops(start)[3:]:
         sch.unroll(loop)
-    sch.tensorize(lanes, intrinsics.dot4())
+    sch.tensorize(lanes, intrinsics.dot(LANES))
 
 
 def _widen(sch: s_tir.Schedule, name: str, operand: Widened, whole: bool) -> None:

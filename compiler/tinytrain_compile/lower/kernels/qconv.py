@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     address,
     call_int,
+    guarded,
     i32,
     kernel,
     placeholder,
@@ -30,11 +32,21 @@ from tinytrain_compile.lower.kernels.conv import (
     weight_sums,
     window_field,
 )
-from tinytrain_compile.lower.kernels.linear import Finish, Schedule, product, whole_weight
+from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
+from tinytrain_compile.lower.kernels.planes import plane_conv
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
 from tinytrain_compile.ops.pairs import pair_tiles
-from tinytrain_compile.ops.qconv import GATHER_ROWS, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs, is_product
+from tinytrain_compile.ops.qconv import (
+    GATHER_ROWS,
+    QConvAttrs,
+    QConvGradInputAttrs,
+    QConvUpdateAttrs,
+    backward_planes,
+    forward_planes,
+    is_plane,
+    is_product,
+)
 
 FRACTION_BITS = 8
 """Of a weight, while an update is rounded."""
@@ -85,9 +97,7 @@ def qconv(node: Node, features: Features) -> KernelSpec:
     def finish(acc: Any, *index: Any) -> Any:
         o = index[-1]
         limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
-        return call_int(
-            "tt_requantise8", acc, bias[o], multiplier[o], shift[o].astype("int32"), *limits, dtype="int8"
-        )
+        return call_int("tt_requantise8", acc, bias[o], multiplier[o], shift[o].astype("int32"), *limits, dtype="int8")
 
     if is_product(conv):
         pixels = n * height * width
@@ -108,9 +118,34 @@ def qconv(node: Node, features: Features) -> KernelSpec:
             return field(*index).astype("int16") if gather else field(*index)
 
         out, schedule = dense(form, stored, weight, finish, i32)
+    elif is_plane(node):
+        out, schedule = _depthwise(node, x, whole, finish)
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
     return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
+
+
+def _depthwise(node: Node, x: te.Tensor, weight: Load, finish: Finish) -> tuple[te.Tensor, Schedule]:
+    """Forward: the plane is the image less its zero point, with a border of zeros."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    conv, (_, height, width, _) = attrs.conv, node.inputs[0].shape
+
+    def pixel(b: Any, y: Any, s: Any, c: Any) -> Any:
+        row, column = y - conv.pads[0], s - conv.pads[1]
+        value = x[b, row, column, c].astype("int16") - tirx.const(attrs.x_zero, "int16")
+        return guarded(inside_image(row, column, (height, width)), value)
+
+    tiles = forward_planes(node)
+    return plane_conv(
+        node.outputs[0].shape, conv.strides, pixel, lambda c, r, s: weight(c, r, s, 0), finish, tiles, conv.kernel[1]
+    )
+
+
+def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
+    """Whether a pixel lies in the image; the test of columns last, because it may be split off."""
+    tests = (row >= 0, row < image_hw[0], column >= 0, column < image_hw[1])
+    return tirx.And(tirx.And(tests[0], tests[1]), tirx.And(tests[2], tests[3]))
 
 
 def _form(shape: tuple[int, ...], conv: ConvAttrs, channels: int, features: Features, gather: bool) -> Dense:
@@ -182,9 +217,35 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         field = window_field(g, window.backward)
         form = _form(shape, conv, out_c, features, gather=True)
         out, schedule = dense(form, field, lambda o, r, s, a: weight(a, r, s, o), finish, i32)
+    elif is_plane(node):
+        out, schedule = _depthwise_gradient(node, g, whole, finish)
     else:
         out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
     return KernelSpec(inputs, [out, None], schedule)
+
+
+def _depthwise_gradient(node: Node, g: te.Tensor, weight: Load, finish: Finish) -> tuple[te.Tensor, Schedule]:
+    """The plane is the error with zeros between its pixels (strides) and around them; taps run backwards."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    conv, (_, height, width, _) = attrs.conv, node.inputs[3].shape
+    last = (conv.kernel[0] - 1, conv.kernel[1] - 1)
+
+    def pixel(b: Any, y: Any, s: Any, c: Any) -> Any:
+        rows = [y + conv.pads[0] - last[0], s + conv.pads[1] - last[1]]
+        tests: list[Any] = []
+        for axis, extent in enumerate((height, width)):
+            stride = conv.strides[axis]
+            tests += [rows[axis] >= 0, rows[axis] < extent * stride]
+            if stride > 1:
+                tests.append(tirx.EQ(tirx.indexmod(rows[axis], stride), 0))
+                rows[axis] = tirx.indexdiv(rows[axis], stride)
+        return guarded(functools.reduce(tirx.And, tests), g[b, rows[0], rows[1], c].astype("int16"))
+
+    def tap(c: Any, r: Any, s: Any) -> Any:
+        return weight(c, last[0] - r, last[1] - s, 0)
+
+    return plane_conv(node.outputs[0].shape, (1, 1), pixel, tap, finish, backward_planes(node), conv.kernel[1])
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
@@ -251,9 +312,7 @@ def _weight_gradient(
     return x, g, out, schedule
 
 
-def _flat_weight_gradient(
-    node: Node, x_zero: int, finish: Finish
-) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
+def _flat_weight_gradient(node: Node, x_zero: int, finish: Finish) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
     """The same for a 1x1 convolution: a product over pixels."""
     outputs, _, _, inputs = node.inputs[0].shape
     x_value, g_value = node.inputs[1:3]
