@@ -91,3 +91,55 @@ def plane_tiles(out_hw: tuple[int, int], kernel: tuple[int, int], strides: tuple
     strip = max((s for s in strips if _WIDE * rows(s) * plane_columns <= PLANE_BYTES), default=1)
     tile = max(t for t in (1, 2, 3, 4) if width % t == 0)
     return PlaneTiles(strip, tile, (kernel[0], columns), (rows(height), plane_columns), rows(strip))
+
+
+# ---- dense convolution: rows of the image, with their border, in scratch --------------------------------------------
+
+ROW_BYTES = 6144
+"""What widened rows of the image, and widened weights, may take each, unless less cannot be."""
+
+
+@dataclass(frozen=True)
+class RowTiles:
+    """strip: output rows whose input rows lie in scratch at a time; channels: whose weights do; tile: pixels, channels.
+
+    weights_first: weights are widened once, and rows anew for every part of the channels (or the other way round).
+    lanes: products per helper call. run: elements under one row of taps, filled up to whole lanes; pitch: of a row.
+    """
+
+    strip: int
+    channels: int
+    tile: tuple[int, int]
+    lanes: int
+    run: int
+    pitch: int
+    rows: int
+    strip_rows: int
+    taps: int
+    weights_first: bool
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of the strip of rows and of the weights, each on 8 bytes."""
+        sizes = (self.strip_rows * self.pitch, self.channels * self.taps * self.run)
+        return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
+
+
+def row_tiles(out_shape: tuple[int, ...], kernel: tuple[int, int], strides: tuple[int, int], channels: int) -> RowTiles:
+    """Tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels)."""
+    _, height, width, out_channels = out_shape
+    lanes = LANES if channels % LANES == 0 else _PAIR
+    run = -(-kernel[1] * channels // lanes) * lanes
+    pitch = -(-((width - 1) * strides[1] * channels + run) // lanes) * lanes
+
+    def rows(strip: int) -> int:
+        return (strip - 1) * strides[0] + kernel[0]
+
+    tile = (2 if width % 2 == 0 else 1, 2 if out_channels % 2 == 0 else 1)
+    strips = [s for s in range(1, height + 1) if height % s == 0]
+    strip = max((s for s in strips if _WIDE * rows(s) * pitch <= ROW_BYTES), default=1)
+    parts = [c for c in range(tile[1], out_channels + 1, tile[1]) if out_channels % c == 0]
+    part = max((c for c in parts if _WIDE * c * kernel[0] * run <= ROW_BYTES), default=parts[0])
+    image, weights = height // strip * rows(strip) * pitch, out_channels * kernel[0] * run
+    weights_first = weights + image * (out_channels // part) <= image + weights * (height // strip)
+    return RowTiles(strip, part, tile, lanes, run, pitch, rows(height), rows(strip), kernel[0], weights_first)

@@ -17,7 +17,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, gathers
-from tinytrain_compile.ops.pairs import PlaneTiles, pair_tiles, plane_tiles
+from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles, pair_tiles, plane_tiles, row_tiles
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
 GATHER_ROWS = 2
@@ -82,6 +82,18 @@ def backward_planes(node: Node) -> PlaneTiles:
     """Tiles of a depthwise QConvGradInput, a convolution with stride 1 whatever the layer's is."""
     conv, (_, height, width, _) = _geometry(node), node.outputs[0].shape
     return plane_tiles((height, width), conv.kernel, (1, 1))
+
+
+def is_rows(node: Node) -> bool:
+    """Whether a QConv runs over widened rows of the image: dense, its weight in one part."""
+    conv = _geometry(node)
+    return conv.groups == 1 and conv.split is None and conv.dilations == (1, 1)
+
+
+def forward_rows(node: Node) -> RowTiles:
+    """Tiles of a dense QConv wider than 1x1, or with a stride."""
+    conv = _geometry(node)
+    return row_tiles(node.outputs[0].shape, conv.kernel, conv.strides, node.inputs[0].shape[3])
 
 
 def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
@@ -176,6 +188,8 @@ def _conv_scratch(node: Node) -> int:
         return pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels).scratch_bytes
     if is_plane(node):
         return forward_planes(node).scratch_bytes
+    if is_rows(node):
+        return forward_rows(node).scratch_bytes
     return GATHER_ROWS * taps * node.inputs[0].shape[3] * 2 if gathers(conv) else 0  # centred pixels take int16
 
 

@@ -100,7 +100,7 @@ def _sums(sch: s_tir.Schedule, tiles: PairTiles) -> None:
 
 def _widen(sch: s_tir.Schedule, name: str, operand: Widened, whole: bool) -> None:
     block = sch.get_sblock(name)
-    row, depth = sch.get_loops(block)[-2:]
+    _, depth = sch.get_loops(block)[-2:]
     if operand.contiguous and whole:
         _, lanes = sch.split(depth, [None, LANES])
         sch.tensorize(lanes, intrinsics.widen4(operand.offset))

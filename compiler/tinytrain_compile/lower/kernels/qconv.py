@@ -34,7 +34,7 @@ from tinytrain_compile.lower.kernels.conv import (
 )
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
-from tinytrain_compile.lower.kernels.planes import plane_conv
+from tinytrain_compile.lower.kernels.planes import plane_conv, row_conv
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
 from tinytrain_compile.ops.pairs import pair_tiles
 from tinytrain_compile.ops.qconv import (
@@ -44,8 +44,10 @@ from tinytrain_compile.ops.qconv import (
     QConvUpdateAttrs,
     backward_planes,
     forward_planes,
+    forward_rows,
     is_plane,
     is_product,
+    is_rows,
 )
 
 FRACTION_BITS = 8
@@ -107,6 +109,8 @@ def qconv(node: Node, features: Features) -> KernelSpec:
         right = Widened(lambda j, a: whole(j, 0, 0, a), contiguous=not sliced, peel=sliced)
         out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents))
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
+    if is_rows(node):
+        return _rows(node, weights[0], [bias, multiplier, shift], finish)
     x = placeholder(node.inputs[0], "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
     if conv.groups == 1:
@@ -123,6 +127,26 @@ def qconv(node: Node, features: Features) -> KernelSpec:
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
     return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
+
+
+def _rows(node: Node, w: te.Tensor, operands: list[te.Tensor], finish: Finish) -> KernelSpec:
+    """k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero point."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    conv, (n, height, width, channels) = attrs.conv, node.inputs[0].shape
+    run, border = conv.kernel[1] * channels, conv.pads[1] * channels
+    x = placeholder(node.inputs[0], "x", (n, height, width * channels))
+    w = placeholder(node.inputs[1], "w", (w.shape[0], conv.kernel[0], run))
+
+    def element(b: Any, y: Any, position: Any) -> Any:
+        row, place = y - conv.pads[0], position - border
+        value = x[b, row, place].astype("int16") - tirx.const(attrs.x_zero, "int16")
+        return guarded(inside_image(row, place, (height, width * channels)), value)
+
+    pitches = (conv.strides[0], conv.strides[1] * channels)
+    shape = node.outputs[0].shape
+    out, schedule = row_conv(shape, pitches, element, lambda *i: w[i], run, finish, forward_rows(node))
+    return KernelSpec([x, w, *operands], [out], schedule)
 
 
 def _depthwise(node: Node, x: te.Tensor, weight: Load, finish: Finish) -> tuple[te.Tensor, Schedule]:
