@@ -21,11 +21,10 @@
 #define TT_HAS_THUMB2 0
 #endif
 
-/* At the head of a loop: what it reads from memory is not kept in registers over its turns (which would spill). */
 #ifdef __GNUC__
-#define TT_RELOAD() __asm__ volatile("" ::: "memory")
+#define TT_ALWAYS __attribute__((always_inline))
 #else
-#define TT_RELOAD() ((void)0)
+#define TT_ALWAYS
 #endif
 
 /* acc + a[0] b[0] + ... + a[3] b[3]; a and b are aligned to 8 bytes. */
@@ -42,6 +41,53 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
     acc += a[1] * b[1];
     acc += a[2] * b[2];
     return acc + a[3] * b[3];
+#endif
+}
+
+/* Four sums of products of two rows of a and two rows of b, 4 * blocks elements each: sum_ij += a_i . b_j. A block is
+ * four elements of row 0, then four of row 1; a and b are aligned to 8 bytes, blocks is 1 to 4. */
+#if TT_HAS_DSP
+#define TT_BLOCK(row_0, row_1)                                                                                         \
+    "ldrd %[x], %[x_next], [%[a], #" row_0 "]\n\t"                                                                     \
+    "ldrd %[y], %[y_next], [%[b], #" row_0 "]\n\t"                                                                     \
+    "ldrd %[z], %[z_next], [%[b], #" row_1 "]\n\t"                                                                     \
+    "smlad %[s00], %[x], %[y], %[s00]\n\t"                                                                             \
+    "smlad %[s01], %[x], %[z], %[s01]\n\t"                                                                             \
+    "smlad %[s00], %[x_next], %[y_next], %[s00]\n\t"                                                                   \
+    "smlad %[s01], %[x_next], %[z_next], %[s01]\n\t"                                                                   \
+    "ldrd %[x], %[x_next], [%[a], #" row_1 "]\n\t"                                                                     \
+    "smlad %[s10], %[x], %[y], %[s10]\n\t"                                                                             \
+    "smlad %[s11], %[x], %[z], %[s11]\n\t"                                                                             \
+    "smlad %[s10], %[x_next], %[y_next], %[s10]\n\t"                                                                   \
+    "smlad %[s11], %[x_next], %[z_next], %[s11]\n\t"
+#define TT_BLOCKS(code, count)                                                                                         \
+    __asm__(code                                                                                                       \
+            : [s00] "+r"(*sum_00), [s01] "+r"(*sum_01), [s10] "+r"(*sum_10), [s11] "+r"(*sum_11), [x] "=&r"(x),        \
+              [x_next] "=&r"(x_next), [y] "=&r"(y), [y_next] "=&r"(y_next), [z] "=&r"(z), [z_next] "=&r"(z_next)       \
+            : [a] "r"(a), [b] "r"(b), "m"(*(const int16_t(*)[(count) * 8])(const void *)a),                            \
+              "m"(*(const int16_t(*)[(count) * 8])(const void *)b))
+#endif
+static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
+    const int16_t *a, const int16_t *b, int32_t blocks)
+{
+#if TT_HAS_DSP
+    uint32_t x, x_next, y, y_next, z, z_next;
+    if (blocks == 4) {
+        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24") TT_BLOCK("32", "40") TT_BLOCK("48", "56"), 4);
+    } else if (blocks == 3) {
+        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24") TT_BLOCK("32", "40"), 3);
+    } else if (blocks == 2) {
+        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24"), 2);
+    } else {
+        TT_BLOCKS(TT_BLOCK("0", "8"), 1);
+    }
+#else
+    for (int32_t i = 0; i < 8 * blocks; i += 8) {
+        *sum_00 = tt_dot4(*sum_00, a + i, b + i);
+        *sum_01 = tt_dot4(*sum_01, a + i, b + i + 4);
+        *sum_10 = tt_dot4(*sum_10, a + i + 4, b + i);
+        *sum_11 = tt_dot4(*sum_11, a + i + 4, b + i + 4);
+    }
 #endif
 }
 
@@ -102,18 +148,16 @@ static inline int8_t tt_narrow8(int32_t value)
     return (int8_t)y;
 }
 
-/* tt_requantise of a factor below 1/2 (shift < 0), plus `zero`, which may be any constant that fits an instruction.
+/* tt_requantise of a factor below 1/2 (-31 <= shift < 0), plus `zero`, a constant that fits an instruction.
  * The product's bit 30 is the carry of a shift by 31, and rounds it up. Dividing, the last bit that is shifted out
  * rounds up; a negative number less one is thereby rounded half away from zero. */
 static inline int32_t tt_requantise_down(int32_t acc, int32_t multiplier, int32_t shift, int32_t zero)
 {
-    uint32_t bits;
     int32_t low, high;
-    __asm__("usat %0, #5, %1" : "=r"(bits) : "r"(-shift));
     __asm__("smull %0, %1, %2, %3" : "=&r"(low), "=&r"(high) : "r"(acc), "r"(multiplier));
     __asm__("lsrs %0, %0, #31\n\tadc %0, %0, %1, lsl #1" : "+r"(low) : "r"(high) : "cc");
     low += low >> 31;
-    __asm__("asrs %0, %0, %1\n\tadc %0, %0, %2" : "+r"(low) : "r"(bits), "rI"(zero) : "cc");
+    __asm__("asrs %0, %0, %1\n\tadc %0, %0, %2" : "+r"(low) : "r"(-shift), "rI"(zero) : "cc");
     return low;
 }
 #endif
@@ -123,7 +167,7 @@ static inline int32_t tt_rescale(int32_t acc, int32_t multiplier, int32_t shift)
 {
 #if TT_HAS_THUMB2
     if (shift < 0) {
-        return tt_requantise_down(acc, multiplier, shift, 0);
+        return tt_requantise_down(acc, multiplier, shift < -31 ? -31 : shift, 0);
     }
 #endif
     return tt_requantise(acc, multiplier, shift);
@@ -133,13 +177,19 @@ static inline int32_t tt_rescale(int32_t acc, int32_t multiplier, int32_t shift)
 static inline int8_t tt_requantise8(
     int32_t acc, int32_t bias, int32_t multiplier, int32_t shift, int32_t zero, int32_t low, int32_t high)
 {
-#if TT_HAS_THUMB2
-    if (shift < 0) {
-        const int32_t y = tt_requantise_down(tt_quick_add(acc, bias), multiplier, shift, zero);
-        return low == -128 && high == 127 ? tt_narrow8(y) : (int8_t)tt_clamp(y, low, high);
-    }
-#endif
     return tt_saturate8(tt_requantise(tt_add(acc, bias), multiplier, shift), zero, low, high);
+}
+
+/* The same for -31 <= shift < 0. */
+static inline int8_t tt_requantise8_down(
+    int32_t acc, int32_t bias, int32_t multiplier, int32_t shift, int32_t zero, int32_t low, int32_t high)
+{
+#if TT_HAS_THUMB2
+    const int32_t y = tt_requantise_down(tt_quick_add(acc, bias), multiplier, shift, zero);
+    return low == -128 && high == 127 ? tt_narrow8(y) : (int8_t)tt_clamp(y, low, high);
+#else
+    return tt_requantise8(acc, bias, multiplier, shift, zero, low, high);
+#endif
 }
 
 #endif

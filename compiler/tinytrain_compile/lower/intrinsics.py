@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
 READS_ONLY = ("tt_dot4", "tt_dot2")
 """Helpers that only read what their arguments point to."""
-WRITES_FIRST = ("tt_widen4",)
-"""Helpers that write through their first argument and read through the others."""
+WRITES_FIRST = {"tt_widen4": 1, "tt_dot_2x2": 4}
+"""Helpers that write through so many first arguments and read through the others."""
 
 
 @cache
@@ -45,6 +46,76 @@ def dot(lanes: int) -> str:
 
     TensorIntrin.register(name, algebra, code, override=True)
     return name
+
+
+@cache
+def dot_2x2(blocks: int) -> str:
+    """sum[i, j] += a[block, i, k] b[block, j, k] over blocks of four int16 of two rows: the intrinsic's name."""
+    name = f"tt_dot_2x2_{blocks}"
+    shape = (blocks, 2, 4)
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        a: T.Buffer(shape, "int16", offset_factor=1),
+        b: T.Buffer(shape, "int16", offset_factor=1),
+        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:2, 0:2], a[0:blocks, 0:2, 0:4], b[0:blocks, 0:2, 0:4])
+            T.writes(c[0:2, 0:2])
+            for i, j, s, k in T.grid(2, 2, blocks, 4):
+                with T.sblock("u"):
+                    vi, vj, vs, vk = T.axis.remap("SSRR", [i, j, s, k])
+                    c[vi, vj] = c[vi, vj] + T.cast(a[vs, vi, vk], "int32") * T.cast(b[vs, vj, vk], "int32")
+
+    @T.prim_func(s_tir=True)
+    def one_block(
+        a: T.Buffer((2, 4), "int16", offset_factor=1),
+        b: T.Buffer((2, 4), "int16", offset_factor=1),
+        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:2, 0:2], a[0:2, 0:4], b[0:2, 0:4])
+            T.writes(c[0:2, 0:2])
+            for i, j, k in T.grid(2, 2, 4):
+                with T.sblock("u"):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    c[vi, vj] = c[vi, vj] + T.cast(a[vi, vk], "int32") * T.cast(b[vj, vk], "int32")
+
+    if blocks == 1:
+        algebra, shape = one_block, (2, 4)
+    TensorIntrin.register(name, algebra, _dot_2x2_call(shape, blocks), override=True)
+    return name
+
+
+def _dot_2x2_call(shape: tuple[int, ...], blocks: int) -> Any:
+    first = (0,) * len(shape)
+    whole = tuple(slice(0, extent) for extent in shape)
+
+    @T.prim_func(s_tir=True)
+    def code(
+        a: T.Buffer(shape, "int16", offset_factor=1),
+        b: T.Buffer(shape, "int16", offset_factor=1),
+        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:2, 0:2], a[whole], b[whole])
+            T.writes(c[0:2, 0:2])
+            T.evaluate(
+                T.call_extern(
+                    "int32",
+                    "tt_dot_2x2",
+                    T.address_of(c[0, 0]),
+                    T.address_of(c[0, 1]),
+                    T.address_of(c[1, 0]),
+                    T.address_of(c[1, 1]),
+                    T.address_of(a[first]),
+                    T.address_of(b[first]),
+                    blocks,
+                )
+            )
+
+    return code
 
 
 @cache

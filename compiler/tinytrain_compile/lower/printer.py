@@ -121,10 +121,12 @@ class Printer:
                 self._survey(argument)
                 continue
             root = self._root(argument.args[0].source)
-            self._dynamic.add(root)
+            index = argument.args[0].indices[0]
+            if kind_of(index) != "IntImm" or root not in self._allocated or root.scope() != "local":
+                self._dynamic.add(root)
             self._used_buffers.add(root)
-            self._survey(argument.args[0].indices[0])
-            if name not in intrinsics.READS_ONLY and (name not in intrinsics.WRITES_FIRST or place == 0):
+            self._survey(index)
+            if name not in intrinsics.READS_ONLY and place < intrinsics.WRITES_FIRST.get(name, place + 1):
                 self._addressed.add(root)
 
     def _is_scratch(self, buffer: Any) -> bool:

@@ -28,13 +28,17 @@ _WEIGHT, _CENTRED, _ERROR = 128, 255, 128
 
 @dataclass(frozen=True)
 class QConvAttrs(Attrs):
-    """conv: geometry (bias included); zero points of x and y; y is clamped to [low, high]."""
+    """conv: geometry (bias included); zero points of x and y; y is clamped to [low, high].
+
+    shifts_down: all shifts are in -31..-1 (factors below 1/2), which shortens the kernel.
+    """
 
     conv: ConvAttrs
     x_zero: int
     y_zero: int
     low: int = -128
     high: int = 127
+    shifts_down: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 
 from tinytrain_compile.lower import intrinsics
 from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
@@ -32,7 +32,7 @@ class Widened:
     def element(self, row: Any, k: Any) -> Any:
         """The widened element."""
         wide = self.load(row, k).astype("int16")
-        return wide + te.const(self.offset, "int16") if self.offset else wide
+        return wide + tirx.const(self.offset, "int16") if self.offset else wide
 
 
 def pair_product(
@@ -40,28 +40,36 @@ def pair_product(
 ) -> tuple[te.Tensor, Schedule]:
     """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n)."""
     m, n, k = extents
-    padded = tiles.depth
+    (ti, tj), steps = tiles.tile, tiles.depth // LANES
+    a, b = _stage(left, (m, k), ti, tiles, "left"), _stage(right, (n, k), tj, tiles, "right")
+    step, lane = reduce_axes(steps, LANES)
 
-    def stage(operand: Widened, rows: int, name: str) -> te.Tensor:
-        def element(i: Any, a: Any) -> Any:
-            value = operand.element(i, a)
-            return value if padded == k else guarded(a < k, value)
+    def term(i: Any, j: Any, p: Any, q: Any) -> Any:
+        return total(i32(a[i, step, p, lane]) * i32(b[j, step, q, lane]), [step, lane])
 
-        return te.compute((rows, padded), element, name)
-
-    a, b = stage(left, m, "left"), stage(right, n, "right")
-    (axis,) = reduce_axes(padded)
-    acc = te.compute((m, n), lambda i, j: total(i32(a[i, axis]) * i32(b[j, axis]), [axis]), "acc")
-    out = te.compute((m, n), lambda i, j: finish(acc[i, j], i, j), "out")
-    whole = padded == k
+    acc = te.compute((m // ti, n // tj, ti, tj), term, "acc")
+    div, mod = tirx.indexdiv, tirx.indexmod
+    out = te.compute((m, n), lambda i, j: finish(acc[div(i, ti), div(j, tj), mod(i, ti), mod(j, tj)], i, j), "out")
 
     def schedule(sch: s_tir.Schedule) -> None:
         _loops(sch, tiles)
         _sums(sch, tiles)
-        _widen(sch, "left", left, whole)
-        _widen(sch, "right", right, whole)
+        _widen(sch, "left", left, tiles.depth == k)
+        _widen(sch, "right", right, tiles.depth == k)
 
     return out, schedule
+
+
+def _stage(operand: Widened, extents: tuple[int, int], tile: int, tiles: PairTiles, name: str) -> te.Tensor:
+    """An operand as blocks of LANES elements of each row of a tile."""
+    rows, k = extents
+
+    def element(i: Any, step: Any, p: Any, lane: Any) -> Any:
+        position = step * LANES + lane
+        value = operand.element(i * tile + p, position)
+        return value if tiles.depth == k else guarded(position < k, value)
+
+    return te.compute((rows // tile, tiles.depth // LANES, tile, LANES), element, name)
 
 
 def _loops(sch: s_tir.Schedule, tiles: PairTiles) -> None:
@@ -85,24 +93,28 @@ def _loops(sch: s_tir.Schedule, tiles: PairTiles) -> None:
 
 def _sums(sch: s_tir.Schedule, tiles: PairTiles) -> None:
     acc = sch.get_sblock("acc")
-    rows, columns, depth = sch.get_loops(acc)[3:]
+    rows, columns, step, lanes = sch.get_loops(acc)[-4:]
     steps = tiles.depth // LANES
     turn = max(u for u in range(1, UNROLL + 1) if steps % u == 0)
-    many, few, lanes = sch.split(depth, [None, turn, LANES])
-    sch.reorder(many, few, rows, columns, lanes)
-    for loop in (few, rows, columns):
+    many, few = sch.split(step, [None, turn])
+    square = tiles.tile == (2, 2)
+    together = square and turn > 1  # blocks are inside the tile where a helper call takes several
+    sch.reorder(many, *((rows, columns, few) if together else (few, rows, columns)), lanes)
+    for loop in () if square else (few, rows, columns):
         sch.unroll(loop)
     start = sch.decompose_reduction(acc, many)
-    for loop in sch.get_loops(start)[3:]:
+    for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
-    sch.tensorize(lanes, intrinsics.dot(LANES))
+    if square:
+        sch.tensorize(rows, intrinsics.dot_2x2(turn))
+    else:
+        sch.tensorize(lanes, intrinsics.dot(LANES))
 
 
 def _widen(sch: s_tir.Schedule, name: str, operand: Widened, whole: bool) -> None:
-    block = sch.get_sblock(name)
-    _, depth = sch.get_loops(block)[-2:]
+    step, row, lanes = sch.get_loops(sch.get_sblock(name))[-3:]
+    sch.reorder(row, step, lanes)
     if operand.contiguous and whole:
-        _, lanes = sch.split(depth, [None, LANES])
         sch.tensorize(lanes, intrinsics.widen4(operand.offset))
     elif operand.peel or not whole:
-        sch.annotate(depth, HINT, 1)
+        sch.annotate(step, HINT, 1)

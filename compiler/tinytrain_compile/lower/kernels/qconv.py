@@ -99,7 +99,15 @@ def qconv(node: Node, features: Features) -> KernelSpec:
     def finish(acc: Any, *index: Any) -> Any:
         o = index[-1]
         limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
-        return call_int("tt_requantise8", acc, bias[o], multiplier[o], shift[o].astype("int32"), *limits, dtype="int8")
+        return call_int(
+            "tt_requantise8_down" if attrs.shifts_down else "tt_requantise8",
+            acc,
+            bias[o],
+            multiplier[o],
+            shift[o].astype("int32"),
+            *limits,
+            dtype="int8",
+        )
 
     if is_product(conv):
         pixels = n * height * width
