@@ -21,6 +21,13 @@
 #define TT_HAS_THUMB2 0
 #endif
 
+/* Before a short loop that only moves data: four turns in one. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define TT_UNROLL _Pragma("GCC unroll 4")
+#else
+#define TT_UNROLL
+#endif
+
 #ifdef __GNUC__
 #define TT_ALWAYS __attribute__((always_inline))
 #else
@@ -124,6 +131,23 @@ static inline void tt_widen4(int16_t *to, const int8_t *from, int32_t offset)
     to[1] = (int16_t)(from[1] + offset);
     to[2] = (int16_t)(from[2] + offset);
     to[3] = (int16_t)(from[3] + offset);
+#endif
+}
+
+/* to[i] = from[i * pitch] + offset for i < 4; `to` is aligned to 8 bytes. */
+static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, int32_t offset)
+{
+#if TT_HAS_DSP
+    uint32_t low, high;
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(from[0] + offset), "r"(from[pitch] + offset));
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(high) : "r"(from[2 * pitch] + offset), "r"(from[3 * pitch] + offset));
+    const uint64_t all = (uint64_t)high << 32 | low;
+    memcpy(__builtin_assume_aligned(to, 8), &all, sizeof all);
+#else
+    to[0] = (int16_t)(from[0] + offset);
+    to[1] = (int16_t)(from[pitch] + offset);
+    to[2] = (int16_t)(from[2 * pitch] + offset);
+    to[3] = (int16_t)(from[3 * pitch] + offset);
 #endif
 }
 

@@ -10,7 +10,7 @@ from tvm.script import tirx as T
 
 READS_ONLY = ("tt_dot4", "tt_dot2")
 """Helpers that only read what their arguments point to."""
-WRITES_FIRST = {"tt_widen4": 1, "tt_dot_2x2": 4}
+WRITES_FIRST = {"tt_widen4": 1, "tt_gather4": 1, "tt_dot_2x2": 4}
 """Helpers that write through so many first arguments and read through the others."""
 
 
@@ -149,6 +149,48 @@ def widen4(offset: int) -> str:
             T.reads(x[0:4])
             T.writes(d[0:4])
             T.evaluate(T.call_extern("int32", "tt_widen4", T.address_of(d[0]), T.address_of(x[0]), offset))
+
+    TensorIntrin.register(name, algebra if offset else plain, code, override=True)
+    return name
+
+
+@cache
+def gather4(offset: int, pitch: int) -> str:
+    """to[i] = from[i * pitch] + offset for four int8 of a column that become int16: the name of the intrinsic."""
+    name = f"tt_gather4_{offset}_{pitch}"
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0])
+            T.writes(d[0:4])
+            for i in range(4):
+                with T.sblock("u"):
+                    vi = T.axis.remap("S", [i])
+                    d[vi] = T.cast(x[vi, 0], "int16") + T.int16(offset)
+
+    @T.prim_func(s_tir=True)
+    def plain(
+        x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0])
+            T.writes(d[0:4])
+            for i in range(4):
+                with T.sblock("u"):
+                    vi = T.axis.remap("S", [i])
+                    d[vi] = T.cast(x[vi, 0], "int16")
+
+    @T.prim_func(s_tir=True)
+    def code(
+        x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0])
+            T.writes(d[0:4])
+            T.evaluate(T.call_extern("int32", "tt_gather4", T.address_of(d[0]), T.address_of(x[0, 0]), pitch, offset))
 
     TensorIntrin.register(name, algebra if offset else plain, code, override=True)
     return name

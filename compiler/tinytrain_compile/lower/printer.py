@@ -217,7 +217,10 @@ class Printer:
         high = extent.text if low.text == "0" else f"{low.text} + {extent.text}"
         if kind_of(node.min) == "IntImm" and kind_of(node.extent) == "IntImm":
             high = str(int(node.min.value) + int(node.extent.value))
-        return Loop(self._name(node.loop_var), low.text, high, self._body(node.body))
+        return Loop(self._name(node.loop_var), low.text, high, self._body(node.body), self._moves(node.body))
+
+    def _moves(self, body: Any) -> bool:
+        return kind_of(body) == "BufferStore" and str(self._root(body.buffer).name) in self._in_scratch
 
     def _if(self, condition: Expr, body: list[Statement], otherwise: list[Statement]) -> If:
         return If(condition.text, condition.variables, not condition.loads, body, otherwise)

@@ -10,7 +10,7 @@ from tvm import s_tir, te, tirx
 from tinytrain_compile.lower import intrinsics
 from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.schedules import HINT
+from tinytrain_compile.lower.schedules import HINT, keep_results
 from tinytrain_compile.ops.pairs import LANES, PairTiles
 
 UNROLL = 4
@@ -21,12 +21,14 @@ UNROLL = 4
 class Widened:
     """One operand: element (row, k) as an int8 expression, and what is added to make it int16.
 
-    contiguous: the elements of a row are neighbours in memory. peel: its load has conditions to be split off.
+    contiguous: the elements of a row are neighbours in memory; pitch: or so far apart, columns of a matrix (k, row).
+    peel: its load has conditions to be split off.
     """
 
     load: Load
     offset: int = 0
     contiguous: bool = False
+    pitch: int = 0
     peel: bool = False
 
     def element(self, row: Any, k: Any) -> Any:
@@ -89,6 +91,7 @@ def _loops(sch: s_tir.Schedule, tiles: PairTiles) -> None:
     sch.compute_at(sch.get_sblock(names[kept]), strip, preserve_unit_loops=True)
     for loop in inner:
         sch.unroll(loop)
+    keep_results(sch, inside, 3)
 
 
 def _sums(sch: s_tir.Schedule, tiles: PairTiles) -> None:
@@ -114,7 +117,11 @@ def _sums(sch: s_tir.Schedule, tiles: PairTiles) -> None:
 def _widen(sch: s_tir.Schedule, name: str, operand: Widened, whole: bool) -> None:
     step, row, lanes = sch.get_loops(sch.get_sblock(name))[-3:]
     sch.reorder(row, step, lanes)
-    if operand.contiguous and whole:
+    if whole and operand.contiguous:
         sch.tensorize(lanes, intrinsics.widen4(operand.offset))
-    elif operand.peel or not whole:
+    elif whole and operand.pitch:
+        sch.tensorize(lanes, intrinsics.gather4(operand.offset, operand.pitch))
+    else:
+        sch.unroll(lanes)
+    if operand.peel or not whole:
         sch.annotate(step, HINT, 1)

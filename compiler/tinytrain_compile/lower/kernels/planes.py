@@ -10,7 +10,7 @@ from tvm import s_tir, te
 from tinytrain_compile.lower import intrinsics
 from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.schedules import HINT
+from tinytrain_compile.lower.schedules import HINT, keep_results
 from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles
 
 Pixel = Callable[[Any, Any, Any, Any], Any]
@@ -74,6 +74,7 @@ def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles) -> None:
     start = sch.decompose_reduction(acc, r)
     for loop in sch.get_loops(start)[5:]:
         sch.unroll(loop)
+    keep_results(sch, column, 5)
     sch.tensorize(lanes, intrinsics.dot(2))
     sch.annotate(sch.get_loops(sch.get_sblock("plane"))[-1], HINT, 1)
     sch.annotate(sch.get_loops(sch.get_sblock("taps"))[-1], HINT, 1)
@@ -138,6 +139,7 @@ def _schedule_rows(sch: s_tir.Schedule, tiles: RowTiles, whole: bool) -> None:
     start = sch.decompose_reduction(acc, r)
     for loop in sch.get_loops(start)[6:]:
         sch.unroll(loop)
+    keep_results(sch, pair, 6)
     sch.tensorize(lanes, intrinsics.dot(tiles.lanes))
     sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
     if not whole:

@@ -228,7 +228,6 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     pixels, flat = shape[0] * shape[1] * shape[2], is_product(conv)
     masks, keep = mask_operand(node, attrs.mask, (pixels, shape[3]) if flat else shape)
     g = placeholder(node.inputs[3], "g", (pixels, out_c) if flat else None)
-    inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
 
     def weight(*index: Any) -> Any:
         return i32(whole(*index))
@@ -241,8 +240,9 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     if flat:
         extents = (pixels, shape[3], out_c)
         left = Widened(lambda i, a: g[i, a], contiguous=True)
-        right = Widened(lambda j, a: whole(a, 0, 0, j), peel=conv.split is not None)
+        right = _transposed_weight(node, weights, whole)
         out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents))
+        inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     window = Window(conv, attrs.input_hw)
     if conv.groups == 1:
@@ -253,7 +253,19 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         out, schedule = _depthwise_gradient(node, g, whole, finish)
     else:
         out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
+    inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
     return KernelSpec(inputs, [out, None], schedule)
+
+
+def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load) -> Widened:
+    """A 1x1 weight by (input channel, output channel); one in one part is regrouped to a matrix in `weights`."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    if attrs.conv.split is not None:
+        return Widened(lambda j, a: whole(a, 0, 0, j), peel=True)
+    out_c, _, _, in_c = node.inputs[6].shape
+    matrix = weights[0] = placeholder(node.inputs[6], "w", (out_c, in_c))
+    return Widened(lambda j, a: matrix[a, j], pitch=in_c)
 
 
 def _depthwise_gradient(node: Node, g: te.Tensor, weight: Load, finish: Finish) -> tuple[te.Tensor, Schedule]:
@@ -351,8 +363,8 @@ def _flat_weight_gradient(node: Node, x_zero: int, finish: Finish) -> tuple[te.T
     pixels = math.prod(x_value.shape[:3])
     x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
     extents = (outputs, inputs, pixels)
-    left = Widened(lambda o, k: g[k, o])
-    right = Widened(lambda i, k: x[k, i], -x_zero)
+    left = Widened(lambda o, k: g[k, o], pitch=outputs)
+    right = Widened(lambda i, k: x[k, i], -x_zero, pitch=inputs)
 
     def weight(acc: Any, o: Any, i: Any) -> Any:
         return finish(acc, o, 0, 0, i)

@@ -65,7 +65,7 @@ def qadd(node: Node, _features: Features) -> KernelSpec:
 
     def rescaled(x: te.Tensor, i: Any, zero: int, factor: tuple[int, int]) -> Any:
         lifted = Centred(x, zero)[i] * i32(1 << ADD_BITS)
-        return call_int("tt_requantise", lifted, i32(factor[0]), i32(factor[1]))
+        return call_int("tt_rescale", lifted, i32(factor[0]), i32(factor[1]))
 
     def element(i: Any) -> Any:
         left = rescaled(a, i, attrs.a_zero, attrs.a_factor)
@@ -82,7 +82,7 @@ def qrescale(node: Node, _features: Features) -> KernelSpec:
     assert isinstance(attrs, QRescaleAttrs)
 
     def finish(acc: Any) -> Any:
-        scaled = call_int("tt_requantise", acc, i32(attrs.factor[0]), i32(attrs.factor[1]))
+        scaled = call_int("tt_rescale", acc, i32(attrs.factor[0]), i32(attrs.factor[1]))
         return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
 
     if not attrs.axes:
@@ -121,7 +121,7 @@ def error_scale(node: Node, _features: Features) -> KernelSpec:
 
     def element(i: Any, c: Any) -> Any:
         exponent = shift[c].astype("int32") + p_in[0] - p_out[0] - i32(LIFT)
-        value = call_int("tt_requantise", i32(e[i, c]) * i32(1 << LIFT), multiplier[c], exponent)
+        value = call_int("tt_rescale", i32(e[i, c]) * i32(1 << LIFT), multiplier[c], exponent)
         return error_output(value, keep, peak, (i, c))
 
     out = te.compute(shape, element, "out")
