@@ -1,4 +1,4 @@
-"""Runs many kernels in one image on a target's board in QEMU: instructions of each, and whether its results are right."""
+"""Runs many kernels in one image on a board in QEMU: instructions of each, and whether its results are right."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
 from tests.ops.case import Case
+
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.stages import Interface, Kernel, SourceBundle
 from tinytrain_compile.lower.kernels import Features

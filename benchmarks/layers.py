@@ -1,4 +1,4 @@
-"""The layers that the ledger of instructions has rows for: shapes of three real networks, and of the notes on kernels."""
+"""The layers that the ledger of instructions has rows for: shapes of three real networks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-
 from tests.ops import case_quantised as quantised
 from tests.ops.case import Case, make
+
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.qpointwise import QAddAttrs

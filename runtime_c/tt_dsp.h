@@ -67,12 +67,12 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
     "smlad %[s11], %[x], %[z], %[s11]\n\t"                                                                             \
     "smlad %[s10], %[x_next], %[y_next], %[s10]\n\t"                                                                   \
     "smlad %[s11], %[x_next], %[z_next], %[s11]\n\t"
-#define TT_BLOCKS(code, count)                                                                                         \
+#define TT_BLOCKS(code)                                                                                                \
     __asm__(code                                                                                                       \
             : [s00] "+r"(*sum_00), [s01] "+r"(*sum_01), [s10] "+r"(*sum_10), [s11] "+r"(*sum_11), [x] "=&r"(x),        \
               [x_next] "=&r"(x_next), [y] "=&r"(y), [y_next] "=&r"(y_next), [z] "=&r"(z), [z_next] "=&r"(z_next)       \
-            : [a] "r"(a), [b] "r"(b), "m"(*(const int16_t(*)[(count) * 8])(const void *)a),                            \
-              "m"(*(const int16_t(*)[(count) * 8])(const void *)b))
+            : [a] "r"(a), [b] "r"(b)                                                                                   \
+            : "memory") /* besides: what comes after is not loaded before, and kept on the stack */
 #endif
 static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
     const int16_t *a, const int16_t *b, int32_t blocks)
@@ -80,13 +80,13 @@ static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_
 #if TT_HAS_DSP
     uint32_t x, x_next, y, y_next, z, z_next;
     if (blocks == 4) {
-        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24") TT_BLOCK("32", "40") TT_BLOCK("48", "56"), 4);
+        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24") TT_BLOCK("32", "40") TT_BLOCK("48", "56"));
     } else if (blocks == 3) {
-        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24") TT_BLOCK("32", "40"), 3);
+        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24") TT_BLOCK("32", "40"));
     } else if (blocks == 2) {
-        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24"), 2);
+        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24"));
     } else {
-        TT_BLOCKS(TT_BLOCK("0", "8"), 1);
+        TT_BLOCKS(TT_BLOCK("0", "8"));
     }
 #else
     for (int32_t i = 0; i < 8 * blocks; i += 8) {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 LANES = 4
 """Products that are summed by one helper call."""
-SCRATCH_BYTES = (2048, 16384)
-"""What widened operands may take at least and at most; between these, as much as the activations of the product."""
+SCRATCH_BYTES = (2048, 21504)
+"""What widened operands may take at least and at most; between these, twice the bytes of the activations."""
 _WIDE = 2
 
 
@@ -31,7 +31,7 @@ class PairTiles:
 
 def pair_tiles(m: int, n: int, k: int) -> PairTiles:
     """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget."""
-    budget = min(max(SCRATCH_BYTES[0], m * k + m * n), SCRATCH_BYTES[1])
+    budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), SCRATCH_BYTES[1])
     tile = _tile(m, n)
     depth = -(-k // LANES) * LANES
     ways: list[tuple[int, PairTiles]] = []
