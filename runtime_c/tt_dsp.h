@@ -151,7 +151,6 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
 #endif
 }
 
-#if TT_HAS_THUMB2
 /* tt_add: one instruction where there is one. */
 static inline int32_t tt_quick_add(int32_t a, int32_t b)
 {
@@ -164,6 +163,19 @@ static inline int32_t tt_quick_add(int32_t a, int32_t b)
 #endif
 }
 
+/* tt_shift_right by a constant from 1 to 31. */
+static inline int32_t tt_halve(int32_t value, int32_t times)
+{
+#if TT_HAS_DSP
+    int32_t y;
+    __asm__("asrs %0, %1, %2\n\tadc %0, %0, #0" : "=r"(y) : "r"(tt_quick_add(value, value >> 31)), "I"(times) : "cc");
+    return y;
+#else
+    return tt_shift_right(value, times);
+#endif
+}
+
+#if TT_HAS_THUMB2
 /* The nearest int8. */
 static inline int8_t tt_narrow8(int32_t value)
 {

@@ -69,8 +69,8 @@ def qadd(node: Node, _features: Features) -> KernelSpec:
 
     def element(i: Any) -> Any:
         left = rescaled(a, i, attrs.a_zero, attrs.a_factor)
-        summed = call_int("tt_add", left, rescaled(b, i, attrs.b_zero, attrs.b_factor))
-        return saturated(call_int("tt_shift_right", summed, i32(SUM_BITS)), attrs.y_zero, attrs.low, attrs.high)
+        summed = call_int("tt_quick_add", left, rescaled(b, i, attrs.b_zero, attrs.b_factor))
+        return saturated(call_int("tt_halve", summed, i32(SUM_BITS)), attrs.y_zero, attrs.low, attrs.high)
 
     return KernelSpec([a, b], [te.compute(a.shape, element, "out")], plain)
 
@@ -139,7 +139,7 @@ def error_add(node: Node, _features: Features) -> KernelSpec:
 
     def element(i: Any) -> Any:
         parts = [call_int("tt_aligned", i32(e[i]), p[0] - p_out[0]) for e, p in ((a, p_a), (b, p_b))]
-        value = call_int("tt_shift_right", parts[0] + parts[1], i32(SUM_BITS))
+        value = call_int("tt_halve", parts[0] + parts[1], i32(SUM_BITS))
         return error_output(value, keep, peak, (i,))
 
     out = te.compute(a.shape, element, "out")
