@@ -323,7 +323,7 @@ static inline int8_t tt_saturate8(int32_t value, int32_t zero, int32_t low, int3
 }
 
 /* An error as int8 in +-127; *peak gathers the largest magnitude before that. */
-TT_SHARED int8_t tt_error(int32_t value, int32_t *peak)
+static inline int8_t tt_error(int32_t value, int32_t *peak)
 {
     const int32_t kept = value == INT32_MIN ? -INT32_MAX : value;
     const int32_t magnitude = kept < 0 ? -kept : kept;

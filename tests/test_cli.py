@@ -12,6 +12,7 @@ import pytest
 from tests.e2e import chain, models
 from tests.e2e.broken import write
 from tests.e2e.command import run, run_process
+from tests.e2e.marks import needs_qemu
 from tinytrain_compile import __version__, cli, driver
 from tinytrain_compile.errors import ERRORS, CompileError
 from tinytrain_compile.ir import parse_graph, print_graph
@@ -25,8 +26,8 @@ from tinytrain_compile.target import list_targets
 
 NESTED = {kind.__name__: kind for kind in (Split, ConvAttrs, GemmAttrs, NllAttrs, PoolAttrs)}
 CONTRACT_FLAGS = """--arena --target --loss --label --optimizer --lr --momentum --weight-decay --update --batch --quant
---input-shape --input-layout --verify --verify-steps --data --seed --report --dry-run --dump-after --list-targets
---list-ops --explain --color -v"""
+--input-shape --input-layout --verify --verify-steps --count --data --seed --report --dry-run --dump-after
+--list-targets --list-ops --explain --color -v"""
 
 
 @pytest.fixture
@@ -156,6 +157,25 @@ def test_automatic_update_says_what_it_chose(mlp: str, tmp_path: Path) -> None:
     assert re.search(r"^update +auto: all", everything, re.MULTILINE)
     some = run(mlp, "--dry-run", "--arena", "1500").out
     assert re.search(r"^update +auto: last:[12]:", some, re.MULTILINE)
+
+
+@pytest.mark.parametrize("flags", [("--verify", "host"), ("--verify", "none"), ("--verify-steps", "1")])
+def test_counting_needs_the_emulator_and_two_steps(flags: tuple[str, ...], mlp: str, tmp_path: Path) -> None:
+    outcome = run(mlp, "--count", *flags, "-o", tmp_path / "out").check_error("E0101", 2)
+    assert "--count: needs QEMU and two steps" in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_counted_instructions(mlp: str, tmp_path: Path) -> None:
+    outcome = run(mlp, "--count", "-o", tmp_path / "out").check_success()
+    work = json.loads((tmp_path / "out" / "report.json").read_text())["work"]
+    assert sum(kernel["instructions"] for kernel in work["kernels"]) <= work["train_step_instructions"]
+    assert all(kernel["instructions"] > kernel["macs"] for kernel in work["kernels"])
+    assert any(kernel["macs"] > 0 for kernel in work["kernels"])
+    assert 0 < work["infer_instructions"] < work["train_step_instructions"]
+    assert f"{work['train_step_instructions']:,} instructions in step 1" in outcome.out
 
 
 def test_progress_only_on_a_terminal(mlp: str, tmp_path: Path) -> None:

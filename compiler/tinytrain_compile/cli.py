@@ -134,6 +134,7 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 @click.option(
     "--verify-steps", type=click.IntRange(1, 100000), default=3, show_default=True, help="Training steps compared."
 )
+@click.option("--count", is_flag=True, help="Count instructions of a step and an inference in QEMU, by kernel.")
 @click.option("--data", type=click.Path(path_type=Path), metavar="FILE.npz", help="Samples x, y for verification.")
 @click.option(
     "--seed",
@@ -198,6 +199,9 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
     if flags["rescale"] == "on":
         what = "channels cannot change their scale yet: weights saturate at +-127, and the report counts them"
         raise CompileError("E0101", "--rescale on", what, "leave --rescale out")
+    if flags["count"] and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
+        what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
+        raise CompileError("E0101", "--count", what, "leave these options out")
     return CompileOptions(
         model=flags["model"],
         out=flags["out"],
@@ -222,6 +226,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         input_layout=flags["input_layout"],
         verify=flags["verify"],
         verify_steps=flags["verify_steps"],
+        count=flags["count"],
         data=flags["data"],
         seed=flags["seed"],
         dry_run=flags["dry_run"],

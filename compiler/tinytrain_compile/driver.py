@@ -27,7 +27,7 @@ from tinytrain_compile.output import check_place, write_output
 from tinytrain_compile.quantize import calibrate, count_saturations, prepare
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.report import batch_text, does_not_fit_text, plan_json, report_html, report_json
-from tinytrain_compile.resources import read_text
+from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
@@ -79,7 +79,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     settled = with_exponents(candidate.train, model, options)
     candidate = replace(candidate, train=settled)
     summary = replace(summary, train=settled, agreement=compare(settled, model, floats, options))
-    bundle = _generate(candidate, options, target, progress)
+    kernels, bundle = _generate(candidate, options, target, progress)
+    summary = replace(summary, calls=kernels.calls)
     summary = _verify(summary, bundle, samples, options, target, progress)
     progress("writing", 0.98)
     return _write(summary, bundle, samples, options, target)
@@ -157,7 +158,9 @@ def _check_fit(
     raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))
 
 
-def _generate(candidate: Candidate, options: CompileOptions, target: Target, progress: Progress) -> SourceBundle:
+def _generate(
+    candidate: Candidate, options: CompileOptions, target: Target, progress: Progress
+) -> tuple[KernelSet, SourceBundle]:
     from tinytrain_compile.lower import LowerOptions, lower_nodes  # imports tvm: 2-4 s, so only when it is needed
     from tinytrain_compile.lower.kernels import Features
 
@@ -175,9 +178,8 @@ def _generate(candidate: Candidate, options: CompileOptions, target: Target, pro
         f"target {target.name}, {options.quant}, optimizer {options.optimizer}, {batch_text(candidate.train)}",
         f"update {candidate.label}",
     )
-    header = read_text("runtime_c", "tt_runtime.h")
-    emit = EmitOptions(prefix, target.alignment_bytes, settings, header)
-    return emit_project(candidate.train, candidate.plan, kernels, emit)
+    emit = EmitOptions(prefix, target.alignment_bytes, settings, runtime_headers())
+    return kernels, emit_project(candidate.train, candidate.plan, kernels, emit)
 
 
 def _verify(
@@ -198,7 +200,14 @@ def _verify(
     reference = run_reference(summary.train, samples, options.verify_steps)
     progress(f"building and running the firmware ({options.verify})", 0.75)
     report = verify(
-        bundle, target, samples, reference, options.verify, steps=options.verify_steps, batch=summary.train.batch
+        bundle,
+        target,
+        samples,
+        reference,
+        options.verify,
+        steps=options.verify_steps,
+        batch=summary.train.batch,
+        count=options.count,
     )
     report = replace(report, saturations=count_saturations(summary.train, reference.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)

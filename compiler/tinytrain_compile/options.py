@@ -72,6 +72,7 @@ class CompileOptions:
     input_layout: Literal["hwc", "chw"] = "hwc"
     verify: Literal["qemu", "host", "none"] = "qemu"
     verify_steps: int = 3
+    count: bool = False
     data: Path | None = None
     seed: int = 0
     dry_run: bool = False

@@ -20,3 +20,8 @@ def data_dir(name: str) -> Path:
 def read_text(folder: str, path: str) -> str:
     """A text file of a data folder, for instance read_text("runtime_c", "tt_runtime.h")."""
     return (data_dir(folder) / path).read_text(encoding="utf-8")
+
+
+def runtime_headers() -> dict[str, str]:
+    """File name -> text of the headers that generated C includes."""
+    return {name: read_text("runtime_c", name) for name in ("tt_runtime.h", "tt_dsp.h")}

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tinytrain_compile.driver import Result
 from tinytrain_compile.options import CompileOptions
-from tinytrain_compile.report import success_text
+from tinytrain_compile.report import kernel_lines, success_text
 
 
 class Terminal:
@@ -44,7 +44,7 @@ class Terminal:
         """Print the report block and where the files are."""
         assert result.summary is not None
         if "text" in options.report:
-            for line in success_text(result.summary):
+            for line in (*success_text(result.summary), *kernel_lines(result.summary)):
                 self._out.print(line, markup=False)
         if self._verbose:
             for layer in result.summary.layers:

@@ -18,7 +18,7 @@ from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat
 from tinytrain_compile.reference import run_reference
-from tinytrain_compile.resources import read_text
+from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import TrainingOptions, build_training
@@ -74,7 +74,7 @@ def project(
 
 def emitted(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net") -> Project:
     """The project of a plan, whether or not that plan is right."""
-    emit = EmitOptions(prefix, alignment, ("test",), read_text("runtime_c", "tt_runtime.h"))
+    emit = EmitOptions(prefix, alignment, ("test",), runtime_headers())
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 
 

@@ -123,11 +123,14 @@ def qconv(rng: Rng, geometry: Geometry, kind: int) -> Case:
     shape, out, conv = geometry
     taps = int(np.prod(_weight_shape(geometry)[1:]))
     low, high = bounds(rng)
-    attrs = QConvAttrs(replace(conv, bias=True), zero_point(rng, kind), zero_point(rng, kind), low, high)
+    multiplier, shift = factors(rng, out, kind, 1 / (60 * taps**0.5))
+    if rng.random() < 0.5:
+        shift = np.minimum(shift, np.int8(-1))
+    down = bool((shift < 0).all())
+    attrs = QConvAttrs(replace(conv, bias=True), zero_point(rng, kind), zero_point(rng, kind), low, high, down)
     w = weight_parts(bytes_of(rng, _weight_shape(geometry), kind), conv.split, 3)
     bias = words(rng, (out,), kind, 2000)
-    operands = (bytes_of(rng, shape, kind), *w, bias, *factors(rng, out, kind, 1 / (60 * taps**0.5)))
-    return make("QConv", operands, attrs, images=(0,))
+    return make("QConv", (bytes_of(rng, shape, kind), *w, bias, multiplier, shift), attrs, images=(0,))
 
 
 def qconv_grad_input(rng: Rng, geometry: Geometry, kind: int, clamp: MaskAttrs) -> Case:

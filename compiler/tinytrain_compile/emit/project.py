@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jinja2
@@ -28,7 +29,8 @@ class EmitOptions:
     prefix: str
     alignment_bytes: int
     settings: tuple[str, ...]
-    runtime_header: str
+    runtime: Mapping[str, str]
+    """Headers that the generated C includes: file name -> text."""
 
 
 def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
@@ -61,7 +63,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         f"{prefix}_weights.c": _source(
             model, [table(name, data) for name, data in constants], "Constant tables (flash)."
         ),
-        "tt_runtime.h": options.runtime_header,
+        **options.runtime,
         "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
     }
     return SourceBundle(files, interface)

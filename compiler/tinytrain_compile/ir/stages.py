@@ -230,6 +230,20 @@ class Saturations:
     after: int
 
 
+class InstructionCounts:
+    """Instructions executed under QEMU in one call each, by function; scalar helpers count for their callers.
+
+    step_index: which step was counted. step: of one micro-batch; apply: of the update after several, or None.
+    code_bytes: size of every function of the model.
+    """
+
+    step_index: int
+    step: Mapping[str, int]
+    infer: Mapping[str, int]
+    apply: Mapping[str, int] | None
+    code_bytes: Mapping[str, int]
+
+
 @dataclass(frozen=True)
 class VerifyReport:
     """What was checked and what came out.
@@ -249,6 +263,7 @@ class VerifyReport:
     const_bytes: int | None = None
     max_error: float | None = None
     saturations: Saturations | None = None
+    counts: InstructionCounts | None = None
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------
@@ -317,3 +332,5 @@ class Summary:
     const_bytes: int | None
     suggestions: tuple[Suggestion, ...] = ()
     agreement: Agreement | None = None
+    calls: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Node -> the kernel that it calls; empty before kernels are made."""

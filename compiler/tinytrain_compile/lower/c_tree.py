@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass
@@ -23,12 +23,13 @@ class Declaration:
 
 @dataclass
 class Loop:
-    """`for (int32_t var = low; var < high; ++var)`."""
+    """`for (int32_t var = low; var < high; ++var)`; moves: it only moves data into scratch."""
 
     var: str
     low: str
     high: str
     body: list[Statement]
+    moves: bool = False
 
 
 @dataclass
@@ -49,7 +50,12 @@ def initialised(body: list[Statement]) -> list[Statement]:
     """Fold the assignments that follow a declaration of register variables into it, six to a line."""
     result: list[Statement] = []
     position = 0
+    body = list(body)
     while position < len(body):
+        if position + 1 < len(body) and isinstance(body[position + 1], Declaration) and _is_declaration(body[position]):
+            body[position : position + 2] = body[position + 1], body[position]  # the first is initialised next
+            result.append(body[position])
+            position += 1
         statement = body[position]
         position += 1
         if not isinstance(statement, Declaration):
@@ -63,6 +69,10 @@ def initialised(body: list[Statement]) -> list[Statement]:
         lines = [names[i : i + 6] for i in range(0, len(names), 6)]
         result += [Line(f"{statement.ctype} {', '.join(line)};") for line in lines]
     return result
+
+
+def _is_declaration(statement: Statement) -> bool:
+    return isinstance(statement, Declaration)
 
 
 def _start(statement: Statement, declaration: Declaration, known: dict[str, str]) -> tuple[str, str] | None:
@@ -99,9 +109,10 @@ def _tidy_one(statement: Statement) -> Statement:
         statement.otherwise = tidy(statement.otherwise)
         return statement
     inner = statement.body[0] if len(statement.body) == 1 else None
-    if isinstance(inner, If) and inner.stable and not inner.otherwise and statement.var not in inner.variables:
-        statement.body = inner.body
-        inner.body = [_tidy_one(statement)]
+    if isinstance(inner, If) and inner.stable and statement.var not in inner.variables:
+        loops = [replace(statement, body=body) for body in (inner.body, inner.otherwise)]
+        inner.body = [_tidy_one(loops[0])]
+        inner.otherwise = [_tidy_one(loops[1])] if inner.otherwise else []
         return inner
     return statement
 
@@ -116,6 +127,8 @@ def render(body: list[Statement], depth: int = 1) -> Iterator[str]:
             yield f"{pad}{statement.ctype} {', '.join(statement.names)};"
         elif isinstance(statement, Loop):
             var = statement.var
+            if statement.moves:
+                yield f"{pad}TT_UNROLL"
             yield f"{pad}for (int32_t {var} = {statement.low}; {var} < {statement.high}; ++{var}) {{"
             yield from render(statement.body, depth + 1)
             yield pad + "}"

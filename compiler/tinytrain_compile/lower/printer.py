@@ -14,91 +14,29 @@ from typing import Any
 
 import numpy as np
 
+from tinytrain_compile.lower import intrinsics
+from tinytrain_compile.lower.c_expr import (
+    ATOM,
+    BINARY,
+    BITWISE,
+    C_TYPES,
+    COMPARISONS,
+    EXACT_TYPE,
+    SHORT,
+    TERNARY,
+    UNARY,
+    Expr,
+    dtype_of,
+    float_literal,
+    is_helper,
+    join,
+)
 from tinytrain_compile.lower.c_tree import Declaration, If, Line, Loop, Statement, render, tidy
 from tinytrain_compile.lower.tir_walk import children, kind_of, op_name
 
-C_TYPES = {
-    "int8": "int8_t",
-    "uint8": "uint8_t",
-    "int16": "int16_t",
-    "uint16": "uint16_t",
-    "int32": "int32_t",
-    "uint32": "uint32_t",
-    "int64": "int64_t",
-    "uint64": "uint64_t",
-    "float32": "float",
-    "bool": "bool",
-}
-_BINARY = {
-    "Mul": ("*", 12),
-    "Div": ("/", 12),
-    "Mod": ("%", 12),
-    "FloorDiv": ("/", 12),  # operands are never negative where these survive simplification: asserted by kernels' tests
-    "FloorMod": ("%", 12),
-    "Add": ("+", 11),
-    "Sub": ("-", 11),
-    "LT": ("<", 9),
-    "LE": ("<=", 9),
-    "GT": (">", 9),
-    "GE": (">=", 9),
-    "EQ": ("==", 8),
-    "NE": ("!=", 8),
-    "And": ("&&", 4),
-    "Or": ("||", 3),
-    "LShift": ("<<", 10),
-    "RShift": (">>", 10),
-    "BitwiseAnd": ("&", 7),
-    "BitwiseXor": ("^", 6),
-    "BitwiseOr": ("|", 5),
-}
-_BITWISE = {
-    "shift_left": ("<<", 10),
-    "shift_right": (">>", 10),
-    "bitwise_and": ("&", 7),
-    "bitwise_xor": ("^", 6),
-    "bitwise_or": ("|", 5),
-}
-_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
-_SHORT = ("int8", "uint8", "int16", "uint16")
-_EXACT_TYPE = ("TensorLoad", "Cast", "IntImm")
-_ATOM, _UNARY, _TERNARY = 15, 14, 2
 _SCALAR_LIMIT = 64
 """An internal buffer of more elements than this must be scratch: it would land on the stack."""
-
-
-@dataclass(frozen=True)
-class Expr:
-    """C text, its precedence, the loop variables it reads, and whether it reads memory."""
-
-    text: str
-    level: int = _ATOM
-    variables: frozenset[str] = frozenset()
-    loads: bool = False
-
-    def at(self, level: int) -> str:
-        """The text, in parentheses if it binds less tightly than `level`."""
-        return self.text if self.level >= level else f"({self.text})"
-
-
-def _join(text: str, level: int, parts: Sequence[Expr], loads: bool = False) -> Expr:
-    variables = frozenset[str]().union(*(p.variables for p in parts))
-    return Expr(text, level, variables, loads or any(p.loads for p in parts))
-
-
-def _dtype(node: Any) -> str:
-    return str(node.ty.dtype) if hasattr(node, "ty") and hasattr(node.ty, "dtype") else str(node.dtype)
-
-
-def _is_helper(node: Any) -> bool:
-    return kind_of(node) == "Call" and op_name(node) in ("call_extern", "call_pure_extern")
-
-
-def float_literal(value: float) -> str:
-    """A float32 constant that reads back to the same bits."""
-    text = str(np.float32(value))
-    if not np.isfinite(value):
-        raise ValueError(f"no C literal for {value}")
-    return text + ("f" if any(c in text for c in ".e") else ".0f")
+_SCRATCH_ALIGNMENT = 8
 
 
 @dataclass(frozen=True)
@@ -120,8 +58,10 @@ class Printer:
         self._names: dict[Any, str] = {}
         self._used: set[str] = {"scratch", "TT_FMA"}
         self._scalars: dict[Any, bool] = {}
-        self._scratch: Any = None
+        self._in_scratch: dict[str, int] = {}
         self.scratch_bytes = 0
+        self.scratch_dtype = ""
+        """Element type of the scratch parameter; "" if there is none."""
         self._parameters = list(parameters)
         for p in parameters:
             self._name(p.buffer, p.name)
@@ -134,6 +74,7 @@ class Printer:
         self._dynamic: set[Any] = set()
         self._allocated: list[Any] = []
         self._survey(function.body)
+        self._place_scratch()
 
     # ---- names and buffers --------------------------------------------------------------------------------------
 
@@ -159,8 +100,9 @@ class Printer:
             self._aliases[node.buffer] = node.data.args[0]
         elif kind == "AllocBuffer":
             self._allocated.append(node.buffer)
-        elif kind == "Call" and op_name(node) == "address_of":
-            self._addressed.add(self._root(node.args[0].source))
+        elif is_helper(node):
+            self._survey_helper(node)
+            return
         elif kind in ("BufferStore", "TensorLoad"):
             buffer = node.buffer if kind == "BufferStore" else node.source
             if kind == "BufferStore":
@@ -171,6 +113,40 @@ class Printer:
         for child in children(node):
             self._survey(child)
 
+    def _survey_helper(self, node: Any) -> None:
+        """A helper may write through the addresses that it is given, unless it is known for what it does."""
+        name = str(node.args[0].value)
+        for place, argument in enumerate(node.args[1:]):
+            if kind_of(argument) != "Call" or op_name(argument) != "address_of":
+                self._survey(argument)
+                continue
+            root = self._root(argument.args[0].source)
+            index = argument.args[0].indices[0]
+            if kind_of(index) != "IntImm" or root not in self._allocated or root.scope() != "local":
+                self._dynamic.add(root)
+            self._used_buffers.add(root)
+            self._survey(index)
+            if name not in intrinsics.READS_ONLY and place < intrinsics.WRITES_FIRST.get(name, place + 1):
+                self._addressed.add(root)
+
+    def _is_scratch(self, buffer: Any) -> bool:
+        return buffer in self._dynamic or _elements(buffer) > _SCALAR_LIMIT
+
+    def _place_scratch(self) -> None:
+        """Lay internal buffers out in the scratch parameter; the peeled end of a loop has a copy in the same place."""
+        sizes: dict[str, int] = {}
+        for buffer in filter(self._is_scratch, self._allocated):
+            dtype = str(buffer.dtype)
+            if self.scratch_dtype not in ("", dtype):
+                raise ValueError(f"a kernel has internal buffers of {self.scratch_dtype} and of {dtype}")
+            self.scratch_dtype = dtype
+            sizes[str(buffer.name)] = max(sizes.get(str(buffer.name), 0), _elements(buffer))
+        self._used.update(sizes)
+        for name, elements in sizes.items():
+            width = np.dtype(self.scratch_dtype).itemsize
+            self._in_scratch[name] = -(-self.scratch_bytes // _SCRATCH_ALIGNMENT) * (_SCRATCH_ALIGNMENT // width)
+            self.scratch_bytes = (self._in_scratch[name] + elements) * width
+
     def _touched(self, buffer: Any) -> bool:
         return self._root(buffer) in self._used_buffers
 
@@ -179,18 +155,13 @@ class Printer:
         """Parameters whose address is handed to a helper, which may write there."""
         return {i for i, p in enumerate(self._parameters) if self._root(p.buffer) in self._addressed}
 
-    @property
-    def scratch_dtype(self) -> str:
-        """Element type of the scratch parameter; "" if there is none."""
-        return "" if self._scratch is None else str(self._scratch.dtype)
-
     # ---- the function -------------------------------------------------------------------------------------------
 
     def print(self, name: str) -> tuple[str, str]:
         """(definition, declaration) of the C function."""
         body = tidy(self._body(self._function.body))
         unread = [p.name for i, p in enumerate(self._parameters) if i not in self._same and not self._touched(p.buffer)]
-        body = [*(Line(f"(void){unused};") for unused in unread), *body]
+        body = [*(Line(f"(void){unused};") for unused in unread), *self._scratch_parts(), *body]
         head = f"void {name}({', '.join(self._signature())})"
         return "\n".join([head + " {", *render(body), "}"]) + "\n", head + ";"
 
@@ -202,9 +173,17 @@ class Printer:
             const = "" if self._root(p.buffer) in self._written | self._addressed else "const "
             restrict = "" if p.may_alias else "restrict "
             parts.append(f"{const}{C_TYPES[str(p.buffer.dtype)]} *{restrict}{p.name}")
-        if self._scratch is not None:
-            parts.append(f"{C_TYPES[str(self._scratch.dtype)]} *restrict {self._name(self._scratch)}")
+        if self.scratch_dtype:
+            parts.append(f"{C_TYPES[self.scratch_dtype]} *restrict scratch")
         return parts
+
+    def _scratch_parts(self) -> list[Statement]:
+        """Where in scratch an internal buffer begins; the only one is called scratch."""
+        if len(self._in_scratch) < 2:
+            return []
+        ctype = C_TYPES[self.scratch_dtype]
+        places = ((name, f"scratch + {at}" if at else "scratch") for name, at in self._in_scratch.items())
+        return [Line(f"{ctype} *const {name} = {place};") for name, place in places]
 
     # ---- statements ---------------------------------------------------------------------------------------------
 
@@ -222,14 +201,14 @@ class Printer:
             return []
         if kind == "Bind":
             value = self._expr(node.value)
-            return [Line(f"const {C_TYPES[_dtype(node.value)]} {self._name(node.var)} = {value.text};")]
+            return [Line(f"const {C_TYPES[dtype_of(node.value)]} {self._name(node.var)} = {value.text};")]
         if kind == "IfThenElse":
             otherwise = [] if node.else_case is None else self._body(node.else_case)
             return [self._if(self._expr(node.condition), self._body(node.then_case), otherwise)]
         if kind == "AttrStmt":
             return self._body(node.body)
-        if kind == "Evaluate" and kind_of(node.value) == "IntImm":
-            return []
+        if kind == "Evaluate":
+            return [] if kind_of(node.value) == "IntImm" else [Line(f"{self._expr(node.value).text};")]
         raise NotImplementedError(f"TIR statement {kind}")
 
     def _loop(self, node: Any) -> Loop:
@@ -238,7 +217,10 @@ class Printer:
         high = extent.text if low.text == "0" else f"{low.text} + {extent.text}"
         if kind_of(node.min) == "IntImm" and kind_of(node.extent) == "IntImm":
             high = str(int(node.min.value) + int(node.extent.value))
-        return Loop(self._name(node.loop_var), low.text, high, self._body(node.body))
+        return Loop(self._name(node.loop_var), low.text, high, self._body(node.body), self._moves(node.body))
+
+    def _moves(self, body: Any) -> bool:
+        return kind_of(body) == "BufferStore" and str(self._root(body.buffer).name) in self._in_scratch
 
     def _if(self, condition: Expr, body: list[Statement], otherwise: list[Statement]) -> If:
         return If(condition.text, condition.variables, not condition.loads, body, otherwise)
@@ -249,9 +231,16 @@ class Printer:
         guarded = self._guarded_sum(node, target)
         if guarded is not None:
             return guarded
-        text = self._expr(value).text
         dtype = str(node.buffer.dtype)
-        if dtype in _SHORT and kind_of(value) not in _EXACT_TYPE and not _is_helper(value):
+        if kind_of(value) == "Call" and op_name(value) == "if_then_else" and str(node.buffer.name) in self._in_scratch:
+            condition, yes, no = value.args
+            lines = [[self._assignment(target, side, dtype)] for side in (yes, no)]
+            return self._if(self._expr(condition), *lines)
+        return self._assignment(target, value, dtype)
+
+    def _assignment(self, target: str, value: Any, dtype: str) -> Statement:
+        text = self._expr(value).text
+        if dtype in SHORT and kind_of(value) not in EXACT_TYPE and not is_helper(value):
             text = f"({C_TYPES[dtype]})({text})"
         return Line(f"{target} = {text};")
 
@@ -270,21 +259,13 @@ class Printer:
         return self._if(self._expr(condition), [Line(f"{target} = {total.text};")], [])
 
     def _allocate(self, buffer: Any) -> list[Statement]:
-        elements = 1
-        for dim in buffer.shape:
-            elements *= int(dim)
-        ctype = C_TYPES[str(buffer.dtype)]
-        if buffer not in self._dynamic and elements <= _SCALAR_LIMIT:
-            self._scalars[buffer] = True
-            # Only the elements that are used: a partitioned tail of a tile touches a part of it.
-            names = [f"{self._name(buffer)}_{i}" for i in sorted(self._constant_indices(buffer))]
-            return [Declaration(ctype, names)]
-        if self._scratch is not None and str(self._scratch.name) != str(buffer.name):
-            raise ValueError(f"a kernel has two internal buffers, {self._scratch.name} and {buffer.name}")
-        self._scratch = buffer  # the peeled end of a loop has a copy of its own, in the same place
-        self._names[buffer] = "scratch"
-        self.scratch_bytes = max(self.scratch_bytes, elements * np.dtype(str(buffer.dtype)).itemsize)
-        return []
+        if self._is_scratch(buffer):
+            self._names[buffer] = str(buffer.name) if len(self._in_scratch) > 1 else "scratch"
+            return []
+        self._scalars[buffer] = True
+        # Only the elements that are used: a partitioned tail of a tile touches a part of it.
+        names = [f"{self._name(buffer)}_{i}" for i in sorted(self._constant_indices(buffer))]
+        return [Declaration(C_TYPES[str(buffer.dtype)], names)]
 
     def _constant_indices(self, buffer: Any) -> set[int]:
         found: set[int] = set()
@@ -315,29 +296,29 @@ class Printer:
             return self._integer(node)
         if kind == "FloatImm":
             text = float_literal(float(node.value))
-            return Expr(text, _UNARY if text.startswith("-") else _ATOM)
+            return Expr(text, UNARY if text.startswith("-") else ATOM)
         if kind in ("Var", "SizeVar"):
             name = self._name(node)
-            return Expr(name, _ATOM, frozenset([name]))
+            return Expr(name, ATOM, frozenset([name]))
         if kind == "TensorLoad":
             index = self._expr(node.indices[0])
-            return Expr(self._element(node.source, node.indices[0]), _ATOM, index.variables, True)
+            return Expr(self._element(node.source, node.indices[0]), ATOM, index.variables, True)
         return self._compound(node, kind)
 
     def _compound(self, node: Any, kind: str) -> Expr:
         fused = self._fused(node, kind)
         if fused is not None:
             return fused
-        if kind in _BINARY:
-            return self._infix(_BINARY[kind], node.a, node.b)
+        if kind in BINARY:
+            return self._infix(BINARY[kind], node.a, node.b)
         if kind in ("Max", "Min"):
             return self._largest(node.a, node.b, ">" if kind == "Max" else "<")
         if kind == "Not":
             inner = self._expr(node.a)
-            return _join(f"!{inner.at(_UNARY)}", _UNARY, (inner,))
+            return join(f"!{inner.at(UNARY)}", UNARY, (inner,))
         if kind == "Cast":
             inner = self._expr(node.value)
-            return _join(f"({C_TYPES[_dtype(node)]}){inner.at(_UNARY)}", _UNARY, (inner,))
+            return join(f"({C_TYPES[dtype_of(node)]}){inner.at(UNARY)}", UNARY, (inner,))
         if kind == "Select":
             return self._choice(node.condition, node.true_value, node.false_value)
         if kind == "Call":
@@ -345,19 +326,19 @@ class Printer:
         raise NotImplementedError(f"TIR expression {kind}")
 
     def _integer(self, node: Any) -> Expr:
-        value, dtype = int(node.value), _dtype(node)
+        value, dtype = int(node.value), dtype_of(node)
         if dtype == "bool":
             return Expr("true" if value else "false")
         text = f"{value}u" if dtype.startswith("u") else str(value)
-        return Expr(text, _UNARY if value < 0 else _ATOM)
+        return Expr(text, UNARY if value < 0 else ATOM)
 
     def _infix(self, operator: tuple[str, int], left: Any, right: Any) -> Expr:
         symbol, level = operator
         a, b = self._expr(left), self._expr(right)
         # C compilers warn about && within || and mixed bit operators without parentheses.
-        strict = level if 11 <= level <= 12 else 11 if symbol in _COMPARISONS else 13
+        strict = level if 11 <= level <= 12 else 11 if symbol in COMPARISONS else 13
         left_text = a.at(level if symbol in ("+", "-", "*", "&&", "||") else strict)
-        return _join(
+        return join(
             f"{left_text} {symbol} {b.at(level if symbol in ('&&', '||') else max(strict, level + 1))}", level, (a, b)
         )
 
@@ -370,31 +351,35 @@ class Printer:
         return self._sum(node.b, node.a, node) if kind_of(node.a) == "Mul" else None
 
     def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
-        if self._fuse and kind_of(term) == "Mul" and _dtype(whole) == "float32":
+        if self._fuse and kind_of(term) == "Mul" and dtype_of(whole) == "float32":
             a, b, c = self._expr(term.a), self._expr(term.b), self._expr(addend)
-            return _join(f"TT_FMA({a.text}, {b.text}, {c.text})", _ATOM, (a, b, c))
-        return self._infix(_BINARY["Add"], addend, term)
+            return join(f"TT_FMA({a.text}, {b.text}, {c.text})", ATOM, (a, b, c))
+        return self._infix(BINARY["Add"], addend, term)
 
     def _largest(self, left: Any, right: Any, sign: str = ">") -> Expr:
         a, b = self._expr(left), self._expr(right)
-        return _join(f"{a.at(10)} {sign} {b.at(10)} ? {a.at(3)} : {b.at(3)}", _TERNARY, (a, b))
+        return join(f"{a.at(10)} {sign} {b.at(10)} ? {a.at(3)} : {b.at(3)}", TERNARY, (a, b))
 
     def _choice(self, condition: Any, yes: Any, no: Any) -> Expr:
         c, a, b = self._expr(condition), self._expr(yes), self._expr(no)
-        return _join(f"{c.at(3)} ? {a.at(3)} : {b.at(3)}", _TERNARY, (c, a, b))
+        return join(f"{c.at(3)} ? {a.at(3)} : {b.at(3)}", TERNARY, (c, a, b))
 
     def _call(self, node: Any) -> Expr:
         name, args = op_name(node), list(node.args)
-        if name in _BITWISE:
-            return self._infix(_BITWISE[name], args[0], args[1])
+        if name in BITWISE:
+            return self._infix(BITWISE[name], args[0], args[1])
         if name == "address_of":
             element = self._expr(args[0])
-            return _join(f"&{element.text}", _UNARY, (element,))
-        if _is_helper(node):
+            return join(f"&{element.text}", UNARY, (element,))
+        if is_helper(node):
             parts = [self._expr(a) for a in args[1:]]
-            return _join(f"{args[0].value}({', '.join(p.text for p in parts)})", _ATOM, parts)
+            return join(f"{args[0].value}({', '.join(p.text for p in parts)})", ATOM, parts)
         if name == "if_then_else":
             return self._choice(*args)
         if name == "likely":
             return self._expr(args[0])
         raise NotImplementedError(f"TIR call {name}")
+
+
+def _elements(buffer: Any) -> int:
+    return int(np.prod([int(dim) for dim in buffer.shape]))

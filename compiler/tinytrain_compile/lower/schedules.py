@@ -68,3 +68,14 @@ def best_tile(extent: int, wanted: int) -> int:
         return extent
     divisors = [size for size in range(wanted + 1, 1, -1) if extent % size == 0 and size >= wanted - 2]
     return divisors[0] if divisors else wanted
+
+
+def keep_results(schedule: s_tir.Schedule, loop: Any, depth: int) -> None:
+    """Compute what `out` holds in a turn of `loop` (the depth-th) before any of it is stored: loads are made once.
+
+    (C compilers take a store of bytes for a reason to load anew, whatever `restrict` says.)
+    """
+    results = schedule.cache_write(schedule.get_sblock("out"), 0, "local")
+    schedule.reverse_compute_at(results, loop, preserve_unit_loops=True)
+    for inner in schedule.get_loops(results)[depth:]:
+        schedule.unroll(inner)

@@ -17,6 +17,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, gathers
+from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles, pair_tiles, plane_tiles, row_tiles
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
 GATHER_ROWS = 2
@@ -27,13 +28,17 @@ _WEIGHT, _CENTRED, _ERROR = 128, 255, 128
 
 @dataclass(frozen=True)
 class QConvAttrs(Attrs):
-    """conv: geometry (bias included); zero points of x and y; y is clamped to [low, high]."""
+    """conv: geometry (bias included); zero points of x and y; y is clamped to [low, high].
+
+    shifts_down: all shifts are in -31..-1 (factors below 1/2), which shortens the kernel.
+    """
 
     conv: ConvAttrs
     x_zero: int
     y_zero: int
     low: int = -128
     high: int = 127
+    shifts_down: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,43 @@ class QConvUpdateAttrs(Attrs):
     conv: ConvAttrs
     x_zero: int
     limit: int = 127
+
+
+def is_product(conv: ConvAttrs) -> bool:
+    """Whether a convolution is a plain matrix product over pixels."""
+    return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
+
+
+def is_plane(node: Node) -> bool:
+    """Whether a convolution or its gradient is computed channel by channel: depthwise, without gaps in the kernel."""
+    conv = _geometry(node)
+    image = node.inputs[3] if isinstance(node.attrs, QConvGradInputAttrs) else node.inputs[0]
+    depthwise = conv.groups == image.shape[3] == node.outputs[0].shape[3] > 1
+    return depthwise and conv.dilations == (1, 1) and conv.kernel != (1, 1)
+
+
+def forward_planes(node: Node) -> PlaneTiles:
+    """Tiles of a depthwise QConv."""
+    conv, (_, height, width, _) = _geometry(node), node.outputs[0].shape
+    return plane_tiles((height, width), conv.kernel, conv.strides)
+
+
+def backward_planes(node: Node) -> PlaneTiles:
+    """Tiles of a depthwise QConvGradInput, a convolution with stride 1 whatever the layer's is."""
+    conv, (_, height, width, _) = _geometry(node), node.outputs[0].shape
+    return plane_tiles((height, width), conv.kernel, (1, 1))
+
+
+def is_rows(node: Node) -> bool:
+    """Whether a QConv runs over widened rows of the image: dense, its weight in one part."""
+    conv = _geometry(node)
+    return conv.groups == 1 and conv.split is None and conv.dilations == (1, 1)
+
+
+def forward_rows(node: Node) -> RowTiles:
+    """Tiles of a dense QConv wider than 1x1, or with a stride."""
+    conv = _geometry(node)
+    return row_tiles(node.outputs[0].shape, conv.kernel, conv.strides, node.inputs[0].shape[3])
 
 
 def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
@@ -164,6 +206,13 @@ def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
 def _conv_scratch(node: Node) -> int:
     conv = _geometry(node)
     taps = conv.kernel[0] * conv.kernel[1]
+    if is_product(conv):
+        *pixels, channels = node.inputs[0].shape
+        return pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels).scratch_bytes
+    if is_plane(node):
+        return forward_planes(node).scratch_bytes
+    if is_rows(node):
+        return forward_rows(node).scratch_bytes
     return GATHER_ROWS * taps * node.inputs[0].shape[3] * 2 if gathers(conv) else 0  # centred pixels take int16
 
 
@@ -243,6 +292,11 @@ def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array,
 
 def _grad_scratch(node: Node) -> int:
     conv = _geometry(node)
+    if is_product(conv):
+        *pixels, channels = node.outputs[0].shape
+        return pair_tiles(math.prod(pixels), channels, node.inputs[3].shape[3]).scratch_bytes
+    if is_plane(node):
+        return backward_planes(node).scratch_bytes
     dense = gathers(conv) or (conv.groups == 1 and conv.strides != (1, 1))
     return GATHER_ROWS * conv.kernel[0] * conv.kernel[1] * node.inputs[3].shape[3] if dense else 0
 
@@ -297,6 +351,13 @@ def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_b
     return fx.high_multiply(multiplier, int(rate[0])), exponent
 
 
+def _update_scratch(node: Node) -> int:
+    outputs, _, _, inputs = node.inputs[0].shape
+    if not is_product(_geometry(node)):
+        return 0
+    return pair_tiles(outputs, inputs, math.prod(node.inputs[1].shape[:3])).scratch_bytes
+
+
 def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
     _expect("QConvUpdate", inputs, ("int8",) * 3 + ("int32", "int8") + ("int32",) * 4)
     (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
@@ -321,6 +382,7 @@ register(
         BACKWARD,
         QConvUpdateAttrs,
         alias=((0, 0),),
+        scratch=_update_scratch,
         macs=lambda node: node.outputs[0].elements * node.inputs[2].shape[1] * node.inputs[2].shape[2],
     )
 )
@@ -344,6 +406,7 @@ register(
         BACKWARD,
         QConvUpdateAttrs,
         alias=((0, 0),),
+        scratch=_update_scratch,
         macs=lambda node: node.outputs[0].elements * node.inputs[2].shape[1] * node.inputs[2].shape[2],
     )
 )

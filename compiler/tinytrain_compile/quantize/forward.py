@@ -125,8 +125,8 @@ class Forward:
     def _layer(self, node: Node, conv: ConvAttrs, quant: Quant, x: Act) -> Value:
         layer = self._integers(node, conv, x)
         self.layers[node.outputs[0].name] = layer
-        multiplier, shift, _ = self._r.factors(node.name, layer.accumulator_scale / quant.scale[0])
-        attrs = QConvAttrs(replace(conv, bias=True), x.quant.zero, quant.zero, quant.low, quant.high)
+        multiplier, shift, down = self._r.fixed_factors(node.name, layer.accumulator_scale / quant.scale[0])
+        attrs = QConvAttrs(replace(conv, bias=True), x.quant.zero, quant.zero, quant.low, quant.high, down)
         return self._r.emit("QConv", (x.value, *layer.parts, layer.bias, multiplier, shift), attrs, node)[0]
 
     def _dense(self, node: Node, quant: Quant) -> Value:
@@ -192,9 +192,9 @@ class Forward:
         assert isinstance(pool, PoolAttrs)
         conv, ones = pool_as_conv(self._r, pool, x.value.shape[3])
         factor = np.full(x.value.shape[3], x.quant.scale[0] / (pool.kernel[0] * pool.kernel[1]) / quant.scale[0])
-        multiplier, shift, _ = self._r.factors(node.name, factor)
+        multiplier, shift, down = self._r.fixed_factors(node.name, factor)
         bias = self._r.table("no_bias", np.zeros(x.value.shape[3], np.int32))
-        attrs = QConvAttrs(conv, x.quant.zero, quant.zero, quant.low, quant.high)
+        attrs = QConvAttrs(conv, x.quant.zero, quant.zero, quant.low, quant.high, down)
         return self._r.emit("QConv", (x.value, ones, bias, multiplier, shift), attrs, node)[0]
 
     # ---- nodes that keep the scale ------------------------------------------------------------------------------

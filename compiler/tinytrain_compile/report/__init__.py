@@ -6,14 +6,18 @@ Imports ir, ops and errors only. Everything here is a pure function of a Summary
 from tinytrain_compile.report.analysis import work_of
 from tinytrain_compile.report.data import batch_text, plan_json, report_json
 from tinytrain_compile.report.html import report_html
+from tinytrain_compile.report.kernels import KernelWork, kernel_lines, kernel_work
 from tinytrain_compile.report.layout import styled
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown, ops_text
 from tinytrain_compile.report.text import does_not_fit_text, success_text
 
 __all__ = [
+    "KernelWork",
     "batch_text",
     "does_not_fit_text",
     "errors_markdown",
+    "kernel_lines",
+    "kernel_work",
     "ops_markdown",
     "ops_text",
     "plan_json",

@@ -9,6 +9,7 @@ from typing import Any
 from tinytrain_compile.ir.stages import LayerUpdate, Summary, TrainGraph
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.formats import islands, quant_tensors
+from tinytrain_compile.report.kernels import kernel_work
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce"}
 
@@ -191,12 +192,15 @@ def _remat(analysis: Analysis) -> dict[str, Any] | None:
 
 def _work(summary: Summary) -> dict[str, Any]:
     forward, backward = work_of(summary.train)
+    counts = summary.verify.counts
     return {
         "forward_macs": forward,
         "backward_macs": backward,
-        "train_step_instructions": None,
-        "infer_instructions": None,
-        "kernels": [],
+        "train_step_instructions": sum(counts.step.values()) if counts else None,
+        "infer_instructions": sum(counts.infer.values()) if counts else None,
+        "apply_instructions": sum(counts.apply.values()) if counts and counts.apply is not None else None,
+        "counted_step": counts.step_index if counts else None,
+        "kernels": [asdict(work) for work in kernel_work(summary)],
     }
 
 

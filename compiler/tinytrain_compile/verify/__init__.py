@@ -3,6 +3,7 @@
 from tinytrain_compile.verify.build import Built, Compiled, build, compile_project, link_project
 from tinytrain_compile.verify.check import StaticFigures, VerifyMode, static_figures, verify
 from tinytrain_compile.verify.compare import TOLERANCE, ReferenceRun, compare_bytes, compare_reference
+from tinytrain_compile.verify.count import COUNTED_STEP
 from tinytrain_compile.verify.firmware import verification_files, verification_input
 from tinytrain_compile.verify.results import RunResult, parse_output
 from tinytrain_compile.verify.run import execute, run_steps
@@ -11,6 +12,7 @@ from tinytrain_compile.verify.symbols import check_symbols, read_object
 from tinytrain_compile.verify.tools import Tools, find_tools
 
 __all__ = [
+    "COUNTED_STEP",
     "TOLERANCE",
     "Built",
     "Compiled",

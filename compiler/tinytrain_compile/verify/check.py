@@ -11,10 +11,11 @@ from typing import Literal
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle, VerifyReport
+from tinytrain_compile.ir.stages import InstructionCounts, Interface, Samples, SourceBundle, VerifyReport
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import Compiled, Mode, compile_project, link_project
 from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
+from tinytrain_compile.verify.count import Function, functions_of, instruction_counts, prepare_count, read_calls
 from tinytrain_compile.verify.firmware import verification_input
 from tinytrain_compile.verify.results import RunResult
 from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
@@ -41,10 +42,21 @@ class _Job:
     vectors: bytes
     tools: Tools
     timeout_s: float
+    batch: int
+    count: bool
 
     @property
     def interface(self) -> Interface:
         return self.bundle.interface
+
+
+@dataclass(frozen=True, eq=False)
+class _Board:
+    """What the board's build showed: sizes, and the run and its instructions where there is QEMU."""
+
+    figures: StaticFigures | None
+    run: RunResult | None = None
+    counts: InstructionCounts | None = None
 
 
 def verify(
@@ -58,18 +70,20 @@ def verify(
     learning_rate: float | None = None,
     batch: int = 1,
     timeout_s: float = RUN_TIMEOUT_S,
+    count: bool = False,
 ) -> VerifyReport:
     """Check a generated project; see contracts.md, section 7.
 
     mode "qemu" falls back to "host" (and says so in the message) when the cross compiler or QEMU is missing; with
     the cross compiler alone, sizes and the static stack bound are still checked. reference None skips numpy.
+    count: count the instructions of a step and of an inference on the board (needs two steps).
     Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (NaN loss).
     """
     if mode == "none":
         return VerifyReport("none", 0, "skipped", "verification skipped (--verify none)")
     tools = find_tools()
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
-    job = _Job(bundle, target, vectors, tools, timeout_s)
+    job = _Job(bundle, target, vectors, tools, timeout_s, batch, count)
     skipped = tools.missing_for_qemu() if mode == "qemu" and target.qemu is not None else ""
     wants_board = mode == "qemu" and target.qemu is not None and tools.cross_cc is not None
     if tools.host_cc is None and (skipped or not wants_board):
@@ -90,13 +104,22 @@ def _host_side(job: _Job, folder: Path) -> RunResult:
     return execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s)
 
 
-def _board_side(job: _Job, folder: Path) -> tuple[StaticFigures, RunResult | None]:
+def _board_side(job: _Job, folder: Path) -> _Board:
     compiled = compile_project(job.bundle, job.target, "qemu", job.tools, folder)
     figures = static_figures(compiled, job.interface, job.target)
     built = link_project(compiled, job.target, job.tools)
     if job.tools.qemu is None:
-        return figures, None
-    return figures, execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s)
+        return _Board(figures)
+    functions: list[Function] = []
+    plugin: tuple[str, ...] = ()
+    if job.count:
+        functions = functions_of(built.image, compiled.model_objects, job.interface.prefix)
+        plugin = prepare_count(functions, job.tools, built.image.parent)
+    run = execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s, plugin)
+    if not job.count or run.faults:
+        return _Board(figures, run)
+    calls = read_calls(built.image.parent, functions)
+    return _Board(figures, run, instruction_counts(calls, functions, job.interface, job.batch))
 
 
 def static_figures(compiled: Compiled, interface: Interface, target: Target) -> StaticFigures:
@@ -116,7 +139,7 @@ def _judge(
     job: _Job,
     reference: ReferenceRun | None,
     host_side: Future[RunResult] | None,
-    board_side: Future[tuple[StaticFigures, RunResult | None]] | None,
+    board_side: Future[_Board] | None,
     steps: int,
     skipped: str,
 ) -> VerifyReport:
@@ -124,7 +147,8 @@ def _judge(
     if host is not None:
         _check_run(host, "the host")
     error = compare_reference(host, reference, job.interface) if host is not None and reference is not None else None
-    figures, board = board_side.result() if board_side is not None else (None, None)
+    done = board_side.result() if board_side is not None else _Board(None)
+    figures, board = done.figures, done.run
     if board is not None and figures is not None:
         error = _judge_board(job, board, figures, host, reference, error)
     run = host or board
@@ -140,6 +164,7 @@ def _judge(
         code_bytes=figures.code_bytes if figures else None,
         const_bytes=figures.const_bytes if figures else None,
         max_error=error,
+        counts=done.counts,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
@@ -35,19 +36,32 @@ def run_steps(
 
 
 def execute(
-    built: Built, interface: Interface, target: Target, tools: Tools, vectors: bytes, timeout_s: float = RUN_TIMEOUT_S
+    built: Built,
+    interface: Interface,
+    target: Target,
+    tools: Tools,
+    vectors: bytes,
+    timeout_s: float = RUN_TIMEOUT_S,
+    extra: Sequence[str] = (),
 ) -> RunResult:
     """Run a built check program on a vector file. Errors: E0602 if it crashes, faults or takes too long."""
     where, _ = _command(built, target, tools)
-    return parse_output(run_image(built, target, tools, vectors, timeout_s), interface, where)
+    return parse_output(run_image(built, target, tools, vectors, timeout_s, extra), interface, where)
 
 
-def run_image(built: Built, target: Target, tools: Tools, vectors: bytes, timeout_s: float = RUN_TIMEOUT_S) -> bytes:
-    """Run an image with `vectors` as input.bin; returns its output.bin. Errors as `execute`."""
+def run_image(
+    built: Built,
+    target: Target,
+    tools: Tools,
+    vectors: bytes,
+    timeout_s: float = RUN_TIMEOUT_S,
+    extra: Sequence[str] = (),
+) -> bytes:
+    """Run an image with `vectors` as input.bin; returns its output.bin. Errors as `execute`. extra: for QEMU."""
     folder = built.image.parent
     (folder / "input.bin").write_bytes(vectors)
     where, command = _command(built, target, tools)
-    finished = run_program(command, folder, timeout_s, where)
+    finished = run_program([*command, *extra], folder, timeout_s, where)
     if finished.exit_code != 0:
         raise CompileError(
             "E0602", where, _failure(finished.exit_code, finished.output), "please report this with the model"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +16,7 @@ from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     address,
     call_int,
+    guarded,
     i32,
     kernel,
     placeholder,
@@ -29,9 +32,24 @@ from tinytrain_compile.lower.kernels.conv import (
     weight_sums,
     window_field,
 )
-from tinytrain_compile.lower.kernels.linear import Finish, Schedule, product, whole_weight
+from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
+from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
+from tinytrain_compile.lower.kernels.planes import plane_conv, row_conv
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
-from tinytrain_compile.ops.qconv import GATHER_ROWS, MaskAttrs, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.pairs import pair_tiles
+from tinytrain_compile.ops.qconv import (
+    GATHER_ROWS,
+    MaskAttrs,
+    QConvAttrs,
+    QConvGradInputAttrs,
+    QConvUpdateAttrs,
+    backward_planes,
+    forward_planes,
+    forward_rows,
+    is_plane,
+    is_product,
+    is_rows,
+)
 
 FRACTION_BITS = 8
 """Of a weight, while an update is rounded."""
@@ -63,11 +81,6 @@ def saturated(value: Any, zero: int, low: int, high: int) -> Any:
     return call_int("tt_saturate8", value, i32(zero), i32(low), i32(high), dtype="int8")
 
 
-def is_product(conv: ConvAttrs) -> bool:
-    """Whether a convolution is a plain matrix product over pixels."""
-    return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
-
-
 # ---- forward --------------------------------------------------------------------------------------------------------
 
 
@@ -88,17 +101,27 @@ def qconv(node: Node, features: Features) -> KernelSpec:
 
     def finish(acc: Any, *index: Any) -> Any:
         o = index[-1]
-        scaled = call_int("tt_requantise", call_int("tt_add", acc, bias[o]), multiplier[o], shift[o].astype("int32"))
-        return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
+        limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
+        return call_int(
+            "tt_requantise8_down" if attrs.shifts_down else "tt_requantise8",
+            acc,
+            bias[o],
+            multiplier[o],
+            shift[o].astype("int32"),
+            *limits,
+            dtype="int8",
+        )
 
     if is_product(conv):
         pixels = n * height * width
         x = placeholder(node.inputs[0], "x", (pixels, channels))
-        data = Centred(x, attrs.x_zero)
-        extents = (pixels, shape[3], channels)
-        tile, peel = features.integer_tile, conv.split is not None
-        out, schedule = product(extents, lambda i, a: data[i, a], lambda a, j: weight(j, 0, 0, a), finish, tile, peel)
+        extents, sliced = (pixels, shape[3], channels), conv.split is not None
+        left = Widened(lambda i, a: x[i, a], -attrs.x_zero, contiguous=True)
+        right = Widened(lambda j, a: whole(j, 0, 0, a), contiguous=not sliced, peel=sliced)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents))
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
+    if is_rows(node):
+        return _rows(node, weights[0], [bias, multiplier, shift], finish)
     x = placeholder(node.inputs[0], "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
     if conv.groups == 1:
@@ -110,9 +133,54 @@ def qconv(node: Node, features: Features) -> KernelSpec:
             return field(*index).astype("int16") if gather else field(*index)
 
         out, schedule = dense(form, stored, weight, finish, i32)
+    elif is_plane(node):
+        out, schedule = _depthwise(node, x, whole, finish)
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
     return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
+
+
+def _rows(node: Node, w: te.Tensor, operands: list[te.Tensor], finish: Finish) -> KernelSpec:
+    """k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero point."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    conv, (n, height, width, channels) = attrs.conv, node.inputs[0].shape
+    run, border = conv.kernel[1] * channels, conv.pads[1] * channels
+    x = placeholder(node.inputs[0], "x", (n, height, width * channels))
+    w = placeholder(node.inputs[1], "w", (w.shape[0], conv.kernel[0], run))
+
+    def element(b: Any, y: Any, position: Any) -> Any:
+        row, place = y - conv.pads[0], position - border
+        value = x[b, row, place].astype("int16") - tirx.const(attrs.x_zero, "int16")
+        return guarded(inside_image(row, place, (height, width * channels)), value)
+
+    pitches = (conv.strides[0], conv.strides[1] * channels)
+    shape = node.outputs[0].shape
+    out, schedule = row_conv(shape, pitches, element, lambda *i: w[i], run, finish, forward_rows(node))
+    return KernelSpec([x, w, *operands], [out], schedule)
+
+
+def _depthwise(node: Node, x: te.Tensor, weight: Load, finish: Finish) -> tuple[te.Tensor, Schedule]:
+    """Forward: the plane is the image less its zero point, with a border of zeros."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    conv, (_, height, width, _) = attrs.conv, node.inputs[0].shape
+
+    def pixel(b: Any, y: Any, s: Any, c: Any) -> Any:
+        row, column = y - conv.pads[0], s - conv.pads[1]
+        value = x[b, row, column, c].astype("int16") - tirx.const(attrs.x_zero, "int16")
+        return guarded(inside_image(row, column, (height, width)), value)
+
+    tiles = forward_planes(node)
+    return plane_conv(
+        node.outputs[0].shape, conv.strides, pixel, lambda c, r, s: weight(c, r, s, 0), finish, tiles, conv.kernel[1]
+    )
+
+
+def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
+    """Whether a pixel lies in the image; the test of columns last, because it may be split off."""
+    tests = (row >= 0, row < image_hw[0], column >= 0, column < image_hw[1])
+    return tirx.And(tirx.And(tests[0], tests[1]), tirx.And(tests[2], tests[3]))
 
 
 def _form(shape: tuple[int, ...], conv: ConvAttrs, channels: int, features: Features, gather: bool) -> Dense:
@@ -168,29 +236,68 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     pixels, flat = shape[0] * shape[1] * shape[2], is_product(conv)
     masks, keep = mask_operand(node, attrs.mask, (pixels, shape[3]) if flat else shape)
     g = placeholder(node.inputs[3], "g", (pixels, out_c) if flat else None)
-    inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
 
     def weight(*index: Any) -> Any:
         return i32(whole(*index))
 
     def finish(acc: Any, *index: Any) -> Any:
         c = index[-1]
-        value = call_int("tt_requantise", acc, multiplier[c], shift[c].astype("int32") + p_in[0] - p_out[0])
+        value = call_int("tt_rescale", acc, multiplier[c], shift[c].astype("int32") + p_in[0] - p_out[0])
         return error_output(value, keep, peak, index)
 
     if flat:
-        extents, tile, peel = (pixels, shape[3], out_c), features.integer_tile, conv.split is not None
-        errors = Centred(g)
-        out, schedule = product(extents, lambda i, a: errors[i, a], lambda a, j: weight(a, 0, 0, j), finish, tile, peel)
+        extents = (pixels, shape[3], out_c)
+        left = Widened(lambda i, a: g[i, a], contiguous=True)
+        right = _transposed_weight(node, weights, whole)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents))
+        inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     window = Window(conv, attrs.input_hw)
     if conv.groups == 1:
         field = window_field(g, window.backward)
         form = _form(shape, conv, out_c, features, gather=True)
         out, schedule = dense(form, field, lambda o, r, s, a: weight(a, r, s, o), finish, i32)
+    elif is_plane(node):
+        out, schedule = _depthwise_gradient(node, g, whole, finish)
     else:
         out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
+    inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
     return KernelSpec(inputs, [out, None], schedule)
+
+
+def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load) -> Widened:
+    """A 1x1 weight by (input channel, output channel); one in one part is regrouped to a matrix in `weights`."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    if attrs.conv.split is not None:
+        return Widened(lambda j, a: whole(a, 0, 0, j), peel=True)
+    out_c, _, _, in_c = node.inputs[6].shape
+    matrix = weights[0] = placeholder(node.inputs[6], "w", (out_c, in_c))
+    return Widened(lambda j, a: matrix[a, j], pitch=in_c)
+
+
+def _depthwise_gradient(node: Node, g: te.Tensor, weight: Load, finish: Finish) -> tuple[te.Tensor, Schedule]:
+    """The plane is the error with zeros between its pixels (strides) and around them; taps run backwards."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    conv, (_, height, width, _) = attrs.conv, node.inputs[3].shape
+    last = (conv.kernel[0] - 1, conv.kernel[1] - 1)
+
+    def pixel(b: Any, y: Any, s: Any, c: Any) -> Any:
+        rows = [y + conv.pads[0] - last[0], s + conv.pads[1] - last[1]]
+        tests: list[Any] = []
+        for axis, extent in enumerate((height, width)):
+            stride = conv.strides[axis]
+            tests += [rows[axis] >= 0, rows[axis] < extent * stride]
+            if stride > 1:
+                tests.append(tirx.EQ(tirx.indexmod(rows[axis], stride), 0))
+                rows[axis] = tirx.indexdiv(rows[axis], stride)
+        return guarded(functools.reduce(tirx.And, tests), g[b, rows[0], rows[1], c].astype("int16"))
+
+    def tap(c: Any, r: Any, s: Any) -> Any:
+        return weight(c, last[0] - r, last[1] - s, 0)
+
+    return plane_conv(node.outputs[0].shape, (1, 1), pixel, tap, finish, backward_planes(node), conv.kernel[1])
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
@@ -248,8 +355,27 @@ def weight_gradient(
 ) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
     """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight)."""
     conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
+    if is_product(conv):
+        return _flat_weight_gradient(node, attrs.x_zero, finish)
     x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
     window = Window(conv, (x_value.shape[1], x_value.shape[2]))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
     out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile)
+    return x, g, out, schedule
+
+
+def _flat_weight_gradient(node: Node, x_zero: int, finish: Finish) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
+    """The same for a 1x1 convolution: a product over pixels."""
+    outputs, _, _, inputs = node.inputs[0].shape
+    x_value, g_value = node.inputs[1:3]
+    pixels = math.prod(x_value.shape[:3])
+    x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
+    extents = (outputs, inputs, pixels)
+    left = Widened(lambda o, k: g[k, o], pitch=outputs)
+    right = Widened(lambda i, k: x[k, i], -x_zero, pitch=inputs)
+
+    def weight(acc: Any, o: Any, i: Any) -> Any:
+        return finish(acc, o, 0, 0, i)
+
+    out, schedule = pair_product(extents, left, right, weight, pair_tiles(*extents))
     return x, g, out, schedule

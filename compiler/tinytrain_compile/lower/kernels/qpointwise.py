@@ -67,12 +67,12 @@ def qadd(node: Node, _features: Features) -> KernelSpec:
 
     def rescaled(x: te.Tensor, i: Any, zero: int, factor: tuple[int, int]) -> Any:
         lifted = Centred(x, zero)[i] * i32(1 << ADD_BITS)
-        return call_int("tt_requantise", lifted, i32(factor[0]), i32(factor[1]))
+        return call_int("tt_rescale", lifted, i32(factor[0]), i32(factor[1]))
 
     def element(i: Any) -> Any:
         left = rescaled(a, i, attrs.a_zero, attrs.a_factor)
-        summed = call_int("tt_add", left, rescaled(b, i, attrs.b_zero, attrs.b_factor))
-        return saturated(call_int("tt_shift_right", summed, i32(SUM_BITS)), attrs.y_zero, attrs.low, attrs.high)
+        summed = call_int("tt_quick_add", left, rescaled(b, i, attrs.b_zero, attrs.b_factor))
+        return saturated(call_int("tt_halve", summed, i32(SUM_BITS)), attrs.y_zero, attrs.low, attrs.high)
 
     return KernelSpec([a, b], [te.compute(a.shape, element, "out")], plain)
 
@@ -84,7 +84,7 @@ def qrescale(node: Node, _features: Features) -> KernelSpec:
     assert isinstance(attrs, QRescaleAttrs)
 
     def finish(acc: Any) -> Any:
-        scaled = call_int("tt_requantise", acc * i32(1 << attrs.lift), i32(attrs.factor[0]), i32(attrs.factor[1]))
+        scaled = call_int("tt_rescale", acc * i32(1 << attrs.lift), i32(attrs.factor[0]), i32(attrs.factor[1]))
         return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
 
     if not attrs.axes:
@@ -123,7 +123,7 @@ def error_scale(node: Node, _features: Features) -> KernelSpec:
 
     def element(i: Any, c: Any) -> Any:
         exponent = shift[c].astype("int32") + p_in[0] - p_out[0] - i32(LIFT)
-        value = call_int("tt_requantise", i32(e[i, c]) * i32(1 << LIFT), multiplier[c], exponent)
+        value = call_int("tt_rescale", i32(e[i, c]) * i32(1 << LIFT), multiplier[c], exponent)
         return error_output(value, keep, peak, (i, c))
 
     out = te.compute(shape, element, "out")
@@ -141,7 +141,7 @@ def error_add(node: Node, _features: Features) -> KernelSpec:
 
     def element(i: Any) -> Any:
         parts = [call_int("tt_aligned", i32(e[i]), p[0] - p_out[0]) for e, p in ((a, p_a), (b, p_b))]
-        value = call_int("tt_shift_right", parts[0] + parts[1], i32(SUM_BITS))
+        value = call_int("tt_halve", parts[0] + parts[1], i32(SUM_BITS))
         return error_output(value, keep, peak, (i,))
 
     out = te.compute(a.shape, element, "out")

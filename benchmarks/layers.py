@@ -1,0 +1,86 @@
+"""The layers that the ledger of instructions has rows for: shapes of three real networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from tests.ops import case_quantised as quantised
+from tests.ops.case import Case, make
+
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.linear import GemmAttrs
+from tinytrain_compile.ops.qpointwise import QAddAttrs
+
+SEED = 5
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A kernel on random data: the same in every run."""
+
+    name: str
+    make: Callable[[np.random.Generator], Case]
+
+    def case(self) -> Case:
+        """Operands and attributes."""
+        return self.make(np.random.default_rng([SEED, *self.name.encode()]))
+
+
+def _conv(size: int, channels: int, out: int, kernel: int = 1, stride: int = 1, depthwise: bool = False) -> object:
+    pads = ((kernel - 1) // 2,) * 4
+    groups = channels if depthwise else 1
+    return ((1, size, size, channels), out, ConvAttrs((kernel, kernel), (stride, stride), pads, groups=groups))
+
+
+def _forward(name: str, *shape: int, depthwise: bool = False) -> Layer:
+    return Layer(name, lambda rng: quantised.qconv(rng, _conv(*shape, depthwise=depthwise), 0))  # type: ignore[arg-type]
+
+
+def _backward(name: str, *shape: int, depthwise: bool = False) -> Layer:
+    return Layer(
+        name,
+        lambda rng: quantised.qconv_grad_input(rng, _conv(*shape, depthwise=depthwise), 0, ""),  # type: ignore[arg-type]
+    )
+
+
+def _weights(name: str, *shape: int) -> Layer:
+    return Layer(name, lambda rng: quantised.qconv_update(rng, _conv(*shape), 0))  # type: ignore[arg-type]
+
+
+def _add(rng: np.random.Generator) -> Case:
+    arrays = tuple(rng.integers(-128, 128, (1, 32, 32, 16)).astype(np.int8) for _ in range(2))
+    return make("QAdd", arrays, QAddAttrs(3, -5, 7, (1518500250, -3), (1288490189, -2)), images=(0, 1))
+
+
+def _gemm(op: str, left: tuple[int, int], right: tuple[int, int]) -> Callable[[np.random.Generator], Case]:
+    return lambda rng: make(op, (rng.standard_normal(left), rng.standard_normal(right)), GemmAttrs())
+
+
+LAYERS = (
+    _forward("1x1 16x16x48 to 96", 16, 48, 96),
+    _forward("1x1 64x64x8 to 32", 64, 8, 32),
+    _forward("1x1 16x16x24 to 120", 16, 24, 120),
+    _forward("1x1 8x8x160 to 40", 8, 160, 40),
+    _forward("1x1 4x4x576 to 160", 4, 576, 160),
+    _forward("first 3x3 128x128x3 to 16, stride 2", 128, 3, 16, 3, 2),
+    _forward("depthwise 3x3 16x16x48", 16, 48, 48, 3, 1, depthwise=True),
+    _forward("depthwise 3x3 64x64x32, stride 2", 64, 32, 32, 3, 2, depthwise=True),
+    _forward("depthwise 5x5 8x8x160", 8, 160, 160, 5, 1, depthwise=True),
+    _forward("depthwise 7x7 32x32x48, stride 2", 32, 48, 48, 7, 2, depthwise=True),
+    _forward("depthwise 7x7 8x8x160", 8, 160, 160, 7, 1, depthwise=True),
+    _forward("depthwise 5x5 4x4x384", 4, 384, 384, 5, 1, depthwise=True),
+    _backward("dX 1x1 4x4x160 to 576", 4, 576, 160),
+    _backward("dX 1x1 8x8x48 to 192", 8, 192, 48),
+    _backward("dX depthwise 3x3 8x8x192", 8, 192, 192, 3, 1, depthwise=True),
+    _backward("dX depthwise 7x7 8x8x240, stride 2", 8, 240, 240, 7, 2, depthwise=True),
+    _weights("dW 1x1 8x8x24 to 240", 8, 24, 240),
+    _weights("dW 1x1 16x16x48 to 96", 16, 48, 96),
+    Layer("add 32x32x16", _add),
+    Layer("float y = x w 256x48x96", _gemm("Gemm", (256, 48), (96, 48))),
+    Layer("float dX = dY w 256x96x48", _gemm("GemmGradInput", (256, 96), (96, 48))),
+    Layer("float dW = dY x 96x256x48", _gemm("GemmGradWeight", (256, 48), (256, 96))),
+    Layer("float matrix-vector 160 to 10", _gemm("Gemm", (1, 160), (10, 160))),
+    Layer("float rank-1 update 10x160", _gemm("GemmGradWeight", (1, 160), (1, 10))),
+)

@@ -1,0 +1,196 @@
+"""Tensor intrinsics: the algebra of a helper in tt_dsp.h, so that tensorising a loop proves that the helper fits it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tvm.s_tir import TensorIntrin
+from tvm.script import tirx as T
+
+READS_ONLY = ("tt_dot4", "tt_dot2")
+"""Helpers that only read what their arguments point to."""
+WRITES_FIRST = {"tt_widen4": 1, "tt_gather4": 1, "tt_dot_2x2": 4}
+"""Helpers that write through so many first arguments and read through the others."""
+
+
+@cache
+def dot(lanes: int) -> str:
+    """sum += a[k] b[k] over 2 or 4 int16: the name of the intrinsic."""
+    name = f"tt_dot{lanes}"
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        a: T.Buffer((lanes,), "int16", offset_factor=1),
+        b: T.Buffer((lanes,), "int16", offset_factor=1),
+        c: T.Buffer((1,), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0], a[0:lanes], b[0:lanes])
+            T.writes(c[0])
+            for k in range(lanes):
+                with T.sblock("u"):
+                    vk = T.axis.remap("R", [k])
+                    c[0] = c[0] + T.cast(a[vk], "int32") * T.cast(b[vk], "int32")
+
+    @T.prim_func(s_tir=True)
+    def code(
+        a: T.Buffer((lanes,), "int16", offset_factor=1),
+        b: T.Buffer((lanes,), "int16", offset_factor=1),
+        c: T.Buffer((1,), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0], a[0:lanes], b[0:lanes])
+            T.writes(c[0])
+            c[0] = T.call_extern("int32", name, c[0], T.address_of(a[0]), T.address_of(b[0]))
+
+    TensorIntrin.register(name, algebra, code, override=True)
+    return name
+
+
+@cache
+def dot_2x2(blocks: int) -> str:
+    """sum[i, j] += a[block, i, k] b[block, j, k] over blocks of four int16 of two rows: the intrinsic's name."""
+    name = f"tt_dot_2x2_{blocks}"
+    shape = (blocks, 2, 4)
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        a: T.Buffer(shape, "int16", offset_factor=1),
+        b: T.Buffer(shape, "int16", offset_factor=1),
+        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:2, 0:2], a[0:blocks, 0:2, 0:4], b[0:blocks, 0:2, 0:4])
+            T.writes(c[0:2, 0:2])
+            for i, j, s, k in T.grid(2, 2, blocks, 4):
+                with T.sblock("u"):
+                    vi, vj, vs, vk = T.axis.remap("SSRR", [i, j, s, k])
+                    c[vi, vj] = c[vi, vj] + T.cast(a[vs, vi, vk], "int32") * T.cast(b[vs, vj, vk], "int32")
+
+    @T.prim_func(s_tir=True)
+    def one_block(
+        a: T.Buffer((2, 4), "int16", offset_factor=1),
+        b: T.Buffer((2, 4), "int16", offset_factor=1),
+        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:2, 0:2], a[0:2, 0:4], b[0:2, 0:4])
+            T.writes(c[0:2, 0:2])
+            for i, j, k in T.grid(2, 2, 4):
+                with T.sblock("u"):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    c[vi, vj] = c[vi, vj] + T.cast(a[vi, vk], "int32") * T.cast(b[vj, vk], "int32")
+
+    if blocks == 1:
+        algebra, shape = one_block, (2, 4)
+    TensorIntrin.register(name, algebra, _dot_2x2_call(shape, blocks), override=True)
+    return name
+
+
+def _dot_2x2_call(shape: tuple[int, ...], blocks: int) -> Any:
+    first = (0,) * len(shape)
+    whole = tuple(slice(0, extent) for extent in shape)
+
+    @T.prim_func(s_tir=True)
+    def code(
+        a: T.Buffer(shape, "int16", offset_factor=1),
+        b: T.Buffer(shape, "int16", offset_factor=1),
+        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:2, 0:2], a[whole], b[whole])
+            T.writes(c[0:2, 0:2])
+            T.evaluate(
+                T.call_extern(
+                    "int32",
+                    "tt_dot_2x2",
+                    T.address_of(c[0, 0]),
+                    T.address_of(c[0, 1]),
+                    T.address_of(c[1, 0]),
+                    T.address_of(c[1, 1]),
+                    T.address_of(a[first]),
+                    T.address_of(b[first]),
+                    blocks,
+                )
+            )
+
+    return code
+
+
+@cache
+def widen4(offset: int) -> str:
+    """to[i] = from[i] + offset for four int8 that become int16: the name of the intrinsic."""
+    name = f"tt_widen4_{offset}"
+
+    @T.prim_func(s_tir=True)
+    def algebra(x: T.Buffer((4,), "int8", offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4])
+            T.writes(d[0:4])
+            for i in range(4):
+                with T.sblock("u"):
+                    vi = T.axis.remap("S", [i])
+                    d[vi] = T.cast(x[vi], "int16") + T.int16(offset)
+
+    @T.prim_func(s_tir=True)
+    def plain(x: T.Buffer((4,), "int8", offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4])
+            T.writes(d[0:4])
+            for i in range(4):
+                with T.sblock("u"):
+                    vi = T.axis.remap("S", [i])
+                    d[vi] = T.cast(x[vi], "int16")
+
+    @T.prim_func(s_tir=True)
+    def code(x: T.Buffer((4,), "int8", offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4])
+            T.writes(d[0:4])
+            T.evaluate(T.call_extern("int32", "tt_widen4", T.address_of(d[0]), T.address_of(x[0]), offset))
+
+    TensorIntrin.register(name, algebra if offset else plain, code, override=True)
+    return name
+
+
+@cache
+def gather4(offset: int, pitch: int) -> str:
+    """to[i] = from[i * pitch] + offset for four int8 of a column that become int16: the name of the intrinsic."""
+    name = f"tt_gather4_{offset}_{pitch}"
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0])
+            T.writes(d[0:4])
+            for i in range(4):
+                with T.sblock("u"):
+                    vi = T.axis.remap("S", [i])
+                    d[vi] = T.cast(x[vi, 0], "int16") + T.int16(offset)
+
+    @T.prim_func(s_tir=True)
+    def plain(
+        x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0])
+            T.writes(d[0:4])
+            for i in range(4):
+                with T.sblock("u"):
+                    vi = T.axis.remap("S", [i])
+                    d[vi] = T.cast(x[vi, 0], "int16")
+
+    @T.prim_func(s_tir=True)
+    def code(
+        x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0])
+            T.writes(d[0:4])
+            T.evaluate(T.call_extern("int32", "tt_gather4", T.address_of(d[0]), T.address_of(x[0, 0]), pitch, offset))
+
+    TensorIntrin.register(name, algebra if offset else plain, code, override=True)
+    return name

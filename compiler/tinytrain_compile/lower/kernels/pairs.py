@@ -1,0 +1,127 @@
+"""Integer products: both operands widened to int16 in scratch, then summed in pairs (SMLAD where the core has it)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.lower import intrinsics
+from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.schedules import HINT, keep_results
+from tinytrain_compile.ops.pairs import LANES, PairTiles
+
+UNROLL = 4
+"""Steps of LANES products that a turn of the innermost loop holds, at most."""
+
+
+@dataclass(frozen=True)
+class Widened:
+    """One operand: element (row, k) as an int8 expression, and what is added to make it int16.
+
+    contiguous: the elements of a row are neighbours in memory; pitch: or so far apart, columns of a matrix (k, row).
+    peel: its load has conditions to be split off.
+    """
+
+    load: Load
+    offset: int = 0
+    contiguous: bool = False
+    pitch: int = 0
+    peel: bool = False
+
+    def element(self, row: Any, k: Any) -> Any:
+        """The widened element."""
+        wide = self.load(row, k).astype("int16")
+        return wide + tirx.const(self.offset, "int16") if self.offset else wide
+
+
+def pair_product(
+    extents: tuple[int, int, int], left: Widened, right: Widened, finish: Finish, tiles: PairTiles
+) -> tuple[te.Tensor, Schedule]:
+    """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n)."""
+    m, n, k = extents
+    (ti, tj), steps = tiles.tile, tiles.depth // LANES
+    a, b = _stage(left, (m, k), ti, tiles, "left"), _stage(right, (n, k), tj, tiles, "right")
+    step, lane = reduce_axes(steps, LANES)
+
+    def term(i: Any, j: Any, p: Any, q: Any) -> Any:
+        return total(i32(a[i, step, p, lane]) * i32(b[j, step, q, lane]), [step, lane])
+
+    acc = te.compute((m // ti, n // tj, ti, tj), term, "acc")
+    div, mod = tirx.indexdiv, tirx.indexmod
+    out = te.compute((m, n), lambda i, j: finish(acc[div(i, ti), div(j, tj), mod(i, ti), mod(j, tj)], i, j), "out")
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        _loops(sch, tiles)
+        _sums(sch, tiles)
+        _widen(sch, "left", left, tiles.depth == k)
+        _widen(sch, "right", right, tiles.depth == k)
+
+    return out, schedule
+
+
+def _stage(operand: Widened, extents: tuple[int, int], tile: int, tiles: PairTiles, name: str) -> te.Tensor:
+    """An operand as blocks of LANES elements of each row of a tile."""
+    rows, k = extents
+
+    def element(i: Any, step: Any, p: Any, lane: Any) -> Any:
+        position = step * LANES + lane
+        value = operand.element(i * tile + p, position)
+        return value if tiles.depth == k else guarded(position < k, value)
+
+    return te.compute((rows // tile, tiles.depth // LANES, tile, LANES), element, name)
+
+
+def _loops(sch: s_tir.Schedule, tiles: PairTiles) -> None:
+    """Strip of one operand, tile of the other, tile of the strip; operands are widened where their loop starts."""
+    out = sch.get_sblock("out")
+    loops = list(sch.get_loops(out))
+    kept, moved = tiles.strip_axis, 1 - tiles.strip_axis
+    strip, inside, kept_tile = sch.split(loops[kept], [None, tiles.strip // tiles.tile[kept], tiles.tile[kept]])
+    outer, moved_tile = sch.split(loops[moved], [None, tiles.tile[moved]])
+    inner = [moved_tile, kept_tile] if kept == 0 else [kept_tile, moved_tile]  # a column's factors are read once
+    sch.reorder(strip, outer, inside, *inner)
+    acc = sch.get_sblock("acc")
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, inside, preserve_unit_loops=True)
+    names = ("left", "right")
+    sch.compute_at(sch.get_sblock(names[moved]), outer, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock(names[kept]), strip, preserve_unit_loops=True)
+    for loop in inner:
+        sch.unroll(loop)
+    keep_results(sch, inside, 3)
+
+
+def _sums(sch: s_tir.Schedule, tiles: PairTiles) -> None:
+    acc = sch.get_sblock("acc")
+    rows, columns, step, lanes = sch.get_loops(acc)[-4:]
+    steps = tiles.depth // LANES
+    turn = max(u for u in range(1, UNROLL + 1) if steps % u == 0)
+    many, few = sch.split(step, [None, turn])
+    square = tiles.tile == (2, 2)
+    together = square and turn > 1  # blocks are inside the tile where a helper call takes several
+    sch.reorder(many, *((rows, columns, few) if together else (few, rows, columns)), lanes)
+    for loop in () if square else (few, rows, columns):
+        sch.unroll(loop)
+    start = sch.decompose_reduction(acc, many)
+    for loop in sch.get_loops(start)[-2:]:
+        sch.unroll(loop)
+    if square:
+        sch.tensorize(rows, intrinsics.dot_2x2(turn))
+    else:
+        sch.tensorize(lanes, intrinsics.dot(LANES))
+
+
+def _widen(sch: s_tir.Schedule, name: str, operand: Widened, whole: bool) -> None:
+    step, row, lanes = sch.get_loops(sch.get_sblock(name))[-3:]
+    sch.reorder(row, step, lanes)
+    if whole and operand.contiguous:
+        sch.tensorize(lanes, intrinsics.widen4(operand.offset))
+    elif whole and operand.pitch:
+        sch.tensorize(lanes, intrinsics.gather4(operand.offset, operand.pitch))
+    else:
+        sch.unroll(lanes)
+    if operand.peel or not whole:
+        sch.annotate(step, HINT, 1)

@@ -1,0 +1,146 @@
+"""Integer depthwise convolution: a channel's image lies in scratch as int16 with its border, so no tap is tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import s_tir, te
+
+from tinytrain_compile.lower import intrinsics
+from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.schedules import HINT, keep_results
+from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles
+
+Pixel = Callable[[Any, Any, Any, Any], Any]
+"""(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
+ROW_UNROLL = 5
+"""Helper calls per sum in a turn of the innermost loop of a dense convolution, at most."""
+UNROLLED_ROWS = 3
+"""Kernels of at most this height have the loop over their rows unrolled."""
+
+
+def plane_conv(
+    shape: tuple[int, ...],
+    strides: tuple[int, int],
+    pixel: Pixel,
+    tap: Load,
+    finish: Finish,
+    tiles: PlaneTiles,
+    columns: int,
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,c] = finish(sum over taps of plane[c, y stride + r, x stride + s] tap(c, r, s)).
+
+    columns: of the kernel; tiles.taps has more where they are odd.
+    """
+    n, _, _, channels = shape
+    plane = te.compute((n, channels, *tiles.plane), lambda b, c, y, x: pixel(b, y, x, c), "plane")
+
+    def filled(c: Any, r: Any, s: Any) -> Any:
+        value = tap(c, r, s).astype("int16")
+        return value if columns == tiles.taps[1] else guarded(s < columns, value)
+
+    taps = te.compute((channels, *tiles.taps), filled, "taps")
+    r, s = reduce_axes(*tiles.taps)
+
+    def term(b: Any, y: Any, x: Any, c: Any) -> Any:
+        return total(i32(plane[b, c, y * strides[0] + r, x * strides[1] + s]) * i32(taps[c, r, s]), [r, s])
+
+    acc = te.compute(shape, term, "acc")
+    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
+    return out, lambda sch: _schedule(sch, tiles)
+
+
+def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles) -> None:
+    out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
+    batch, height, width, channel = sch.get_loops(out)
+    strip, row = sch.split(height, [None, tiles.strip])
+    column, pixel = sch.split(width, [None, tiles.width])
+    sch.reorder(batch, channel, strip, row, column, pixel)
+    sch.unroll(pixel)
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, column, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("plane"), strip, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("taps"), channel, preserve_unit_loops=True)
+    own = sch.get_loops(acc)[5:]
+    spatial, (r, s) = own[:4], own[4:]
+    many, lanes = sch.split(s, [None, 2])
+    sch.reorder(r, many, *spatial, lanes)
+    for loop in (many, *spatial):
+        sch.unroll(loop)
+    if tiles.taps[0] <= UNROLLED_ROWS:
+        sch.unroll(r)
+    start = sch.decompose_reduction(acc, r)
+    for loop in sch.get_loops(start)[5:]:
+        sch.unroll(loop)
+    keep_results(sch, column, 5)
+    sch.tensorize(lanes, intrinsics.dot(2))
+    sch.annotate(sch.get_loops(sch.get_sblock("plane"))[-1], HINT, 1)
+    sch.annotate(sch.get_loops(sch.get_sblock("taps"))[-1], HINT, 1)
+
+
+# ---- dense ----------------------------------------------------------------------------------------------------------
+
+
+def row_conv(
+    shape: tuple[int, ...],
+    pitches: tuple[int, int],
+    element: Load,
+    weight: Load,
+    run: int,
+    finish: Finish,
+    tiles: RowTiles,
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]).
+
+    element(n, row, position in the row): int16, 0 outside of the image; pitches: rows and elements between output
+    pixels; run: elements under a row of taps (the rest of tiles.run is zero weights).
+    """
+    rows = te.compute((shape[0], tiles.rows, tiles.pitch), element, "rows")
+
+    def filled(o: Any, r: Any, f: Any) -> Any:
+        value = weight(o, r, f).astype("int16")
+        return value if run == tiles.run else guarded(f < run, value)
+
+    weights = te.compute((shape[3], tiles.taps, tiles.run), filled, "weights")
+    r, f = reduce_axes(tiles.taps, tiles.run)
+
+    def term(b: Any, y: Any, x: Any, o: Any) -> Any:
+        return total(i32(rows[b, y * pitches[0] + r, x * pitches[1] + f]) * i32(weights[o, r, f]), [r, f])
+
+    acc = te.compute(shape, term, "acc")
+    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
+    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run)
+
+
+def _schedule_rows(sch: s_tir.Schedule, tiles: RowTiles, whole: bool) -> None:
+    out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
+    batch, height, width, channel = sch.get_loops(out)
+    strip, row = sch.split(height, [None, tiles.strip])
+    column, pixel = sch.split(width, [None, tiles.tile[0]])
+    part, pair, one = sch.split(channel, [None, tiles.channels // tiles.tile[1], tiles.tile[1]])
+    outer = [part, strip] if tiles.weights_first else [strip, part]
+    sch.reorder(batch, *outer, row, column, pair, one, pixel)
+    sch.unroll(one)
+    sch.unroll(pixel)
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, pair, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("weights"), part, preserve_unit_loops=True)
+    own = sch.get_loops(acc)[6:]
+    spatial, (r, f) = own[:4], own[4:]
+    steps = tiles.run // tiles.lanes
+    turn = max(u for u in range(1, ROW_UNROLL + 1) if steps % u == 0)
+    many, few, lanes = sch.split(f, [None, turn, tiles.lanes])
+    sch.reorder(r, many, few, *spatial, lanes)
+    for loop in (few, *spatial):
+        sch.unroll(loop)
+    start = sch.decompose_reduction(acc, r)
+    for loop in sch.get_loops(start)[6:]:
+        sch.unroll(loop)
+    keep_results(sch, pair, 6)
+    sch.tensorize(lanes, intrinsics.dot(tiles.lanes))
+    sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
+    if not whole:
+        sch.annotate(sch.get_loops(sch.get_sblock("weights"))[-1], HINT, 1)

@@ -1,0 +1,145 @@
+"""How integer products are cut: which operand lies widened in scratch, how much of it, and the register tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LANES = 4
+"""Products that are summed by one helper call."""
+SCRATCH_BYTES = (2048, 21504)
+"""What widened operands may take at least and at most; between these, twice the bytes of the activations."""
+_WIDE = 2
+
+
+@dataclass(frozen=True)
+class PairTiles:
+    """tile: rows of (left, right) per register tile. strip: rows of operand strip_axis that lie widened at a time.
+
+    depth: products in a sum, filled up with zeros to whole LANES.
+    """
+
+    tile: tuple[int, int]
+    strip_axis: int
+    strip: int
+    depth: int
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of the strip, and of one tile of the other operand."""
+        return _WIDE * self.depth * (self.strip + self.tile[1 - self.strip_axis])
+
+
+def pair_tiles(m: int, n: int, k: int) -> PairTiles:
+    """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget."""
+    budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), SCRATCH_BYTES[1])
+    tile = _tile(m, n)
+    depth = -(-k // LANES) * LANES
+    ways: list[tuple[int, PairTiles]] = []
+    for axis, (own, other) in enumerate(((m, n), (n, m))):
+        rows = [r for r in range(tile[axis], own + 1, tile[axis]) if own % r == 0]
+        fitting = [r for r in rows if _WIDE * depth * (r + tile[1 - axis]) <= budget]
+        strip = max(fitting, default=rows[0])
+        ways.append((own + other * (own // strip), PairTiles(tile, axis, strip, depth)))
+    return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1]
+
+
+def _tile(m: int, n: int) -> tuple[int, int]:
+    """2x2 where both extents are even: four sums, operands and pointers fill a Cortex-M's registers."""
+    if m % 2 == 0:
+        return (2, 2) if n % 2 == 0 else (2, 1)
+    return (1, 4) if n % 4 == 0 else (1, 2) if n % 2 == 0 else (1, 1)
+
+
+# ---- depthwise: one channel's image at a time, with its border, in scratch ------------------------------------------
+
+PLANE_BYTES = 3072
+"""What a strip of a channel's image may take, unless less cannot be."""
+_PAIR = 2
+
+
+@dataclass(frozen=True)
+class PlaneTiles:
+    """strip: output rows whose input rows lie in scratch at a time; width: output pixels in a register tile.
+
+    taps: (rows, columns) of the kernel, columns filled up with zeros to whole pairs; plane: (rows, columns) for all
+    output rows.
+    """
+
+    strip: int
+    width: int
+    taps: tuple[int, int]
+    plane: tuple[int, int]
+    strip_rows: int
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of the strip of the plane and of the taps, each on 8 bytes."""
+        sizes = (self.strip_rows * self.plane[1], self.taps[0] * self.taps[1])
+        return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
+
+
+def plane_tiles(out_hw: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int]) -> PlaneTiles:
+    """Strips as high as PLANE_BYTES allow; four pixels at a time where they divide the width."""
+    height, width = out_hw
+    columns = -(-kernel[1] // _PAIR) * _PAIR
+    plane_columns = (width - 1) * strides[1] + columns
+
+    def rows(strip: int) -> int:
+        return (strip - 1) * strides[0] + kernel[0]
+
+    strips = [s for s in range(1, height + 1) if height % s == 0]
+    strip = max((s for s in strips if _WIDE * rows(s) * plane_columns <= PLANE_BYTES), default=1)
+    tile = max(t for t in (1, 2, 3, 4) if width % t == 0)
+    return PlaneTiles(strip, tile, (kernel[0], columns), (rows(height), plane_columns), rows(strip))
+
+
+# ---- dense convolution: rows of the image, with their border, in scratch --------------------------------------------
+
+ROW_BYTES = 6144
+"""What widened rows of the image, and widened weights, may take each, unless less cannot be."""
+
+
+@dataclass(frozen=True)
+class RowTiles:
+    """strip: output rows whose input rows lie in scratch at a time; channels: whose weights do; tile: pixels, channels.
+
+    weights_first: weights are widened once, and rows anew for every part of the channels (or the other way round).
+    lanes: products per helper call. run: elements under one row of taps, filled up to whole lanes; pitch: of a row.
+    """
+
+    strip: int
+    channels: int
+    tile: tuple[int, int]
+    lanes: int
+    run: int
+    pitch: int
+    rows: int
+    strip_rows: int
+    taps: int
+    weights_first: bool
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of the strip of rows and of the weights, each on 8 bytes."""
+        sizes = (self.strip_rows * self.pitch, self.channels * self.taps * self.run)
+        return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
+
+
+def row_tiles(out_shape: tuple[int, ...], kernel: tuple[int, int], strides: tuple[int, int], channels: int) -> RowTiles:
+    """Tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels)."""
+    _, height, width, out_channels = out_shape
+    lanes = LANES if channels % LANES == 0 else _PAIR
+    run = -(-kernel[1] * channels // lanes) * lanes
+    pitch = -(-((width - 1) * strides[1] * channels + run) // lanes) * lanes
+
+    def rows(strip: int) -> int:
+        return (strip - 1) * strides[0] + kernel[0]
+
+    tile = (2 if width % 2 == 0 else 1, 2 if out_channels % 2 == 0 else 1)
+    strips = [s for s in range(1, height + 1) if height % s == 0]
+    strip = max((s for s in strips if _WIDE * rows(s) * pitch <= ROW_BYTES), default=1)
+    parts = [c for c in range(tile[1], out_channels + 1, tile[1]) if out_channels % c == 0]
+    part = max((c for c in parts if _WIDE * c * kernel[0] * run <= ROW_BYTES), default=parts[0])
+    image, weights = height // strip * rows(strip) * pitch, out_channels * kernel[0] * run
+    weights_first = weights + image * (out_channels // part) <= image + weights * (height // strip)
+    return RowTiles(strip, part, tile, lanes, run, pitch, rows(height), rows(strip), kernel[0], weights_first)

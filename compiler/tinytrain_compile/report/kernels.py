@@ -1,0 +1,65 @@
+"""What every kernel costs in a training step: instructions counted under QEMU, and their table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tinytrain_compile.ir.stages import Summary
+from tinytrain_compile.ops import op_def
+from tinytrain_compile.report.words import grouped, plural, shorten
+
+SHOWN = 6
+
+
+@dataclass(frozen=True)
+class KernelWork:
+    """A kernel in one training step (a micro-batch, and the update after it): counts over all nodes that call it."""
+
+    name: str
+    op: str
+    nodes: tuple[str, ...]
+    macs: int
+    instructions: int
+    code_bytes: int
+
+
+def kernel_work(summary: Summary) -> list[KernelWork]:
+    """All kernels that a step calls, the most instructions first; empty unless instructions were counted."""
+    counts = summary.verify.counts
+    if counts is None:
+        return []
+    rows: list[KernelWork] = []
+    for kernel in dict.fromkeys(summary.calls.values()):
+        nodes = [node for node in summary.plan.order if summary.calls.get(node.name) == kernel]
+        spent = counts.step.get(kernel, 0) + (counts.apply or {}).get(kernel, 0)
+        macs = sum(op_def(node.op).macs(node) for node in nodes)
+        names = tuple(node.name for node in nodes)
+        rows.append(KernelWork(kernel, nodes[0].op, names, macs, spent, counts.code_bytes.get(kernel, 0)))
+    return sorted(rows, key=lambda work: (-work.instructions, work.name))
+
+
+def kernel_lines(summary: Summary, width: int = 100, shown: int = SHOWN) -> list[str]:
+    """A table of the most expensive kernels, under a line with the totals; empty unless instructions were counted."""
+    counts, rows = summary.verify.counts, kernel_work(summary)
+    if counts is None:
+        return []
+    step, infer = sum(counts.step.values()), sum(counts.infer.values())
+    parts = [f"{grouped(step)} instructions in step {counts.step_index}", f"{grouped(infer)} in an inference"]
+    if counts.apply is not None:
+        parts.insert(1, f"{grouped(sum(counts.apply.values()))} in the update")
+    title = f"counted    {', '.join(parts)} (executed in QEMU)"
+    head = f"{'instructions':>14} {'MAC':>11} {'per MAC':>7} {'code B':>7}  kernel"
+    return [title, head, *(_line(work, width) for work in rows[:shown]), *_rest(rows[shown:])]
+
+
+def _line(work: KernelWork, width: int) -> str:
+    each = f"{work.instructions / work.macs:.2f}" if work.macs else "-"
+    start = f"{grouped(work.instructions):>14} {grouped(work.macs):>11} {each:>7} {grouped(work.code_bytes):>7}  "
+    calls = f" x{len(work.nodes)}" if len(work.nodes) > 1 else ""
+    return start + shorten(work.name, max(width - len(start) - len(calls), 24)) + calls
+
+
+def _rest(rows: list[KernelWork]) -> Iterator[str]:
+    if rows:
+        yield f"{grouped(sum(work.instructions for work in rows)):>14} in {plural(len(rows), 'more kernel')}"

@@ -1,0 +1,124 @@
+"""Counts the instructions of API calls, by function, exactly: a TCG plugin for QEMU, built with the host's compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elftools.elf.elffile import ELFFile
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import InstructionCounts, Interface
+from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line, run_program
+
+COUNTED_STEP = 1
+"""The step that is counted: the second, because the first may also find the exponents of errors."""
+_PLUGIN = "count_calls"
+_RANGES, _COUNTS = "ranges.txt", "counts.txt"
+_API, _KERNEL, _PROGRAM = "a", "k", "p"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of an image: addresses [low, high), and what it is for the plugin (verify/plugin/count_calls.c)."""
+
+    name: str
+    low: int
+    high: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the API from the check program, and the instructions executed in it, by function."""
+
+    name: str
+    instructions: dict[str, int]
+
+
+def functions_of(image: Path, model_objects: Iterable[Path], prefix: str) -> list[Function]:
+    """The functions of a linked image that belong to the model or to the check program; helpers are left out."""
+    model = {name.with_suffix(".c").name for name in model_objects}
+    kernels = {name for path in model_objects if path.stem.endswith("_kernels") for name in _externals(path)}
+    with image.open("rb") as stream:
+        elf: Any = ELFFile(stream)
+        return [f for f in _functions(elf, model, kernels, f"{prefix}_") if f is not None]
+
+
+def _functions(elf: Any, model: set[str], kernels: set[str], prefix: str) -> Iterator[Function | None]:
+    source = ""
+    for symbol in elf.get_section_by_name(".symtab").iter_symbols():
+        kind, size = symbol["st_info"]["type"], symbol["st_size"]
+        if kind == "STT_FILE":
+            source = symbol.name
+        if kind != "STT_FUNC" or size == 0 or symbol.name.startswith("tt_"):
+            continue
+        low = symbol["st_value"] & ~1
+        if symbol["st_info"]["bind"] == "STB_LOCAL":
+            role = _KERNEL if source in model else _PROGRAM if source in ("main.c", "startup.c") else ""
+        elif symbol.name.startswith(prefix):
+            role = _KERNEL if symbol.name in kernels else _API
+        else:
+            role = _PROGRAM if symbol.name == "main" or symbol.name.startswith(("port_", "Reset_")) else ""
+        if role:
+            yield Function(symbol.name.partition(".")[0], low, low + size, role)
+
+
+def _externals(path: Path) -> set[str]:
+    with path.open("rb") as stream:
+        elf: Any = ELFFile(stream)
+        symbols = list(elf.get_section_by_name(".symtab").iter_symbols())
+        return {s.name for s in symbols if s["st_info"]["bind"] == "STB_GLOBAL" and s["st_info"]["type"] == "STT_FUNC"}
+
+
+def prepare_count(functions: Iterable[Function], tools: Tools, folder: Path) -> tuple[str, ...]:
+    """Build the plugin in the folder where QEMU will run; its options for QEMU. Errors: E0602."""
+    if tools.host_cc is None:
+        raise CompileError("E0602", "--count", "no C compiler for the counting plugin", "install gcc")
+    source = (Path(__file__).parent / "plugin" / f"{_PLUGIN}.c").read_text(encoding="utf-8")
+    (folder / f"{_PLUGIN}.c").write_text(source, encoding="utf-8")
+    lines = (f"{f.low:x} {f.high:x} {f.kind}\n" for f in functions)
+    (folder / _RANGES).write_text("".join(lines), encoding="ascii")
+    command = [tools.host_cc, "-shared", "-fPIC", "-O2", "-o", f"{_PLUGIN}.so", f"{_PLUGIN}.c"]
+    finished = run_program(command, folder, COMPILE_TIMEOUT_S, "compiling the counting plugin")
+    if finished.exit_code != 0:
+        raise CompileError("E0602", "the counting plugin", first_line(finished.output), "leave out --count")
+    return ("-plugin", f"./{_PLUGIN}.so,ranges={_RANGES},out={_COUNTS}")
+
+
+def read_calls(folder: Path, functions: list[Function]) -> list[Call]:
+    """What the plugin wrote: calls in order."""
+    calls: list[Call] = []
+    for line in (folder / _COUNTS).read_text(encoding="ascii").splitlines():
+        first, second = line.split()
+        if first == "call":
+            calls.append(Call(functions[int(second)].name, {}))
+        else:
+            name = functions[int(first)].name
+            calls[-1].instructions[name] = calls[-1].instructions.get(name, 0) + int(second)
+    return calls
+
+
+def instruction_counts(
+    calls: list[Call], functions: list[Function], interface: Interface, batch: int
+) -> InstructionCounts:
+    """Step COUNTED_STEP (of a batch: its first sample, and the update), and the inference after training."""
+    prefix = interface.prefix
+    train = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
+    applied = _nth(calls, f"{prefix}_apply", COUNTED_STEP) if interface.accumulates else None
+    code: dict[str, int] = {}
+    for function in functions:
+        if function.kind != _PROGRAM:
+            code[function.name] = code.get(function.name, 0) + function.high - function.low
+    step = _nth(calls, train, COUNTED_STEP * (batch if interface.accumulates else 1))
+    return InstructionCounts(COUNTED_STEP, step, _nth(calls, f"{prefix}_infer", 1), applied, code)
+
+
+def _nth(calls: list[Call], name: str, index: int) -> dict[str, int]:
+    found = [call.instructions for call in calls if call.name == name]
+    if index >= len(found):
+        what = f"{name} was called {len(found)} times"
+        raise CompileError("E0602", "the counting plugin", what, "please report this with the model")
+    return found[index]

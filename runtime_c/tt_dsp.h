@@ -1,0 +1,231 @@
+/* Helpers of integer kernels that have an instruction on some cores: sums of products of int16, widening of int8,
+ * requantisation to int8. Each gives the same bits on every core and on a host: where the instructions are missing,
+ * plain C does the same. Twins: compiler/tinytrain_compile/ops/fixed_point.py.
+ */
+#ifndef TT_DSP_H
+#define TT_DSP_H
+
+#include "tt_runtime.h"
+
+#if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP
+#include <arm_acle.h>
+#define TT_HAS_DSP 1
+#else
+#define TT_HAS_DSP 0
+#endif
+
+/* Armv7-M and later: shifted operands, and shifts that leave the last bit in the carry. */
+#if defined(__thumb2__)
+#define TT_HAS_THUMB2 1
+#else
+#define TT_HAS_THUMB2 0
+#endif
+
+/* Before a short loop that only moves data: four turns in one. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define TT_UNROLL _Pragma("GCC unroll 4")
+#else
+#define TT_UNROLL
+#endif
+
+#ifdef __GNUC__
+#define TT_ALWAYS __attribute__((always_inline))
+#else
+#define TT_ALWAYS
+#endif
+
+/* acc + a[0] b[0] + ... + a[3] b[3]; a and b are aligned to 8 bytes. */
+static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
+{
+#if TT_HAS_DSP
+    uint64_t x, y;
+    memcpy(&x, __builtin_assume_aligned(a, 8), sizeof x);
+    memcpy(&y, __builtin_assume_aligned(b, 8), sizeof y);
+    acc = __smlad((int32_t)(uint32_t)x, (int32_t)(uint32_t)y, acc);
+    return __smlad((int32_t)(uint32_t)(x >> 32), (int32_t)(uint32_t)(y >> 32), acc);
+#else
+    acc += a[0] * b[0];
+    acc += a[1] * b[1];
+    acc += a[2] * b[2];
+    return acc + a[3] * b[3];
+#endif
+}
+
+/* Four sums of products of two rows of a and two rows of b, 4 * blocks elements each: sum_ij += a_i . b_j. A block is
+ * four elements of row 0, then four of row 1; a and b are aligned to 8 bytes, blocks is 1 to 4. */
+#if TT_HAS_DSP
+#define TT_BLOCK(row_0, row_1)                                                                                         \
+    "ldrd %[x], %[x_next], [%[a], #" row_0 "]\n\t"                                                                     \
+    "ldrd %[y], %[y_next], [%[b], #" row_0 "]\n\t"                                                                     \
+    "ldrd %[z], %[z_next], [%[b], #" row_1 "]\n\t"                                                                     \
+    "smlad %[s00], %[x], %[y], %[s00]\n\t"                                                                             \
+    "smlad %[s01], %[x], %[z], %[s01]\n\t"                                                                             \
+    "smlad %[s00], %[x_next], %[y_next], %[s00]\n\t"                                                                   \
+    "smlad %[s01], %[x_next], %[z_next], %[s01]\n\t"                                                                   \
+    "ldrd %[x], %[x_next], [%[a], #" row_1 "]\n\t"                                                                     \
+    "smlad %[s10], %[x], %[y], %[s10]\n\t"                                                                             \
+    "smlad %[s11], %[x], %[z], %[s11]\n\t"                                                                             \
+    "smlad %[s10], %[x_next], %[y_next], %[s10]\n\t"                                                                   \
+    "smlad %[s11], %[x_next], %[z_next], %[s11]\n\t"
+#define TT_BLOCKS(code)                                                                                                \
+    __asm__(code                                                                                                       \
+            : [s00] "+r"(*sum_00), [s01] "+r"(*sum_01), [s10] "+r"(*sum_10), [s11] "+r"(*sum_11), [x] "=&r"(x),        \
+              [x_next] "=&r"(x_next), [y] "=&r"(y), [y_next] "=&r"(y_next), [z] "=&r"(z), [z_next] "=&r"(z_next)       \
+            : [a] "r"(a), [b] "r"(b)                                                                                   \
+            : "memory") /* besides: what comes after is not loaded before, and kept on the stack */
+#endif
+static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
+    const int16_t *a, const int16_t *b, int32_t blocks)
+{
+#if TT_HAS_DSP
+    uint32_t x, x_next, y, y_next, z, z_next;
+    if (blocks == 4) {
+        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24") TT_BLOCK("32", "40") TT_BLOCK("48", "56"));
+    } else if (blocks == 3) {
+        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24") TT_BLOCK("32", "40"));
+    } else if (blocks == 2) {
+        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24"));
+    } else {
+        TT_BLOCKS(TT_BLOCK("0", "8"));
+    }
+#else
+    for (int32_t i = 0; i < 8 * blocks; i += 8) {
+        *sum_00 = tt_dot4(*sum_00, a + i, b + i);
+        *sum_01 = tt_dot4(*sum_01, a + i, b + i + 4);
+        *sum_10 = tt_dot4(*sum_10, a + i + 4, b + i);
+        *sum_11 = tt_dot4(*sum_11, a + i + 4, b + i + 4);
+    }
+#endif
+}
+
+/* acc + a[0] b[0] + a[1] b[1]; of any alignment. */
+static inline int32_t tt_dot2(int32_t acc, const int16_t *a, const int16_t *b)
+{
+#if TT_HAS_DSP
+    int32_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return __smlad(x, y, acc);
+#else
+    acc += a[0] * b[0];
+    return acc + a[1] * b[1];
+#endif
+}
+
+/* to[i] = from[i] + offset for i < 4; `to` is aligned to 8 bytes. */
+static inline void tt_widen4(int16_t *to, const int8_t *from, int32_t offset)
+{
+#if TT_HAS_DSP
+    const uint32_t both = (uint32_t)offset << 16 | ((uint32_t)offset & 0xffffu);
+    uint32_t bytes, even, odd;
+    memcpy(&bytes, from, sizeof bytes);
+    __asm__("sxtab16 %0, %1, %2" : "=r"(even) : "r"(both), "r"(bytes));
+    __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(odd) : "r"(both), "r"(bytes));
+    uint32_t low, high;
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(even), "r"(odd));
+    __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
+    const uint64_t all = (uint64_t)high << 32 | low;
+    memcpy(__builtin_assume_aligned(to, 8), &all, sizeof all);
+#else
+    to[0] = (int16_t)(from[0] + offset);
+    to[1] = (int16_t)(from[1] + offset);
+    to[2] = (int16_t)(from[2] + offset);
+    to[3] = (int16_t)(from[3] + offset);
+#endif
+}
+
+/* to[i] = from[i * pitch] + offset for i < 4; `to` is aligned to 8 bytes. */
+static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, int32_t offset)
+{
+#if TT_HAS_DSP
+    uint32_t low, high;
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(from[0] + offset), "r"(from[pitch] + offset));
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(high) : "r"(from[2 * pitch] + offset), "r"(from[3 * pitch] + offset));
+    const uint64_t all = (uint64_t)high << 32 | low;
+    memcpy(__builtin_assume_aligned(to, 8), &all, sizeof all);
+#else
+    to[0] = (int16_t)(from[0] + offset);
+    to[1] = (int16_t)(from[pitch] + offset);
+    to[2] = (int16_t)(from[2 * pitch] + offset);
+    to[3] = (int16_t)(from[3 * pitch] + offset);
+#endif
+}
+
+/* tt_add: one instruction where there is one. */
+static inline int32_t tt_quick_add(int32_t a, int32_t b)
+{
+#if TT_HAS_DSP
+    int32_t sum;
+    __asm__("qadd %0, %1, %2" : "=r"(sum) : "r"(a), "r"(b));
+    return sum;
+#else
+    return tt_add(a, b);
+#endif
+}
+
+/* tt_shift_right by a constant from 1 to 31. */
+static inline int32_t tt_halve(int32_t value, int32_t times)
+{
+#if TT_HAS_DSP
+    int32_t y;
+    __asm__("asrs %0, %1, %2\n\tadc %0, %0, #0" : "=r"(y) : "r"(tt_quick_add(value, value >> 31)), "I"(times) : "cc");
+    return y;
+#else
+    return tt_shift_right(value, times);
+#endif
+}
+
+#if TT_HAS_THUMB2
+/* The nearest int8. */
+static inline int8_t tt_narrow8(int32_t value)
+{
+    int32_t y;
+    __asm__("ssat %0, #8, %1" : "=r"(y) : "r"(value));
+    return (int8_t)y;
+}
+
+/* tt_requantise of a factor below 1/2 (-31 <= shift < 0), plus `zero`, a constant that fits an instruction.
+ * The product's bit 30 is the carry of a shift by 31, and rounds it up. Dividing, the last bit that is shifted out
+ * rounds up; a negative number less one is thereby rounded half away from zero. */
+static inline int32_t tt_requantise_down(int32_t acc, int32_t multiplier, int32_t shift, int32_t zero)
+{
+    int32_t low, high;
+    __asm__("smull %0, %1, %2, %3" : "=&r"(low), "=&r"(high) : "r"(acc), "r"(multiplier));
+    __asm__("lsrs %0, %0, #31\n\tadc %0, %0, %1, lsl #1" : "+r"(low) : "r"(high) : "cc");
+    low += low >> 31;
+    __asm__("asrs %0, %0, %1\n\tadc %0, %0, %2" : "+r"(low) : "r"(-shift), "rI"(zero) : "cc");
+    return low;
+}
+#endif
+
+/* tt_requantise, short where the factor is below 1/2. */
+static inline int32_t tt_rescale(int32_t acc, int32_t multiplier, int32_t shift)
+{
+#if TT_HAS_THUMB2
+    if (shift < 0) {
+        return tt_requantise_down(acc, multiplier, shift < -31 ? -31 : shift, 0);
+    }
+#endif
+    return tt_requantise(acc, multiplier, shift);
+}
+
+/* acc + bias, requantised, plus zero, in [low, high], as int8: the end of a convolution. */
+static inline int8_t tt_requantise8(
+    int32_t acc, int32_t bias, int32_t multiplier, int32_t shift, int32_t zero, int32_t low, int32_t high)
+{
+    return tt_saturate8(tt_requantise(tt_add(acc, bias), multiplier, shift), zero, low, high);
+}
+
+/* The same for -31 <= shift < 0. */
+static inline int8_t tt_requantise8_down(
+    int32_t acc, int32_t bias, int32_t multiplier, int32_t shift, int32_t zero, int32_t low, int32_t high)
+{
+#if TT_HAS_THUMB2
+    const int32_t y = tt_requantise_down(tt_quick_add(acc, bias), multiplier, shift, zero);
+    return low == -128 && high == 127 ? tt_narrow8(y) : (int8_t)tt_clamp(y, low, high);
+#else
+    return tt_requantise8(acc, bias, multiplier, shift, zero, low, high);
+#endif
+}
+
+#endif
