@@ -230,6 +230,7 @@ class Saturations:
     after: int
 
 
+@dataclass(frozen=True)
 class InstructionCounts:
     """Instructions executed under QEMU in one call each, by function; scalar helpers count for their callers.
 
