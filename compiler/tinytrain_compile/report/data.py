@@ -9,7 +9,7 @@ from tinytrain_compile.ir.stages import LayerUpdate, Summary
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.formats import quant_tensors
 
-LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce"}
+LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", "QSoftmaxLoss": "cross-entropy"}
 
 
 def report_json(summary: Summary) -> dict[str, Any]:
