@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ fast: $(STAMP)
 
 bench: setup ## Compile times and arenas of the three real models
 	$(BIN)/python scripts/bench.py
+
+bench-placement: $(STAMP) ## Place the eight MiniMalloc instances, print heights, gaps and seconds
+	$(BIN)/python scripts/bench_placement.py
 
 convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls
 	$(BIN)/python benchmarks/convergence.py

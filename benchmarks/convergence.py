@@ -4,7 +4,8 @@ Net and task of ../shared/benchmarks/convergence: seven convolutions pre-trained
 fine-tuned on rotated ones. The learning rate is chosen for fp32 on a validation part of the training images and used
 for every variant. Prints accuracies, mean paired differences and 95 % confidence intervals; exits 1 if a bar is missed.
 
-usage: convergence.py [--seeds 8] [--epochs 12] [--batches 8,1] [--short] [--json FILE]
+usage: convergence.py [--seeds 8] [--epochs 12] [--batches 8,1] [--optimizer sgd|momentum] [--weight-store sr8|q8.8]
+                      [--json FILE]
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ CHOOSING_SEEDS = 4
 """Seeds on whose validation images the learning rate is chosen."""
 VARIANTS = ("fp32", "int8", "truncate", "no zero point", "head only")
 BARS = {"int8": -1.0}
+CHOSEN: dict[str, Any] = {"optimizer": "sgd", "store": "sr8"}
+"""What the command line chose for every variant."""
 CONTROLS = {"truncate": 30.0, "no zero point": 30.0, "head only": 15.0}
 
 
@@ -116,11 +119,13 @@ def _onnx_layout(value: Any) -> Any:
 def build(weights: dict[str, Any], variant: str, batch: int, samples: Any, seed: int) -> TrainGraph:
     """The training graph of a variant."""
     model = load(weights, 1)
-    options = TrainingOptions(batch=batch)
+    options = TrainingOptions(batch=batch, optimizer=CHOSEN["optimizer"])
     if variant in ("fp32", "head only"):
         return build_training(model, resolve_update(model.graph, "head" if variant == "head only" else "all"), options)
     model = replace(model, graph=prepare(calibrate(model.graph, samples), True))
-    return quantise(build_training(model, resolve_update(model.graph, "all"), options), QuantOptions(seed))
+    return quantise(
+        build_training(model, resolve_update(model.graph, "all"), options), QuantOptions(seed, CHOSEN["store"])
+    )
 
 
 def sabotage(variant: str) -> None:
@@ -195,7 +200,8 @@ def interval(differences: Any) -> tuple[float, float]:
 
 def run_batch(pool: Any, data: list[Any], batch: int, epochs: int) -> dict[str, Any]:
     """All variants of one batch size: {variant: accuracies}, and the chosen rate."""
-    rates = [r if batch > 1 else r / 4 for r in RATES]
+    share = (1 if batch > 1 else 0.25) * (0.1 if CHOSEN["optimizer"] == "momentum" else 1)
+    rates = [r * share for r in RATES]
     seeds = range(len(data))
     chooser = seeds[:CHOOSING_SEEDS]
     tasks = [("fp32", s, batch, r, epochs, True, data[s]) for r in rates for s in chooser]
@@ -205,7 +211,7 @@ def run_batch(pool: Any, data: list[Any], batch: int, epochs: int) -> dict[str, 
         f"batch {batch}: fp32 validation {dict(zip(rates, scores.round(1).tolist(), strict=True))} -> rate {rate}",
         flush=True,
     )
-    variants = VARIANTS if batch > 1 else ("fp32", "int8")
+    variants = VARIANTS if batch > 1 and CHOSEN["optimizer"] == "sgd" else ("fp32", "int8")
     tasks = [(v, s, batch, rate, epochs, False, data[s]) for v in variants for s in seeds]
     results = np.reshape(list(pool.map(job, tasks)), (len(variants), len(data)))
     return {"rate": rate, **{v: results[i].tolist() for i, v in enumerate(variants)}}
@@ -228,17 +234,25 @@ def judge(batch: int, results: dict[str, Any]) -> bool:
     return met
 
 
+def choose(settings: dict[str, Any]) -> None:
+    """Take over, in a process of the pool, what the command line chose."""
+    CHOSEN.update(settings)
+
+
 def main() -> int:
     """Run the experiment."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batches", default="8,1")
+    parser.add_argument("--optimizer", choices=["sgd", "momentum"], default="sgd")
+    parser.add_argument("--weight-store", choices=["sr8", "q8.8"], default="sr8")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    CHOSEN.update(optimizer=options.optimizer, store=options.weight_store)
     start = time.time()
     everything: dict[str, Any] = {}
-    with ProcessPoolExecutor(max_workers=2, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(2, initializer=choose, initargs=(dict(CHOSEN),), max_tasks_per_child=1) as pool:
         data = list(pool.map(prepare_seed, range(options.seeds)))
         zero_shot = [accuracy(Trainer(build(d[0], "fp32", 1, None, 0)), nhwc(d[2].x), d[2].y) for d in data[:1]]
         print(

@@ -367,6 +367,34 @@ TT_SHARED int8_t tt_moved_weight(
     return (int8_t)tt_clamp((weight * 256 - move + noise) >> 8, -limit, limit);
 }
 
+/* A weight with 8 fraction bits after one step: 256 weight + *fraction, less the move, rounded half up to a weight. */
+TT_SHARED int8_t tt_moved_fine(
+    int8_t *fraction, int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent, int32_t limit)
+{
+    const int32_t move = tt_clamp(tt_scaled(gradient, multiplier, exponent), -(1 << 24), 1 << 24);
+    const int32_t value = tt_clamp(weight * 256 + *fraction - move, -limit * 256, limit * 256);
+    const int32_t rounded = (value + 128) >> 8;
+    *fraction = (int8_t)(value - rounded * 256);
+    return (int8_t)rounded;
+}
+
+/* Momentum: gradient + momentum velocity, which then keeps this sum over N, rounded stochastically to an int8.
+ * rate: {.., .., momentum N as multiplier and shift, 1 / N likewise}; state: {exponent to store with, .., exponent that
+ * the velocity is stored with}; unit: exponent of the gradient. *peak gathers the largest magnitude. */
+TT_SHARED int32_t tt_momentum(int8_t *velocity, int32_t gradient, int32_t *peak, const int32_t *rate,
+    const int32_t *state, int32_t unit, int32_t noise)
+{
+    const int32_t total = tt_add(gradient, tt_scaled(*velocity, rate[2], rate[3] - 31 + state[2] - unit));
+    const int32_t fine = tt_clamp(tt_scaled(total, rate[4], rate[5] - 23 + unit - state[0]), -(1 << 30), 1 << 30);
+    const int32_t least = total != 0 ? 1 : 0;
+    const int32_t magnitude = tt_clamp(((fine < 0 ? -fine : fine) + 255) >> 8, least, 1 << 22);
+    if (magnitude > *peak) {
+        *peak = magnitude;
+    }
+    *velocity = (int8_t)tt_clamp((fine + noise) >> 8, -127, 127);
+    return total;
+}
+
 /* The nearest integer, ties to even, for |x| < 2^22. */
 static inline int32_t tt_round_even(float x)
 {
@@ -441,6 +469,20 @@ static inline int32_t tt_settle(int32_t *state, int32_t peak, bool float_peak)
     return 0;
 }
 
+/* tt_settle for a velocity: state[2] becomes the exponent that it has just been stored with. While state[1] is -1 the
+ * exponent becomes what the peak asks for, also downwards, until a peak above 1 has told it for certain. */
+static inline int32_t tt_settle_kept(int32_t *state, int32_t peak)
+{
+    state[2] = state[0];
+    if (state[1] < 0 && peak != 0) {
+        const int32_t found = tt_needed_exponent(peak, state[0], false);
+        state[0] = tt_clamp(found, -TT_EXPONENT_LIMIT, TT_EXPONENT_LIMIT);
+        state[1] = peak > 1 ? 0 : -1;
+        return 0;
+    }
+    return tt_settle(state, peak, false);
+}
+
 /* First step: an exponent with which nothing can overflow, so that an error's peak can be seen: `above` that of the
  * largest error read. tt_settle_first then gives it the exponent that the peak needs, and clears the peak. */
 static inline void tt_start_exponent(int32_t *state, int32_t exponent)
@@ -492,6 +534,16 @@ static inline void tt_split_rate(int32_t *rate, float value, uint32_t samples)
     }
     rate[0] = (int32_t)quotient;
     rate[1] = shift;
+}
+
+/* A split rate times `samples`, rounded down. */
+static inline void tt_multiply_rate(int32_t *rate, uint32_t samples)
+{
+    uint64_t product = (uint64_t)(uint32_t)rate[0] * samples;
+    for (; product >> 31 != 0u; product >>= 1) {
+        rate[1]++;
+    }
+    rate[0] = (int32_t)product;
 }
 
 /* ---- Cross entropy in integers. Twins in compiler/tinytrain_compile/ops/qloss.py. */

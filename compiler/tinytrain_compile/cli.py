@@ -87,15 +87,43 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     help="What is trained: auto (deepest last:N that fits), all, bias, head, last:N, GLOB,... or a scheme file.",
 )
 @click.option("--batch", type=int, default=1, show_default=True, help="Samples per update, by accumulating gradients.")
+@click.option(
+    "--accumulate",
+    type=click.Choice(["exact", "inplace"]),
+    default="exact",
+    show_default=True,
+    help="Over --batch N samples: sum gradients, or update with each at once, at a learning rate of 1/N.",
+)
 @click.option("--quant", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Number format.")
 @click.option(
     "--calib",
     type=click.Path(path_type=Path),
     metavar="FILE.npz",
-    help="Typical inputs x: int8 ranges of a float model.",
+    help="Typical inputs x: int8 ranges of a float model. With labels y: exponents of errors too.",
+)
+@click.option(
+    "--calib-range",
+    type=click.Choice(["minmax", "percentile"]),
+    default="minmax",
+    show_default=True,
+    help="Range of an int8 activation: all of what --calib shows, or its middle 99.99 %.",
 )
 @click.option(
     "--head", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Last layer, int8 models."
+)
+@click.option(
+    "--weight-store",
+    type=click.Choice(["sr8", "q8.8"]),
+    default="sr8",
+    show_default=True,
+    help="Trained int8 weights: stochastic rounding, or 8 fraction bits more.",
+)
+@click.option(
+    "--rescale",
+    type=click.Choice(["off", "on"]),
+    default="off",
+    show_default=True,
+    help="Let channels whose int8 weights saturate change their scale; on is not there yet.",
 )
 @click.option(
     "--classes", type=click.IntRange(2, 4096), metavar="N", help="Replace the last layer by a fresh one for N classes."
@@ -162,6 +190,9 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
             raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
     if not 1 <= flags["batch"] <= 1 << 20:
         raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
+    if flags["rescale"] == "on":
+        what = "channels cannot change their scale yet: weights saturate at +-127, and the report counts them"
+        raise CompileError("E0101", "--rescale on", what, "leave --rescale out")
     return CompileOptions(
         model=flags["model"],
         out=flags["out"],
@@ -175,9 +206,12 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         weight_decay=flags["weight_decay"],
         update=flags["update"],
         batch=flags["batch"],
+        accumulate=flags["accumulate"],
         quant=flags["quant"],
         calib=flags["calib"],
+        calib_range=flags["calib_range"],
         head=flags["head"],
+        weight_store=flags["weight_store"],
         classes=flags["classes"],
         input_shapes=parse_shapes(flags["input_shape"]),
         input_layout=flags["input_layout"],

@@ -77,6 +77,15 @@ def stored_input(x: Array, train: TrainGraph) -> Array:
     return np.clip(q, source.quant.low, source.quant.high).astype(np.int8)
 
 
+def labelled(path: Path) -> bool:
+    """Whether an .npz holds labels `y`; False if it cannot be read (who reads the rest will say so)."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "y.npy" in archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
 def load_inputs(path: Path, model: ImportedModel) -> Array:
     """Array `x` of a calibration file, in the graph's layout; CompileError E0105."""
     (x,) = _read(path, ("x",))

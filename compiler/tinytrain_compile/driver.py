@@ -24,13 +24,14 @@ from tinytrain_compile.ir.stages import (
 )
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
-from tinytrain_compile.quantize import calibrate, prepare
+from tinytrain_compile.quantize import calibrate, count_saturations, prepare
 from tinytrain_compile.reference import run_reference
-from tinytrain_compile.report import does_not_fit_text, plan_json, report_html, report_json
+from tinytrain_compile.report import batch_text, does_not_fit_text, plan_json, report_html, report_json
 from tinytrain_compile.resources import read_text
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
+from tinytrain_compile.trial import compare, with_exponents
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)"""
@@ -61,8 +62,9 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     progress("reading the model", 0.0)
     model = _load(options)
     if options.dump_after == "frontend":
-        return Result(None, dump=print_graph(model.graph))
+        return Result(None, dump=print_graph(_stored(model, options).graph))
     progress("planning", 0.1)
+    floats, model = None if model.quantised else model.graph, _stored(model, options)
     candidate = _choose(model, options, target)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.graph))
@@ -73,6 +75,10 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     if options.dry_run:
         return Result(summary)
     samples = make_samples(model, candidate.train, options)
+    progress("running the model on your data", 0.15)
+    settled = with_exponents(candidate.train, model, options)
+    candidate = replace(candidate, train=settled)
+    summary = replace(summary, train=settled, agreement=compare(settled, model, floats, options))
     bundle = _generate(candidate, options, target, progress)
     summary = _verify(summary, bundle, samples, options, target, progress)
     progress("writing", 0.98)
@@ -80,7 +86,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
 
 
 def _load(options: CompileOptions) -> ImportedModel:
-    """The forward graph; for int8 with annotations and with the saturation of its storage."""
+    """The forward graph."""
     wanted = FrontendOptions(
         options.input_shapes,
         options.input_layout,
@@ -88,7 +94,11 @@ def _load(options: CompileOptions) -> ImportedModel:
         classes=options.classes,
         seed=options.seed,
     )
-    model = load_model(options.model, wanted)
+    return load_model(options.model, wanted)
+
+
+def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
+    """For int8: the graph with formats, and with the saturation of its storage."""
     if options.quant == "fp32":
         return model
     graph = model.graph
@@ -96,7 +106,7 @@ def _load(options: CompileOptions) -> ImportedModel:
         if options.calib is None:
             what = "int8 training of a float model needs calibration data"
             raise CompileError("E0306", options.model.name, what, "give --calib FILE.npz with inputs x, or a QDQ model")
-        graph = calibrate(graph, load_inputs(options.calib, model))
+        graph = calibrate(graph, load_inputs(options.calib, model), options.calib_range)
     return replace(model, graph=prepare(graph, options.head == "fp32"))
 
 
@@ -162,7 +172,7 @@ def _generate(candidate: Candidate, options: CompileOptions, target: Target, pro
         report,
     )
     settings = (
-        f"target {target.name}, {options.quant}, optimizer {options.optimizer}, batch {options.batch}",
+        f"target {target.name}, {options.quant}, optimizer {options.optimizer}, {batch_text(candidate.train)}",
         f"update {candidate.label}",
     )
     header = read_text("runtime_c", "tt_runtime.h")
@@ -190,6 +200,7 @@ def _verify(
     report = verify(
         bundle, target, samples, reference, options.verify, steps=options.verify_steps, batch=summary.train.batch
     )
+    report = replace(report, saturations=count_saturations(summary.train, reference.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 

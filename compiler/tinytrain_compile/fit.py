@@ -10,7 +10,7 @@ from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.plan import PlanOptions, plan_memory
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.training import TrainingOptions, build_training
+from tinytrain_compile.training import Accumulate, TrainingOptions, build_training
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +32,11 @@ class Planner:
         self._alignment = alignment_bytes
         self._quick: dict[str, int] = {}
 
-    def _train(self, update: UpdatePlan, optimizer: str, batch: int) -> TrainGraph:
+    def _train(self, update: UpdatePlan, optimizer: str, batch: int, accumulate: Accumulate) -> TrainGraph:
         o = self.options
-        chosen = TrainingOptions(o.loss, optimizer, o.learning_rate, o.momentum, o.weight_decay, batch)
+        chosen = TrainingOptions(o.loss, optimizer, o.learning_rate, o.momentum, o.weight_decay, batch, accumulate)
         train = build_training(self.model, update, chosen)
-        return quantise(train, QuantOptions(o.seed)) if o.quant == "int8" else train
+        return quantise(train, QuantOptions(o.seed, o.weight_store)) if o.quant == "int8" else train
 
     def _plan(self, train: TrainGraph, quick: bool, limit: int | None) -> MemoryPlan:
         effort = "quick" if quick else "full"
@@ -46,15 +46,18 @@ class Planner:
 
     def full(self, update: UpdatePlan) -> Candidate:
         """The candidate planned with full effort."""
-        train = self._train(update, self.options.optimizer, self.options.batch)
+        o = self.options
+        train = self._train(update, o.optimizer, o.batch, o.accumulate)
         return Candidate(update, train, self._plan(train, False, self.options.arena_bytes), update.label)
 
-    def arena(self, spec: str, optimizer: str | None = None, batch: int | None = None) -> int:
+    def arena(
+        self, spec: str, optimizer: str | None = None, batch: int | None = None, accumulate: Accumulate | None = None
+    ) -> int:
         """Bytes that an update needs, by a quick plan (an upper bound of what a full plan finds)."""
-        key = f"{spec}|{optimizer}|{batch}"
+        key, o = f"{spec}|{optimizer}|{batch}|{accumulate}", self.options
         if key not in self._quick:
             update = resolve_update(self.model.graph, spec)
-            train = self._train(update, optimizer or self.options.optimizer, batch or self.options.batch)
+            train = self._train(update, optimizer or o.optimizer, batch or o.batch, accumulate or o.accumulate)
             self._quick[key] = self._plan(train, True, None).arena_bytes
         return self._quick[key]
 
@@ -117,9 +120,10 @@ def _smaller_state(planner: Planner, candidate: Candidate, limit: int) -> list[S
         size = planner.arena(spec, optimizer="sgd")
         gain = f"{planner.options.optimizer} state costs {candidate.plan.arena_bytes - size} B"
         found.append(Suggestion("--optimizer sgd", size, gain if size <= limit else f"{gain}, still over"))
-    if planner.options.batch > 1:
+    if planner.options.batch > 1 and planner.options.accumulate == "exact":
+        over = "no gradient sums, still over"
         size = planner.arena(spec, batch=1)
-        found.append(
-            Suggestion("--batch 1", size, "no gradient sums" if size <= limit else "no gradient sums, still over")
-        )
+        found.append(Suggestion("--batch 1", size, "no gradient sums" if size <= limit else over))
+        size = planner.arena(spec, accumulate="inplace")
+        found.append(Suggestion("--accumulate inplace", size, "no gradient sums" if size <= limit else over))
     return found

@@ -58,9 +58,12 @@ class CompileOptions:
     weight_decay: float = 0.0
     update: str = "auto"
     batch: int = 1
+    accumulate: Literal["exact", "inplace"] = "exact"
     quant: Literal["fp32", "int8"] = "fp32"
     calib: Path | None = None
+    calib_range: Literal["minmax", "percentile"] = "minmax"
     head: Literal["fp32", "int8"] = "fp32"
+    weight_store: Literal["sr8", "q8.8"] = "sr8"
     classes: int | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
     input_layout: Literal["hwc", "chw"] = "hwc"

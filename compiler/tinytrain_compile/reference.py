@@ -10,7 +10,14 @@ from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def, run_node
 from tinytrain_compile.ops.interpreter import run_nodes
-from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read, probe_exponent, settled_exponent, split_rate
+from tinytrain_compile.ops.qupdate import (
+    ERROR_OPS,
+    exponents_read,
+    multiply_rate,
+    probe_exponent,
+    settled_exponent,
+    split_rate,
+)
 from tinytrain_compile.verify import ReferenceRun
 
 
@@ -50,7 +57,7 @@ class Trainer:
         """One update from `batch` samples; returns the loss of each."""
         losses: list[float] = []
         values: dict[str, Array] = {}
-        self._set_scalars(1)
+        self._set_scalars(self._train.batch if self._train.in_place else 1)
         for x, y in zip(xs, ys, strict=True):
             values = self._run(x.reshape(self._train.graph.inputs[0].shape), y.reshape(self._train.label.shape))
             losses.append(float(values[self._train.loss.name]))
@@ -68,8 +75,12 @@ class Trainer:
         if train.inverse_count is not None:
             self._sums[train.inverse_count.name] = np.asarray(inverse, np.float32)
         if train.rate is not None:
-            rate = np.float32(self.state[train.learning_rate.name])
-            self._sums[train.rate.name] = split_rate(rate, samples)
+            rate = split_rate(np.float32(self.state[train.learning_rate.name]), samples)
+            if train.momentum is not None:
+                count = 1 if train.in_place else samples
+                factor = multiply_rate(split_rate(np.float32(train.momentum)), count)
+                rate = np.concatenate([rate, factor, split_rate(np.float32(1.0), count)])
+            self._sums[train.rate.name] = rate
 
     def _cleared(self) -> dict[str, Array]:
         dtypes = {"float32": np.float32, "int32": np.int32}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,16 @@ from tests.e2e import chain, models
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.marks import SHARED, needs_qemu, needs_shared
+from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
 from tests.quantize import nets
 from tinytrain_compile.data import random_samples
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import KernelSet, TrainGraph, VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import Features
-from tinytrain_compile.reference import run_reference
+from tinytrain_compile.reference import Trainer, run_reference
 from tinytrain_compile.target import load_target
+from tinytrain_compile.trial import settled_on
 from tinytrain_compile.verify import run_steps
 
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
@@ -87,6 +92,13 @@ def test_all_cores_equal_numpy(name: str) -> None:
         ("overlapping", {"head": "int8"}),
         ("encoder", {"head": "int8"}),
         ("qdq", {"head": "int8", "batch": 4}),
+        ("cnn", {"store": "q8.8"}),
+        ("qdq", {"head": "int8", "batch": 4, "store": "q8.8"}),
+        ("cnn", {"batch": 4, "accumulate": "inplace"}),
+        ("cnn", {"optimizer": "momentum"}),
+        ("qdq", {"optimizer": "momentum", "head": "int8", "batch": 4}),
+        ("qdq", {"optimizer": "momentum", "store": "q8.8", "head": "int8"}),
+        ("qdq", {"head": "int8", "batch": 3, "accumulate": "inplace", "store": "q8.8"}),
     ],
 )
 def test_variants_on_two_cores(name: str, options: dict[str, Any]) -> None:
@@ -130,7 +142,27 @@ def scheme(folder: Path, *names: str, head: bool = True) -> str:
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("names", [("out", "in"), ("in", "out"), ("leading out", "leading in")])
 def test_channel_slices(names: tuple[str, str], batch: int, tmp_path: Path) -> None:
-    train = nets.int8_train(nets.cnn(), scheme(tmp_path, *names), batch=batch, learning_rate=0.05)
+    check_slices(names, tmp_path, batch=batch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"store": "q8.8"},
+        {"store": "q8.8", "batch": 2},
+        {"optimizer": "momentum"},
+        {"optimizer": "momentum", "batch": 2},
+        {"optimizer": "momentum", "batch": 2, "accumulate": "inplace", "store": "q8.8"},
+    ],
+    ids=str,
+)
+def test_channel_slices_of_other_rules(options: dict[str, Any], tmp_path: Path) -> None:
+    check_slices(("out", "in"), tmp_path, **options)
+
+
+def check_slices(names: tuple[str, str], folder: Path, **options: Any) -> None:
+    """Only the chosen channels are stored and trained, and numpy and host agree."""
+    train = nets.int8_train(nets.cnn(), scheme(folder, *names), learning_rate=0.05, **options)
     stored = {v.name: v.shape for v in train.graph.state if v.dtype == "int8"}
     for layer, name, whole in (("point", names[0], (6, 1, 1, 6)), ("last", names[1], (12, 3, 3, 6))):
         axis, channels = SCHEMES[name]
@@ -179,6 +211,91 @@ def test_a_checkpoint_holds_all_that_training_needs(tmp_path: Path) -> None:
     assert "learning_rate" not in moved
 
 
+RESUMED = """#include "net_train.h"
+#include <string.h>
+static unsigned char saved[1 << 16];
+static size_t at;
+static _Alignas(16) unsigned char arenas[2][NET_ARENA_BYTES];
+static int put(void *context, const void *data, size_t size)
+{
+    (void)context;
+    memcpy(saved + at, data, size);
+    at += size;
+    return 0;
+}
+static int get(void *context, void *data, size_t size)
+{
+    (void)context;
+    memcpy(data, saved + at, size);
+    at += size;
+    return 0;
+}
+int main(void)
+{
+    float losses[2];
+    for (int i = 0; i < 2; ++i) {
+        net_t *m;
+        const net_label_t label[1] = {1};
+        void *const mem[1] = {arenas[i]};
+        const size_t size[1] = {NET_ARENA_BYTES};
+        if (net_init(&m, mem, size) != NET_OK) {
+            return 1;
+        }
+        at = 0; /* only the second instance goes on from a checkpoint */
+        if (i == 1 && (net_save(m, put, NULL) != NET_OK || (at = 0, net_load(m, get, NULL)) != NET_OK)) {
+            return 2;
+        }
+        for (int step = 0; step < 3; ++step) {
+            for (size_t k = 0; k < NET_INPUT_ELEMENTS; ++k) {
+                net_input(m)->values[k] = (int8_t)((int)(k * 37u + (unsigned)step * 11u) % 255 - 127);
+            }
+            if (net_train_step(m, label, &losses[i]) != NET_OK) {
+                return 3;
+            }
+        }
+    }
+    return losses[0] == losses[1] && memcmp(arenas[0], arenas[1], NET_ARENA_BYTES) == 0 ? 0 : 4;
+}
+"""
+
+
+def test_a_checkpoint_from_before_the_first_step_starts_like_a_fresh_model(tmp_path: Path) -> None:
+    """The exponents are not known yet, and the checkpoint says so: the next step finds them as after m_init."""
+    train = nets.int8_train(nets.cnn(), learning_rate=0.05)
+    made = chain.project(train, kernels=kernels_of(train, True))
+    write_files(tmp_path, made.bundle.files)
+    (tmp_path / "resumed.c").write_text(RESUMED)
+    build(["gcc", "-std=c11", *NUMERIC, "resumed.c", *sources(made.bundle), "-o", "resumed"], tmp_path)
+    assert subprocess.run([tmp_path / "resumed"], check=False).returncode == 0
+
+
+FAULTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("const int32_t rounded = (value + 128) >> 8;", "const int32_t rounded = value >> 8;", {"store": "q8.8"}),
+    ("weight * 256 + *fraction - move", "weight * 256 - move", {"store": "q8.8", "batch": 2}),
+    ("(fine + noise) >> 8, -127", "(fine + noise / 256) >> 8, -127", {"optimizer": "momentum"}),
+    ("31 + state[2] - unit", "31 + state[0] - unit", {"optimizer": "momentum", "batch": 2}),
+    (
+        "(weight * 256 - move + noise) >> 8",
+        "(weight * 256 - move + noise / 256) >> 8",
+        {"batch": 2, "accumulate": "inplace"},
+    ),
+)
+"""(C of the runtime, a fault in it, the update rule that must show it)"""
+
+
+@pytest.mark.parametrize(("sound", "broken", "options"), FAULTS, ids=lambda part: "" if isinstance(part, str) else None)
+def test_a_fault_in_a_rounding_fails_the_check(sound: str, broken: str, options: dict[str, Any]) -> None:
+    train = nets.int8_train(nets.cnn(), learning_rate=0.05, **options)
+    made = chain.project(train, kernels=kernels_of(train, True))
+    text = made.bundle.files["tt_runtime.h"]
+    assert text.count(sound) == 1
+    files = {**made.bundle.files, "tt_runtime.h": text.replace(sound, broken)}
+    faulty = replace(made, bundle=replace(made.bundle, files=files))
+    with pytest.raises(CompileError, match="E0601"):
+        chain.check(faulty, "cortex-m7", "host", 5)
+    chain.check(made, "cortex-m7", "host", 5)
+
+
 # ---- the command line -----------------------------------------------------------------------------------------------
 
 
@@ -197,13 +314,16 @@ def int8(*arguments: str | Path) -> Outcome:
 def test_same_command_same_bytes(calibrated: tuple[str, str], tmp_path: Path) -> None:
     model, calib = calibrated
     for name in "ab":
-        int8(model, "--calib", calib, "--verify", "host", "-o", tmp_path / name).check_success()
+        outcome = int8(model, "--calib", calib, "--verify", "host", "-o", tmp_path / name).check_success()
+        assert "int8 weights at +-127" in outcome.out
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     report = json.loads((tmp_path / "a" / "report.json").read_text())
     assert report["quant"] == "int8"
     assert report["verify"]["result"] == "pass"
     assert report["verify"]["max_error"] == 0
     assert {row["stored"] for row in report["quant_tensors"] if row["kind"] == "activation"} == {"int8"}
+    found = report["verify"]["saturations"]
+    assert found["weights"] >= found["after"] >= 1 and found["before"] >= 6 + 6 + 6 + 12, "one in every channel"
 
 
 @needs_qemu
@@ -217,6 +337,84 @@ def test_command_on_a_board(calibrated: tuple[str, str], tmp_path: Path) -> None
     assert report["verify"]["max_error"] == 0
     assert "== host: bit-exact   PASS" in report["verify"]["message"]
     assert report["memory"]["stack_measured_bytes"] <= report["memory"]["stack_bytes"]
+
+
+def labelled(folder: Path) -> str:
+    """A calibration file of the small CNN with labels."""
+    x = nets.calibration(nets.cnn(), 12)
+    np.savez(folder / "labelled.npz", x=x, y=np.arange(12) % 5)
+    return str(folder / "labelled.npz")
+
+
+def test_labelled_calibration_compiles_the_exponents_in(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    """No step has to find exponents, so the first one is like all others; and the errors of that data fit."""
+    outs: list[str] = []
+    for calib in (calibrated[1], labelled(tmp_path)):
+        out = tmp_path / Path(calib).stem
+        int8(calibrated[0], "--calib", calib, "--verify", "host", "--verify-steps", "5", "-o", out).check_success()
+        assert json.loads((out / "report.json").read_text())["verify"]["max_error"] == 0
+        outs.append(next(out.glob("*_train.c")).read_text())
+    assert "tt_settle_first" in outs[0] and "bool first" in outs[0]
+    assert "tt_settle_first" not in outs[1] and "first" not in outs[1].split("write_initial_state")[0]
+
+
+def test_exponents_from_data_hold_its_largest_errors() -> None:
+    train = nets.int8_train(nets.cnn(), learning_rate=0.05)
+    samples = random_samples(train, 6, 4)
+    settled = settled_on(train, samples)
+    assert settled.settled and not train.settled
+    for i in range(6):
+        own = Trainer(train)
+        own.set_rate(0.0)
+        own.step(samples.x[i : i + 1], samples.y[i : i + 1])
+        for node in nets.nodes_of(train, "ExponentUpdate"):
+            name = node.inputs[0].name
+            assert settled.graph.constants[name][0] >= own.state[name][0]
+            assert settled.graph.constants[name][1] == 0
+    weights = {v.name for v in train.graph.state if v.dtype == "int8"}
+    assert all(np.array_equal(settled.graph.constants[n], train.graph.constants[n]) for n in weights)
+
+
+def test_report_compares_int8_with_float_on_the_users_data(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    """With labels accuracy, with a float model agreement; a QDQ model has no float form to compare with."""
+    data = labelled(tmp_path)
+    known: list[dict[str, Any]] = []
+    cases = ((calibrated[0], ("--calib", data)), (calibrated[0], ("--calib", calibrated[1])))
+    for index, (model, options) in enumerate((*cases, (write(nets.quantised(), tmp_path), ("--data", data)))):
+        out = tmp_path / str(index)
+        int8(model, *options, "--verify", "none", "-o", out).check_success()
+        known.append(json.loads((out / "report.json").read_text())["agreement"])
+    both, plain, qdq = known
+    assert both["samples"] == 12 and plain["samples"] == 16
+    assert both["top1_agreement"] >= 10 / 12 and 0 < both["output_rmse"] < 0.1 * both["output_rms"]
+    assert 0 <= both["accuracy"] <= 1 and abs(both["accuracy"] - both["float_accuracy"]) <= 2 / 12
+    assert plain["accuracy"] is None and plain["float_accuracy"] is None and plain["top1_agreement"] > 0.8
+    assert qdq["accuracy"] is not None and qdq["top1_agreement"] is None and qdq["output_rmse"] is None
+
+
+def test_percentiles_narrow_the_ranges(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    """An outlier of 50 in one sample stretches the input's range, unless ranges are percentiles."""
+    x = nets.calibration(nets.cnn(), 200)
+    x[0, 0, 0, 0] = 50.0
+    np.savez(tmp_path / "outlier.npz", x=x)
+    scales: list[float] = []
+    for kind in ("minmax", "percentile"):
+        out = tmp_path / kind
+        options = ("--calib", tmp_path / "outlier.npz", "--calib-range", kind, "--verify", "none", "-o", out)
+        int8(calibrated[0], *options).check_success()
+        scales.append(json.loads((out / "report.json").read_text())["quant_tensors"][0]["scale"])
+    assert scales[0] > 50 / 255 > 4 * scales[1]
+
+
+def test_update_rules_on_the_command_line(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    rules = ("--weight-store", "q8.8", "--optimizer", "momentum", "--batch", "2", "--accumulate", "inplace")
+    int8(model, "--calib", calib, *rules, "--verify", "host", "-o", tmp_path / "out").check_success()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verify"]["max_error"] == 0
+    assert (report["batch"], report["accumulate"], report["optimizer"]["name"]) == (2, "inplace", "momentum")
+    kinds = {row["kind"] for row in report["quant_tensors"]}
+    assert {"weight", "fraction", "velocity", "bias", "exponent"} <= kinds
 
 
 def test_float_model_without_calibration(tmp_path: Path) -> None:
@@ -236,11 +434,18 @@ def test_fresh_head_of_a_quantised_model(tmp_path: Path) -> None:
     assert report["verify"]["max_error"] == 0
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "momentum"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_only_sgd(optimizer: str, calibrated: tuple[str, str], tmp_path: Path) -> None:
     model, calib = calibrated
     outcome = int8(model, "--calib", calib, "--optimizer", optimizer, "-o", tmp_path / "out")
     outcome.check_error("E0101", 2)
+
+
+def test_no_rescaling_yet(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    outcome = int8(model, "--calib", calib, "--rescale", "on", "-o", tmp_path / "out").check_error("E0101", 2)
+    assert "--rescale on" in outcome.err and "saturate" in outcome.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_weight_decay(calibrated: tuple[str, str], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.lower.kernel_harness import Memory, build, compare, inplace_pairs, run
 from tests.ops.cases import cases_of
 from tinytrain_compile.ir import Node
-from tinytrain_compile.lower.kernels import KERNELS, Features, qconv
+from tinytrain_compile.lower.kernels import KERNELS, Features, qconv, qfine, qmomentum
 from tinytrain_compile.lower.kernels.base import call_int
 from tinytrain_compile.lower.kernels.qconv import Centred, mask_operand
 from tinytrain_compile.lower.lower import lower_node
@@ -55,6 +55,14 @@ def _unrounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qconv, "FRACTION_BITS", 7)
 
 
+def _fine_unrounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qfine, "FRACTION_BITS", 7)
+
+
+def _same_noise_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qmomentum, "flat_index", lambda _shape, index: index[0] * 0)
+
+
 def _renamed(old: str, new: str) -> Any:
     def helper(function: str, *args: Any, dtype: str = "int32") -> Any:
         return call_int(new if function == old else function, *args, dtype=dtype)
@@ -71,6 +79,9 @@ def _renamed(old: str, new: str) -> Any:
         ("QConvGradInput", _mask_ignored),
         ("QConv", _bias_left_out),
         ("QConvUpdate", _unrounded),
+        ("QConvUpdateFine", _fine_unrounded),
+        ("QConvMomentum", _same_noise_everywhere),
+        ("QConvMomentumFine", _same_noise_everywhere),
     ],
 )
 def test_a_broken_integer_kernel_is_noticed(

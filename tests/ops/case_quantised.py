@@ -12,7 +12,7 @@ from tests.ops.case_linear import CONVS, weight_parts
 from tinytrain_compile.ir import NO_ATTRS
 from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factors
+from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factor, split_factors
 from tinytrain_compile.ops.qconv import MaskAttrs, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
 from tinytrain_compile.ops.qpointwise import (
     ErrorAttrs,
@@ -165,6 +165,39 @@ def qconv_update(rng: Rng, geometry: Geometry, kind: int) -> Case:
     return make("QConvUpdate", operands, _update_attrs(rng, geometry, kind), images=(1, 2))
 
 
+def qconv_update_fine(rng: Rng, geometry: Geometry, kind: int) -> Case:
+    w, fraction = (bytes_of(rng, _weight_shape(geometry), kind) for _ in range(2))
+    data = (bytes_of(rng, geometry[0], kind), bytes_of(rng, _output(geometry), kind, -127))
+    operands = (w, *data, *steps(rng, geometry[1], kind), fraction)
+    return make("QConvUpdateFine", operands, _update_attrs(rng, geometry, kind), images=(1, 2))
+
+
+def momentum_factors(rng: Rng, kind: int, scale: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    """steps() with a rate that holds momentum N and 1 / N too."""
+    multiplier, shift, rate, p = scale
+    more = np.asarray([split_factor(0.9 * (1 + kind)), split_factor(1 / (1 + kind))], np.int32).ravel()
+    return multiplier, shift, np.concatenate([rate, more]).astype(np.int32), p
+
+
+def velocity_exponent(rng: Rng, kind: int, unit: int) -> np.ndarray:
+    """{next, quiet, stored}: around what a gradient needs, or anything."""
+    usual = unit + rng.integers(7, 12, 2)
+    stored, after = usual if kind == 0 else rng.integers(-100, 101, 2)
+    return np.asarray([after, rng.integers(0, 8), stored], np.int32)
+
+
+def qconv_momentum(rng: Rng, geometry: Geometry, kind: int, fine: bool) -> Case:
+    w, velocity = (bytes_of(rng, _weight_shape(geometry), kind, -127) for _ in range(2))
+    data = (bytes_of(rng, geometry[0], kind), bytes_of(rng, _output(geometry), kind, -127))
+    scale = momentum_factors(rng, kind, steps(rng, geometry[1], kind))
+    state = (velocity, peak(rng, kind), velocity_exponent(rng, kind, int(scale[3][0])), *noise(rng))
+    last = bytes_of(rng, _weight_shape(geometry), kind) if fine else noise(rng)[0]
+    attrs = _update_attrs(rng, geometry, kind)
+    return make(
+        "QConvMomentumFine" if fine else "QConvMomentum", (w, *data, *scale, *state, last), attrs, images=(1, 2)
+    )
+
+
 def qconv_sum(rng: Rng, geometry: Geometry, kind: int) -> Case:
     total = words(rng, _weight_shape(geometry), kind, 10000)
     data = (bytes_of(rng, geometry[0], kind), bytes_of(rng, _output(geometry), kind, -127))
@@ -190,6 +223,21 @@ def _qconv_grad_input(rng: Rng, index: int) -> Case:
 @generator("QConvUpdate", REPEATS * len(GEOMETRIES))
 def _qconv_update(rng: Rng, index: int) -> Case:
     return qconv_update(rng, *_spread(index))
+
+
+@generator("QConvUpdateFine", REPEATS * len(GEOMETRIES))
+def _qconv_update_fine(rng: Rng, index: int) -> Case:
+    return qconv_update_fine(rng, *_spread(index))
+
+
+@generator("QConvMomentum", REPEATS * len(GEOMETRIES))
+def _qconv_momentum(rng: Rng, index: int) -> Case:
+    return qconv_momentum(rng, *_spread(index), fine=False)
+
+
+@generator("QConvMomentumFine", REPEATS * len(GEOMETRIES))
+def _qconv_momentum_fine(rng: Rng, index: int) -> Case:
+    return qconv_momentum(rng, *_spread(index), fine=True)
 
 
 @generator("QConvSum", REPEATS * len(GEOMETRIES))
@@ -346,12 +394,39 @@ def _weight_apply(rng: Rng, index: int) -> Case:
     return make("QWeightApply", operands, QWeightApplyAttrs((127, 64)[index % 2]))
 
 
+@generator("QWeightApplyFine", 2 * len(WEIGHTS))
+def _weight_apply_fine(rng: Rng, index: int) -> Case:
+    shape, kind = WEIGHTS[index % len(WEIGHTS)], (index + index // len(WEIGHTS)) % KINDS
+    w, fraction = bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)
+    operands = (w, words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), fraction)
+    return make("QWeightApplyFine", operands, QWeightApplyAttrs((127, 64)[index % 2]))
+
+
+@generator("QMomentum", 4 * len(WEIGHTS))
+def _momentum(rng: Rng, index: int) -> Case:
+    shape, kind = (*WEIGHTS, (7,), (1,))[index % 6], (index + index // KINDS) % KINDS
+    _, shift, rate, p = momentum_factors(rng, kind, steps(rng, shape[0], kind))
+    state = (bytes_of(rng, shape, kind, -127), peak(rng, kind))
+    rest = (shift, rate, p, velocity_exponent(rng, kind, int(p[0])), *noise(rng))
+    return make("QMomentum", (words(rng, shape, kind, 20000), *state, *rest))
+
+
+@generator("QBiasGradient", 2 * len(ERRORS))
+def _bias_gradient(rng: Rng, index: int) -> Case:
+    return make("QBiasGradient", (bytes_of(rng, ERRORS[index % len(ERRORS)], index % KINDS, -127),))
+
+
 PEAKS = (0, 1, 2, 31, 62, 63, 64, 126, 127, 1000, 63 << 20, (63 << 25) - 1, (63 << 25) + 1, INT32_MAX)
 FLOAT_PEAKS = (0.0, 1e-45, 1e-30, 0.49, 62.9, 63.0, 63.0001, 64.0, 3e38, float("inf"))
 
 
-@generator("ExponentUpdate", len(PEAKS) + len(FLOAT_PEAKS))
+@generator("ExponentUpdate", 2 * len(PEAKS) + len(FLOAT_PEAKS))
 def _exponent_update(rng: Rng, index: int) -> Case:
+    if index >= len(PEAKS) + len(FLOAT_PEAKS):
+        kept = np.asarray(
+            [int(rng.integers(-100, 101)), (7, -1, 0, 6)[index % 4], int(rng.integers(-100, 101))], np.int32
+        )
+        return make("ExponentUpdate", (kept, np.asarray(PEAKS[index % len(PEAKS)], np.int32)), ExponentAttrs())
     state = np.asarray([int(rng.integers(-100, 101)) if index % 2 else -7, (7, 0, 6)[index % 3]], np.int32)
     if index < len(PEAKS):
         return make("ExponentUpdate", (state, np.asarray(PEAKS[index], np.int32)), ExponentAttrs())
@@ -403,5 +478,8 @@ RANDOM_QUANTISED: dict[str, Generator] = {
         rng, geometry(rng, True), index % KINDS, mask(rng, MASKS[index % 3])
     ),
     "QConvUpdate": lambda rng, index: qconv_update(rng, geometry(rng, False), index % KINDS),
+    "QConvUpdateFine": lambda rng, index: qconv_update_fine(rng, geometry(rng, False), index % KINDS),
+    "QConvMomentum": lambda rng, index: qconv_momentum(rng, geometry(rng, False), index % KINDS, False),
+    "QConvMomentumFine": lambda rng, index: qconv_momentum(rng, geometry(rng, False), index % KINDS, True),
     "QConvSum": lambda rng, index: qconv_sum(rng, geometry(rng, False), index % KINDS),
 }

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tinytrain_compile.plan import choose
 from tinytrain_compile.plan.cpsat import decide, minimise
 from tinytrain_compile.plan.model import Rectangle
 from tinytrain_compile.plan.placement import Packing, Placement, build_packing, fit, greedy, improve_placement
+from tinytrain_compile.plan.skyline import search
 
 SHARED = Path(os.environ.get("TINYTRAIN_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 INSTANCES = SHARED / "benchmarks" / "minimalloc"
@@ -76,38 +78,48 @@ def best_of_all(packing: Packing) -> Placement:
     return improved if improved.proven else minimise(packing, improved, 5.0, 0)
 
 
-def test_small_problems_equal_brute_force() -> None:
+def test_a_thousand_small_problems_equal_brute_force() -> None:
+    """The skyline search on all of them, greedy and CP-SAT's minimisation where greedy leaves a gap."""
     searched = 0
-    for seed in range(400):
+    for seed in range(1000):
         items = random_rectangles(seed, 3 + seed % 5, 4 + seed % 4)
         packing = build_packing(items)
-        found = best_of_all(packing)
-        assert_valid(items, packing, found)
-        assert found.proven
-        least = brute_force(items)
-        assert found.height * packing.unit_bytes == least
+        least = brute_force(items) // packing.unit_bytes
+        found = search(packing, least, 1.0)
+        assert found.placement is not None
+        assert_valid(items, packing, found.placement)
+        assert found.placement.height == least
+        assert search(packing, least - 1, 1.0).answer == "no"
         naive = fit(packing, range(len(items)))
         if not naive.proven:
             solved = minimise(packing, naive, 5.0, 0)
             assert_valid(items, packing, solved)
             assert solved.proven
-            assert solved.height * packing.unit_bytes == least
+            assert solved.height == least
             searched += 1
-    assert searched >= 40  # the comparison is not only about problems that any guess solves
+        best = best_of_all(packing)
+        assert best.proven
+        assert best.height == least
+    assert searched >= 100  # the comparison is not only about problems that any guess solves
 
 
 def test_a_gap_that_no_placement_closes_is_proven() -> None:
     """The load is 4 at every step and yet 5 are needed: a-c, b-d, a-b and c-d would all have to be neighbours."""
     table = {"x": (2, 0, 0), "z": (2, 0, 1), "a": (1, 1, 2), "c": (1, 1, 3)}
     table |= {"b": (1, 2, 2), "d": (1, 2, 3), "y": (2, 3, 4), "v": (2, 4, 4)}
-    items = [Rectangle(name, "tensor", 8 * size, first, last, ()) for name, (size, first, last) in table.items()]
-    packing = build_packing(items)
-    assert packing.bound == 4
-    assert decide(packing, 4, 5.0, 0).answer == "no"
-    found = best_of_all(packing)
-    assert_valid(items, packing, found)
-    assert found.proven
-    assert found.height * packing.unit_bytes == brute_force(items) == 40
+    for mirrored in (False, True):
+        items = [
+            Rectangle(name, "tensor", 8 * size, *((4 - last, 4 - first) if mirrored else (first, last)), ())
+            for name, (size, first, last) in table.items()
+        ]
+        packing = build_packing(items)
+        assert packing.bound == 4
+        assert decide(packing, 4, 5.0, 0).answer == search(packing, 4, 1.0).answer == "no"
+        for found in (best_of_all(packing), search(packing, 5, 1.0).placement):
+            assert found is not None
+            assert_valid(items, packing, found)
+            assert found.height * packing.unit_bytes == brute_force(items) == 40
+        assert best_of_all(packing).proven
 
 
 def test_decision_agrees_with_brute_force() -> None:
@@ -115,11 +127,12 @@ def test_decision_agrees_with_brute_force() -> None:
         items = random_rectangles(seed + 1000, 6, 5)
         packing = build_packing(items)
         least = brute_force(items) // packing.unit_bytes
-        yes = decide(packing, least, 5.0, 0)
-        assert yes.answer == "yes"
-        assert yes.placement is not None
-        assert_valid(items, packing, yes.placement)
-        assert decide(packing, least - 1, 5.0, 0).answer == "no"
+        for decision in (decide, choose.decide):
+            yes = decision(packing, least, 5.0, 0)
+            assert yes.answer == "yes"
+            assert yes.placement is not None
+            assert_valid(items, packing, yes.placement)
+            assert decision(packing, least - 1, 5.0, 0).answer == "no"
 
 
 def test_larger_problems_are_valid_in_any_sequence() -> None:
@@ -165,8 +178,8 @@ def test_minimalloc_instances_are_placed_validly(name: str) -> None:
     assert_valid(items, packing, start)
     assert start.height <= 1.45 * packing.bound
     assert_valid(items, packing, improve_placement(packing, start, sequence, 0.5, 0))
-    if name in "FGK":  # solved at capacity in a fraction of a second; the others are a matter of minutes
-        solved = decide(packing, (1 << 20) // packing.unit_bytes, 5.0, 0)
+    if name in "ACFGK":  # D and E take a little longer, I ends 0.3 % above capacity (make bench-placement)
+        solved = choose.decide(packing, (1 << 20) // packing.unit_bytes, 5.0, 0)
         assert solved.placement is not None
         assert_valid(items, packing, solved.placement)
         assert solved.placement.height * packing.unit_bytes <= 1 << 20

@@ -13,7 +13,7 @@ from tests.frontend.qdq import Maker
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.quantize import QuantOptions, calibrate, prepare, quantise
+from tinytrain_compile.quantize import QuantOptions, WeightStore, calibrate, prepare, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 
@@ -151,10 +151,15 @@ def float_train(model: onnx.ModelProto, update: str = "all", head: str = "fp32",
 
 
 def int8_train(
-    model: onnx.ModelProto, update: str = "all", head: str = "fp32", seed: int = 0, **options: object
+    model: onnx.ModelProto,
+    update: str = "all",
+    head: str = "fp32",
+    seed: int = 0,
+    store: WeightStore = "sr8",
+    **options: object,
 ) -> TrainGraph:
     """The int8 training graph."""
-    return quantise(float_train(model, update, head, **options), QuantOptions(seed))
+    return quantise(float_train(model, update, head, **options), QuantOptions(seed, store))
 
 
 def nodes_of(train: TrainGraph, *ops: str) -> list[Node]:

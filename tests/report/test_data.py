@@ -82,6 +82,7 @@ def test_what_nobody_measured_is_null() -> None:
         "result": "skipped",
         "losses": [],
         "message": "not verified",
+        "saturations": None,
         "max_error": None,
     }
 

@@ -12,8 +12,10 @@ import numpy as np
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import op_def, qloss
 from tinytrain_compile.ops.qconv import moved_weight
+from tinytrain_compile.ops.qfine import moved_fine
+from tinytrain_compile.ops.qmomentum import moved_velocity
 from tinytrain_compile.ops.qpointwise import ErrorUnitAttrs, QuantAttrs, exponent_factor, round_even
-from tinytrain_compile.ops.qupdate import probe_exponent, settle, settled_exponent, split_rate
+from tinytrain_compile.ops.qupdate import multiply_rate, probe_exponent, settle, settled_exponent, split_rate
 
 Words = np.ndarray
 Rng = np.random.Generator
@@ -180,6 +182,14 @@ def _settle(exponent: int, quiet: int, peak: int, float_peak: int) -> Sequence[A
     return (*(int(n) for n in state), 0)
 
 
+def _momentum(
+    velocity: int, gradient: int, peak: int, m: int, n: int, after: int, before: int, unit: int, noise: int
+) -> Sequence[Any]:
+    rate, state = np.asarray([0, 0, m, 1, 1 << 30, n], np.int64), np.asarray([after, 0, before], np.int64)
+    total, stored, magnitude = moved_velocity(np.asarray(velocity), gradient, rate, state, unit, noise)
+    return int(total), int(stored), max(peak, int(magnitude))
+
+
 def _probe(a: int, b: int, above: int) -> Sequence[Any]:
     return probe_exponent([a, b], above), 0, probe_exponent([a], above), probe_exponent([], above)
 
@@ -234,6 +244,13 @@ HELPERS = (
         lambda w, g, m, e, noise, limit: (moved_weight(w, g, (m, e), noise, limit),),
     ),
     Helper(
+        "moved_fine",
+        "int8_t f = (int8_t)a5; y0 = tt_moved_fine(&f, a0, a1, a2, a3, a4); y1 = f;",
+        (INT8, WORD, MULTIPLIER, between(-80, 20, -80, -62, -31, 0, 20), LIMIT, INT8),
+        lambda w, g, m, e, limit, fraction: moved_fine(w, fraction, g, (m, e), limit),
+        2,
+    ),
+    Helper(
         "round_even",
         "y0 = tt_round_even(tt_near(tt_from_bits((uint32_t)a0)));",
         (FLOAT,),
@@ -268,6 +285,27 @@ HELPERS = (
         3,
         scalar=True,
     ),
+    Helper(
+        "settle_kept",
+        "int32_t s[3] = {a0, a1, 5}; y3 = tt_settle_kept(s, a2); y0 = s[0]; y1 = s[1]; y2 = s[2];",
+        (STATE, between(-1, 7, -1, 0, 6, 7), PEAK),
+        lambda exponent, quiet, peak: (*settle(np.asarray([exponent, quiet, 5]), np.asarray(peak), False).tolist(), 0),
+        4,
+        scalar=True,
+    ),
+    Helper(
+        "momentum",
+        "int8_t v = (int8_t)a0; const int32_t rate[6] = {0, 0, a3, 1, 1 << 30, a4}, s[3] = {a5, 0, a6}; y2 = a2;"
+        "y0 = tt_momentum(&v, a1, &y2, rate, s, a7, a8); y1 = v;",
+        (
+            *(between(-127, 127, -127, 0, 127), WORD, between(0, 9, 0, 9), between(1 << 30, 2**31 - 1, 0, 2**31 - 1)),
+            *(between(-8, 1, -3, 1), between(-100, 100, -100, 0, 100), between(-100, 100, -100, 0, 100)),
+            *(between(-160, 160, -160, 0, 160), between(0, 255, 0, 255)),
+        ),
+        _momentum,
+        3,
+        scalar=True,
+    ),
     Helper("probe", PROBES, (STATE, STATE, ABOVE), _probe, 4, scalar=True),
     Helper(
         "settle_first",
@@ -282,6 +320,14 @@ HELPERS = (
         "int32_t s[2] = {5, 5}; tt_split_rate(s, tt_from_bits((uint32_t)a0), (uint32_t)a1); y0 = s[0]; y1 = s[1];",
         (FLOAT, between(1, 100_000, 1, 2, 3, 8, 9, 1000, 65_535)),
         lambda bits, samples: split_rate(_real(bits)[()], samples).tolist(),
+        2,
+        scalar=True,
+    ),
+    Helper(
+        "multiply_rate",
+        "int32_t s[2] = {a0, a1}; tt_multiply_rate(s, (uint32_t)a2); y0 = s[0]; y1 = s[1];",
+        (between(1 << 30, 2**31 - 1), between(-200, 200), between(1, 1 << 20, 1, 2, 3, 255)),
+        lambda m, shift, samples: multiply_rate(np.asarray([m, shift]), int(samples)).tolist(),
         2,
         scalar=True,
     ),

@@ -102,6 +102,29 @@ def test_accumulated_gradient_is_the_mean_gradient() -> None:
         assert np.linalg.norm(found - mean) <= 1e-5 * max(np.linalg.norm(mean), 1e-2), name
 
 
+@pytest.mark.parametrize("optimizer", FORMULAS)
+def test_accumulation_in_place_is_that_many_steps(optimizer: str) -> None:
+    """Contract: `inplace` is B sequential steps at lr / B: bit for bit, and without a gradient sum."""
+    model, batch = chain.imported(models.mlp()), 4
+    options = {"optimizer": optimizer, "weight_decay": DECAY}
+    train = chain.train_graph(model, learning_rate=RATE, batch=batch, accumulate="inplace", **options)
+    single = chain.train_graph(model, learning_rate=RATE / batch, **options)
+    assert train.in_place and train.graph.accumulators == () and train.inverse_count is None
+    samples = random_samples(train, 3 * batch, 3)
+    ours, theirs = Trainer(train), Trainer(single)
+    losses = [loss for i in range(3) for loss in ours.step(samples.x[i * 4 : i * 4 + 4], samples.y[i * 4 : i * 4 + 4])]
+    assert losses == [theirs.step(samples.x[i : i + 1], samples.y[i : i + 1])[0] for i in range(3 * batch)]
+    for name in set(ours.state) - {"learning_rate"}:
+        np.testing.assert_array_equal(ours.state[name], theirs.state[name])
+    assert chain.check(chain.project(train), mode="host").result == "pass"
+
+
+def test_a_batch_of_one_in_place_is_a_plain_step() -> None:
+    ours, plain = (chain.train_graph(models.mlp(), accumulate=how) for how in ("inplace", "exact"))
+    assert not ours.in_place
+    assert [node.op for node in ours.graph.nodes] == [node.op for node in plain.graph.nodes]
+
+
 def run_on_host(train: TrainGraph, samples: Samples, steps: int, rate: float | None = None) -> RunResult:
     made = chain.project(train)
     with tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@ from tinytrain_compile.ir.stages import Interface, KernelSet, MemoryPlan, Source
 from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.ops.qupdate import ERROR_OPS
 
 HEADER_BYTES = 16
 """Size of the handle `struct <prefix>` at the start of the arena."""
@@ -91,6 +92,13 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
     )
 
 
+def _first_exponent(train: TrainGraph, sequencer: Sequencer) -> str:
+    """Where the first exponent lies that a step has to find; "" if all are known."""
+    if train.settled:
+        return ""
+    return sequencer.at(next(node.inputs[1].name for node in train.graph.nodes if node.op in ERROR_OPS))
+
+
 def _flash_tables(train: TrainGraph, tables: Names) -> list[tuple[str, Array]]:
     """Every constant that lies in flash: frozen weights, and initial values that are not all zero."""
     state = {value.name for value in train.graph.state}
@@ -138,7 +146,11 @@ def _template_data(
         "at_loss": sequencer.at(train.loss.name),
         "at_rate": sequencer.at(train.learning_rate.name),
         "at_rate_int": sequencer.at(train.rate.name) if train.rate else "",
+        "momentum": None if train.momentum is None else f"{float(np.float32(train.momentum))!r}f",
         "settled": train.settled,
+        "at_exponent": _first_exponent(train, sequencer),
+        "batch": train.batch,
+        "in_place": train.in_place,
         "input_ctype": C_TYPES[graph.inputs[0].dtype],
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
         "at_inverse": sequencer.at(train.inverse_count.name) if train.inverse_count else "",

@@ -41,8 +41,10 @@ class TrainGraph:
     learning_rate: the state scalar that m_set_lr writes.
     inverse_count: accumulator scalar that m_apply sets to 1/samples before "apply" nodes; None without accumulation.
     batch: samples that a user asked to accumulate per update (1: the update runs inside the step).
+    in_place: whether each of these samples is a step of its own, at learning rate / batch: nothing is accumulated.
     integer: whether this is an int8 graph: references run byte-exact, multiplies and adds are never fused.
     rate: int8 only: the learning rate (over the samples of an update) as (multiplier, shift), an accumulator value.
+    momentum: int8 only: the momentum, if there is one; then rate also holds momentum times samples, and 1 / samples.
     settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
     """
@@ -54,8 +56,10 @@ class TrainGraph:
     learning_rate: Value
     inverse_count: Value | None = None
     batch: int = 1
+    in_place: bool = False
     integer: bool = False
     rate: Value | None = None
+    momentum: float | None = None
     settled: bool = True
     formats: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
 
@@ -185,6 +189,15 @@ class Samples:
 
 
 @dataclass(frozen=True)
+class Saturations:
+    """Trained int8 weights at +-127, before and after a verification run; weights: all that are trained."""
+
+    weights: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
 class VerifyReport:
     """What was checked and what came out.
 
@@ -202,6 +215,7 @@ class VerifyReport:
     code_bytes: int | None = None
     const_bytes: int | None = None
     max_error: float | None = None
+    saturations: Saturations | None = None
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------
@@ -222,6 +236,22 @@ class LayerUpdate:
     axis: str | None
     elements: int
     total_elements: int
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The untrained model on the user's data; shares are 0 to 1, None where labels or a float model are missing.
+
+    accuracy: of the model as compiled, top 1; float_accuracy: of the float model; top1_agreement: same top class.
+    output_rmse: root mean square of the difference of outputs; output_rms: of the float model's outputs.
+    """
+
+    samples: int
+    accuracy: float | None = None
+    float_accuracy: float | None = None
+    top1_agreement: float | None = None
+    output_rmse: float | None = None
+    output_rms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -253,3 +283,4 @@ class Summary:
     code_bytes: int | None
     const_bytes: int | None
     suggestions: tuple[Suggestion, ...] = ()
+    agreement: Agreement | None = None

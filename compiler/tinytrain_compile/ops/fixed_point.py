@@ -17,6 +17,8 @@ Ints = NDArray[Any]
 INT32_MAX, INT32_MIN = 2**31 - 1, -(2**31)
 EXPONENT_START, EXPONENT_LIMIT = -7, 100
 """Exponent of an error before anything is known, and its bound on both sides."""
+UNSETTLED = -1
+"""Quiet count of an exponent that no step has found yet."""
 ERROR_TARGET = 63
 """Largest magnitude that an error should take with its exponent: 127 less one bit of headroom."""
 QUIET_APPLIES = 8

@@ -123,7 +123,17 @@ register(
 
 
 def settle(state: Array, peak: Array, float_peak: bool) -> Array:
-    """Exponent state after a peak: up at once; down by one after QUIET_APPLIES small ones; 0 changes nothing."""
+    """Exponent state after a peak: up at once; down by one after QUIET_APPLIES small ones; 0 changes nothing.
+
+    A third element, of a velocity, becomes the exponent before; then a quiet count of -1 lets the exponent become what
+    the peak asks for, also downwards, until a peak above 1 has told it for certain.
+    """
+    if state.size == 3 and state[1] < 0 and int(peak) != 0:
+        limit = fx.EXPONENT_LIMIT
+        found = min(max(needed_exponent(int(peak), int(state[0]), False), -limit), limit)
+        return np.asarray([found, 0 if int(peak) > 1 else -1, state[0]], np.int32)
+    if state.size == 3:
+        return np.asarray([*settle(state[:2], peak, float_peak), state[0]], np.int32)
     exponent, quiet = int(state[0]), int(state[1])
     if int(peak) == 0:
         return state
@@ -155,7 +165,8 @@ def _tick_infer(inputs: tuple[Value, ...], _attrs: ExponentAttrs) -> tuple[Tenso
 register(
     OpDef(
         "ExponentUpdate",
-        "Delayed exponent of an error: follows the peak of what was gathered, then clears it; operands (state, peak).",
+        "Delayed exponent of an error or a velocity: follows the peak of what was gathered, then clears it; operands "
+        "(state, peak).",
         _tick_infer,
         lambda a, attrs: (settle(a[0], a[1], attrs.float_peak), np.zeros((), np.int32)),
         BACKWARD,
@@ -216,3 +227,10 @@ def split_rate(rate: np.float32, samples: int = 1) -> Array:
     if quotient >= 1 << 31:
         quotient, spare = (multiplier << (spare - 1)) // samples, spare - 1
     return np.asarray((quotient, shift - spare), np.int32)
+
+
+def multiply_rate(rate: Array, samples: int) -> Array:
+    """A split rate times `samples`, rounded down."""
+    product, shift = int(rate[0]) * samples, int(rate[1])
+    spare = max(product.bit_length() - 31, 0)
+    return np.asarray((product >> spare, shift + spare), np.int32)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from tinytrain_compile.plan.model import MemoryModel, Rectangle, rectangles
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.order import RankedOrder
-from tinytrain_compile.plan.placement import Packing, Placement, build_packing, greedy, improve_placement
+from tinytrain_compile.plan.placement import Decision, Packing, Placement, build_packing, greedy, improve_placement
+from tinytrain_compile.plan.skyline import search
 
-QUICK_ORDERS, FULL_ORDERS = 3, 6
+QUICK_ORDERS, FULL_ORDERS = 3, 16
 """Orders that are placed at most, by effort."""
 
 QUICK_UNITS = 0.02
@@ -24,6 +25,9 @@ SOLVER_TRIES = 4
 
 PUSH_ROUNDS = 16
 """Decisions below the best placement at most."""
+
+SKYLINE_SHARE = 0.3
+"""Of the deterministic time of a decision: the skyline search's part, the rest is CP-SAT's."""
 
 SEQUENCE_SHARE, DECIDE_SHARE, MINIMISE_SHARE = 0.2, 0.3, 0.2
 """How the deterministic time is divided (the rest belongs to the order search)."""
@@ -118,16 +122,34 @@ def _search(best: Candidate, rivals: list[Candidate], room_bytes: int | None, op
     if rival.peak_bytes < best.top_bytes:
         lower = minimise(rival.packing, rival.placement, units * MINIMISE_SHARE, seed)
         best = min(best, replace(rival, placement=lower), key=lambda item: item.top_bytes)
-    return _push_down(best, rivals[:SOLVER_TRIES], options)
+    best = _push_down(best, rivals[:SOLVER_TRIES], options)
+    return best if best.placement.proven else _settle(best, options)
+
+
+def _settle(best: Candidate, options: PlanOptions) -> Candidate:
+    """The same placement, marked as proven if one unit less is proven impossible for its order."""
+    units = options.deterministic_time * DECIDE_SHARE / SOLVER_TRIES
+    answer = decide(best.packing, best.placement.height - 1, units, options.seed).answer
+    return replace(best, placement=replace(best.placement, proven=answer == "no"))
 
 
 def _below(rival: Candidate, limit_bytes: int, options: PlanOptions) -> Candidate | None:
-    """The rival placed no higher than a limit, if the solver finds that."""
-    from tinytrain_compile.plan.cpsat import decide
-
+    """The rival placed no higher than a limit, if that is found."""
     units = options.deterministic_time * DECIDE_SHARE / SOLVER_TRIES
     found = decide(rival.packing, limit_bytes // rival.packing.unit_bytes, units, options.seed)
     return replace(rival, placement=found.placement) if found.placement is not None else None
+
+
+def decide(packing: Packing, limit: int, units: float, seed: int) -> Decision:
+    """Is there a placement of height at most `limit`? First the skyline search, then CP-SAT: each solves what the
+    other does not (on the MiniMalloc instances; `make bench-placement`)."""
+    found = search(packing, limit, units * SKYLINE_SHARE)
+    if found.answer != "unknown":
+        return found
+    # Imported here: loading ortools takes most of a second, which quick plans and --help do not have.
+    from tinytrain_compile.plan import cpsat
+
+    return cpsat.decide(packing, limit, units * (1 - SKYLINE_SHARE), seed)
 
 
 def _push_down(best: Candidate, rivals: Sequence[Candidate], options: PlanOptions) -> Candidate:

@@ -6,25 +6,12 @@ packing above a hard capacity misleads the search (notes/memory-planner.md, 1.2)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 from ortools.sat.python import cp_model
 
-from tinytrain_compile.plan.placement import Packing, Placement
+from tinytrain_compile.plan.placement import Decision, Packing, Placement
 
 SOLVER_TIME_PER_UNIT = 0.1
 """CP-SAT's own deterministic time per unit of ours (measured on dense instances: 0.1 of it takes 1 to 3 s)."""
-
-Answer = Literal["yes", "no", "unknown"]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Whether a placement below a limit exists, and one if so."""
-
-    answer: Answer
-    placement: Placement | None
 
 
 class _Model:

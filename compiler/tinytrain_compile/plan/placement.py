@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tinytrain_compile.plan.model import Rectangle
 
@@ -50,6 +51,14 @@ class Placement:
     offsets: tuple[int, ...]
     height: int
     proven: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a placement below a limit exists, and one if so."""
+
+    answer: Literal["yes", "no", "unknown"]
+    placement: Placement | None
 
 
 def build_packing(items: Sequence[Rectangle]) -> Packing:

@@ -2,6 +2,8 @@
 
 from tinytrain_compile.quantize.calibrate import Method, calibrate
 from tinytrain_compile.quantize.prepare import prepare
-from tinytrain_compile.quantize.rewrite import QuantOptions, quantise
+from tinytrain_compile.quantize.rewrite import quantise
+from tinytrain_compile.quantize.saturation import count_saturations
+from tinytrain_compile.quantize.update import QuantOptions, WeightStore
 
-__all__ = ["Method", "QuantOptions", "calibrate", "prepare", "quantise"]
+__all__ = ["Method", "QuantOptions", "WeightStore", "calibrate", "count_saturations", "prepare", "quantise"]

@@ -117,7 +117,7 @@ class Rewriter:
 
     def new_error(self, hint: str, float_peak: bool = False) -> tuple[Value, Value, int]:
         """(peak accumulator, exponent state, index for `seal`) of a new error tensor."""
-        start = np.asarray([fx.EXPONENT_START, 0], np.int32)
+        start = np.asarray([fx.EXPONENT_START, fx.UNSETTLED], np.int32)
         exponent = self.builder.constant(f"{hint}.exponent", start)
         peak = Value(self.builder.unique(f"{hint}.peak"), (), "int32")
         self.state.append(exponent)

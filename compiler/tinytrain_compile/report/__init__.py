@@ -3,13 +3,15 @@
 Imports ir, ops and errors only. Everything here is a pure function of a Summary; nothing is written or printed.
 """
 
-from tinytrain_compile.report.data import plan_json, report_json
+from tinytrain_compile.report.analysis import work_of
+from tinytrain_compile.report.data import batch_text, plan_json, report_json
 from tinytrain_compile.report.html import report_html
 from tinytrain_compile.report.layout import styled
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown, ops_text
 from tinytrain_compile.report.text import does_not_fit_text, success_text
 
 __all__ = [
+    "batch_text",
     "does_not_fit_text",
     "errors_markdown",
     "ops_markdown",
@@ -19,4 +21,5 @@ __all__ = [
     "report_json",
     "styled",
     "success_text",
+    "work_of",
 ]

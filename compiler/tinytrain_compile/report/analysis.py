@@ -27,6 +27,19 @@ CATEGORIES: Mapping[Category, str] = {
 """Every category and its name for the user, in the order in which reports list them."""
 
 
+UPDATES = (
+    "SgdUpdate",
+    "MomentumUpdate",
+    "AdamUpdate",
+    "QConvUpdate",
+    "QConvMomentum",
+    "QWeightApply",
+    "QBiasUpdate",
+    "QBiasApply",
+)
+"""How the names of ops that update a parameter, their first operand, begin."""
+
+
 @dataclass(frozen=True)
 class Tenant:
     """One content of a buffer: a value (with its views) from the step that writes it until something replaces it.
@@ -196,9 +209,7 @@ class _Tenants:
         self._state = {value.name for value in graph.state}
         self._accumulators = {value.name for value in graph.accumulators}
         self._gradients = judged - forward
-        self._trained = {
-            node.inputs[0].name for node in graph.nodes if node.op.endswith("Update") and op_def(node.op).alias
-        }
+        self._trained = {node.inputs[0].name for node in graph.nodes if node.op.startswith(UPDATES)}
 
     def of(self, buffer: Buffer) -> tuple[Tenant, ...]:
         """Tenants of a buffer in order of time; together they span its life."""

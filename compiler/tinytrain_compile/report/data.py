@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
-from tinytrain_compile.ir.stages import LayerUpdate, Summary
+from tinytrain_compile.ir.stages import LayerUpdate, Summary, TrainGraph
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
-from tinytrain_compile.report.formats import quant_tensors
+from tinytrain_compile.report.formats import islands, quant_tensors
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", "QSoftmaxLoss": "cross-entropy"}
 
@@ -24,6 +25,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "loss": loss_name(summary),
         "optimizer": {"name": summary.optimizer, "learning_rate": _number(summary.learning_rate)},
         "batch": summary.train.batch,
+        "accumulate": "inplace" if summary.train.in_place else "exact",
         "notes": list(graph.notes),
         "update": [_layer(layer) for layer in summary.layers if is_updated(layer)],
         "update_totals": update_totals(summary),
@@ -32,6 +34,8 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "plan": _plan(analysis),
         "work": _work(summary),
         "quant_tensors": quant_tensors(summary.train),
+        "islands": [asdict(island) for island in islands(summary.train)],
+        "agreement": None if summary.agreement is None else asdict(summary.agreement),
         "verify": _verify(summary),
         "suggestions": [
             {"options": s.options, "arena_bytes": s.arena_bytes, "note": s.note} for s in summary.suggestions
@@ -85,6 +89,11 @@ def update_totals(summary: Summary) -> dict[str, Any]:
         "parameters": sum(layer.elements for layer in summary.layers),
         "total_parameters": sum(layer.total_elements for layer in summary.layers),
     }
+
+
+def batch_text(train: TrainGraph) -> str:
+    """Samples per update, and whether each is a step of its own."""
+    return f"batch {train.batch}{' in place' if train.in_place else ''}"
 
 
 def loss_name(summary: Summary) -> str:
@@ -182,6 +191,7 @@ def _verify(summary: Summary) -> dict[str, Any]:
         "result": report.result,
         "losses": [_number(loss) for loss in report.losses],
         "message": report.message,
+        "saturations": None if report.saturations is None else asdict(report.saturations),
         "max_error": None if report.max_error is None else _number(report.max_error),
     }
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.qupdate import ERROR_OPS
+
+BORDERS = ("Quantize", "Dequantize", "QuantizeError", "DequantizeError")
+VELOCITIES = {"QMomentum": 1, "QConvMomentum": 7, "QConvMomentumFine": 7}
+"""Which operand of an op is a velocity."""
 
 
 def quant_tensors(train: TrainGraph) -> list[dict[str, Any]]:
@@ -20,10 +25,8 @@ def quant_tensors(train: TrainGraph) -> list[dict[str, Any]]:
     rows += [_row(value, "sum", train) for value in graph.accumulators]
     for node in graph.nodes:
         definition = op_def(node.op)
-        owned = {out for out, _ in definition.alias}
-        for index, value in enumerate(node.outputs):
-            if index not in owned and not definition.view:
-                rows.append(_row(value, _kind(node, value, train), train))
+        if not definition.view:
+            rows += [_row(value, _kind(node, value, train), train) for value in _made(node)]
     return rows
 
 
@@ -33,6 +36,57 @@ def island_nodes(train: TrainGraph) -> list[Node]:
         return []
     floats = (n for n in train.graph.nodes if any(v.dtype == "float32" for v in n.outputs))
     return [n for n in floats if not op_def(n.op).view and n.op != "QSoftmaxLoss"]
+
+
+@dataclass(frozen=True)
+class Island:
+    """Nodes that compute in float32 and are connected by float32 values.
+
+    origins: ONNX nodes; float_bytes: of all values computed there (they are not all alive at once); macs: of its nodes;
+    conversions: nodes that quantise or dequantise at its border.
+    """
+
+    origins: tuple[str, ...]
+    nodes: int
+    conversions: int
+    float_bytes: int
+    macs: int
+
+
+def islands(train: TrainGraph) -> list[Island]:
+    """The float32 islands of an int8 graph, in order of their first node: connected by values or by their ONNX node."""
+    if not train.integer:
+        return []
+    shared = {value.name for value in train.graph.state}
+    groups: list[tuple[set[str], list[Node]]] = []
+    for node in train.graph.nodes:
+        keys = {v.name for v in (*node.inputs, *node.outputs) if v.dtype == "float32" and v.name not in shared}
+        if not keys:
+            continue
+        keys.add(f"origin of {node.origin or node.name}")
+        touched = [group for group in groups if keys & group[0]]
+        groups = [group for group in groups if not keys & group[0]]
+        groups.append((keys.union(*(k for k, _ in touched)), [*(n for _, nodes in touched for n in nodes), node]))
+    position = {node.name: i for i, node in enumerate(train.graph.nodes)}
+    return [_island(nodes) for _, nodes in sorted(groups, key=lambda group: min(position[n.name] for n in group[1]))]
+
+
+def _island(nodes: list[Node]) -> Island:
+    work = [node for node in nodes if not op_def(node.op).view]
+    border = [node for node in work if node.op in BORDERS]
+    return Island(
+        origins=tuple(dict.fromkeys(node.origin or node.name for node in work if node not in border)),
+        nodes=len(work) - len(border),
+        conversions=len(border),
+        float_bytes=sum(v.size_bytes for node in work for v in _made(node) if v.dtype == "float32"),
+        macs=sum(op_def(node.op).macs(node) for node in work),
+    )
+
+
+def _made(node: Node) -> list[Value]:
+    """Outputs that are not an overwritten parameter."""
+    owned = {out for out, _ in op_def(node.op).alias}
+    return [value for index, value in enumerate(node.outputs) if index not in owned]
 
 
 def _row(value: Value, kind: str, train: TrainGraph) -> dict[str, Any]:
@@ -51,10 +105,14 @@ def _row(value: Value, kind: str, train: TrainGraph) -> dict[str, Any]:
 
 
 def _state_kind(value: Value, train: TrainGraph) -> str:
-    if any(node.op in ERROR_OPS and node.inputs[1] == value for node in train.graph.nodes):
+    if any(node.op == "ExponentUpdate" and node.inputs[0] == value for node in train.graph.nodes):
         return "exponent"
+    if any(node.op in VELOCITIES and node.inputs[VELOCITIES[node.op]] == value for node in train.graph.nodes):
+        return "velocity"
     if value == train.learning_rate or value.name == "noise":
         return "setting"
+    if any(node.op.endswith("Fine") and node.inputs[-1] == value for node in train.graph.nodes):
+        return "fraction"
     return {"int8": "weight", "int32": "bias", "float32": "float parameter"}.get(value.dtype, value.dtype)
 
 

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from tinytrain_compile.ir.stages import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
-from tinytrain_compile.report.data import code_bytes, const_bytes, is_updated, loss_name, update_totals
+from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.picture import Picture, about_text, build_picture, label_of, name_of
 from tinytrain_compile.report.text import fit_verdict, layer_counts, layer_text, proof, update_counts, verify_pieces
 from tinytrain_compile.report.words import bytes_text, grouped, macs_text, plural, share
@@ -147,7 +147,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Target", f"{name_of(summary.target)}: {name_of(summary.target_summary, 200)}"),
         ("Number format", summary.quant),
         ("Loss", f"{loss_name(summary)} (contract {summary.contract})"),
-        ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, batch {summary.train.batch}"),
+        ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, {batch_text(summary.train)}"),
         ("Trained", f"{name_of(summary.update_label)}: {update_counts(summary)}"),
         ("Arena, persistent", f"{bytes_text(plan.persistent_bytes)} (what a checkpoint saves)"),
         ("Arena, transient", bytes_text(plan.arena_bytes - plan.persistent_bytes)),

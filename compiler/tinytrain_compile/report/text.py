@@ -11,7 +11,8 @@ from rich.cells import cell_len
 from tinytrain_compile.ir.stages import LayerUpdate, MemoryPlan, Suggestion, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
-from tinytrain_compile.report.data import code_bytes, const_bytes, is_updated, loss_name, update_totals
+from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
+from tinytrain_compile.report.formats import islands
 from tinytrain_compile.report.layout import MIN_WIDTH, Row, block, row, sentence
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
@@ -51,6 +52,8 @@ def success_text(summary: Summary, width: int = 100) -> list[str]:
         row("flash", _flash(summary), width, most=1),
         row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=1),
         row("work", _work(summary), width, most=2),
+        *_island_rows(summary, width),
+        *_data_rows(summary, width),
         *_verify_rows(summary, width),
     ]
     return block(rows, MAX_LINES)
@@ -135,7 +138,45 @@ def verify_pieces(summary: Summary) -> list[str]:
     losses = summary.verify.losses
     if len(losses) > 1:
         pieces.insert(pieces.index(word), f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps")
+    counted = summary.verify.saturations
+    if counted is not None:
+        before = f"{grouped(counted.before)} before"
+        pieces.append(f"{grouped(counted.after)} of {plural(counted.weights, 'int8 weight')} at +-127 ({before})")
     return pieces
+
+
+def _island_rows(summary: Summary, width: int) -> Iterator[Row]:
+    """What an int8 model computes in float32, and its price."""
+    found = islands(summary.train)
+    if found:
+        names = [
+            f"{printable(island.origins[0])} ({bytes_text(island.float_bytes)})," for island in found if island.origins
+        ]
+        nodes = sum(island.nodes for island in found)
+        macs = macs_text(sum(island.macs for island in found))
+        head = f"{plural(nodes, 'node')} in {plural(len(found), 'island')}, {macs} MAC a step; from"
+        yield row("float32", [head, *names[:-1], names[-1].rstrip(",")], width, " ", most=2, rank=2)
+
+
+def _data_rows(summary: Summary, width: int) -> Iterator[Row]:
+    """What the model does on the user's data before training, and how far int8 is from float."""
+    known = summary.agreement
+    if known is None:
+        return
+    pieces: list[str] = []
+    if known.accuracy is not None:
+        floats = "" if known.float_accuracy is None else f" (float model {_percent(known.float_accuracy)})"
+        pieces.append(f"accuracy {_percent(known.accuracy)}{floats}")
+    if known.top1_agreement is not None:
+        pieces.append(f"same top class as the float model {_percent(known.top1_agreement)}")
+    if known.output_rmse is not None:
+        pieces.append(f"output RMSE {known.output_rmse:.3g} of RMS {known.output_rms:.3g}")
+    if pieces:
+        yield row("data", [f"{plural(known.samples, 'sample')}, before training", *pieces], width, most=2, rank=1)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f} %"
 
 
 def _verify_rows(summary: Summary, width: int) -> Iterator[Row]:
@@ -156,7 +197,7 @@ def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     contract = {1: "loss from the options", 2: "loss in the model"}.get(summary.contract, "")
     loss = f"{loss_name(summary)} (contract {summary.contract}{': ' if contract else ''}{contract})"
     optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"
-    yield row("loss", [loss, optimizer, f"batch {summary.train.batch}"], width, most=2)
+    yield row("loss", [loss, optimizer, batch_text(summary.train)], width, most=2)
     notes = summary.train.graph.notes
     for index, note in enumerate(notes[:3]):
         yield sentence("note" if index == 0 else "", printable(note), width, rank=2)

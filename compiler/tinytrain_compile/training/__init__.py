@@ -1,6 +1,6 @@
 """Makes a training step out of a forward graph: loss, reverse mode, optimizer. Only what the update plan needs."""
 
 from tinytrain_compile.training.build import build_training
-from tinytrain_compile.training.options import TrainingOptions
+from tinytrain_compile.training.options import Accumulate, TrainingOptions
 
-__all__ = ["TrainingOptions", "build_training"]
+__all__ = ["Accumulate", "TrainingOptions", "build_training"]

@@ -51,6 +51,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         optimizer.learning_rate,
         optimizer.inverse_count,
         options.batch,
+        options.in_place,
     )
     check_graph(result.graph, infer)
     return result

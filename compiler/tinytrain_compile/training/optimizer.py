@@ -25,8 +25,13 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         self.learning_rate = self._state("learning_rate", np.asarray(self.options.learning_rate, np.float32))
-        self._phase: Phase = "apply" if self.options.batch > 1 else "step"
-        if self.options.batch > 1:
+        self._sums = self.options.batch > 1 and not self.options.in_place
+        self._phase: Phase = "apply" if self._sums else "step"
+        self._rate = self.learning_rate
+        if self.options.in_place:
+            share = self.builder.constant("batch_share", np.float32(1.0) / np.asarray(self.options.batch, np.float32))
+            self._rate = self.builder.emit("Mul", (self.learning_rate, share), name="rate_share")
+        if self._sums:
             self.inverse_count = Value(self.builder.unique("inverse_count"), ())
             self.accumulators.append(self.inverse_count)
         self._power: Value | None = None
@@ -39,7 +44,7 @@ class Optimizer:
     def update(self, parameter: Value, gradient: Value) -> None:
         """Emit the update of one parameter."""
         self.state.append(parameter)
-        if self.options.batch == 1:
+        if not self._sums:
             self._apply(parameter, gradient)
             return
         total = Value(self.builder.unique(f"{parameter.name}.gradient_sum"), parameter.shape)
@@ -88,7 +93,7 @@ class Optimizer:
         extra: tuple[Value, ...] = (),
     ) -> None:
         scale = () if self.inverse_count is None else (self.inverse_count,)
-        operands = (*owned, gradient, self.learning_rate, *extra, *scale)
+        operands = (*owned, gradient, self._rate, *extra, *scale)
         name, origin = f"{owned[0].name}.update", owned[0].origin
         results = self.builder.emit_all(op, operands, attrs, name, origin, self._phase)
         self.updates += list(zip(owned, results, strict=True))

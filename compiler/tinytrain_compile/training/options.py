@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+Accumulate = Literal["exact", "inplace"]
 LOSSES = ("cross-entropy", "mse", "bce")
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """loss None: the default for the model's output; batch: samples per update (1: the update is part of the step)."""
+    """loss None: the default for the model's output; batch: samples per update (1: the update is part of the step).
+
+    accumulate: "exact" sums gradients over the batch; "inplace" updates with every sample, at learning rate / batch.
+    """
 
     loss: str | None = None
     optimizer: str = "sgd"
@@ -18,3 +23,9 @@ class TrainingOptions:
     momentum: float = 0.9
     weight_decay: float = 0.0
     batch: int = 1
+    accumulate: Accumulate = "exact"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the samples of a batch are steps of their own."""
+        return self.accumulate == "inplace" and self.batch > 1

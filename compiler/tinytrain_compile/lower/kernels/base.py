@@ -87,9 +87,9 @@ def call_int(function: str, *args: Any, dtype: str = "int32") -> Any:
     return tirx.call_extern(dtype, function, *args)
 
 
-def address(operand: te.Tensor) -> Any:
-    """The address of an operand's first element, for a helper that writes there."""
-    element = operand(*([0] * len(operand.shape)))
+def address(operand: te.Tensor, *index: Any) -> Any:
+    """The address of an operand's element (its first without an index), for a helper that writes there."""
+    element = operand(*(index or [0] * len(operand.shape)))
     return ir.Call("tirx.address_of", [element], ret_ty=ir.PointerType(ir.PrimType(str(operand.dtype))))
 
 

@@ -35,6 +35,8 @@ from tinytrain_compile.ops.qconv import GATHER_ROWS, MaskAttrs, QConvAttrs, QCon
 
 FRACTION_BITS = 8
 """Of a weight, while an update is rounded."""
+SCALE = ("multiplier", "shift", "rate", "p")
+"""Operands that scale a gradient, see `step`."""
 DEPTHWISE_TILE = 4
 """Channels of a depthwise weight that are summed together."""
 
@@ -215,7 +217,7 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
     shape = node.inputs[0].shape
-    w, scale = placeholder(node.inputs[0], "w"), tables(node, 3, ("multiplier", "shift", "rate", "p"))
+    w, scale = placeholder(node.inputs[0], "w"), tables(node, 3, SCALE)
     noise, salt = tables(node, 7, ("noise", "salt"))
     _, kernel_h, kernel_w, channels = shape
 
@@ -223,7 +225,7 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
         index = ((o * kernel_h + r) * kernel_w + s) * channels + i
         return moved_weight(w[o, r, s, i], acc, step(scale, o, FRACTION_BITS), noise, salt, index, attrs.limit)
 
-    x, g, out, schedule = _weight_gradient(node, attrs, shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features)
     return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)
 
 
@@ -237,11 +239,11 @@ def qconv_sum(node: Node, features: Features) -> KernelSpec:
     def finish(acc: Any, *index: Any) -> Any:
         return call_int("tt_add", summed[index], acc)
 
-    x, g, out, schedule = _weight_gradient(node, attrs, node.inputs[0].shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, features)
     return KernelSpec([summed, x, g], [out], schedule)
 
 
-def _weight_gradient(
+def weight_gradient(
     node: Node, attrs: QConvUpdateAttrs, shape: tuple[int, ...], finish: Finish, features: Features
 ) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
     """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight)."""

@@ -22,16 +22,15 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.kernels.linear import Schedule
-from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, moved_weight, step, tables
+from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, SCALE, moved_weight, step, tables
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
 
 CHANNEL_TILE = 4
 """Channels of an error that are summed together."""
-SCALE = ("multiplier", "shift", "rate", "p")
 
 
-def _channel_sums(node: Node, g: te.Tensor, finish: Callable[[Any, Any], Any]) -> tuple[te.Tensor, Schedule]:
+def error_sums(g: te.Tensor, finish: Callable[[Any, Any], Any]) -> tuple[te.Tensor, Schedule]:
     """(out, schedule) of out[c] = finish(sum of g over all pixels, c); g is (pixels, channels)."""
     pixels, channels = (int(d) for d in g.shape)
     (k,) = reduce_axes(pixels)
@@ -54,7 +53,7 @@ def _moved_bias(bias: Any, summed: Any, scale: list[te.Tensor], channel: Any) ->
 def qbias_update(node: Node, _features: Features) -> KernelSpec:
     """The sums of g over all pixels, then the step."""
     bias, g, scale = placeholder(node.inputs[0], "bias"), _pixels(node), tables(node, 2, SCALE)
-    out, schedule = _channel_sums(node, g, lambda acc, c: _moved_bias(bias[c], acc, scale, c))
+    out, schedule = error_sums(g, lambda acc, c: _moved_bias(bias[c], acc, scale, c))
     return KernelSpec([bias, g, *scale], [out], schedule)
 
 
@@ -62,7 +61,7 @@ def qbias_update(node: Node, _features: Features) -> KernelSpec:
 def qbias_sum(node: Node, _features: Features) -> KernelSpec:
     """The sums of g over all pixels, added to the running sum."""
     summed, g = placeholder(node.inputs[0], "sum"), _pixels(node)
-    out, schedule = _channel_sums(node, g, lambda acc, c: call_int("tt_add", summed[c], acc))
+    out, schedule = error_sums(g, lambda acc, c: call_int("tt_add", summed[c], acc))
     return KernelSpec([summed, g], [out], schedule)
 
 
@@ -97,6 +96,9 @@ def exponent_update(node: Node, _features: Features) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, ExponentAttrs)
     state, peak = tables(node, 0, ("state", "peak"))
+    if node.inputs[0].shape == (3,):
+        kept = te.compute((1,), lambda i: call_int("tt_settle_kept", address(state), peak[i]), "out")
+        return KernelSpec([state, peak], [None, kept], plain)
     is_float = tirx.const(attrs.float_peak, "bool")
     cleared = te.compute((1,), lambda i: call_int("tt_settle", address(state), peak[i], is_float), "out")
     return KernelSpec([state, peak], [None, cleared], plain)

@@ -1,0 +1,26 @@
+"""How many trained int8 weights stand at the end of their range, where they cannot grow: scales are fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tinytrain_compile.ir.stages import Saturations, TrainGraph
+from tinytrain_compile.ir.types import Array
+
+LIMIT = 127
+_UPDATES = ("QConvUpdate", "QConvMomentum", "QWeightApply")
+
+
+def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturations | None:
+    """Before training and in a later state (tensor name -> array); None for a graph that trains no int8 weight."""
+    names = {node.inputs[0].name for node in train.graph.nodes if node.op.startswith(_UPDATES)}
+    if not names:
+        return None
+    before, after = (sum(_at_limit(data[name]) for name in names) for data in (train.graph.constants, state))
+    return Saturations(sum(train.graph.constants[name].size for name in names), before, after)
+
+
+def _at_limit(weights: Array) -> int:
+    return int(np.count_nonzero(np.abs(weights.astype(np.int32)) >= LIMIT))
