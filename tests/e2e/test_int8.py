@@ -36,6 +36,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "overlapping": lambda: nets.cnn(pool="MaxPool", window=nets.OVERLAPPING),
     "qdq": nets.quantised,
     "islands": nets.islands,
+    "padded": lambda: nets.cnn(window=f"{nets.OVERLAPPING}, count_include_pad = 1"),
     "mlp": models.mlp,
     "encoder": lambda: models.transformer(tokens=4, width=8, heads=2),
 }

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,10 +133,17 @@ def float_calls(train: TrainGraph, folder: Path) -> set[str]:
 
 
 @needs_qemu
-@pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize(("pool", "window"), [("AveragePool", nets.APART), ("MaxPool", nets.OVERLAPPING)])
-def test_an_integer_head_needs_no_floats(pool: str, window: str, batch: int, tmp_path: Path) -> None:
-    train = nets.int8_train(nets.cnn(pool=pool, window=window), head="int8", batch=batch, learning_rate=0.05)
+@pytest.mark.parametrize(
+    ("pool", "window", "options"),
+    [
+        ("AveragePool", nets.APART, {}),
+        ("AveragePool", nets.APART, {"batch": 4}),
+        ("MaxPool", nets.OVERLAPPING, {}),
+        ("AveragePool", nets.APART, {"batch": 4, "optimizer": "momentum"}),
+    ],
+)
+def test_an_integer_head_needs_no_floats(pool: str, window: str, options: dict[str, Any], tmp_path: Path) -> None:
+    train = nets.int8_train(nets.cnn(pool=pool, window=window), head="int8", learning_rate=0.05, **options)
     assert float_calls(train, tmp_path) == set()
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import onnx
 import pytest
 from rich.cells import cell_len
 
+from tests.e2e import models
+from tests.quantize import nets
 from tests.report.hand import LAYERS, VERIFIED, deep_summary, two_layers_summary
 from tinytrain_compile.ir.stages import LayerUpdate, MemoryPlan, Suggestion, VerifyReport
 from tinytrain_compile.report import does_not_fit_text, styled, success_text
-from tinytrain_compile.report.text import MAX_LINES, fit_verdict, proof
+from tinytrain_compile.report.data import loss_name
+from tinytrain_compile.report.text import MAX_LINES, fit_verdict, layer_counts, proof
 from tinytrain_compile.report.words import macs_text, printable, shorten
 
 
@@ -42,6 +47,23 @@ def test_what_nobody_measured_is_said_to_be_so() -> None:
     half = success_text(two_layers_summary(verify=replace(VERIFIED, stack_measured_bytes=None, const_bytes=None)))
     assert "stack      static bound 480 B   high-water in the run not measured" in half
     assert "flash      code 2,048 B + const not measured" in half
+
+
+@pytest.mark.parametrize("head", ["fp32", "int8"])
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (nets.cnn, "4 conv, 1 fc"),
+        (nets.quantised, "2 conv, 1 fc"),
+        (models.mlp, "3 fc"),
+        (lambda: models.transformer(tokens=4, width=8, heads=2), "2 norm, 7 fc, 2 matmul"),
+    ],
+)
+def test_int8_layers_are_counted_as_the_models(model: Callable[[], onnx.ModelProto], text: str, head: str) -> None:
+    """A dense layer that runs as a convolution is still one, and a pool that does is none."""
+    for train in (nets.int8_train(model(), head=head), nets.float_train(model())):
+        assert layer_counts(two_layers_summary(train=train)) == text
+        assert loss_name(two_layers_summary(train=train)) == "cross-entropy"
 
 
 def test_without_a_limit() -> None:

@@ -106,6 +106,16 @@ def _infer_pool_grad(op: str, inputs: tuple[Value, ...], attrs: PoolGradAttrs, c
     return (TensorType((n, *attrs.input_hw, c), inputs[0].dtype, "NHWC"),)
 
 
+def always_full(attrs: PoolAttrs, hw: tuple[int, int]) -> bool:
+    """Whether every window divides by all its taps and none hangs over the padded image: as a convolution does."""
+    for axis in (0, 1):
+        padded = hw[axis] + attrs.pads[axis] + attrs.pads[axis + 2]
+        reach = (attrs.output_hw[axis] - 1) * attrs.strides[axis] + (attrs.kernel[axis] - 1) * attrs.dilations[axis]
+        if reach >= padded or taps_in_range(attrs, axis, hw[axis]).min() < attrs.kernel[axis]:
+            return False
+    return True
+
+
 def overlap(attrs: PoolAttrs) -> bool:
     """Whether an element may lie in several windows."""
     axes = zip(attrs.kernel, attrs.strides, attrs.dilations, attrs.output_hw, strict=True)

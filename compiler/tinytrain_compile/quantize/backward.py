@@ -11,7 +11,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Attrs, Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX
-from tinytrain_compile.ops.pool import PoolGradAttrs, overlap
+from tinytrain_compile.ops.pool import PoolGradAttrs, always_full, overlap
 from tinytrain_compile.ops.qconv import MaskAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.qpointwise import ErrorAttrs
 from tinytrain_compile.ops.qpool import QMaxPoolGradAttrs, sum_bound
@@ -144,7 +144,8 @@ class Backward:
     def _data(self, node: Node) -> bool:
         """A data gradient: in the unit that its only reader wants, or plain if there are several."""
         if isinstance(node.attrs, PoolGradAttrs):
-            if any(node.attrs.pool.pads) or not isinstance(self._error(node.inputs[0]), Err):
+            full = always_full(node.attrs.pool, node.attrs.input_hw)
+            if not full or not isinstance(self._error(node.inputs[0]), Err):
                 return False
         elif node.inputs[0].name not in self._layer_of:
             return False

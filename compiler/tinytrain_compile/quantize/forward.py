@@ -14,7 +14,7 @@ from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs, join_split, operands
-from tinytrain_compile.ops.pool import PoolAttrs
+from tinytrain_compile.ops.pool import PoolAttrs, always_full
 from tinytrain_compile.ops.qconv import QConvAttrs
 from tinytrain_compile.ops.qpointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs, rescale_lift
 from tinytrain_compile.ops.shape import EmbedAttrs, ReduceAttrs, ReshapeAttrs
@@ -90,7 +90,7 @@ class Forward:
             return False
         if node.op in ("Conv", "Gemm") and node.inputs[1].quant is None:
             return False
-        if isinstance(node.attrs, PoolAttrs) and any(node.attrs.pads):
+        if isinstance(node.attrs, PoolAttrs) and not always_full(node.attrs, _hw(node.inputs[0])):
             return False
         return all(self._r.act(v, node) is not None for v in data)
 
@@ -247,8 +247,12 @@ def _rescale(
     return QRescaleAttrs(axes, x.zero, y.zero, scaled, y.low, y.high, lift)
 
 
+def _hw(image: Value) -> tuple[int, int]:
+    return image.shape[1], image.shape[2]
+
+
 def pool_as_conv(rewriter: Rewriter, pool: PoolAttrs, channels: int) -> tuple[ConvAttrs, Value]:
-    """An average pool without padding as a depthwise convolution with ones."""
+    """An average pool that is `always_full` as a depthwise convolution with ones."""
     conv = ConvAttrs(pool.kernel, pool.strides, pool.pads, pool.dilations, channels, bias=True)
     return conv, rewriter.table("ones", np.ones((channels, *pool.kernel, 1), np.int8))
 

@@ -11,7 +11,7 @@ from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.formats import islands, quant_tensors
 from tinytrain_compile.report.kernels import kernel_work
 
-LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce"}
+LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", "QSoftmaxLoss": "cross-entropy"}
 
 
 def report_json(summary: Summary) -> dict[str, Any]:

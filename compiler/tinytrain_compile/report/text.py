@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from rich.cells import cell_len
 
 from tinytrain_compile.ir.stages import LayerUpdate, MemoryPlan, Suggestion, Summary
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.formats import islands
@@ -108,12 +110,21 @@ def layer_text(layer: LayerUpdate) -> str:
 def layer_counts(summary: Summary) -> str:
     """`9 conv, 1 fc`: the forward nodes that carry weights, by kind."""
     graph = summary.train.graph
-    forward = graph.ancestors((*graph.outputs, summary.train.loss))
-    counts: dict[str, int] = {}
-    for node in graph.nodes:
-        if node.name in forward and node.op in LAYER_KINDS:
-            counts[LAYER_KINDS[node.op]] = counts.get(LAYER_KINDS[node.op], 0) + 1
+    forward, producers = graph.ancestors((*graph.outputs, summary.train.loss)), graph.producers()
+    kinds = [_layer_kind(node, producers) for node in graph.nodes if node.name in forward]
+    counts = Counter(kind for kind in kinds if kind)
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no weights"
+
+
+def _layer_kind(node: Node, producers: Mapping[str, Node]) -> str:
+    """What a forward node with weights is called, "" for others; in int8 dense layers and pools are convolutions."""
+    if node.op != "QConv":
+        return LAYER_KINDS.get(node.op, "")
+    if not node.inputs[1].origin:  # a table of ones, not of the model: a pool
+        return ""
+    view, (_, rows, _, columns) = producers.get(node.inputs[0].name), node.inputs[0].shape
+    is_matrix = view is not None and view.op == "Reshape" and view.inputs[0].shape == (rows, columns)
+    return "fc" if is_matrix else "conv"
 
 
 def verify_pieces(summary: Summary) -> list[str]:
