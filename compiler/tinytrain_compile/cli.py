@@ -14,7 +14,7 @@ import click
 
 from tinytrain_compile import __version__
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
-from tinytrain_compile.options import CompileOptions, parse_shapes, parse_size
+from tinytrain_compile.options import CompileOptions, parse_memories, parse_shapes, parse_size
 
 _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in one static arena, and check it under QEMU.
 
@@ -66,6 +66,12 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     "-o", "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Output folder."
 )
 @click.option("--arena", metavar="SIZE", help="RAM for everything that changes: 256KB, 256KiB or 262144.")
+@click.option(
+    "--memory",
+    metavar="NAME=SIZE",
+    multiple=True,
+    help="A further memory of the target, for what does not fit into --arena.",
+)
 @click.option(
     "--target", metavar="NAME|FILE", default="cortex-m7", show_default=True, help="Core (--list-targets) or TOML."
 )
@@ -206,6 +212,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         model=flags["model"],
         out=flags["out"],
         arena_bytes=arena,
+        memories=_memories(flags["memory"], arena),
         target=flags["target"],
         loss=flags["loss"],
         label=flags["label"],
@@ -234,6 +241,14 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         remat=flags["remat"],
         report=reports,
     )
+
+
+def _memories(texts: tuple[str, ...], arena: int | None) -> dict[str, int]:
+    memories = parse_memories(texts)
+    if memories and arena is None:
+        what = "without --arena nothing has to lie in another memory"
+        raise CompileError("E0101", "--memory", what, "add --arena SIZE, the size of the first memory")
+    return memories
 
 
 def main() -> None:

@@ -118,7 +118,7 @@ def _sources(options: CompileOptions) -> tuple[Path, ...]:
 
 
 def _choose(model: ImportedModel, options: CompileOptions, target: Target) -> Candidate:
-    planner = Planner(model, options, target.alignment_bytes)
+    planner = Planner(model, options, target)
     if options.update == "auto":
         return search_update(planner, len(layers_of(model.graph)), options.arena_bytes)
     return planner.full(resolve_update(model.graph, options.update))
@@ -150,7 +150,7 @@ def _check_fit(
     limit, needed = options.arena_bytes, candidate.plan.arena_bytes
     if limit is None or needed <= limit:
         return
-    ways = suggestions(Planner(model, options, target.alignment_bytes), candidate, len(layers_of(model.graph)), limit)
+    ways = suggestions(Planner(model, options, target), candidate, len(layers_of(model.graph)), limit)
     summary = replace(summary, suggestions=ways)
     fitting = [way.options for way in ways if way.arena_bytes <= limit]
     try_ = f"try {fitting[0]}" if fitting else f"nothing to update fits; {ways[0].options} does"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
 from tinytrain_compile.options import CompileOptions
-from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, share_of
+from tinytrain_compile.plan import Memory, PlanOptions, RematOptions, plan_with_remat, share_of, spread
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.target import Target
 from tinytrain_compile.training import Accumulate, TrainingOptions, build_training
 
 LADDER_SHARE = 0.25
@@ -27,13 +30,31 @@ class Candidate:
     label: str
 
 
+def further_memories(target: Target, sizes: Mapping[str, int]) -> tuple[Memory, ...]:
+    """Memories of a target by name and size, with what they cost more than the first one; E0106 for one it lacks."""
+    first, found = target.memories[0], list[Memory]()
+    banks = {bank.name: bank for bank in target.memories[1:] if bank.writable}
+    for name, size in sizes.items():
+        if name not in banks or size > banks[name].size_bytes:
+            what = f"{target.name} has no such memory that a step may write"
+            if name in banks:
+                what = f"{size} B are asked for, {target.name} has {banks[name].size_bytes} B"
+            known = ", ".join(f"{bank.name} ({bank.size_bytes} B)" for bank in banks.values()) or "none"
+            raise CompileError("E0106", f"--memory {name}", what, f"further memories of this target: {known}")
+        bank = banks[name]
+        slower = 1_000_000 // bank.bytes_per_us - 1_000_000 // first.bytes_per_us
+        found.append(Memory(name, size, max(slower, 0), max(bank.pj_per_byte - first.pj_per_byte, 0)))
+    return tuple(found)
+
+
 class Planner:
     """Prices update plans for one model and one set of options."""
 
-    def __init__(self, model: ImportedModel, options: CompileOptions, alignment_bytes: int) -> None:
+    def __init__(self, model: ImportedModel, options: CompileOptions, target: Target) -> None:
         self.model = model
         self.options = options
-        self._alignment = alignment_bytes
+        self.target = target
+        self._memories = further_memories(target, options.memories)
         self._quick: dict[str, int] = {}
 
     def _train(self, update: UpdatePlan, optimizer: str, batch: int, accumulate: Accumulate) -> TrainGraph:
@@ -46,11 +67,13 @@ class Planner:
         """The plan, and the training graph with what it computes twice."""
         limit, effort = self.options.arena_bytes, "quick" if quick else "full"
         keep = (train.loss.name,)
-        settings = PlanOptions(limit, self._alignment, seed=self.options.seed, effort=effort, keep=keep)
+        settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort=effort, keep=keep)
         planned = plan_with_remat(train.graph, settings, remat)
         if planned.plan.remat is not None:
             train = replace(train, graph=planned.graph, before_remat=train.graph)
-        return train, planned.plan
+        if limit is None or planned.plan.arena_bytes <= limit:
+            return train, planned.plan
+        return train, spread(train.graph, planned.plan, settings, self._memories) or planned.plan
 
     def _remat(self) -> RematOptions:
         """What --remat says; without it, the rung of the ladder before less is updated."""
@@ -79,6 +102,13 @@ class Planner:
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
         train, plan = self._plan(train, True, RematOptions(mode))
         return plan.arena_bytes, share_of(train.graph, plan)
+
+    def moved(self, candidate: Candidate) -> MemoryPlan | None:
+        """The candidate with all of the target's memories at hand, if it then fits."""
+        limit, keep = self.options.arena_bytes, (candidate.train.loss.name,)
+        settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort="quick", keep=keep)
+        whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable}
+        return spread(candidate.train.graph, candidate.plan, settings, further_memories(self.target, whole))
 
     def exact(self, spec: str) -> Candidate:
         """A candidate by its --update text, planned with full effort."""
@@ -123,6 +153,7 @@ def suggestions(planner: Planner, candidate: Candidate, layer_count: int, limit:
     if depth:
         found.append(Suggestion(f"--update last:{depth}", planner.arena(f"last:{depth}"), f"of {layer_count} layers"))
     found += _recomputing(planner, candidate, limit)
+    found += _more_memory(planner, candidate)
     found += _smaller_state(planner, candidate, limit)
     if not depth:
         head = planner.exact("head").plan.arena_bytes
@@ -143,6 +174,16 @@ def _recomputing(planner: Planner, candidate: Candidate, limit: int) -> list[Sug
         if size <= limit or mode == "min":
             return [Suggestion(f"--remat {mode}", size, cost if size <= limit else f"{cost}, still over")]
     return []
+
+
+def _more_memory(planner: Planner, candidate: Candidate) -> list[Suggestion]:
+    """What the target's further memories would take, and their price in time by the target's figures."""
+    plan = planner.moved(candidate)
+    if plan is None:
+        return []
+    options = " ".join(f"--memory {memory.name}={memory.used_bytes}" for memory in plan.further)
+    extra = sum(memory.extra_ps for memory in plan.further) / 1e9
+    return [Suggestion(options, plan.arena_bytes, f"+{extra:.3g} ms a step by the target's figures")]
 
 
 def _smaller_state(planner: Planner, candidate: Candidate, limit: int) -> list[Suggestion]:

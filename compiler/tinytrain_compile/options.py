@@ -25,6 +25,18 @@ def parse_size(text: str, where: str) -> int:
     return size
 
 
+def parse_memories(texts: tuple[str, ...]) -> dict[str, int]:
+    """{"sram2": 1048576} from "sram2=1MB"; CompileError E0101 for anything else, or a name given twice."""
+    memories: dict[str, int] = {}
+    for text in texts:
+        name, sign, size = text.partition("=")
+        if not sign or not name or name in memories:
+            what = f"{name!r} is given twice" if name in memories else f"{text!r} is not NAME=SIZE"
+            raise CompileError("E0101", "--memory", what, "for example --memory sram2=1MB")
+        memories[name] = parse_size(size, f"--memory {name}")
+    return memories
+
+
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """{"x": (1, 3, 32, 32)} from "x=1,3,32,32"."""
     shapes: dict[str, tuple[int, ...]] = {}
@@ -42,16 +54,22 @@ def _no_shapes() -> Mapping[str, tuple[int, ...]]:
     return {}
 
 
+def _no_memories() -> Mapping[str, int]:
+    return {}
+
+
 @dataclass(frozen=True)
 class CompileOptions:
     """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
 
+    memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
     remat: None leaves it to the ladder in fit.py: a little, if --arena needs it.
     """
 
     model: Path
     out: Path = Path("out")
     arena_bytes: int | None = None
+    memories: Mapping[str, int] = field(default_factory=_no_memories)
     target: str = "cortex-m7"
     loss: str | None = None
     label: str = ""

@@ -24,6 +24,7 @@ uint32_t port_damaged_free(void);
  * call a function, so the painted range starts exactly where a callee's frame does. */
 extern uint32_t tt_stack_low[];
 #define PORT_ARENA_SECTION __attribute__((section(".tt_arena"), aligned(16)))
+#define PORT_FURTHER_SECTION __attribute__((section(".tt_further"), aligned(16))) /* in the board's second RAM */
 #define PORT_PAINT 0x7ac5be11u
 
 static inline __attribute__((always_inline)) uint32_t *port_stack_pointer(void)
@@ -49,6 +50,7 @@ static inline __attribute__((always_inline)) uint32_t *port_stack_pointer(void)
     } while (0)
 #else
 #define PORT_ARENA_SECTION __attribute__((aligned(16)))
+#define PORT_FURTHER_SECTION __attribute__((aligned(16)))
 #define PORT_MEASURED(high_water, call) call
 #endif
 

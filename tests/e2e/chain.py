@@ -11,12 +11,13 @@ import onnx
 
 from tinytrain_compile.data import random_samples
 from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
+from tinytrain_compile.fit import further_memories
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import KernelSet, MemoryPlan, SourceBundle, TrainGraph, VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import Features
-from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat
+from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.sparse import resolve_update
@@ -70,6 +71,16 @@ def project(
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
     kernels = kernels or kernels_of(train, prefix, core.features.fpu)
     return emitted(train, plan, kernels, core.alignment_bytes, prefix)
+
+
+def moved(made: Project, arena_bytes: int, target: str = "cortex-m7") -> Project:
+    """The project with what does not fit into `arena_bytes` in the target's second memory."""
+    core = load_target(target)
+    settings = PlanOptions(arena_bytes, core.alignment_bytes, effort="quick", keep=(made.train.loss.name,))
+    banks = {bank.name: bank.size_bytes for bank in core.memories[1:]}
+    plan = spread(made.train.graph, made.plan, settings, further_memories(core, banks))
+    assert plan is not None
+    return emitted(made.train, plan, made.kernels, core.alignment_bytes)
 
 
 def emitted(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net") -> Project:

@@ -160,7 +160,8 @@ tiny_status tiny_init(tiny_t **m, void *const mem[TINY_MEMORIES], const size_t s
 
 tiny_input_t *tiny_input(tiny_t *m)
 {
-    return is_ready(m) ? (tiny_input_t *)(void *)((uint8_t *)m + AT_x) : NULL;
+    uint8_t *arena = (uint8_t *)m;
+    return is_ready(m) ? (tiny_input_t *)(void *)(arena + AT_x) : NULL;
 }
 
 tiny_status tiny_infer(tiny_t *m, tiny_output_t *out)
@@ -202,7 +203,8 @@ tiny_status tiny_set_lr(tiny_t *m, float lr)
     if (!is_ready(m)) {
         return TINY_ERR_STATE;
     }
-    memcpy((uint8_t *)m + AT_learning_rate, &lr, sizeof lr);
+    uint8_t *arena = (uint8_t *)m;
+    memcpy(arena + AT_learning_rate, &lr, sizeof lr);
     return TINY_OK;
 }
 
@@ -222,7 +224,7 @@ tiny_status tiny_save(tiny_t *m, tiny_write_fn write, void *ctx)
     if (write == NULL) {
         return TINY_ERR_ARGUMENT;
     }
-    const uint8_t *arena = (const uint8_t *)m;
+    uint8_t *arena = (uint8_t *)m;
     const uint32_t head[CHECKPOINT_WORDS] = {CHECKPOINT_FORMAT, model_magic[0], model_magic[1], TINY_STATE_BYTES};
     uint32_t crc = tt_crc32(0, head, sizeof head);
     if (write(ctx, head, sizeof head) != 0) {
@@ -274,6 +276,5 @@ tiny_status tiny_load(tiny_t *m, tiny_read_fn read, void *ctx)
         write_initial_state(m);
         return status;
     }
-    m->settled = 1;
     return status;
 }

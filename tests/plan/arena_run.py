@@ -1,4 +1,4 @@
-"""Runs a plan in one byte array with the numpy references: what the firmware will do, without any C."""
+"""Runs a plan in one line of bytes with the numpy references: what the firmware will do, without any C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Arena:
 
     def __init__(self, graph: Graph, plan: MemoryPlan, feeds: dict[str, Array]) -> None:
         self.graph, self.plan = graph, plan
-        self.memory = np.full(plan.arena_bytes, POISON, np.uint8)
+        self.memory = np.full(plan.total_bytes, POISON, np.uint8)
         self.flash: dict[str, Array] = {**graph.constants, **feeds}
         for value in graph.state:
             self.write(value, graph.constants[value.name])

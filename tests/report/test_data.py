@@ -155,6 +155,7 @@ def test_plan_json_holds_the_picture() -> None:
         "category": "activations",
         "size_bytes": 16,
         "offset": 184,
+        "memory": "arena",
         "first_step": 0,
         "last_step": 8,
         "values": ["fc1", "relu"],

@@ -247,7 +247,7 @@ def test_names_from_the_model_cannot_leave_a_comment() -> None:
     bundle = tiny_model.bundle()
     interface = dataclasses.replace(bundle.interface, state=(slot,))
     main = verification_files(dataclasses.replace(bundle, interface=interface), M7)["verify/main.c"]
-    assert "{16u, 4u}, /* a __ _error _x_ ___ */\n" in main
+    assert "{16u, 4u, 0u}, /* a __ _error _x_ ___ */\n" in main
 
 
 def test_first_line_drops_folders_and_noise() -> None:

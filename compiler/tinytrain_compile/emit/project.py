@@ -18,8 +18,8 @@ from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qupdate import ERROR_OPS
 
-HEADER_BYTES = 16
-"""Size of the handle `struct <prefix>` at the start of the arena."""
+HEADER_BYTES, POINTER_BYTES = 16, 8
+"""Size of the handle `struct <prefix>` at the start of the arena, and of what it holds per further memory."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,9 @@ def _source(model: dict[str, object], pieces: list[str], what: str) -> str:
 
 def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Interface:
     slots = tuple(
-        StateSlot(value.name, plan.offsets[value.name], value.size_bytes, value.dtype) for value in train.graph.state
+        StateSlot(value.name, offset, value.size_bytes, value.dtype, memory)
+        for value in train.graph.state
+        for memory, offset in (plan.place(plan.offsets[value.name]),)
     )
     return Interface(
         prefix=options.prefix,
@@ -91,6 +93,7 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         state=slots,
         input_dtype=train.graph.inputs[0].dtype,
         exact=train.integer,
+        further_bytes=tuple(memory.used_bytes for memory in plan.further),
     )
 
 
@@ -98,7 +101,7 @@ def _first_exponent(train: TrainGraph, sequencer: Sequencer) -> str:
     """Where the first exponent lies that a step has to find; "" if all are known."""
     if train.settled:
         return ""
-    return sequencer.at(next(node.inputs[1].name for node in train.graph.nodes if node.op in ERROR_OPS))
+    return sequencer.typed("I32", next(node.inputs[1].name for node in train.graph.nodes if node.op in ERROR_OPS))
 
 
 def _flash_tables(train: TrainGraph, tables: Names) -> list[tuple[str, Array]]:
@@ -140,22 +143,24 @@ def _template_data(
         "notes": [comment_text(note) for note in graph.notes],
         "i": interface,
         "magic": _magic(train),
-        "header_bytes": HEADER_BYTES,
+        "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
+        "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
         "state_block": [_initial(value, graph.constants[value.name], sequencer, tables) for value in graph.state],
-        "zeroed": [(sequencer.at(value.name), value.size_bytes) for value in graph.accumulators],
-        "at_input": sequencer.at(graph.inputs[0].name),
-        "at_output": sequencer.at(graph.outputs[0].name),
-        "at_loss": sequencer.at(train.loss.name),
-        "at_rate": sequencer.at(train.learning_rate.name),
-        "at_rate_int": sequencer.at(train.rate.name) if train.rate else "",
+        "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],
+        "input": sequencer.pointer(graph.inputs[0].name),
+        "output": sequencer.pointer(graph.outputs[0].name),
+        "loss": sequencer.pointer(train.loss.name),
+        "rate": sequencer.pointer(train.learning_rate.name),
+        "rate_float": sequencer.typed("F32", train.learning_rate.name),
+        "rate_int": sequencer.typed("I32", train.rate.name) if train.rate else "",
         "momentum": None if train.momentum is None else f"{float(np.float32(train.momentum))!r}f",
         "settled": train.settled,
-        "at_exponent": _first_exponent(train, sequencer),
+        "exponent": _first_exponent(train, sequencer),
         "batch": train.batch,
         "in_place": train.in_place,
         "input_ctype": C_TYPES[graph.inputs[0].dtype],
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
-        "at_inverse": sequencer.at(train.inverse_count.name) if train.inverse_count else "",
+        "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
         "output_shape": "x".join(map(str, graph.outputs[0].shape)),
         "classes": _classes(train),
@@ -167,7 +172,14 @@ def _template_data(
 
 def _initial(value: Value, data: Array, sequencer: Sequencer, tables: Names) -> dict[str, object]:
     source = tables.of(value.name) if bool(np.any(data)) else ""
-    return {"at": sequencer.at(value.name), "size": value.size_bytes, "table": source, "name": comment_text(value.name)}
+    return {
+        "pointer": sequencer.pointer(value.name),
+        "at": sequencer.at(value.name),
+        "memory": sequencer.memory(value.name),
+        "size": value.size_bytes,
+        "table": source,
+        "name": comment_text(value.name),
+    }
 
 
 def _classes(train: TrainGraph) -> int:

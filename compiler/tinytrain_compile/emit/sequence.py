@@ -50,9 +50,22 @@ class Sequencer:
         """The C name of a value's offset."""
         return self._label(value_name, self._plan.offsets[value_name])
 
+    def pointer(self, value_name: str) -> str:
+        """The C expression of a value's first byte, where `arena` is the arena."""
+        memory, at = self.memory(value_name), self.at(value_name)
+        return f"memory_{memory}(arena) + {at}" if memory else f"arena + {at}"
+
+    def typed(self, access: str, value_name: str) -> str:
+        """The same as a pointer to a type: F32, I32, ..."""
+        return _typed(access, self.memory(value_name), self.at(value_name))
+
+    def memory(self, value_name: str) -> int:
+        """Number of the memory that holds a value; 0 is the arena."""
+        return self._plan.place(self._plan.offsets[value_name])[0]
+
     def _label(self, key: str, offset: int) -> str:
         name = self._labels.of(key)
-        self._offsets[name] = offset
+        self._offsets[name] = self._plan.place(offset)[1]
         return name
 
     def parts(self, stem: str, nodes: Iterable[Node], known: Sequence[Part] = ()) -> list[Part]:
@@ -96,7 +109,8 @@ class Sequencer:
         arguments += [self._operand(value) for i, value in enumerate(node.outputs) if i not in aliased]
         if kernel.scratch_dtype:
             offset = self._plan.scratch_offsets[node.name]
-            arguments.append(f"{_ACCESS[kernel.scratch_dtype]}({self._label(f'{node.name}.scratch', offset)})")
+            label = self._label(f"{node.name}.scratch", offset)
+            arguments.append(_typed(_ACCESS[kernel.scratch_dtype], self._plan.place(offset)[0], label))
         return wrap_call(kernel.name, arguments)
 
     def _base(self, value: Value) -> Value:
@@ -112,7 +126,11 @@ class Sequencer:
             return "label"
         if value.name in self._train.graph.constants and value.name not in self._state:
             return self._tables.of(value.name)
-        return f"{_ACCESS[value.dtype]}({self.at(value.name)})"
+        return self.typed(_ACCESS[value.dtype], value.name)
+
+
+def _typed(access: str, memory: int, label: str) -> str:
+    return f"{access}_AT({memory}, {label})" if memory else f"{access}({label})"
 
 
 def wrap_call(function: str, arguments: Sequence[str], width: int = 112) -> list[str]:

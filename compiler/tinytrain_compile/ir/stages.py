@@ -121,9 +121,30 @@ class Rematerialisation:
         return sum(run.macs for run in self.runs)
 
 
+@dataclass(frozen=True)
+class FurtherMemory:
+    """A memory besides the arena that a plan uses. Offsets in a plan are one line of bytes: here from `base` on.
+
+    accessed_bytes: read and written in it by kernels in one step (plan/traffic.py); extra_ps, extra_pj: what that costs
+    more than in the arena by the target's figures, in picoseconds and picojoules. cheapest: whether less extra time is
+    proven impossible for this order, had placement no gaps.
+    """
+
+    name: str
+    base: int
+    used_bytes: int
+    capacity_bytes: int
+    accessed_bytes: int
+    extra_ps: int
+    extra_pj: int
+    cheapest: bool
+
+
 @dataclass(frozen=True, eq=False)
 class MemoryPlan:
     """Order of execution and place of every buffer.
+
+    Offsets are one line of bytes: the arena first (arena_bytes), then what is used of each further memory.
 
     lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
     order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
@@ -141,11 +162,22 @@ class MemoryPlan:
     order_proven: bool
     placement_proven: bool
     remat: Rematerialisation | None = None
+    further: tuple[FurtherMemory, ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        """The arena and what is used of further memories."""
+        return self.arena_bytes + sum(memory.used_bytes for memory in self.further)
 
     @property
     def gap_bytes(self) -> int:
-        """How far the arena is above the lower bound."""
-        return self.arena_bytes - self.lower_bound_bytes
+        """How far all memory used is above the lower bound."""
+        return self.total_bytes - self.lower_bound_bytes
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """(memory, offset inside it) of an offset: memory 0 is the arena."""
+        inside = [index for index, memory in enumerate(self.further, 1) if offset >= memory.base]
+        return (inside[-1], offset - self.further[inside[-1] - 1].base) if inside else (0, offset)
 
 
 # ---- lower -> emit --------------------------------------------------------------------------------------------------
@@ -175,12 +207,13 @@ class KernelSet:
 
 @dataclass(frozen=True)
 class StateSlot:
-    """A persistent tensor in the arena, for comparison and checkpoints."""
+    """A persistent tensor, for comparison and checkpoints: `offset` in memory number `memory` (0: the arena)."""
 
     name: str
     offset: int
     size_bytes: int
     dtype: str
+    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -200,6 +233,8 @@ class Interface:
     input_dtype: str = "float32"
     exact: bool = False
     """Whether the numpy reference must agree to the byte (int8) or within a bound (float32)."""
+    further_bytes: tuple[int, ...] = ()
+    """Size of every memory besides the arena."""
 
 
 @dataclass(frozen=True)

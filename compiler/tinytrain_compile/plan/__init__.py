@@ -1,17 +1,19 @@
 """Where everything lies and when everything runs: order of nodes, lifetimes, addresses in one arena.
 
-The only importer of ortools. `plan_memory` is the stage, `plan_with_remat` the stage with rematerialisation; every plan
-passes `validate_plan` before it is returned.
+The only importer of ortools. `plan_memory` is the stage, `plan_with_remat` the stage with rematerialisation, `spread`
+moves buffers to further memories; every plan passes `validate_plan` before it is returned.
 """
 
 from tinytrain_compile.plan.explain import live_buffers_at, load_per_step
 from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.remat import Planned, plan_with_remat, share_of
+from tinytrain_compile.plan.spread import Memory, spread
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_remat import validate_remat
 
 __all__ = [
+    "Memory",
     "PlanError",
     "PlanOptions",
     "Planned",
@@ -21,6 +23,7 @@ __all__ = [
     "plan_memory",
     "plan_with_remat",
     "share_of",
+    "spread",
     "validate_plan",
     "validate_remat",
 ]

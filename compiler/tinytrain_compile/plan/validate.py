@@ -158,8 +158,10 @@ def _check_addresses(facts: _Facts) -> None:
     for name, low, high in (*ranges, *((item.name, item.offset, item.offset) for item in plan.buffers)):
         if low % facts.options.alignment_bytes:
             raise PlanError("misaligned", f"{name!r} lies at {low}, alignment {facts.options.alignment_bytes}")
-        if low < 0 or high > plan.arena_bytes:
-            raise PlanError("outside arena", f"{name!r} takes bytes [{low}, {high}) of {plan.arena_bytes}")
+        if low < 0 or high > plan.total_bytes:
+            raise PlanError("outside arena", f"{name!r} takes bytes [{low}, {high}) of {plan.total_bytes}")
+        if any(low < memory.base < high for memory in plan.further):
+            raise PlanError("across memories", f"{name!r} takes bytes [{low}, {high}), where another memory begins")
 
 
 def _check_shared_addresses(facts: _Facts) -> None:
@@ -195,10 +197,11 @@ def _check_persistent(facts: _Facts) -> None:
     blocks = sorted(
         (facts.plan.offsets[value.name], facts.options.reserved(value.size_bytes)) for value in facts.graph.state
     )
+    bases = {memory.base for memory in facts.plan.further}
     for (low, size), (following, _) in itertools.pairwise(blocks):
-        if low + size != following:
+        if low + size != following and following not in bases:
             raise PlanError(
-                "state scattered", f"nothing of the state lies at {low + size}: a checkpoint needs one block"
+                "state scattered", f"nothing of the state lies at {low + size}: each memory holds it in one block"
             )
 
 
@@ -332,12 +335,30 @@ def _load(buffers: tuple[Buffer, ...], step_count: int) -> list[int]:
 
 def _check_totals(facts: _Facts) -> None:
     plan = facts.plan
-    if plan.arena_bytes != max((buffer.offset + buffer.size_bytes for buffer in plan.buffers), default=0):
-        raise PlanError("totals", f"the arena of {plan.arena_bytes} bytes does not end with its highest buffer")
+    _check_memories(plan)
     if plan.persistent_bytes != sum(value.size_bytes for value in facts.graph.state):
         raise PlanError("totals", f"{plan.persistent_bytes} is not the size of the state")
     load = _load(plan.buffers, len(plan.order))
     if plan.lower_bound_bytes != max(load) or load[plan.peak_step] != max(load):
         raise PlanError("totals", f"the largest load is {max(load)}, the plan says {plan.lower_bound_bytes}")
-    if plan.placement_proven and plan.arena_bytes < max(load):
+    if plan.placement_proven and plan.total_bytes < max(load):
         raise PlanError("totals", "an arena below the largest load cannot be")
+
+
+def _check_memories(plan: MemoryPlan) -> None:
+    """Every memory ends with its highest buffer, the next one begins there, and none is larger than the board's."""
+    ends = [0] * (1 + len(plan.further))
+    for buffer in plan.buffers:
+        memory = plan.place(buffer.offset)[0]
+        ends[memory] = max(ends[memory], buffer.offset + buffer.size_bytes)
+    if plan.arena_bytes != ends[0]:
+        raise PlanError("totals", f"the arena of {plan.arena_bytes} bytes does not end with its highest buffer")
+    begin = plan.arena_bytes
+    for memory, end in zip(plan.further, ends[1:], strict=True):
+        if memory.base != begin or max(end, begin) != begin + memory.used_bytes:
+            raise PlanError("totals", f"memory {memory.name!r} does not begin and end with its buffers")
+        if memory.used_bytes > memory.capacity_bytes:
+            raise PlanError(
+                "outside memory", f"{memory.used_bytes} bytes in {memory.name!r} of {memory.capacity_bytes}"
+            )
+        begin += memory.used_bytes

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from tinytrain_compile.ir.stages import LayerUpdate, Summary, TrainGraph
+from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, Summary, TrainGraph
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.formats import islands, quant_tensors
 from tinytrain_compile.report.kernels import kernel_work
@@ -47,6 +47,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
 def plan_json(summary: Summary) -> dict[str, Any]:
     """The content of plan.json: what runs when, what lies where, and how full the arena is at every step."""
     plan, analysis = summary.plan, analyse(summary.train, summary.plan)
+    names = ["arena", *(memory.name for memory in plan.further)]
     return {
         "arena_bytes": plan.arena_bytes,
         "arena_limit_bytes": summary.arena_limit_bytes,
@@ -65,12 +66,14 @@ def plan_json(summary: Summary) -> dict[str, Any]:
                 "kind": holding.buffer.kind,
                 "category": holding.tenants[0].category,
                 "size_bytes": holding.buffer.size_bytes,
-                "offset": holding.buffer.offset,
+                "offset": offset,
+                "memory": names[memory],
                 "first_step": holding.buffer.first_step,
                 "last_step": holding.buffer.last_step,
                 "values": list(holding.buffer.values),
             }
             for holding in analysis.holdings
+            for memory, offset in (plan.place(holding.buffer.offset),)
         ],
         "load_bytes": list(analysis.load),
     }
@@ -138,11 +141,11 @@ def _memory(summary: Summary, analysis: Analysis) -> dict[str, Any]:
         "arena_bytes": plan.arena_bytes,
         "arena_limit_bytes": summary.arena_limit_bytes,
         "persistent_bytes": plan.persistent_bytes,
-        "transient_bytes": plan.arena_bytes - plan.persistent_bytes,
+        "transient_bytes": plan.total_bytes - plan.persistent_bytes,
         "lower_bound_bytes": plan.lower_bound_bytes,
         "stack_bytes": summary.verify.stack_bytes,
         "stack_measured_bytes": summary.verify.stack_measured_bytes,
-        "regions": [{"name": "arena", "used_bytes": plan.arena_bytes, "limit_bytes": summary.arena_limit_bytes}],
+        "regions": _regions(summary),
         "peak_bytes": analysis.breakdown(plan.peak_step),
         "peak_live": [
             {
@@ -154,6 +157,25 @@ def _memory(summary: Summary, analysis: Analysis) -> dict[str, Any]:
             }
             for live in analysis.live(plan.peak_step)
         ],
+    }
+
+
+def _regions(summary: Summary) -> list[dict[str, Any]]:
+    """The arena and every further memory; what accesses cost more there is by the target's figures."""
+    plan = summary.plan
+    arena = {"name": "arena", "used_bytes": plan.arena_bytes, "limit_bytes": summary.arena_limit_bytes}
+    return [arena, *(_further(memory) for memory in plan.further)]
+
+
+def _further(memory: FurtherMemory) -> dict[str, Any]:
+    return {
+        "name": memory.name,
+        "used_bytes": memory.used_bytes,
+        "limit_bytes": memory.capacity_bytes,
+        "accessed_bytes": memory.accessed_bytes,
+        "extra_us": memory.extra_ps / 1e6,
+        "extra_uj": memory.extra_pj / 1e6,
+        "cheapest_proven": memory.cheapest,
     }
 
 

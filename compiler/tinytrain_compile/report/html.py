@@ -20,7 +20,15 @@ from tinytrain_compile.ir.stages import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.picture import Picture, about_text, build_picture, label_of, name_of
-from tinytrain_compile.report.text import fit_verdict, layer_counts, layer_text, proof, update_counts, verify_pieces
+from tinytrain_compile.report.text import (
+    fit_verdict,
+    layer_counts,
+    layer_text,
+    memory_pieces,
+    proof,
+    update_counts,
+    verify_pieces,
+)
 from tinytrain_compile.report.words import bytes_text, grouped, macs_text, plural, share
 
 NOMINAL_WIDTH, NOMINAL_HEIGHT = 1080, 520
@@ -150,7 +158,8 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, {batch_text(summary.train)}"),
         ("Trained", f"{name_of(summary.update_label)}: {update_counts(summary)}"),
         ("Arena, persistent", f"{bytes_text(plan.persistent_bytes)} (what a checkpoint saves)"),
-        ("Arena, transient", bytes_text(plan.arena_bytes - plan.persistent_bytes)),
+        ("Arena, transient", bytes_text(plan.total_bytes - plan.persistent_bytes)),
+        *(("Memory", ", ".join(memory_pieces(memory))) for memory in plan.further),
         ("Lower bound", f"{bytes_text(plan.lower_bound_bytes)}, gap {bytes_text(plan.gap_bytes)}: {proof(plan)}"),
         ("Stack, static bound", bytes_text(verify.stack_bytes)),
         ("Stack, high-water", bytes_text(verify.stack_measured_bytes)),

@@ -86,7 +86,7 @@ def build_picture(analysis: Analysis, limit_bytes: int | None) -> Picture:
     """Lay out the arena over the steps and the live bytes below it."""
     plan = analysis.plan
     steps = max(len(plan.order), 1)
-    highest = plan.arena_bytes
+    highest = plan.total_bytes
     if limit_bytes is not None and limit_bytes <= LIMIT_SHOWN * highest:
         highest = max(highest, limit_bytes)
     height = max(int(highest * HEADROOM), 1)
@@ -136,10 +136,11 @@ def label_of(text: str, cells: int) -> str:
 def describe(analysis: Analysis, holding: Holding) -> str:
     """What a person sees when pointing at a buffer: several lines of text."""
     buffer = holding.buffer
-    end = buffer.offset + buffer.size_bytes
+    memory, offset = analysis.plan.place(buffer.offset)
+    end, where = offset + buffer.size_bytes, f" of {analysis.plan.further[memory - 1].name}" if memory else ""
     lines = [
         name_of(buffer.name),
-        f"{bytes_text(buffer.size_bytes)} at offset {buffer.offset:,} (to {end:,})",
+        f"{bytes_text(buffer.size_bytes)} at offset {offset:,}{where} (to {end:,})",
         f"{CATEGORIES[holding.tenants[0].category]}, steps {buffer.first_step} to {buffer.last_step}",
     ]
     if buffer.kind in ("tensor", "input"):
@@ -187,6 +188,9 @@ def _lines(analysis: Analysis, limit_bytes: int | None, height: int) -> Iterator
     limit = limit_bytes if limit_bytes is not None and limit_bytes <= height else None
     under_limit = limit is not None and plan.arena_bytes < limit
     yield Line("arena", f"arena used {bytes_text(plan.arena_bytes)}", height - plan.arena_bytes, under_limit)
+    for memory in plan.further:
+        end = memory.base + memory.used_bytes
+        yield Line("arena", f"{name_of(memory.name)} used {bytes_text(memory.used_bytes)}", height - end, True)
     if plan.gap_bytes:
         caption = f"lower bound {bytes_text(plan.lower_bound_bytes)}"
         yield Line("bound", caption, height - plan.lower_bound_bytes, below=True)

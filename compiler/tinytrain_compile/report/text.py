@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from rich.cells import cell_len
 
-from tinytrain_compile.ir.stages import LayerUpdate, MemoryPlan, Suggestion, Summary
+from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, Suggestion, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
@@ -234,12 +234,21 @@ def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Ro
     head = (
         f"{used}, no limit given" if limit is None else f"{used} of {grouped(limit)} ({share(plan.arena_bytes, limit)})"
     )
-    transient = plan.arena_bytes - plan.persistent_bytes
+    transient = plan.total_bytes - plan.persistent_bytes
     pieces = [head, f"{bytes_text(plan.persistent_bytes)} persistent + {bytes_text(transient)} transient"]
     yield row("ARENA", pieces, width, most=2)
+    for memory in plan.further:
+        yield row("memory", memory_pieces(memory), width, most=2)
     bound = f"lower bound {bytes_text(plan.lower_bound_bytes)}, gap {bytes_text(plan.gap_bytes)}: {proof(plan)}"
     yield row("", [bound], width, most=1)
     yield row("  at peak", breakdown_pieces(analysis), width, " | ", most=2)
+
+
+def memory_pieces(memory: FurtherMemory) -> list[str]:
+    """A further memory: how full it is, and what its accesses cost a step by the target's figures."""
+    used, limit = memory.used_bytes, memory.capacity_bytes
+    price = f"+{memory.extra_ps / 1e9:.3g} ms, +{memory.extra_pj / 1e9:.3g} mJ a step (model)"
+    return [f"{printable(memory.name)} {bytes_text(used)} of {grouped(limit)} ({share(used, limit)})", price]
 
 
 def breakdown_pieces(analysis: Analysis) -> list[str]:

@@ -134,7 +134,13 @@ def _features(table: _Table) -> Features:
 
 
 def _memory(table: _Table) -> MemoryBank:
-    bank = MemoryBank(table.text("name"), table.integer("size_bytes", low=1))
+    bank = MemoryBank(
+        table.text("name"),
+        table.integer("size_bytes", low=1),
+        table.integer("bytes_per_us", low=1),
+        table.integer("pj_per_byte"),
+        table.boolean("writable"),
+    )
     table.finish()
     if not re.fullmatch(r"[a-z][a-z0-9_]*", bank.name):
         raise table.error("name", "must be lower-case letters, digits and underscores")
@@ -169,6 +175,8 @@ def _check(target: Target, root: _Table) -> None:
         raise root.error("alignment_bytes", "must be 4, 8, 16 or 32")
     if len({bank.name for bank in target.memories}) != len(target.memories):
         raise root.error("memories", "names one memory twice")
+    if not target.memories[0].writable:
+        raise root.error("memories", "must begin with the memory of the arena, which is writable")
     for flag in target.gcc_flags:
         if not re.fullmatch(r"-m[A-Za-z0-9=+._-]+", flag):
             raise root.error("gcc_flags", f"may hold machine flags (-m...) only, not {flag!r}")

@@ -22,10 +22,16 @@ class Features:
 
 @dataclass(frozen=True)
 class MemoryBank:
-    """A RAM that an arena may use, by the name that --memory takes."""
+    """A memory of the board; the first one holds the arena, the others are used if --memory names them.
+
+    bytes_per_us, pj_per_byte: what kernels' accesses cost, a model (1 byte/us = 1 MB/s). writable: in every step.
+    """
 
     name: str
     size_bytes: int
+    bytes_per_us: int
+    pj_per_byte: int
+    writable: bool
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ from tinytrain_compile.target import QemuBoard, Region, Target
 GUARD_BYTES = 4096
 """On each side of the arena; a multiple of every arena alignment."""
 
+MEMORY_ALIGNMENT = 16
+"""Of every memory with its guards (ports/port.h)."""
+
 STACK_EXTRA_BYTES = 16384
 """Stack of the check program itself, and room to measure an overflow of the target's budget rather than crash."""
 
@@ -73,8 +76,10 @@ def _main(interface: Interface) -> str:
         "    put_word(TAG_APPLY, status);\n"
     )
     table = "".join(
-        f"    {{{slot.offset}u, {slot.size_bytes}u}}, /* {_comment(slot.name)} */\n" for slot in interface.state
+        f"    {{{slot.offset}u, {slot.size_bytes}u, {slot.memory}u}}, /* {_comment(slot.name)} */\n"
+        for slot in interface.state
     )
+    sizes = [f"{prefix.upper()}_ARENA_BYTES", *(f"{prefix.upper()}_MEMORY_{k}_BYTES" for k in _further(interface))]
     return _template(
         "main.c",
         {
@@ -82,12 +87,28 @@ def _main(interface: Interface) -> str:
             "PREFIX": prefix.upper(),
             "GUARD_SIZE": str(GUARD_BYTES),
             "STATE_TABLE": table,
+            "MEMORIES": "".join(_memory(k, size) for k, size in enumerate(sizes)),
+            "MEMORY_TABLE": "".join(
+                f"    {{memory_{k}.low, memory_{k}.bytes, memory_{k}.high, {size}}},\n" for k, size in enumerate(sizes)
+            ),
             "label_ctype": interface.label_ctype,
             "LABEL_ELEMENTS": str(interface.label_elements),
             "TRAIN_CALL": f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step",
             "APPLY": apply if interface.accumulates else "",
         },
     )
+
+
+def _further(interface: Interface) -> range:
+    """Numbers of the memories besides the arena."""
+    return range(1, 1 + len(interface.further_bytes))
+
+
+def _memory(number: int, size: str) -> str:
+    """One memory between its guards; where it lies is the port's choice."""
+    fields = f"low[GUARD_BYTES], bytes[{size}], high[GUARD_BYTES]"
+    section = "PORT_FURTHER_SECTION" if number else "PORT_ARENA_SECTION"
+    return f"static struct {{\n    unsigned char {fields};\n}} memory_{number} {section};\n"
 
 
 def _comment(name: str) -> str:
@@ -105,11 +126,17 @@ def _link_script(interface: Interface, target: Target, board: QemuBoard) -> str:
         "STACK_SIZE": str(target.stack_budget_bytes + STACK_EXTRA_BYTES),
         "GUARD_SIZE": str(GUARD_BYTES),
         "ARENA_SIZE": str(interface.arena_bytes),
+        "FURTHER_SIZE": str(sum(_object_bytes(size) for size in interface.further_bytes)),
     }
     regions: dict[str, Region] = {"CODE": board.code, "DATA": board.data, "SPARE": board.extra}
     for name, region in regions.items():
         values[f"{name}_ORIGIN"], values[f"{name}_SIZE"] = f"{region.origin:#010x}", str(region.size_bytes)
     return fill(read_text("runtime_c", "ports/cortex_m/link.ld"), values)
+
+
+def _object_bytes(size: int) -> int:
+    """Of a memory with its guards, rounded up as the linker does for the next one."""
+    return -(-(size + 2 * GUARD_BYTES) // MEMORY_ALIGNMENT) * MEMORY_ALIGNMENT
 
 
 def qemu_arguments(board: QemuBoard) -> tuple[str, ...]:
@@ -156,7 +183,15 @@ def _readme(interface: Interface, target: Target) -> str:
         f"`make {goal}` builds main.c with the generated code for the host and for {board},\n"
         "runs it on vectors.bin and compares what the two wrote: outputs before and after training, the loss and\n"
         "every persistent tensor after every step, a checkpoint written and read back, and the guards of the arena.\n"
+        f"{_further_text(interface)}"
         f"The arena has exactly {interface.arena_bytes} bytes; the link script asserts it.\n"
+    )
+
+
+def _further_text(interface: Interface) -> str:
+    sizes = ", ".join(f"{size} bytes" for size in interface.further_bytes)
+    return (
+        f"Besides the arena it uses further memory ({sizes}), which lies in the board's second RAM.\n" if sizes else ""
     )
 
 

@@ -1,7 +1,7 @@
 /* Check program of @prefix@: trains on the vectors in input.bin and writes all it computes to output.bin.
  *
  * The same file runs on the host and on the board; the two outputs must be equal to the byte. Records of output.bin:
- * tag, payload size, payload. The arena lies between two guards, which must be untouched at the end.
+ * tag, payload size, payload. Every memory lies between two guards, which must be untouched at the end.
  */
 #include "@prefix@_train.h"
 #include "port.h"
@@ -27,16 +27,24 @@ struct header_ {
     float learning_rate;
 };
 
-static struct {
-    unsigned char low[GUARD_BYTES];
-    unsigned char arena[@PREFIX@_ARENA_BYTES];
-    unsigned char high[GUARD_BYTES];
-} memory PORT_ARENA_SECTION;
+@MEMORIES@
+/* Every memory with its guards; the arena is the first. */
+static const struct {
+    unsigned char *low, *bytes, *high;
+    size_t size;
+} memories[@PREFIX@_MEMORIES] = {
+@MEMORY_TABLE@};
 
-/* What a checkpoint must hold: offset in the arena and size of every persistent tensor. */
+/* One instance of the model: where its memories are. */
+struct instance_ {
+    unsigned char *at[@PREFIX@_MEMORIES];
+};
+
+/* What a checkpoint must hold: offset and size of every persistent tensor, and its memory. */
 static const struct {
     uint32_t offset;
     uint32_t size;
+    uint32_t memory;
 } state[] = {
 @STATE_TABLE@};
 
@@ -80,7 +88,12 @@ static void put_word(uint32_t tag, uint32_t word)
     put(&word, sizeof word);
 }
 
-static void put_state(const unsigned char *arena)
+static const unsigned char *state_in(const struct instance_ *instance, size_t slot)
+{
+    return instance->at[state[slot].memory] + state[slot].offset;
+}
+
+static void put_state(const struct instance_ *instance)
 {
     size_t total = 0;
     for (size_t i = 0; i < sizeof state / sizeof state[0]; i++) {
@@ -88,17 +101,21 @@ static void put_state(const unsigned char *arena)
     }
     put_tag(TAG_STATE, total);
     for (size_t i = 0; i < sizeof state / sizeof state[0]; i++) {
-        put(arena + state[i].offset, state[i].size);
+        put(state_in(instance, i), state[i].size);
     }
 }
 
-static @prefix@_status start(@prefix@_t **model, unsigned char *arena)
+static @prefix@_status start(@prefix@_t **model, const struct instance_ *instance)
 {
-    void *const memories[@PREFIX@_MEMORIES] = {arena};
-    const size_t sizes[@PREFIX@_MEMORIES] = {@PREFIX@_ARENA_BYTES};
+    void *at[@PREFIX@_MEMORIES];
+    size_t sizes[@PREFIX@_MEMORIES];
     @prefix@_status status;
-    memset(arena, POISON, @PREFIX@_ARENA_BYTES);
-    PORT_MEASURED(stack_high_water, status = @prefix@_init(model, memories, sizes));
+    for (size_t i = 0; i < @PREFIX@_MEMORIES; i++) {
+        at[i] = instance->at[i];
+        sizes[i] = memories[i].size;
+        memset(at[i], POISON, sizes[i]);
+    }
+    PORT_MEASURED(stack_high_water, status = @prefix@_init(model, at, sizes));
     return status;
 }
 
@@ -124,12 +141,12 @@ static void train_sample(@prefix@_t *model)
     put(&loss, sizeof loss);
 }
 
-static void train_step(@prefix@_t *model, uint32_t batch)
+static void train_step(@prefix@_t *model, const struct instance_ *instance, uint32_t batch)
 {
     for (uint32_t i = 0; i < batch; i++) {
         train_sample(model);
     }
-@APPLY@    put_state(memory.arena);
+@APPLY@    put_state(instance);
 }
 
 /* A checkpoint in RAM. */
@@ -161,10 +178,10 @@ static int blob_read(void *context, void *data, size_t size)
     return 0;
 }
 
-static int same_state(const unsigned char *a, const unsigned char *b)
+static int same_state(const struct instance_ *a, const struct instance_ *b)
 {
     for (size_t i = 0; i < sizeof state / sizeof state[0]; i++) {
-        if (memcmp(a + state[i].offset, b + state[i].offset, state[i].size) != 0) {
+        if (memcmp(state_in(a, i), state_in(b, i), state[i].size) != 0) {
             return 0;
         }
     }
@@ -172,27 +189,36 @@ static int same_state(const unsigned char *a, const unsigned char *b)
 }
 
 /* Save, load into a second instance, compare; 0, or the number of the check that failed (verify/results.py). */
-static uint32_t check_checkpoint(@prefix@_t *model)
+static uint32_t check_checkpoint(@prefix@_t *model, const struct instance_ *instance)
 {
     const size_t size = @prefix@_state_size();
-    const size_t room = (size + 15u) & ~(size_t)15u;
-    unsigned char *const spare = port_spare(room + @PREFIX@_ARENA_BYTES);
-    struct blob_ blob = {spare, size, 0};
+    size_t room = (size + 15u) & ~(size_t)15u;
+    size_t offset[@PREFIX@_MEMORIES];
+    struct instance_ second;
     @prefix@_t *other;
+    for (size_t i = 0; i < @PREFIX@_MEMORIES; i++) {
+        offset[i] = room;
+        room += (memories[i].size + 15u) & ~(size_t)15u;
+    }
+    unsigned char *const spare = port_spare(room);
+    struct blob_ blob = {spare, size, 0};
     if (spare == NULL) {
         return 1;
     }
     if (@prefix@_save(model, blob_write, &blob) != @PREFIX@_OK || blob.position != size) {
         return 2;
     }
-    if (start(&other, spare + room) != @PREFIX@_OK) {
+    for (size_t i = 0; i < @PREFIX@_MEMORIES; i++) {
+        second.at[i] = spare + offset[i];
+    }
+    if (start(&other, &second) != @PREFIX@_OK) {
         return 3;
     }
     blob.position = 0;
     if (@prefix@_load(other, blob_read, &blob) != @PREFIX@_OK) {
         return 4;
     }
-    if (!same_state(memory.arena, spare + room)) {
+    if (!same_state(instance, &second)) {
         return 5;
     }
     blob.position = 0;
@@ -200,13 +226,15 @@ static uint32_t check_checkpoint(@prefix@_t *model)
     return @prefix@_load(other, blob_read, &blob) == @PREFIX@_OK ? 6 : 0;
 }
 
-/* How many bytes changed that nobody may touch: guards below and above the arena, free RAM. */
+/* How many bytes changed that nobody may touch: guards below and above the memories, free RAM. */
 static void check_guards(void)
 {
     uint32_t damaged[3] = {0, 0, port_damaged_free()};
-    for (size_t i = 0; i < GUARD_BYTES; i++) {
-        damaged[0] += memory.low[i] != GUARD_PATTERN;
-        damaged[1] += memory.high[i] != GUARD_PATTERN;
+    for (size_t k = 0; k < @PREFIX@_MEMORIES; k++) {
+        for (size_t i = 0; i < GUARD_BYTES; i++) {
+            damaged[0] += memories[k].low[i] != GUARD_PATTERN;
+            damaged[1] += memories[k].high[i] != GUARD_PATTERN;
+        }
     }
     put_tag(TAG_GUARDS, sizeof damaged);
     put(damaged, sizeof damaged);
@@ -227,10 +255,14 @@ int main(void)
     }
     get(&probe, sizeof probe);
     port_paint_free();
-    memset(memory.low, GUARD_PATTERN, GUARD_BYTES);
-    memset(memory.high, GUARD_PATTERN, GUARD_BYTES);
+    struct instance_ instance;
+    for (size_t i = 0; i < @PREFIX@_MEMORIES; i++) {
+        memset(memories[i].low, GUARD_PATTERN, GUARD_BYTES);
+        memset(memories[i].high, GUARD_PATTERN, GUARD_BYTES);
+        instance.at[i] = memories[i].bytes;
+    }
 
-    const @prefix@_status status = start(&model, memory.arena);
+    const @prefix@_status status = start(&model, &instance);
     put_word(TAG_INIT, (uint32_t)status);
     if (status != @PREFIX@_OK) {
         fail("@prefix@_init failed\n", EXIT_INIT);
@@ -240,10 +272,10 @@ int main(void)
     }
     infer(model);
     for (uint32_t step = 0; step < header.steps; step++) {
-        train_step(model, header.batch);
+        train_step(model, &instance, header.batch);
     }
     infer(model);
-    put_word(TAG_CHECKPOINT, check_checkpoint(model));
+    put_word(TAG_CHECKPOINT, check_checkpoint(model, &instance));
     check_guards();
     put_word(TAG_END, 0);
 #ifdef __arm__ /* last, because it is the only record that a host cannot have */

@@ -1,0 +1,50 @@
+"""How many bytes kernels read and write in each buffer in one step: the model behind the choice of memories.
+
+An operator with multiply-accumulates fetches its two factors once per REUSE products; all else is read and written
+once. Caches are not modelled. This is a model for comparing plans, not a measurement.
+"""
+
+from __future__ import annotations
+
+from tinytrain_compile.ir import Node
+from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ops import op_def
+
+REUSE = 4
+"""Products that an element serves once it is in a register: kernels work on tiles of about four."""
+
+FACTORS = 2
+"""The first inputs of an operator with multiply-accumulates are what it multiplies."""
+
+
+def bytes_read(node: Node) -> list[int]:
+    """Per input of a node, the bytes that its kernel reads; nothing for a view."""
+    definition = op_def(node.op)
+    if definition.view:
+        return [0 for _ in node.inputs]
+    macs = definition.macs(node)
+    sizes = [value.size_bytes for value in node.inputs]
+    for index, value in enumerate(node.inputs[:FACTORS]):
+        item = value.size_bytes // max(value.elements, 1)
+        sizes[index] = max(sizes[index], macs * item // REUSE)
+    return sizes
+
+
+def bytes_written(node: Node) -> list[int]:
+    """Per output of a node, the bytes that its kernel writes; scratch is counted by `accessed`."""
+    return [0 if op_def(node.op).view else value.size_bytes for value in node.outputs]
+
+
+def accessed(plan: MemoryPlan) -> list[int]:
+    """Per buffer of a plan, bytes read and written by the kernels of one step and its update."""
+    home = {name: index for index, buffer in enumerate(plan.buffers) for name in buffer.values}
+    scratch = {buffer.name: index for index, buffer in enumerate(plan.buffers) if buffer.kind == "scratch"}
+    total = [0] * len(plan.buffers)
+    for node in plan.order:
+        moved = zip((*node.inputs, *node.outputs), (*bytes_read(node), *bytes_written(node)), strict=True)
+        for value, size in moved:
+            if value.name in home:
+                total[home[value.name]] += size
+        if node.name in scratch:
+            total[scratch[node.name]] += 2 * op_def(node.op).scratch(node)
+    return total

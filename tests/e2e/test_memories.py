@@ -1,0 +1,202 @@
+"""Several memories end to end: where buffers lie changes no byte, and every memory has its checks and guards."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import chain, models
+from tests.e2e.broken import write
+from tests.e2e.chain import Project
+from tests.e2e.command import run
+from tests.e2e.marks import needs_qemu
+from tests.quantize import nets
+from tinytrain_compile.data import random_samples
+from tinytrain_compile.ir.stages import SourceBundle, TrainGraph
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import run_steps
+from tinytrain_compile.verify.results import RunResult
+
+STEPS = 20
+TRAINS: dict[str, Callable[[], TrainGraph]] = {
+    "resnet8": lambda: chain.train_graph(models.resnet8(channels=4, size=16), learning_rate=0.01),
+    "transformer": lambda: chain.train_graph(models.transformer(tokens=8, width=8, heads=2), learning_rate=0.01),
+    "momentum, accumulated": lambda: chain.train_graph(
+        models.ds_cnn(channels=8, blocks=3, size=(12, 6)), optimizer="momentum", learning_rate=0.01, batch=2
+    ),
+    "int8, accumulated": lambda: nets.int8_train(nets.cnn(size=16, channels=8), learning_rate=0.05, batch=2),
+}
+
+
+def trained(made: Project, board: str, folder: Path) -> RunResult:
+    samples = random_samples(made.train, 4, 0)
+    mode = "host" if board == "host" else "qemu"
+    result = run_steps(made.bundle, load_target(board), samples, STEPS, None, made.train.batch, folder, mode)
+    assert result.status == "ok"
+    return result
+
+
+def same(one: RunResult, other: RunResult) -> bool:
+    """Every loss, every output and every byte of the state after every step."""
+    return (
+        one.losses.tobytes() == other.losses.tobytes()
+        and one.output_last.tobytes() == other.output_last.tobytes()
+        and list(map(dict, one.states)) == list(map(dict, other.states))
+    )
+
+
+def pair(name: str) -> tuple[Project, Project]:
+    """A project in one memory, and the same with a third of that arena and the board's second RAM."""
+    alone = chain.project(TRAINS[name]())
+    both = chain.moved(alone, alone.plan.arena_bytes // 3)
+    assert len(both.bundle.interface.further_bytes) == 1
+    assert {slot.memory for slot in both.bundle.interface.state} == {0, 1}, "the state lies in both"
+    return alone, both
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", TRAINS)
+def test_twenty_steps_give_the_same_bytes_on_the_board(name: str, tmp_path: Path) -> None:
+    alone, both = pair(name)
+    first = trained(alone, "cortex-m7", tmp_path / "alone")
+    assert len({loss.tobytes() for loss in first.losses}) > STEPS // 2, "it trains"
+    assert same(first, trained(both, "cortex-m7", tmp_path / "both"))
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_the_second_memory_lies_in_the_second_ram_of_the_board(tmp_path: Path) -> None:
+    _, both = pair("resnet8")
+    trained(both, "cortex-m7", tmp_path)
+    image = next(tmp_path.rglob("check.elf"))
+    names = subprocess.run(["arm-none-eabi-nm", image], capture_output=True, text=True, check=True).stdout
+    place = {line.split()[2]: int(line.split()[0], 16) for line in names.splitlines() if len(line.split()) == 3}
+    assert 0x20000000 <= place["memory_0"] < 0x21000000
+    assert place["memory_1"] == 0x60000000
+
+
+def test_checkpoints_of_both_are_the_same() -> None:
+    alone, both = pair("resnet8")
+    magic = [
+        [line for line in made.bundle.files["net_train.c"].splitlines() if "model_magic[2]" in line]
+        for made in (alone, both)
+    ]
+    assert magic[0] == magic[1]
+    assert [slot.name for slot in alone.bundle.interface.state] == [slot.name for slot in both.bundle.interface.state]
+
+
+@pytest.mark.parametrize("fault", ["writes outside", ""])
+def test_a_write_below_the_second_memory_is_seen(fault: str, tmp_path: Path) -> None:
+    """Planted: the code for initial state also writes in front of memory 1; without the plant all is well."""
+    _, both = pair("resnet8")
+    files = dict(both.bundle.files)
+    text = files["net_train.c"]
+    line = next(line for line in text.splitlines() if "memcpy(memory_1(arena)" in line)
+    if fault:
+        files["net_train.c"] = text.replace(line, f"{line}\n    memory_1(arena)[-8] = 0;")
+    planted = SourceBundle(files, both.bundle.interface)
+    samples = random_samples(both.train, 1, 0)
+    result = run_steps(planted, load_target("host"), samples, 1, None, 1, tmp_path, "host")
+    assert result.status.startswith(fault or "ok")
+
+
+INIT = """#include "net_train.h"
+#include <stdint.h>
+static _Alignas(16) unsigned char arena[NET_ARENA_BYTES], further[NET_MEMORY_1_BYTES + 16];
+int main(void)
+{
+    net_t *m;
+    _Static_assert(NET_MEMORIES == 2, "two memories");
+    const size_t size[2] = {sizeof arena, NET_MEMORY_1_BYTES}, small[2] = {sizeof arena, NET_MEMORY_1_BYTES - 1u};
+    if (net_init(&m, (void *[]){arena, NULL}, size) != NET_ERR_ARGUMENT) { return 1; }
+    if (net_init(&m, (void *[]){arena, further}, small) != NET_ERR_SIZE) { return 2; }
+    if (net_init(&m, (void *[]){arena, further + 4}, size) != NET_ERR_ALIGNMENT) { return 3; }
+    return net_init(&m, (void *[]){arena, further}, size) != NET_OK ? 4 : 0;
+}
+"""
+
+
+def test_init_checks_every_memory(tmp_path: Path) -> None:
+    _, both = pair("resnet8")
+    for name, text in {**both.bundle.files, "main.c": INIT}.items():
+        (tmp_path / name).write_text(text)
+    sources = [name for name in both.bundle.files if name.endswith(".c")]
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run(["gcc", *flags, "main.c", *sources, "-o", "main"], cwd=tmp_path, check=True)
+    assert subprocess.run([tmp_path / "main"], check=False).returncode == 0
+
+
+# ---- the command line -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(write(models.resnet8(channels=8, size=16), tmp_path_factory.mktemp("memories")))
+
+
+def test_report_has_a_region_for_every_memory(resnet: Path, tmp_path: Path) -> None:
+    flags = ("--update", "all", "--arena", "64KB", "--remat", "off", "--verify", "none")
+    done = run(resnet, *flags, "--memory", "sram2=256KB", "-o", tmp_path / "out").check_success()
+    assert "memory     sram2" in done.out
+    memory = json.loads((tmp_path / "out" / "report.json").read_text())["memory"]
+    arena, further = memory["regions"]
+    assert (arena["name"], arena["limit_bytes"]) == ("arena", 65536)
+    assert (further["name"], further["limit_bytes"]) == ("sram2", 262144)
+    assert arena["used_bytes"] == memory["arena_bytes"] <= 65536
+    assert memory["persistent_bytes"] + memory["transient_bytes"] == arena["used_bytes"] + further["used_bytes"]
+    assert further["extra_us"] > 0
+    assert further["cheapest_proven"] is True
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    ends = {
+        name: max(b["offset"] + b["size_bytes"] for b in plan["buffers"] if b["memory"] == name)
+        for name in ("arena", "sram2")
+    }
+    assert ends == {"arena": arena["used_bytes"], "sram2": further["used_bytes"]}
+
+
+def test_a_memory_that_is_not_needed_is_not_used(resnet: Path, tmp_path: Path) -> None:
+    flags = ("--update", "head", "--arena", "256KB", "--verify", "none")
+    run(resnet, *flags, "--memory", "sram2=256KB", "-o", tmp_path / "with").check_success()
+    run(resnet, *flags, "-o", tmp_path / "without").check_success()
+    files = sorted(path.name for path in (tmp_path / "with").glob("*.[ch]"))
+    assert files
+    for name in files:
+        assert (tmp_path / "with" / name).read_bytes() == (tmp_path / "without" / name).read_bytes()
+
+
+def test_the_way_out_through_a_second_memory_is_priced_and_works(resnet: Path, tmp_path: Path) -> None:
+    flags = ("--update", "all", "--arena", "64KB", "--remat", "off", "--verify", "none", "-o", tmp_path / "out")
+    failed = run(resnet, *flags).check_error("E0401", 3)
+    line = next(line for line in failed.err.splitlines() if "--memory sram2=" in line and "->" in line)
+    assert "ms a step by the target's figures" in line
+    run(resnet, *flags, *line.split("->")[0].split()).check_success()
+
+
+def test_auto_updates_more_with_a_second_memory(resnet: Path, tmp_path: Path) -> None:
+    flags = ("--arena", "64KB", "--remat", "off", "--verify", "none")
+    run(resnet, *flags, "-o", tmp_path / "one").check_success()
+    run(resnet, *flags, "--memory", "sram2=1MB", "-o", tmp_path / "two").check_success()
+    labels = [json.loads((tmp_path / n / "report.json").read_text())["update_totals"]["label"] for n in ("one", "two")]
+    assert labels[0] != "auto: last:10"
+    assert labels[1] == "auto: last:10"
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (("--memory", "sram2=1MB"), "E0101"),
+        (("--arena", "64KB", "--memory", "sram2"), "E0101"),
+        (("--arena", "64KB", "--memory", "sram2=0"), "E0101"),
+        (("--arena", "64KB", "--memory", "sram2=1MB", "--memory", "sram2=2MB"), "E0101"),
+        (("--arena", "64KB", "--memory", "psram=1MB"), "E0106"),
+        (("--arena", "64KB", "--memory", "sram=1MB"), "E0106"),
+        (("--arena", "64KB", "--memory", "sram2=1GB"), "E0106"),
+    ],
+)
+def test_wrong_memories_are_named(resnet: Path, flags: tuple[str, ...], error: str, tmp_path: Path) -> None:
+    run(resnet, *flags, "-o", tmp_path / "out").check_error(error, 2)
