@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ bench: setup ## Compile times and arenas of the three real models
 
 bench-placement: $(STAMP) ## Place the eight MiniMalloc instances, print heights, gaps and seconds
 	$(BIN)/python scripts/bench_placement.py
+
+bench-planner: $(STAMP) ## Orders and arenas of the training graphs of the three real models, with bounds and proofs
+	$(BIN)/python scripts/bench_planner.py
 
 convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls
 	$(BIN)/python benchmarks/convergence.py
