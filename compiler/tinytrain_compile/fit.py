@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
 from tinytrain_compile.options import CompileOptions
-from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.plan import Lock, PlanOptions, plan_from_lock, plan_memory
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
@@ -48,6 +48,12 @@ class Planner:
         """The candidate planned with full effort."""
         train = self._train(update, self.options.optimizer, self.options.batch)
         return Candidate(update, train, self._plan(train, False, self.options.arena_bytes), update.label)
+
+    def locked(self, update: UpdatePlan, lock: Lock) -> Candidate:
+        """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
+        train = self._train(update, self.options.optimizer, self.options.batch)
+        settings = PlanOptions(alignment_bytes=self._alignment, keep=(train.loss.name,))
+        return Candidate(update, train, plan_from_lock(train.graph, lock, settings), update.label)
 
     def arena(self, spec: str, optimizer: str | None = None, batch: int | None = None) -> int:
         """Bytes that an update needs, by a quick plan (an upper bound of what a full plan finds)."""

@@ -68,6 +68,7 @@ class CompileOptions:
     verify_steps: int = 3
     data: Path | None = None
     seed: int = 0
+    lock: Path | None = None
     dry_run: bool = False
     dump_after: str = ""
     report: tuple[str, ...] = ("text", "json", "html")

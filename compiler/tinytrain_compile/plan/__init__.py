@@ -4,8 +4,19 @@ The only importer of ortools. `plan_memory` is the stage; every plan passes `val
 """
 
 from tinytrain_compile.plan.explain import live_buffers_at, load_per_step
+from tinytrain_compile.plan.lock import Lock, plan_from_lock, read_lock
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.validate import validate_plan
 
-__all__ = ["PlanError", "PlanOptions", "live_buffers_at", "load_per_step", "plan_memory", "validate_plan"]
+__all__ = [
+    "Lock",
+    "PlanError",
+    "PlanOptions",
+    "live_buffers_at",
+    "load_per_step",
+    "plan_from_lock",
+    "plan_memory",
+    "read_lock",
+    "validate_plan",
+]

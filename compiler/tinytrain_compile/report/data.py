@@ -43,6 +43,7 @@ def plan_json(summary: Summary) -> dict[str, Any]:
     """The content of plan.json: what runs when, what lies where, and how full the arena is at every step."""
     plan, analysis = summary.plan, analyse(summary.train, summary.plan)
     return {
+        "update": summary.update_label,
         "arena_bytes": plan.arena_bytes,
         "arena_limit_bytes": summary.arena_limit_bytes,
         "lower_bound_bytes": plan.lower_bound_bytes,
