@@ -56,7 +56,7 @@ def run_image(built: Built, target: Target, tools: Tools, vectors: bytes, timeou
 
 
 def _command(built: Built, target: Target, tools: Tools) -> tuple[str, list[str]]:
-    if built.mode == "host":
+    if built.mode != "qemu":
         return "host check", [str(built.image)]
     if target.qemu is None or tools.qemu is None:
         raise CompileError("E0602", "QEMU check", tools.missing_for_qemu() or "no board", "use --verify host")
