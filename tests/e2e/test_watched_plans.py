@@ -17,8 +17,6 @@ from tinytrain_compile.data import random_samples
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Buffer, KernelSet, MemoryPlan, SourceBundle, TrainGraph
-from tinytrain_compile.lower import LowerOptions, lower_nodes
-from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.plan import PlanOptions, plan_memory
 from tinytrain_compile.resources import read_text
 from tinytrain_compile.target import load_target
@@ -51,10 +49,6 @@ NETS: dict[str, Callable[[], TrainGraph]] = {
 }
 
 
-def kernels_of(train: TrainGraph) -> KernelSet:
-    return lower_nodes(train.graph.nodes, LowerOptions("net", Features(fpu=True), not train.integer))
-
-
 def plan_of(train: TrainGraph, effort: str = "full") -> MemoryPlan:
     keep = (train.loss.name,)
     return plan_memory(train.graph, PlanOptions(alignment_bytes=ALIGNMENT, keep=keep, effort=effort))  # type: ignore[arg-type]
@@ -75,7 +69,7 @@ def outcome(train: TrainGraph, bundle: SourceBundle, folder: Path, mode: str) ->
 def test_no_reports_and_the_same_bytes(name: str, tmp_path: Path) -> None:
     """Painting what is dead changes nothing that the plain build computes."""
     train = NETS[name]()
-    plan, kernels = plan_of(train), kernels_of(train)
+    plan, kernels = plan_of(train), chain.kernels_of(train, "net", fpu=True)
     plain = outcome(train, bundle_of(train, plan, kernels, debug=False), tmp_path / "plain", "host")
     watched = outcome(train, bundle_of(train, plan, kernels, debug=True), tmp_path / "watched", "debug")
     assert watched.status == plain.status == "ok"
@@ -87,7 +81,7 @@ def test_no_reports_and_the_same_bytes(name: str, tmp_path: Path) -> None:
 
 def test_firmware_is_never_watched() -> None:
     train = chain.train_graph(models.mlp(), "head")
-    plain = bundle_of(train, plan_of(train), kernels_of(train), debug=False)
+    plain = bundle_of(train, plan_of(train), chain.kernels_of(train, "net", fpu=True), debug=False)
     assert not any("tt_debug" in text for text in (*plain.files, *plain.files.values()))
 
 
@@ -97,7 +91,7 @@ def test_firmware_is_never_watched() -> None:
 @pytest.fixture(scope="module")
 def made() -> tuple[TrainGraph, MemoryPlan, KernelSet]:
     train = chain.train_graph(models.mlp(), "all", learning_rate=0.1)
-    return train, plan_of(train), kernels_of(train)
+    return train, plan_of(train), chain.kernels_of(train, "net", fpu=True)
 
 
 def with_buffer(plan: MemoryPlan, value: str, **changes: int) -> MemoryPlan:
@@ -150,9 +144,7 @@ def test_a_life_that_ends_too_early(made: tuple[TrainGraph, MemoryPlan, KernelSe
     assert "use-after-poison" in report(train, bundle_of(train, bad, kernels, debug=True), tmp_path)
 
 
-def test_a_kernel_that_writes_beyond_its_output(
-    made: tuple[TrainGraph, MemoryPlan, KernelSet], tmp_path: Path
-) -> None:
+def test_a_kernel_that_writes_beyond_its_output(made: tuple[TrainGraph, MemoryPlan, KernelSet], tmp_path: Path) -> None:
     train, plan, kernels = made
     good = bundle_of(train, plan, kernels, debug=True)
     source = good.files["net_kernels.c"]

@@ -10,8 +10,8 @@ import numpy as np
 
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.sequence import Sequencer
-from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.emit.watch import Watch
+from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.ir.stages import Interface, KernelSet, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Array, Value
@@ -97,6 +97,9 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         state=slots,
         input_dtype=train.graph.inputs[0].dtype,
         exact=train.integer,
+        transient_offset=max(
+            (b.offset + b.size_bytes for b in plan.buffers if b.kind in ("header", "state", "accumulator")), default=0
+        ),
     )
 
 

@@ -163,6 +163,8 @@ class Interface:
     input_dtype: str = "float32"
     exact: bool = False
     """Whether the numpy reference must agree to the byte (int8) or within a bound (float32)."""
+    transient_offset: int | None = None
+    """Where persistent memory ends: nothing from there on is carried from one call to the next (None: unknown)."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,7 @@ class VerifyReport:
     code_bytes: int | None = None
     const_bytes: int | None = None
     max_error: float | None = None
+    arena_measured_bytes: int | None = None
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------

@@ -133,6 +133,7 @@ def _memory(summary: Summary, analysis: Analysis) -> dict[str, Any]:
         "lower_bound_bytes": plan.lower_bound_bytes,
         "stack_bytes": summary.verify.stack_bytes,
         "stack_measured_bytes": summary.verify.stack_measured_bytes,
+        "arena_measured_bytes": summary.verify.arena_measured_bytes,
         "regions": [{"name": "arena", "used_bytes": plan.arena_bytes, "limit_bytes": summary.arena_limit_bytes}],
         "peak_bytes": analysis.breakdown(plan.peak_step),
         "peak_live": [
