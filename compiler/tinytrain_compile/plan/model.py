@@ -32,10 +32,15 @@ class Cell:
 
 
 class InPlace(NamedTuple):
-    """A task may write cell `output` over cell `source` if the source dies there."""
+    """A task may write cell `output` over the last `overlap_bytes` of cell `source` if the source dies there.
+
+    Orders count the overlap as never needed twice, whatever its size. `rectangles` joins two cells only if the overlap
+    is all of both: a smaller one (a kernel that overwrites rows it has consumed) is for the placement to use.
+    """
 
     output: int
     source: int
+    overlap_bytes: int
 
 
 @dataclass(frozen=True)
@@ -205,7 +210,7 @@ class _Collector:
             if over is None or self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
                 continue
             if self.exact[over] == self.exact[cell] and self.values[cell][0] == node.outputs[output].name:
-                pairs.append(InPlace(cell, over))
+                pairs.append(InPlace(cell, over, self.options.reserved(self.exact[cell])))
         return tuple(dict.fromkeys(pairs))
 
 
@@ -304,7 +309,9 @@ def _chains(tasks: TaskGraph, order: Sequence[int], newest: bool) -> list[int]:
         pairs = tasks.pairs[task]
         if newest:
             pairs = tuple(sorted(pairs, key=lambda pair: -first[head[pair.source]]))
-        for output, source in pairs:
+        for output, source, overlap in pairs:
+            if overlap < max(tasks.size[output], tasks.size[source]):
+                continue
             if head[output] == output and first[output] == now and last[source] == now and not taken[source]:
                 head[output] = head[source]
                 taken[source] = True

@@ -6,16 +6,21 @@ from dataclasses import replace
 
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.stages import Buffer, MemoryPlan
+from tinytrain_compile.plan.bounds import cut_bound, peak_bound
 from tinytrain_compile.plan.choose import Candidate, choose
+from tinytrain_compile.plan.exact import EVALUATIONS_PER_UNIT, Optimum, smallest_peak
 from tinytrain_compile.plan.explain import load_of
-from tinytrain_compile.plan.improve import improve_order
-from tinytrain_compile.plan.model import MemoryModel, build_model
+from tinytrain_compile.plan.model import MemoryModel, TaskGraph, build_model
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.order import RankedOrder, list_orders, peak_bound
+from tinytrain_compile.plan.order import RankedOrder, list_orders
 from tinytrain_compile.plan.validate import validate_plan
+from tinytrain_compile.plan.windows import improve_by_windows
 
-ORDER_SHARE = 0.3
-"""Part of the deterministic time that the order search may use."""
+SEARCH_SHARE, WINDOW_SHARE = 0.15, 0.15
+"""Parts of the deterministic time that the order search, and what follows if it proves nothing, may use."""
+
+QUICK_UNITS = 0.2
+"""Deterministic time of the order search with effort "quick"."""
 
 
 def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
@@ -26,26 +31,43 @@ def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
     the graph cannot be run safely in any order.
     """
     model = build_model(graph, options)
-    bound = peak_bound(model.tasks)
     base = persistent_buffers(model, options)
     below = max((buffer.offset + buffer.size_bytes for buffer in base), default=0)
     room = None if options.capacity_bytes is None else options.capacity_bytes - below
-    chosen = choose(model, list_orders(model.tasks, bound, thorough=False), room, replace(options, effort="quick"))
+    orders, bound = _quick_orders(model.tasks)
+    chosen = choose(model, orders, room, replace(options, effort="quick"))
     if options.effort == "full" and chosen.top_bytes > bound:
-        thorough = choose(model, _thorough_orders(model, bound, options), room, options)
+        orders, bound = _thorough_orders(model.tasks, bound, options)
+        thorough = choose(model, orders, room, options)
         chosen = thorough if thorough.top_bytes <= chosen.top_bytes else chosen
     plan = _assemble(graph, model, base, below, chosen, bound)
     validate_plan(graph, plan, options)
     return plan
 
 
-def _thorough_orders(model: MemoryModel, bound: int, options: PlanOptions) -> list[RankedOrder]:
-    """Orders to choose from with effort "full", smallest peak first."""
-    orders = list_orders(model.tasks, bound, thorough=True)
-    if orders[0].peak <= bound:
+def _quick_orders(tasks: TaskGraph) -> tuple[list[RankedOrder], int]:
+    """Orders to choose from, smallest peak first, and a peak that no order is below: a little work, no solver."""
+    bound = peak_bound(tasks)
+    orders = list_orders(tasks, bound, thorough=False)
+    found = smallest_peak(tasks, orders[0].order, bound, int(QUICK_UNITS * EVALUATIONS_PER_UNIT))
+    return _with(orders, found), found.bound
+
+
+def _thorough_orders(tasks: TaskGraph, bound: int, options: PlanOptions) -> tuple[list[RankedOrder], int]:
+    """The same with effort "full": list schedules, minimum cuts, the search, and windows where it leaves a gap."""
+    orders = list_orders(tasks, bound, thorough=True)
+    bound = cut_bound(tasks, orders[0].order, bound)
+    units = options.deterministic_time * SEARCH_SHARE
+    found = smallest_peak(tasks, orders[0].order, bound, int(units * EVALUATIONS_PER_UNIT))
+    if not found.proven:
+        found = improve_by_windows(tasks, found, options.deterministic_time * WINDOW_SHARE, options.seed)
+    return _with(orders, found), found.bound
+
+
+def _with(orders: list[RankedOrder], found: Optimum) -> list[RankedOrder]:
+    if found.peak >= orders[0].peak:
         return orders
-    better = improve_order(model.tasks, orders[0], bound, options.deterministic_time * ORDER_SHARE, options.seed)
-    return sorted([better, *orders]) if better.peak < orders[0].peak else orders
+    return [RankedOrder(found.peak, len(orders), found.order), *orders]
 
 
 def persistent_buffers(model: MemoryModel, options: PlanOptions) -> tuple[Buffer, ...]:
