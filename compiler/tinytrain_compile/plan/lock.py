@@ -15,10 +15,10 @@ from typing import Any, cast, get_args
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.stages import Buffer, BufferKind, MemoryPlan
+from tinytrain_compile.plan.bounds import peak_bound
 from tinytrain_compile.plan.explain import load_of
 from tinytrain_compile.plan.model import build_model
 from tinytrain_compile.plan.options import PlanError, PlanOptions
-from tinytrain_compile.plan.order import peak_bound
 from tinytrain_compile.plan.validate import validate_plan
 
 WAY_OUT = "compile without --lock, then use the new plan.json"
