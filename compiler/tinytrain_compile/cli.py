@@ -144,6 +144,12 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     help="For random samples and the planner.",
 )
 @click.option(
+    "--lock",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Use order and addresses of an earlier plan.json (any name), checked again.",
+)
+@click.option(
     "--report",
     metavar="KINDS",
     default="text,json,html",
@@ -229,6 +235,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         count=flags["count"],
         data=flags["data"],
         seed=flags["seed"],
+        lock=flags["lock"],
         dry_run=flags["dry_run"],
         dump_after=flags["dump_after"] or "",
         remat=flags["remat"],

@@ -8,7 +8,7 @@ from typing import Literal
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
 from tinytrain_compile.options import CompileOptions
-from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, share_of
+from tinytrain_compile.plan import Lock, PlanOptions, RematOptions, plan_from_lock, plan_with_remat, share_of
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import Accumulate, TrainingOptions, build_training
@@ -62,6 +62,12 @@ class Planner:
         o = self.options
         train = self._train(update, o.optimizer, o.batch, o.accumulate)
         return Candidate(update, *self._plan(train, False, self._remat()), update.label)
+
+    def locked(self, update: UpdatePlan, lock: Lock) -> Candidate:
+        """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
+        train = self._train(update, self.options.optimizer, self.options.batch, self.options.accumulate)
+        settings = PlanOptions(alignment_bytes=self._alignment, keep=(train.loss.name,))
+        return Candidate(update, train, plan_from_lock(train.graph, lock, settings), update.label)
 
     def arena(
         self, spec: str, optimizer: str | None = None, batch: int | None = None, accumulate: Accumulate | None = None
