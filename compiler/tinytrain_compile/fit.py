@@ -13,7 +13,6 @@ from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 
-
 LADDER_SHARE = 0.25
 """Without --remat: extra multiply-accumulates, as a share of a step's, that are spent before less is updated."""
 
@@ -73,7 +72,7 @@ class Planner:
         return self._quick[key]
 
     def recomputed(self, candidate: Candidate, mode: Literal["auto", "min"]) -> tuple[int, float]:
-        """Bytes that a candidate needs with --remat `mode`, by a quick plan, and its extra MACs as a share of a step."""
+        """Bytes that a candidate needs with --remat `mode`, by a quick plan, and its extra share of MACs."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
         train, plan = self._plan(train, True, RematOptions(mode))
         return plan.arena_bytes, share_of(train.graph, plan)

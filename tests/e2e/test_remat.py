@@ -69,7 +69,10 @@ def test_twenty_steps_give_the_same_bytes_on_the_board(name: str, tmp_path: Path
     first = trained(without, "cortex-m7", tmp_path / "off")
     assert len({loss.tobytes() for loss in first.losses}) > STEPS // 2, "it trains"
     assert same(first, trained(with_, "cortex-m7", tmp_path / "min"))
-    magic = [[line for line in p.bundle.files["net_train.c"].splitlines() if "model_magic[2]" in line] for p in (without, with_)]
+    magic = [
+        [line for line in p.bundle.files["net_train.c"].splitlines() if "model_magic[2]" in line]
+        for p in (without, with_)
+    ]
     assert magic[0] == magic[1], "checkpoints are interchangeable"
     assert len(with_.kernels.kernels) == len(without.kernels.kernels), "second runs need no code of their own"
 

@@ -32,7 +32,9 @@ def problem_of(graph: Graph, options: PlanOptions) -> tuple[MemoryModel, Problem
 @pytest.mark.parametrize("seed", range(60))
 def test_the_search_counts_bytes_as_the_planner_does(seed: int) -> None:
     """Without second runs and with them: the largest load of the rewritten graph in the order of its nodes."""
-    graph, kept = random_graph(seed, 24) if seed % 4 else training_graph(blocks=2 + seed % 5, side=32, momentum=seed % 8 == 0)
+    graph, kept = (
+        random_graph(seed, 24) if seed % 4 else training_graph(blocks=2 + seed % 5, side=32, momentum=seed % 8 == 0)
+    )
     options = PlanOptions(keep=(kept,))
     model, problem, order = problem_of(graph, options)
     base, floor = max(profile(problem, {}).loads), floor_bytes(problem)
@@ -87,7 +89,9 @@ def test_auto_needs_less_than_min_and_nothing_if_it_fits(net: tuple[Graph, PlanO
     assert auto.plan.arena_bytes <= middle
     assert auto.plan.remat.extra_macs < remat.extra_macs
     for capacity in (None, remat.arena_without_bytes):
-        assert plan_with_remat(graph, replace(options, capacity_bytes=capacity), RematOptions("auto")).plan.remat is None
+        assert (
+            plan_with_remat(graph, replace(options, capacity_bytes=capacity), RematOptions("auto")).plan.remat is None
+        )
     dear = plan_with_remat(graph, replace(options, capacity_bytes=middle), RematOptions("auto", most_share=1e-4))
     assert dear.plan.remat is None
 

@@ -112,4 +112,3 @@ class _Task:
         validate_remat(self.graph, rewritten, plan)
         remat = Rematerialisation(runs, self.without.arena_bytes, choice.budget_bytes + self.below, choice.cheapest)
         return Planned(rewritten, replace(plan, remat=remat if runs else None))
-

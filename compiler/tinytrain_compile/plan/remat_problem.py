@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.plan.model import PERSISTENT_KINDS, MemoryModel
+from tinytrain_compile.plan.model import MemoryModel
 
 Decision = Mapping[int, int]
 """Cell -> stage: the index of the operation in front of which the cell is computed again."""

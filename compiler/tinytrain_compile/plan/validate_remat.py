@@ -24,7 +24,7 @@ def validate_remat(original: Graph, rewritten: Graph, plan: MemoryPlan) -> None:
 
 
 def _check_versions(graph: Graph, plan: MemoryPlan) -> None:
-    """Replay: every persistent memory holds one content at a time, known by the name of the value last written there."""
+    """Replay: every persistent memory holds one content at a time, known by the value last written there."""
     persistent = {value.name for value in (*graph.state, *graph.accumulators)}
     home = {name: name for name in persistent}
     shown = {name: name for name in persistent}  # value or view -> the content it stands for
@@ -64,7 +64,9 @@ def _check_meaning(original: Graph, plan: MemoryPlan) -> None:
     for node in plan.order:
         inputs = tuple(meaning.get(value.name, value.name) for value in node.inputs)
         source = by_name.get(node.name) or made_by.get(_key(node, inputs))
-        if source is None or _key(source, tuple(known.get(v.name, v.name) for v in source.inputs)) != _key(node, inputs):
+        if source is None or _key(source, tuple(known.get(v.name, v.name) for v in source.inputs)) != _key(
+            node, inputs
+        ):
             raise PlanError("another computation", f"{node.name!r} is no run of a node of the graph")
         if node.name not in by_name and op_def(node.op).alias:
             raise PlanError("state twice", f"{node.name!r} changes what {source.name!r} changes")
