@@ -88,7 +88,6 @@ def rows(names: tuple[str, ...] = (*INT8, *MODELS)) -> Iterator[Row]:
 
 def main() -> None:
     """Print the table; exit code 1 if the bar is missed."""
-    print(
     heads = f"{'off B':>10} {'min B':>10} {'ratio':>6} {'gap B':>7} {'runs':>5} {'MACs':>7} {'CPU s':>6}"
     print(f"{'network':28} {heads}")
     missed: list[str] = []
