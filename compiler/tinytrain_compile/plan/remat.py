@@ -82,14 +82,14 @@ class _Task:
         return smallest(self.problem, self.options)
 
     def best_of(self, choices: Iterator[Choice], without: Planned) -> Planned:
-        """The smallest arena of some choices, or the plan without second runs; a plan without a gap ends the search."""
+        """The smallest arena of some choices, or the plan without second runs; a gain without a gap ends the search."""
         best = without
         for choice in choices:
             found = self.planned(choice)
             if found.plan.arena_bytes < best.plan.arena_bytes:
                 best = found
-            if found.plan.gap_bytes == 0:
-                break
+                if found.plan.gap_bytes == 0:
+                    break
         return best
 
     def missed(self, excess_bytes: int) -> None:
