@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat remat-real convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,6 +41,12 @@ bench-placement: $(STAMP) ## Place the eight MiniMalloc instances, print heights
 
 bench-planner: $(STAMP) ## Orders and arenas of the training graphs of the three real models, with bounds and proofs
 	$(BIN)/python scripts/bench_planner.py
+
+bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, extra MACs, the 55 % bar
+	$(BIN)/python -m benchmarks.remat
+
+remat-real: $(STAMP) ## 20 steps of MCUNet, all of it updated, with and without rematerialisation: equal bytes in QEMU
+	$(BIN)/python -m pytest -q -m slow tests/e2e/test_remat.py
 
 convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls
 	$(BIN)/python benchmarks/convergence.py

@@ -159,7 +159,7 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 @click.option(
     "--remat",
     type=click.Choice(["off", "auto", "min"]),
-    help="Compute tensors twice: auto, as --arena needs; min, smallest arena. Default: auto up to 25 % of a step's MACs.",
+    help="Compute tensors twice: auto, as --arena needs; min, smallest arena. Default: auto up to 25 % more MACs.",
 )
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(

@@ -81,7 +81,7 @@ class Planner:
         return self._quick[key]
 
     def recomputed(self, candidate: Candidate, mode: Literal["auto", "min"]) -> tuple[int, float]:
-        """Bytes that a candidate needs with --remat `mode`, by a quick plan, and its extra MACs as a share of a step."""
+        """Bytes that a candidate needs with --remat `mode`, by a quick plan, and its extra share of MACs."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
         train, plan = self._plan(train, True, RematOptions(mode))
         return plan.arena_bytes, share_of(train.graph, plan)
