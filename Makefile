@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench convergence docs clean
+.PHONY: help setup tools demo test check fast bench ledger convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,16 +25,20 @@ demo: setup ## Compile examples/digits, train it in QEMU, print accuracy before 
 test: setup check fast ## Set up, then every check and test
 
 check: $(STAMP) ## Format, lint, types, import rules
-	$(BIN)/ruff format --check compiler tests examples scripts
-	$(BIN)/ruff check compiler tests examples scripts
+	$(BIN)/ruff format --check compiler tests examples scripts benchmarks
+	$(BIN)/ruff check compiler tests examples scripts benchmarks
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/lint-imports
 
 fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
-bench: setup ## Compile times and arenas of the three real models
+bench: setup ## Instructions of layers and steps against the ledger; compile times and arenas of the three real models
+	$(BIN)/python benchmarks/instructions.py
 	$(BIN)/python scripts/bench.py
+
+ledger: setup ## Record the instructions of layers and steps in benchmarks/ledger.json
+	$(BIN)/python benchmarks/instructions.py --write
 
 convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls
 	$(BIN)/python benchmarks/convergence.py
