@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench ledger convergence docs clean
+.PHONY: help setup tools demo test check fast bench ledger fuzz convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,9 @@ bench: setup ## Instructions of layers and steps against the ledger; compile tim
 
 ledger: setup ## Record the instructions of layers and steps in benchmarks/ledger.json
 	$(BIN)/python benchmarks/instructions.py --write
+
+fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator, on three boards
+	$(BIN)/python benchmarks/fuzz_kernels.py
 
 convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls
 	$(BIN)/python benchmarks/convergence.py
