@@ -10,7 +10,16 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
 from tinytrain_compile.options import CompileOptions
-from tinytrain_compile.plan import Memory, PlanOptions, RematOptions, plan_with_remat, share_of, spread
+from tinytrain_compile.plan import (
+    Lock,
+    Memory,
+    PlanOptions,
+    RematOptions,
+    plan_from_lock,
+    plan_with_remat,
+    share_of,
+    spread,
+)
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import Target
@@ -31,7 +40,7 @@ class Candidate:
 
 
 def further_memories(target: Target, sizes: Mapping[str, int]) -> tuple[Memory, ...]:
-    """Memories of a target by name and size, with what they cost more than the first one; E0106 for one it lacks."""
+    """Memories of a target by name and size, with what they cost more than the first one; E0107 for one it lacks."""
     first, found = target.memories[0], list[Memory]()
     banks = {bank.name: bank for bank in target.memories[1:] if bank.writable}
     for name, size in sizes.items():
@@ -40,7 +49,7 @@ def further_memories(target: Target, sizes: Mapping[str, int]) -> tuple[Memory, 
             if name in banks:
                 what = f"{size} B are asked for, {target.name} has {banks[name].size_bytes} B"
             known = ", ".join(f"{bank.name} ({bank.size_bytes} B)" for bank in banks.values()) or "none"
-            raise CompileError("E0106", f"--memory {name}", what, f"further memories of this target: {known}")
+            raise CompileError("E0107", f"--memory {name}", what, f"further memories of this target: {known}")
         bank = banks[name]
         slower = 1_000_000 // bank.bytes_per_us - 1_000_000 // first.bytes_per_us
         found.append(Memory(name, size, max(slower, 0), max(bank.pj_per_byte - first.pj_per_byte, 0)))
@@ -86,6 +95,12 @@ class Planner:
         train = self._train(update, o.optimizer, o.batch, o.accumulate)
         return Candidate(update, *self._plan(train, False, self._remat()), update.label)
 
+    def locked(self, update: UpdatePlan, lock: Lock) -> Candidate:
+        """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
+        train = self._train(update, self.options.optimizer, self.options.batch, self.options.accumulate)
+        settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
+        return Candidate(update, train, plan_from_lock(train.graph, lock, settings), update.label)
+
     def arena(
         self, spec: str, optimizer: str | None = None, batch: int | None = None, accumulate: Accumulate | None = None
     ) -> int:
@@ -98,7 +113,7 @@ class Planner:
         return self._quick[key]
 
     def recomputed(self, candidate: Candidate, mode: Literal["auto", "min"]) -> tuple[int, float]:
-        """Bytes that a candidate needs with --remat `mode`, by a quick plan, and its extra MACs as a share of a step."""
+        """Bytes that a candidate needs with --remat `mode`, by a quick plan, and its extra share of MACs."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
         train, plan = self._plan(train, True, RematOptions(mode))
         return plan.arena_bytes, share_of(train.graph, plan)

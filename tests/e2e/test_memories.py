@@ -193,9 +193,9 @@ def test_auto_updates_more_with_a_second_memory(resnet: Path, tmp_path: Path) ->
         (("--arena", "64KB", "--memory", "sram2"), "E0101"),
         (("--arena", "64KB", "--memory", "sram2=0"), "E0101"),
         (("--arena", "64KB", "--memory", "sram2=1MB", "--memory", "sram2=2MB"), "E0101"),
-        (("--arena", "64KB", "--memory", "psram=1MB"), "E0106"),
-        (("--arena", "64KB", "--memory", "sram=1MB"), "E0106"),
-        (("--arena", "64KB", "--memory", "sram2=1GB"), "E0106"),
+        (("--arena", "64KB", "--memory", "psram=1MB"), "E0107"),
+        (("--arena", "64KB", "--memory", "sram=1MB"), "E0107"),
+        (("--arena", "64KB", "--memory", "sram2=1GB"), "E0107"),
     ],
 )
 def test_wrong_memories_are_named(resnet: Path, flags: tuple[str, ...], error: str, tmp_path: Path) -> None:

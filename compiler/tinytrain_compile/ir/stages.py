@@ -235,6 +235,8 @@ class Interface:
     """Whether the numpy reference must agree to the byte (int8) or within a bound (float32)."""
     further_bytes: tuple[int, ...] = ()
     """Size of every memory besides the arena."""
+    transient_offset: int | None = None
+    """Where persistent memory ends: nothing from there on is carried from one call to the next (None: unknown)."""
 
 
 @dataclass(frozen=True)
@@ -300,6 +302,7 @@ class VerifyReport:
     max_error: float | None = None
     saturations: Saturations | None = None
     counts: InstructionCounts | None = None
+    arena_measured_bytes: int | None = None
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ moves buffers to further memories; every plan passes `validate_plan` before it i
 """
 
 from tinytrain_compile.plan.explain import live_buffers_at, load_per_step
+from tinytrain_compile.plan.lock import Lock, plan_from_lock, read_lock
 from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.remat import Planned, plan_with_remat, share_of
@@ -13,6 +14,7 @@ from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_remat import validate_remat
 
 __all__ = [
+    "Lock",
     "Memory",
     "PlanError",
     "PlanOptions",
@@ -20,8 +22,10 @@ __all__ = [
     "RematOptions",
     "live_buffers_at",
     "load_per_step",
+    "plan_from_lock",
     "plan_memory",
     "plan_with_remat",
+    "read_lock",
     "share_of",
     "spread",
     "validate_plan",

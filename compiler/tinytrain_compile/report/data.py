@@ -49,6 +49,7 @@ def plan_json(summary: Summary) -> dict[str, Any]:
     plan, analysis = summary.plan, analyse(summary.train, summary.plan)
     names = ["arena", *(memory.name for memory in plan.further)]
     return {
+        "update": summary.update_label,
         "arena_bytes": plan.arena_bytes,
         "arena_limit_bytes": summary.arena_limit_bytes,
         "lower_bound_bytes": plan.lower_bound_bytes,
@@ -145,6 +146,7 @@ def _memory(summary: Summary, analysis: Analysis) -> dict[str, Any]:
         "lower_bound_bytes": plan.lower_bound_bytes,
         "stack_bytes": summary.verify.stack_bytes,
         "stack_measured_bytes": summary.verify.stack_measured_bytes,
+        "arena_measured_bytes": summary.verify.arena_measured_bytes,
         "regions": _regions(summary),
         "peak_bytes": analysis.breakdown(plan.peak_step),
         "peak_live": [

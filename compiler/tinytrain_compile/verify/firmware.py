@@ -86,6 +86,7 @@ def _main(interface: Interface) -> str:
             "prefix": prefix,
             "PREFIX": prefix.upper(),
             "GUARD_SIZE": str(GUARD_BYTES),
+            "TRANSIENT_OFFSET": f"{_transient_offset(interface)}u",
             "STATE_TABLE": table,
             "MEMORIES": "".join(_memory(k, size) for k, size in enumerate(sizes)),
             "MEMORY_TABLE": "".join(
@@ -109,6 +110,11 @@ def _memory(number: int, size: str) -> str:
     fields = f"low[GUARD_BYTES], bytes[{size}], high[GUARD_BYTES]"
     section = "PORT_FURTHER_SECTION" if number else "PORT_ARENA_SECTION"
     return f"static struct {{\n    unsigned char {fields};\n}} memory_{number} {section};\n"
+
+
+def _transient_offset(interface: Interface) -> int:
+    """Where in the arena that begins which means nothing between two calls; its end where nobody said."""
+    return interface.arena_bytes if interface.transient_offset is None else interface.transient_offset
 
 
 def _comment(name: str) -> str:
