@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
 from tinytrain_compile.options import CompileOptions
@@ -51,9 +52,16 @@ def further_memories(target: Target, sizes: Mapping[str, int]) -> tuple[Memory, 
             known = ", ".join(f"{bank.name} ({bank.size_bytes} B)" for bank in banks.values()) or "none"
             raise CompileError("E0107", f"--memory {name}", what, f"further memories of this target: {known}")
         bank = banks[name]
-        slower = 1_000_000 // bank.bytes_per_us - 1_000_000 // first.bytes_per_us
-        found.append(Memory(name, size, max(slower, 0), max(bank.pj_per_byte - first.pj_per_byte, 0)))
+        there, here = 1_000_000 // bank.bytes_per_us, 1_000_000 // first.bytes_per_us
+        extra = (max(there - here, 0), max(bank.pj_per_byte - first.pj_per_byte, 0))
+        copy = (there + here, bank.pj_per_byte + first.pj_per_byte)
+        found.append(Memory(name, size, *extra, *copy, setup_ps=bank.setup_ns * 1000))
     return tuple(found)
+
+
+def _with_graph(train: TrainGraph, graph: Graph) -> TrainGraph:
+    """The training graph with what a plan added to it; a checkpoint's identity stays."""
+    return replace(train, graph=graph, before_remat=train.before_remat or train.graph)
 
 
 class Planner:
@@ -82,7 +90,8 @@ class Planner:
             train = replace(train, graph=planned.graph, before_remat=train.graph)
         if limit is None or planned.plan.arena_bytes <= limit:
             return train, planned.plan
-        return train, spread(train.graph, planned.plan, settings, self._memories) or planned.plan
+        moved = spread(train.graph, planned.plan, settings, self._memories)
+        return (train, planned.plan) if moved is None else (_with_graph(train, moved.graph), moved.plan)
 
     def _remat(self) -> RematOptions:
         """What --remat says; without it, the rung of the ladder before less is updated."""
@@ -123,7 +132,8 @@ class Planner:
         limit, keep = self.options.arena_bytes, (candidate.train.loss.name,)
         settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort="quick", keep=keep)
         whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable}
-        return spread(candidate.train.graph, candidate.plan, settings, further_memories(self.target, whole))
+        planned = spread(candidate.train.graph, candidate.plan, settings, further_memories(self.target, whole))
+        return None if planned is None else planned.plan
 
     def exact(self, spec: str) -> Candidate:
         """A candidate by its --update text, planned with full effort."""
@@ -197,8 +207,8 @@ def _more_memory(planner: Planner, candidate: Candidate) -> list[Suggestion]:
     if plan is None:
         return []
     options = " ".join(f"--memory {memory.name}={memory.used_bytes}" for memory in plan.further)
-    extra = sum(memory.extra_ps for memory in plan.further) / 1e9
-    return [Suggestion(options, plan.arena_bytes, f"+{extra:.3g} ms a step by the target's figures")]
+    extra = f"+{plan.extra_ps / 1e9:.3g} ms a step by the target's figures"
+    return [Suggestion(options, plan.arena_bytes, extra)]
 
 
 def _smaller_state(planner: Planner, candidate: Candidate, limit: int) -> list[Suggestion]:

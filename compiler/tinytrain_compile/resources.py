@@ -24,4 +24,4 @@ def read_text(folder: str, path: str) -> str:
 
 def runtime_headers() -> dict[str, str]:
     """File name -> text of the headers that generated C includes."""
-    return {name: read_text("runtime_c", name) for name in ("tt_runtime.h", "tt_dsp.h")}
+    return {name: read_text("runtime_c", name) for name in ("tt_runtime.h", "tt_dsp.h", "tt_page.h")}

@@ -78,9 +78,10 @@ def moved(made: Project, arena_bytes: int, target: str = "cortex-m7") -> Project
     core = load_target(target)
     settings = PlanOptions(arena_bytes, core.alignment_bytes, effort="quick", keep=(made.train.loss.name,))
     banks = {bank.name: bank.size_bytes for bank in core.memories[1:]}
-    plan = spread(made.train.graph, made.plan, settings, further_memories(core, banks))
-    assert plan is not None
-    return emitted(made.train, plan, made.kernels, core.alignment_bytes)
+    planned = spread(made.train.graph, made.plan, settings, further_memories(core, banks))
+    assert planned is not None
+    train = replace(made.train, graph=planned.graph, before_remat=made.train.before_remat or made.train.graph)
+    return emitted(train, planned.plan, made.kernels, core.alignment_bytes)
 
 
 def emitted(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net") -> Project:

@@ -54,6 +54,7 @@ def pair(name: str) -> tuple[Project, Project]:
     alone = chain.project(TRAINS[name]())
     both = chain.moved(alone, alone.plan.arena_bytes // 3)
     assert len(both.bundle.interface.further_bytes) == 1
+    assert {move.op for move in both.plan.paging} == {"PageOut", "PageIn"}
     assert {slot.memory for slot in both.bundle.interface.state} == {0, 1}, "the state lies in both"
     return alone, both
 

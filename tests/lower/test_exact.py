@@ -38,7 +38,7 @@ EXACT_BY_CONSTRUCTION = (
 """Float ops whose reference already does what the kernel does."""
 
 FLOAT_OPS = sorted({*EXACT_BY_CONSTRUCTION, *(name for name, op in OPS.items() if op.exact is not None)})
-COMPUTED = [name for name in FLOAT_OPS if not OPS[name].view]
+COMPUTED = [name for name in FLOAT_OPS if not (OPS[name].view or OPS[name].page)]
 
 
 def all_cases(op: str) -> list[Case]:

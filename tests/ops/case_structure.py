@@ -163,3 +163,13 @@ REDUCES = (
 def _reduce(rng: Rng, index: int) -> Case:
     shape, axes, scale = REDUCES[index]
     return make("Reduce", (normal(rng, shape),), ReduceAttrs(axes, scale))
+
+
+def _page(op: str) -> None:
+    @generator(op, 3)
+    def _case(rng: Rng, index: int) -> Case:
+        return make(op, (normal(rng, ((3,), (2, 4), (1, 3, 2, 5))[index]),), differentiable=())
+
+
+_page("PageOut")
+_page("PageIn")

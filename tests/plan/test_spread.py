@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,36 +13,45 @@ import pytest
 from tests.plan.arena_run import train, truth_of
 from tests.plan.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
-from tinytrain_compile.ir import Graph
+from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.plan import Memory, PlanError, PlanOptions, plan_memory, spread, validate_plan
-from tinytrain_compile.plan.assign import Item, assign, cost_of, loads_of
+from tinytrain_compile.plan import (
+    Memory,
+    PlanError,
+    Planned,
+    PlanOptions,
+    plan_memory,
+    spread,
+    validate_paging,
+    validate_plan,
+)
+from tinytrain_compile.plan.assign import Choice, Item, Use, assign, cost_of, loads_of
 from tinytrain_compile.plan.traffic import accessed, bytes_read
 
-SLOW = Memory("slow", 1 << 20, 10_000, 200)
-SMALL = Memory("small", 256, 1_000, 20)
+SLOW = Memory("slow", 1 << 20, 10_000, 200, 12_000, 250)
+SMALL = Memory("small", 256, 1_000, 20, 2_000, 30)
 
 
 def options(kept: str, capacity: int | None = None) -> PlanOptions:
     return PlanOptions(capacity, effort="quick", keep=(kept,))
 
 
-def spread_graph(graph: Graph, kept: str, share: float, *memories: Memory) -> MemoryPlan:
+def spread_graph(graph: Graph, kept: str, share: float, *memories: Memory) -> Planned:
     plan = plan_memory(graph, options(kept))
     found = spread(graph, plan, options(kept, int(plan.arena_bytes * share)), memories)
     assert found is not None
-    assert found.arena_bytes <= int(plan.arena_bytes * share)
+    assert found.plan.arena_bytes <= int(plan.arena_bytes * share)
     return found
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_a_plan_in_several_memories_computes_the_same(seed: int) -> None:
     graph, kept = random_graph(seed, 30)
-    plan = spread_graph(graph, kept, 0.6, SLOW, SMALL)
-    assert plan.further
+    planned = spread_graph(graph, kept, 0.6, SLOW, SMALL)
+    assert planned.plan.further
     draw = np.random.default_rng(seed)
     feeds = {v.name: draw.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
-    found = train(graph, plan, feeds, (kept,))
+    found = train(planned.graph, planned.plan, feeds, (kept,))
     truth = truth_of(graph, feeds | {v.name: np.zeros(v.shape, np.float32) for v in graph.accumulators})
     newest = {old.name: new.name for old, new in graph.updates}
     for name, array in found.items():
@@ -50,7 +60,8 @@ def test_a_plan_in_several_memories_computes_the_same(seed: int) -> None:
 
 def test_a_whole_training_step_halves_its_arena() -> None:
     graph, kept = training_graph(blocks=4, side=32)
-    plan = spread_graph(graph, kept, 0.5, SLOW)
+    plan = spread_graph(graph, kept, 0.5, SLOW).plan
+    assert {move.op for move in plan.paging} == {"PageOut", "PageIn"}
     (slow,) = plan.further
     assert slow.used_bytes > 0
     assert slow.extra_ps == slow.accessed_bytes * SLOW.extra_ps
@@ -68,35 +79,46 @@ def test_nothing_is_said_to_fit_that_does_not() -> None:
 
 def test_a_memory_that_is_not_needed_is_left_out() -> None:
     graph, kept = training_graph(blocks=2, side=32)
-    plan = spread_graph(graph, kept, 0.9, Memory("near", 1 << 20, 1, 1), SLOW)
+    plan = spread_graph(graph, kept, 0.9, Memory("near", 1 << 20, 1, 1, 1, 1), SLOW).plan
     assert [memory.name for memory in plan.further] == ["near"]
+
+
+def random_item(draw: random.Random) -> Item:
+    """To stay, to lie in memory 1 or 2, to be away for a while, or none of these."""
+    first = draw.randint(0, 4)
+    last = draw.randint(first, 6)
+    choices = [Choice(0, (Use(0, first, last),))]
+    choices += [Choice(draw.randint(0, 9), (Use(memory, first, last),)) for memory in (1, 2) if draw.random() < 0.8]
+    if last - first > 1:
+        away = (Use(0, first, first), Use(1, first, last), Use(0, last, last))
+        choices.append(Choice(draw.randint(0, 9), away))
+    return Item(8 * draw.randint(1, 6), tuple(choices))
+
+
+def fits(items: list[Item], chosen: Sequence[int], rooms: list[int]) -> bool:
+    return all(max(load) <= room for load, room in zip(loads_of(items, chosen, 3), rooms, strict=True))
 
 
 @pytest.mark.parametrize("units", [0.0, 1.0])
 @pytest.mark.parametrize("seed", range(60))
 def test_assignment_against_all_possibilities(seed: int, units: float) -> None:
     draw = random.Random(seed)
-    items: list[Item] = []
-    for index in range(draw.randint(1, 7)):
-        first = draw.randint(0, 5)
-        last = draw.randint(first, 5)
-        items.append(Item(8 * draw.randint(1, 6), first, last, (0, draw.randint(0, 9), draw.randint(0, 9)), index == 0))
+    items = [random_item(draw) for _ in range(draw.randint(1, 6))]
     rooms = [draw.randint(40, 90), draw.randint(0, 60), draw.randint(0, 30)]
     best: int | None = None
-    for memory in itertools.product(range(3), repeat=len(items)):
-        fits = all(max(load) <= room for load, room in zip(loads_of(items, memory, rooms), rooms, strict=True))
-        if memory[0] == 0 and fits:
-            cost = cost_of(items, memory)
+    for chosen in itertools.product(*(range(len(item.choices)) for item in items)):
+        if fits(items, chosen, rooms):
+            cost = cost_of(items, chosen)
             best = cost if best is None else min(best, cost)
     found = assign(items, rooms, units, 0)
     if found is None:
         assert best is None or units == 0.0
         return
-    assert all(max(load) <= room for load, room in zip(loads_of(items, found.memory, rooms), rooms, strict=True))
+    assert fits(items, found.chosen, rooms)
     assert best is not None
-    assert cost_of(items, found.memory) >= best
+    assert cost_of(items, found.chosen) >= best
     if units:
-        assert (found.optimal, cost_of(items, found.memory)) == (True, best)
+        assert (found.optimal, cost_of(items, found.chosen)) == (True, best)
 
 
 def test_traffic_counts_products_and_every_operand() -> None:
@@ -113,13 +135,38 @@ def test_traffic_counts_products_and_every_operand() -> None:
 # ---- planted mistakes -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Sound:
+    """A sound plan with page moves, what it was made from, and the options that judge it."""
+
+    before: MemoryPlan
+    graph: Graph
+    plan: MemoryPlan
+    options: PlanOptions
+
+
 @pytest.fixture(scope="module")
-def planned() -> tuple[Graph, PlanOptions, MemoryPlan]:
+def sound() -> Sound:
     graph, kept = training_graph(blocks=3, side=32)
-    plan = spread_graph(graph, kept, 0.5, SLOW)
-    found = replace(options(kept, plan.arena_bytes), header_bytes=24)
-    validate_plan(graph, plan, found)
-    return graph, found, plan
+    before = plan_memory(graph, options(kept))
+    slow_copies = replace(SLOW, copy_ps=1)  # so that parameters are copied in too
+    found = spread(graph, before, options(kept, before.arena_bytes // 3), (slow_copies,))
+    assert found is not None
+    made = Sound(before, found.graph, found.plan, replace(options(kept), header_bytes=24))
+    judge(made, made.plan)
+    assert any(move.value in {value.name for value in graph.state} for move in made.plan.paging)
+    return made
+
+
+def judge(sound: Sound, plan: MemoryPlan, graph: Graph | None = None) -> None:
+    validate_plan(graph or sound.graph, plan, sound.options)
+    validate_paging(sound.before, plan)
+
+
+def verdict(sound: Sound, plan: MemoryPlan, graph: Graph | None = None) -> str:
+    with pytest.raises(PlanError) as caught:
+        judge(sound, plan, graph)
+    return caught.value.verdict
 
 
 def planted(plan: MemoryPlan, name: str, offset: int) -> MemoryPlan:
@@ -129,41 +176,81 @@ def planted(plan: MemoryPlan, name: str, offset: int) -> MemoryPlan:
     return replace(plan, buffers=buffers, offsets=offsets, scratch_offsets=scratch)
 
 
-def test_a_buffer_across_two_memories(planned: tuple[Graph, PlanOptions, MemoryPlan]) -> None:
-    graph, given, plan = planned
-    base = plan.further[0].base
-    victim = next(b for b in plan.buffers if b.offset >= base and b.size_bytes >= 16)
+def reordered(sound: Sound, order: Sequence[Node]) -> tuple[MemoryPlan, Graph]:
+    return replace(sound.plan, order=tuple(order)), replace(sound.graph, nodes=tuple(order))
+
+
+def test_a_buffer_across_two_memories(sound: Sound) -> None:
+    base = sound.plan.further[0].base
+    victim = next(b for b in sound.plan.buffers if b.offset >= base and b.size_bytes >= 16 and b.kind == "tensor")
+    assert verdict(sound, planted(sound.plan, victim.name, base - 8)) == "across memories"
+
+
+def test_a_memory_that_the_board_does_not_have(sound: Sound) -> None:
+    smaller = replace(sound.plan.further[0], capacity_bytes=sound.plan.further[0].used_bytes - 8)
+    assert verdict(sound, replace(sound.plan, further=(smaller,))) == "outside memory"
+
+
+def test_a_missing_page_in(sound: Sound) -> None:
+    """Left out; and left out in such a way that its readers read the place that the tensor had before."""
+    back = next(n for n in sound.plan.order if n.op == "PageIn" and n.inputs[0].name.endswith("@out"))
+    rest = [node for node in sound.plan.order if node is not back]
+    assert verdict(sound, replace(sound.plan, order=tuple(rest))) == "order incomplete"
+    move = next(move for move in sound.plan.paging if move.name == back.name)
+    old = next(v for n in sound.before.order for v in n.inputs if v.name == move.value)
+    name = back.outputs[0].name
+    reads_old = [replace(n, inputs=tuple(old if v.name == name else v for v in n.inputs)) for n in rest]
+    buffers = tuple(replace(b, values=tuple(v for v in b.values if v != name)) for b in sound.plan.buffers)
+    offsets = {value: b.offset for b in buffers for value in b.values}
+    plan, graph = reordered(sound, reads_old)
+    assert verdict(sound, replace(plan, buffers=buffers, offsets=offsets), graph) in ("overlap", "lifetime")
+
+
+def test_a_page_in_of_another_tensor(sound: Sound) -> None:
+    ins = [n for n in sound.plan.order if n.op == "PageIn" and n.inputs[0].name.endswith("@out")]
+    one, two = next((a, b) for a in ins for b in ins if a is not b and a.inputs[0].type == b.inputs[0].type)
+    swapped = [replace(n, inputs=two.inputs) if n is one else n for n in sound.plan.order]
+    plan, graph = reordered(sound, swapped)
     with pytest.raises(PlanError) as caught:
-        validate_plan(graph, planted(plan, victim.name, base - 8), given)
-    assert caught.value.verdict in ("across memories", "state scattered")
-    assert caught.value.verdict == "across memories" or victim.kind == "state"
+        validate_paging(sound.before, plan)
+    assert caught.value.verdict == "another computation"
+    assert verdict(sound, plan, graph)
 
 
-def test_a_memory_that_the_board_does_not_have(planned: tuple[Graph, PlanOptions, MemoryPlan]) -> None:
-    graph, given, plan = planned
-    smaller = replace(plan.further[0], capacity_bytes=plan.further[0].used_bytes - 8)
+def test_a_copy_that_is_older_than_the_update(sound: Sound) -> None:
+    """A parameter is paged in, updated in its own place, and then the copy is read."""
+    parameters = {old.name for old, _ in sound.graph.updates}
+    at, copy = next(
+        (i, n) for i, n in enumerate(sound.plan.order) if n.op == "PageIn" and n.inputs[0].name in parameters
+    )
+    reader = next(n for n in sound.plan.order[at:] if copy.outputs[0] in n.inputs)
+    update = next(n for n in sound.plan.order if n.op == "SgdUpdate" and n.inputs[0].name == copy.inputs[0].name)
+    late = replace(update, name="late", inputs=(copy.outputs[0], *update.inputs[1:]), outputs=update.outputs)
+    order = [n for n in sound.plan.order if n is not reader]
+    order.insert(order.index(update) + 1, reader)
+    before = [n for n in sound.before.order if n.name != reader.name]
+    twin = next(n for n in sound.before.order if n.name == reader.name)
+    before.insert(next(i for i, n in enumerate(before) if n.name == update.name) + 1, twin)
     with pytest.raises(PlanError) as caught:
-        validate_plan(graph, replace(plan, further=(smaller,)), given)
-    assert caught.value.verdict == "outside memory"
-
-
-def test_a_memory_that_begins_elsewhere(planned: tuple[Graph, PlanOptions, MemoryPlan]) -> None:
-    graph, given, plan = planned
-    shifted = replace(plan.further[0], base=plan.further[0].base + 8, used_bytes=plan.further[0].used_bytes - 8)
+        validate_paging(replace(sound.before, order=tuple(before)), replace(sound.plan, order=tuple(order)))
+    assert caught.value.verdict == "stale page"
+    on_copy = [late if n is update else n for n in sound.plan.order]
     with pytest.raises(PlanError):
-        validate_plan(graph, replace(plan, further=(shifted,)), given)
+        validate_paging(sound.before, replace(sound.plan, order=tuple(on_copy)))
 
 
-def test_two_live_buffers_in_one_place_of_the_second_memory(planned: tuple[Graph, PlanOptions, MemoryPlan]) -> None:
-    graph, given, plan = planned
-    there = [b for b in plan.buffers if b.offset >= plan.further[0].base]
+def test_a_page_out_to_the_arena(sound: Sound) -> None:
+    out = next(b for b in sound.plan.buffers if b.name.endswith("@out"))
+    with pytest.raises(PlanError) as caught:
+        validate_paging(sound.before, planted(sound.plan, out.name, 0))
+    assert caught.value.verdict == "page move"
+
+
+def test_two_live_buffers_in_one_place_of_the_second_memory(sound: Sound) -> None:
+    there = [b for b in sound.plan.buffers if b.offset >= sound.plan.further[0].base and b.kind == "tensor"]
     one, two = next(
         (a, b)
         for a, b in itertools.permutations(there, 2)
-        if a.first_step <= b.last_step
-        and b.first_step <= a.last_step
-        and a.size_bytes <= b.size_bytes
-        and plan.total_bytes not in (a.offset + a.size_bytes, b.offset + b.size_bytes)
+        if a.first_step <= b.last_step and b.first_step <= a.last_step and a.size_bytes <= b.size_bytes
     )
-    with pytest.raises(PlanError):
-        validate_plan(graph, planted(plan, one.name, two.offset), given)
+    assert verdict(sound, planted(sound.plan, one.name, two.offset)) in ("overlap", "write after read")

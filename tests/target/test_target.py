@@ -81,6 +81,7 @@ def test_unreadable_file(name: str, tmp_path: Path) -> None:
         ('name = "sram2"', 'name = "sram"', "key 'memories' names one memory twice"),
         ('name = "sram2"', 'name = "SRAM 2"', r"key 'memories\[1\].name' must be lower-case"),
         ("bytes_per_us = 800", "bytes_per_us = 0", r"key 'memories\[0\].bytes_per_us' must be an integer from 1"),
+        ("setup_ns = 1000", "", r"key .memories\[1\].setup_ns. is missing"),
         ("pj_per_byte = 250", "", r"key 'memories\[1\].pj_per_byte' is missing"),
         ("writable = true", "writable = false", "key 'memories' must begin with the memory of the arena"),
         ('"-mthumb"', "3", "key 'gcc_flags' must be a list of strings"),

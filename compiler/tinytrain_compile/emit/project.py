@@ -19,6 +19,9 @@ from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qupdate import ERROR_OPS
 
+PAGE_HEADER = "tt_page.h"
+"""Of the runtime headers, the one that only a plan with page moves needs."""
+
 HEADER_BYTES, POINTER_BYTES = 16, 8
 """Size of the handle `struct <prefix>` at the start of the arena, and of what it holds per further memory."""
 
@@ -70,7 +73,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         f"{prefix}_weights.c": _source(
             model, [table(name, data) for name, data in constants], "Constant tables (flash)."
         ),
-        **options.runtime,
+        **{name: text for name, text in options.runtime.items() if name != PAGE_HEADER or plan.paging},
         "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
     }
     if options.debug_header:
@@ -160,6 +163,7 @@ def _template_data(
         "i": interface,
         "magic": _magic(train),
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
+        "page_header": PAGE_HEADER if plan.paging else "",
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
         "state_block": [_initial(value, graph.constants[value.name], sequencer, tables) for value in graph.state],
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],

@@ -45,6 +45,8 @@ class Sequencer:
         self._state = {value.name for value in train.graph.state}
         self._views = {n.outputs[0].name: n.inputs[0] for n in train.graph.nodes if op_def(n.op).view}
         self._offsets: dict[str, int] = {}
+        self._coming: set[str] = set()
+        """What page moves of the pass at hand bring in and nobody has read yet."""
 
     def offsets(self) -> list[tuple[str, int]]:
         """(name, byte offset) of every buffer that was addressed so far, by offset."""
@@ -74,6 +76,7 @@ class Sequencer:
 
     def parts(self, stem: str, nodes: Iterable[Node], known: Sequence[Part] = ()) -> list[Part]:
         """The calls of these nodes, in order, as functions `stem`_1, `stem`_2 ...; `known` functions are used again."""
+        self._coming.clear()
         calls = [node for node in nodes if not op_def(node.op).view]
         result: list[Part] = []
         for i in range(0, len(calls), CALLS_PER_FUNCTION):
@@ -92,7 +95,9 @@ class Sequencer:
         return Part(name, tuple(lines), reads_label, finds)
 
     def _call(self, node: Node) -> list[str]:
-        call = self._kernel_call(node)
+        if op_def(node.op).page:
+            return self._page(node)
+        call = [*self._waits(node), *self._kernel_call(node)]
         if self._train.settled or node.op not in ERROR_OPS:
             return call
         return [*self._first_time(node, call), *call]
@@ -105,6 +110,30 @@ class Sequencer:
         probe = wrap_call(f"tt_probe{len(read)}", [own, *read, str(above)])
         settle = wrap_call("tt_settle_first", [own, peak, "true" if node.op == "QuantizeError" else "false"])
         return ["if (first) {", *(f"    {line}" for line in (*probe, *call, *settle)), "}"]
+
+    def _page(self, node: Node) -> list[str]:
+        """A page move; what comes in is waited for by its first reader."""
+        (source,), (target,) = node.inputs, node.outputs
+        if op_def(node.op).page == "in":
+            self._coming.add(target.name)
+        waits = self._waits(node)
+        pointers = [self.pointer(target.name), self.pointer(source.name), f"{target.size_bytes}u"]
+        return [*waits, *wrap_call(f"tt_page_{op_def(node.op).page}", pointers)]
+
+    def _waits(self, node: Node) -> list[str]:
+        """In front of the first reader of what a page move brings in."""
+        read = [name for value in node.inputs for name in self._shown(value)]
+        names = [name for name in dict.fromkeys(read) if name in self._coming]
+        self._coming.difference_update(names)
+        return [f"tt_page_wait({self.pointer(name)});" for name in names]
+
+    def _shown(self, value: Value) -> list[str]:
+        """A value and what it is a view of."""
+        names = [value.name]
+        while value.name in self._views:
+            value = self._views[value.name]
+            names.append(value.name)
+        return names
 
     def _kernel_call(self, node: Node) -> list[str]:
         kernel = self._kernels[self._calls[node.name]]

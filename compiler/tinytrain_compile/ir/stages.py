@@ -47,7 +47,8 @@ class TrainGraph:
     momentum: int8 only: the momentum, if there is one; then rate also holds momentum times samples, and 1 / samples.
     settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
-    before_remat: the graph without second runs, if `graph` has some: what a checkpoint's identity is made from.
+    before_remat: the graph without second runs and page moves, if `graph` has some: what a checkpoint's identity is
+        made from.
     """
 
     graph: Graph
@@ -140,6 +141,22 @@ class FurtherMemory:
     cheapest: bool
 
 
+@dataclass(frozen=True)
+class PageMove:
+    """A copy between the arena and a further memory: node `name` of `op` (PageOut or PageIn) moves `value`.
+
+    ps, pj: time and energy by the target's figures, in picoseconds and picojoules.
+    """
+
+    name: str
+    value: str
+    op: str
+    memory: str
+    size_bytes: int
+    ps: int
+    pj: int
+
+
 @dataclass(frozen=True, eq=False)
 class MemoryPlan:
     """Order of execution and place of every buffer.
@@ -163,6 +180,17 @@ class MemoryPlan:
     placement_proven: bool
     remat: Rematerialisation | None = None
     further: tuple[FurtherMemory, ...] = ()
+    paging: tuple[PageMove, ...] = ()
+
+    @property
+    def extra_ps(self) -> int:
+        """What further memories cost a step, accesses and page moves, in picoseconds by the target's figures."""
+        return sum(memory.extra_ps for memory in self.further) + sum(move.ps for move in self.paging)
+
+    @property
+    def extra_pj(self) -> int:
+        """The same as energy, in picojoules."""
+        return sum(memory.extra_pj for memory in self.further) + sum(move.pj for move in self.paging)
 
     @property
     def total_bytes(self) -> int:

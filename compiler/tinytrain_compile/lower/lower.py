@@ -36,8 +36,8 @@ def _no_progress(_done: int, _all: int) -> None:
 def lower_nodes(
     nodes: Iterable[Node], options: LowerOptions, progress: Callable[[int, int], None] = _no_progress
 ) -> KernelSet:
-    """Kernels for all nodes; nodes with the same op, types and attributes share one. Views need none."""
-    todo = [node for node in nodes if not op_def(node.op).view]
+    """Kernels for all nodes; nodes with the same op, types and attributes share one. Views and page moves need none."""
+    todo = [node for node in nodes if not (op_def(node.op).view or op_def(node.op).page)]
     names: dict[object, str] = {}
     kernels: dict[str, Kernel] = {}  # by C text without the name: different shapes may give the same loops
     calls: dict[str, str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -88,6 +88,7 @@ class OpDef:
     view: output 0 is input 0 with another shape; costs no code and no memory.
     scratch: bytes of working memory that the kernel needs while it runs.
     macs: nominal multiply-accumulates, padding taps counted.
+    page: a copy out of, or into, the arena: a call of the runtime (tt_page.h), not a kernel.
     """
 
     name: str
@@ -102,6 +103,7 @@ class OpDef:
     scratch: Callable[[Node], int] = _no_scratch
     macs: Callable[[Node], int] = _no_work
     exact: ReferenceRule | None = None
+    page: Literal["", "out", "in"] = ""
 
 
 OPS: dict[str, OpDef] = {}

@@ -7,10 +7,12 @@ moves buffers to further memories; every plan passes `validate_plan` before it i
 from tinytrain_compile.plan.explain import live_buffers_at, load_per_step
 from tinytrain_compile.plan.lock import Lock, plan_from_lock, read_lock
 from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
+from tinytrain_compile.plan.pages import Memory
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.remat import Planned, plan_with_remat, share_of
-from tinytrain_compile.plan.spread import Memory, spread
+from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.validate import validate_plan
+from tinytrain_compile.plan.validate_paging import validate_paging
 from tinytrain_compile.plan.validate_remat import validate_remat
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "read_lock",
     "share_of",
     "spread",
+    "validate_paging",
     "validate_plan",
     "validate_remat",
 ]

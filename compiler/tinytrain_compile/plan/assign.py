@@ -1,7 +1,8 @@
-"""Which buffer goes to which memory: the least extra cost at which every memory holds its load at every step.
+"""Which buffer goes where: the least extra cost at which every memory holds its load at every step.
 
-A greedy start, then CP-SAT with one boolean per buffer and memory and one knapsack per step and memory. Addresses come
-later (`spread`), so what fits here may still not pack.
+Every buffer has choices (stay in the arena, lie in another memory, be paged out for a while), each with a cost and with
+what it takes of every memory when. A greedy start, then CP-SAT with one boolean per choice and one knapsack per memory
+and step. Addresses come later (`spread`), so what fits here may still not pack.
 """
 
 from __future__ import annotations
@@ -11,74 +12,126 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Item(NamedTuple):
-    """A buffer: bytes during steps [first, last]; cost: extra, per memory. A fixed one stays in the arena."""
+class Use(NamedTuple):
+    """A buffer's bytes in one memory during steps [first, last]."""
 
-    size: int
+    memory: int
     first: int
     last: int
-    cost: tuple[int, ...]
-    fixed: bool
+
+
+class Choice(NamedTuple):
+    """What a choice costs and takes; uses of the arena lie inside those of the item's first choice."""
+
+    cost: int
+    uses: tuple[Use, ...]
+
+
+class Item(NamedTuple):
+    """A buffer: size in bytes, and its choices; the first is to stay in the arena, at no cost."""
+
+    size: int
+    choices: tuple[Choice, ...]
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Per item, its memory. optimal: whether a smaller sum of costs is proven impossible."""
+    """Per item, the index of its choice. optimal: whether a smaller sum of costs is proven impossible."""
 
-    memory: tuple[int, ...]
+    chosen: tuple[int, ...]
     optimal: bool
 
 
 def assign(items: Sequence[Item], rooms: Sequence[int], units: float, seed: int) -> Assignment | None:
     """The cheapest assignment found below `rooms` (bytes per memory), or None. units: deterministic time, 0: greedy."""
-    start = _greedy(items, rooms)
+    start = _Greedy(items, rooms).run()
     return Assignment(tuple(start), False) if units == 0 and start else _solve(items, rooms, start, units, seed)
 
 
-def cost_of(items: Sequence[Item], memory: Sequence[int]) -> int:
+def cost_of(items: Sequence[Item], chosen: Sequence[int]) -> int:
     """Sum of the costs of an assignment."""
-    return sum(item.cost[place] for item, place in zip(items, memory, strict=True))
+    return sum(item.choices[index].cost for item, index in zip(items, chosen, strict=True))
 
 
-def loads_of(items: Sequence[Item], memory: Sequence[int], rooms: Sequence[int]) -> list[list[int]]:
+def loads_of(items: Sequence[Item], chosen: Sequence[int], memories: int) -> list[list[int]]:
     """Per memory and step, the bytes that are live."""
-    count = max((item.last for item in items), default=0) + 1
-    loads = [[0] * count for _ in rooms]
-    for item, place in zip(items, memory, strict=True):
-        for step in range(item.first, item.last + 1):
-            loads[place][step] += item.size
+    count = max((use.last for item in items for choice in item.choices for use in choice.uses), default=0) + 1
+    loads = [[0] * count for _ in range(memories)]
+    for item, index in zip(items, chosen, strict=True):
+        _change(loads, item, index, 1)
     return loads
 
 
-def _greedy(items: Sequence[Item], rooms: Sequence[int]) -> list[int] | None:
-    """Moves, while the arena is too full somewhere, what is cheapest per byte out of there; then back what fits."""
-    memory = [0] * len(items)
-    loads = loads_of(items, memory, rooms)
-    while max(loads[0]) > rooms[0]:
-        step = loads[0].index(max(loads[0]))
-        here = [i for i, item in enumerate(items) if memory[i] == 0 and item.first <= step <= item.last]
-        moves = [(item, place) for item in here if not items[item].fixed for place in range(1, len(rooms))]
-        moves = [move for move in moves if _has_room(items[move[0]], loads[move[1]], rooms[move[1]])]
-        if not moves:
-            return None
-        chosen, place = min(moves, key=lambda move: (items[move[0]].cost[move[1]] / items[move[0]].size, move))
-        _move(items[chosen], loads[0], loads[place])
-        memory[chosen] = place
-    for index in sorted(range(len(items)), key=lambda i: (-items[i].cost[memory[i]], i)):
-        if memory[index] and _has_room(items[index], loads[0], rooms[0]):
-            _move(items[index], loads[memory[index]], loads[0])
-            memory[index] = 0
-    return memory
+def _change(loads: list[list[int]], item: Item, index: int, sign: int) -> None:
+    for use in item.choices[index].uses:
+        for step in range(use.first, use.last + 1):
+            loads[use.memory][step] += sign * item.size
 
 
-def _has_room(item: Item, load: list[int], room: int) -> bool:
-    return max(load[item.first : item.last + 1]) + item.size <= room
+class _Greedy:
+    """While the arena is too full somewhere, what is cheapest per byte leaves it; then cheaper choices that fit."""
+
+    def __init__(self, items: Sequence[Item], rooms: Sequence[int]) -> None:
+        self.items, self.rooms = items, rooms
+        self.chosen = [0] * len(items)
+        self.loads = loads_of(items, self.chosen, len(rooms))
+
+    def run(self) -> list[int] | None:
+        while max(self.loads[0]) > self.rooms[0]:
+            step = self.loads[0].index(max(self.loads[0]))
+            moves = [(self.price(i, k), i, k) for i in range(len(self.items)) for k in self.moves(i, step)]
+            if not moves:
+                return None
+            _, index, choice = min(moves)
+            self.take(index, choice)
+        for index in sorted(range(len(self.items)), key=lambda i: (-self.cost(i), i)):
+            item = self.items[index]
+            for choice in sorted(range(len(item.choices)), key=lambda k, item=item: (item.choices[k].cost, k)):
+                if item.choices[choice].cost < self.cost(index) and self.fits(index, choice, (0,)):
+                    self.take(index, choice)
+                    break
+        return self.chosen
+
+    def cost(self, index: int) -> int:
+        return self.items[index].choices[self.chosen[index]].cost
+
+    def price(self, index: int, choice: int) -> float:
+        item = self.items[index]
+        return (item.choices[choice].cost - self.cost(index)) / max(item.size, 1)
+
+    def moves(self, index: int, step: int) -> list[int]:
+        """Choices that leave the arena at a step, take it for fewer steps than now, and fit elsewhere."""
+        item = self.items[index]
+        if not _takes(item.choices[self.chosen[index]], step):
+            return []
+        now = _steps(item.choices[self.chosen[index]])
+        others = [k for k, c in enumerate(item.choices) if not _takes(c, step) and _steps(c) < now]
+        return [k for k in others if self.fits(index, k, ())]
+
+    def fits(self, index: int, choice: int, also: tuple[int, ...]) -> bool:
+        """Whether a choice keeps the further memories (and those of `also`) below their rooms."""
+        item, old = self.items[index], self.chosen[index]
+        _change(self.loads, item, old, -1)
+        good = all(
+            max(self.loads[use.memory][use.first : use.last + 1]) + item.size <= self.rooms[use.memory]
+            for use in item.choices[choice].uses
+            if use.memory or use.memory in also
+        )
+        _change(self.loads, item, old, 1)
+        return good
+
+    def take(self, index: int, choice: int) -> None:
+        _change(self.loads, self.items[index], self.chosen[index], -1)
+        self.chosen[index] = choice
+        _change(self.loads, self.items[index], choice, 1)
 
 
-def _move(item: Item, source: list[int], target: list[int]) -> None:
-    for step in range(item.first, item.last + 1):
-        source[step] -= item.size
-        target[step] += item.size
+def _takes(choice: Choice, step: int) -> bool:
+    return any(use.memory == 0 and use.first <= step <= use.last for use in choice.uses)
+
+
+def _steps(choice: Choice) -> int:
+    return sum(use.last + 1 - use.first for use in choice.uses if use.memory == 0)
 
 
 def _solve(
@@ -88,21 +141,25 @@ def _solve(
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    there = [[model.new_bool_var(f"b{i}m{k}") for k in range(len(rooms))] for i in range(len(items))]
-    for item, places in zip(items, there, strict=True):
-        model.add_exactly_one(places)
-        if item.fixed:
-            model.add(places[0] == 1)
-    for step in sorted({item.first for item in items}):  # a largest load begins where an item does
-        live = [i for i, item in enumerate(items) if item.first <= step <= item.last]
-        for k, room in enumerate(rooms):
-            model.add(sum(items[i].size * there[i][k] for i in live) <= room)
-    model.minimize(
-        sum(item.cost[k] * place for item, row in zip(items, there, strict=True) for k, place in enumerate(row))
-    )
-    for row, place in zip(there, start or (), strict=False):
+    taken = [[model.new_bool_var(f"b{i}c{k}") for k in range(len(item.choices))] for i, item in enumerate(items)]
+    live: dict[Use, list[tuple[int, cp_model.IntVar]]] = {}
+    for item, row in zip(items, taken, strict=True):
+        model.add_exactly_one(row)
+        for choice, literal in zip(item.choices, row, strict=True):
+            for use in choice.uses:
+                live.setdefault(use, []).append((item.size, literal))
+    for memory, step in sorted({(use.memory, use.first) for use in live}):  # a largest load begins where a use does
+        here = [pair for use, pairs in live.items() if _covers(use, memory, step) for pair in pairs]
+        model.add(sum(size * literal for size, literal in here) <= rooms[memory])
+    paired = [
+        (choice.cost, literal)
+        for item, row in zip(items, taken, strict=True)
+        for choice, literal in zip(item.choices, row, strict=True)
+    ]
+    model.minimize(sum(cost * literal for cost, literal in paired))
+    for row, index in zip(taken, start or (), strict=False):
         for k, literal in enumerate(row):
-            model.add_hint(literal, int(k == place))
+            model.add_hint(literal, int(k == index))
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = seed
@@ -110,7 +167,11 @@ def _solve(
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None if start is None else Assignment(tuple(start), False)
-    found = [next(k for k, place in enumerate(row) if solver.boolean_value(place)) for row in there]
+    found = [next(k for k, literal in enumerate(row) if solver.boolean_value(literal)) for row in taken]
     if start is not None and cost_of(items, start) < cost_of(items, found):
         found = start
     return Assignment(tuple(found), status == cp_model.OPTIMAL)
+
+
+def _covers(use: Use, memory: int, step: int) -> bool:
+    return use.memory == memory and use.first <= step <= use.last

@@ -14,17 +14,18 @@ REUSE = 4
 """Products that an element serves once it is in a register: kernels work on tiles of about four."""
 
 FACTORS = 2
-"""The first inputs of an operator with multiply-accumulates are what it multiplies."""
+"""The largest inputs of an operator with multiply-accumulates are what it multiplies."""
 
 
 def bytes_read(node: Node) -> list[int]:
-    """Per input of a node, the bytes that its kernel reads; nothing for a view."""
+    """Per input of a node, the bytes that its kernel reads; nothing for a view; page moves are priced apart."""
     definition = op_def(node.op)
-    if definition.view:
+    if definition.view or definition.page:
         return [0 for _ in node.inputs]
     macs = definition.macs(node)
     sizes = [value.size_bytes for value in node.inputs]
-    for index, value in enumerate(node.inputs[:FACTORS]):
+    for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))[:FACTORS]:
+        value = node.inputs[index]
         item = value.size_bytes // max(value.elements, 1)
         sizes[index] = max(sizes[index], macs * item // REUSE)
     return sizes

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, Summary, TrainGraph
+from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, Summary, TrainGraph
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.formats import islands, quant_tensors
 from tinytrain_compile.report.kernels import kernel_work
@@ -193,7 +193,22 @@ def _plan(analysis: Analysis) -> dict[str, Any]:
         "peak_origin": node.origin if node else None,
         "steps": len(plan.order),
         "remat": _remat(analysis),
-        "paging": None,
+        "paging": _paging(plan),
+    }
+
+
+def _paging(plan: MemoryPlan) -> dict[str, Any] | None:
+    """Copies between memories in one step; None if there are none. Time and energy are by the target's figures."""
+    if not plan.paging:
+        return None
+    return {
+        "moves": [
+            {"name": m.name, "of": m.value, "op": m.op, "memory": m.memory, "size_bytes": m.size_bytes}
+            for m in plan.paging
+        ],
+        "moved_bytes": sum(m.size_bytes for m in plan.paging),
+        "extra_us": sum(m.ps for m in plan.paging) / 1e6,
+        "extra_uj": sum(m.pj for m in plan.paging) / 1e6,
     }
 
 

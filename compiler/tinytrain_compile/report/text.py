@@ -239,6 +239,8 @@ def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Ro
     yield row("ARENA", pieces, width, most=2)
     for memory in plan.further:
         yield row("memory", memory_pieces(memory), width, most=2)
+    if plan.paging:
+        yield row("paging", paging_pieces(plan), width, most=2)
     bound = f"lower bound {bytes_text(plan.lower_bound_bytes)}, gap {bytes_text(plan.gap_bytes)}: {proof(plan)}"
     yield row("", [bound], width, most=1)
     yield row("  at peak", breakdown_pieces(analysis), width, " | ", most=2)
@@ -249,6 +251,14 @@ def memory_pieces(memory: FurtherMemory) -> list[str]:
     used, limit = memory.used_bytes, memory.capacity_bytes
     price = f"+{memory.extra_ps / 1e9:.3g} ms, +{memory.extra_pj / 1e9:.3g} mJ a step (model)"
     return [f"{printable(memory.name)} {bytes_text(used)} of {grouped(limit)} ({share(used, limit)})", price]
+
+
+def paging_pieces(plan: MemoryPlan) -> list[str]:
+    """How many page moves a step has, their bytes, and their price by the target's figures."""
+    count, size = len(plan.paging), sum(move.size_bytes for move in plan.paging)
+    time, energy = sum(move.ps for move in plan.paging), sum(move.pj for move in plan.paging)
+    price = f"+{time / 1e9:.3g} ms, +{energy / 1e9:.3g} mJ a step (model)"
+    return [f"{plural(count, 'move')}, {bytes_text(size)} a step", price]
 
 
 def breakdown_pieces(analysis: Analysis) -> list[str]:

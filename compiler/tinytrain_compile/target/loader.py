@@ -138,6 +138,7 @@ def _memory(table: _Table) -> MemoryBank:
         table.text("name"),
         table.integer("size_bytes", low=1),
         table.integer("bytes_per_us", low=1),
+        table.integer("setup_ns"),
         table.integer("pj_per_byte"),
         table.boolean("writable"),
     )

@@ -24,12 +24,14 @@ class Features:
 class MemoryBank:
     """A memory of the board; the first one holds the arena, the others are used if --memory names them.
 
-    bytes_per_us, pj_per_byte: what kernels' accesses cost, a model (1 byte/us = 1 MB/s). writable: in every step.
+    bytes_per_us, pj_per_byte: what accesses cost, a model (1 byte/us = 1 MB/s); setup_ns: of every page move to or from
+    it. writable: in every step.
     """
 
     name: str
     size_bytes: int
     bytes_per_us: int
+    setup_ns: int
     pj_per_byte: int
     writable: bool
 

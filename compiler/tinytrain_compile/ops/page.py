@@ -1,0 +1,32 @@
+"""Page moves: a tensor is copied to another memory and back, so that its place in the first one is free meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinytrain_compile.ir.types import Array, TensorType, Value
+from tinytrain_compile.ops._common import expect_operands
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
+
+
+def _infer(inputs: tuple[Value, ...], _attrs: Any) -> tuple[TensorType, ...]:
+    expect_operands(inputs, 1)
+    return (inputs[0].type,)
+
+
+def _reference(arrays: tuple[Array, ...], _attrs: Any) -> tuple[Array, ...]:
+    return (arrays[0].copy(),)
+
+
+_WHY = NonDifferentiable("page moves are planned after differentiation")
+register(OpDef("PageOut", "A copy in a further memory (tt_page_out).", _infer, _reference, _WHY, page="out"))
+register(
+    OpDef(
+        "PageIn",
+        "A copy in the arena of what lies in a further memory (tt_page_in).",
+        _infer,
+        _reference,
+        _WHY,
+        page="in",
+    )
+)
