@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat remat-real ledger fuzz convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-paging remat-real ledger fuzz convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,9 @@ bench-planner: $(STAMP) ## Orders and arenas of the training graphs of the three
 
 bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, extra MACs, the 55 % bar
 	$(BIN)/python -m benchmarks.remat
+
+bench-paging: $(STAMP) ## A 256 KB arena and external RAM: time and energy of paging plans, a step of each in QEMU
+	$(BIN)/python -m benchmarks.paging --run
 
 remat-real: $(STAMP) ## 20 steps of MCUNet, all of it updated, with and without rematerialisation: equal bytes in QEMU
 	$(BIN)/python -m pytest -q -m slow tests/e2e/test_remat.py

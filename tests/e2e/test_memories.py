@@ -201,3 +201,66 @@ def test_auto_updates_more_with_a_second_memory(resnet: Path, tmp_path: Path) ->
 )
 def test_wrong_memories_are_named(resnet: Path, flags: tuple[str, ...], error: str, tmp_path: Path) -> None:
     run(resnet, *flags, "-o", tmp_path / "out").check_error(error, 2)
+
+
+def test_report_prices_page_moves(resnet: Path, tmp_path: Path) -> None:
+    flags = ("--update", "all", "--arena", "32KB", "--remat", "off", "--verify", "none")
+    done = run(resnet, *flags, "--memory", "sram2=256KB", "-o", tmp_path / "out").check_success()
+    assert "paging     " in done.out
+    paging = json.loads((tmp_path / "out" / "report.json").read_text())["plan"]["paging"]
+    assert paging["moved_bytes"] == sum(move["size_bytes"] for move in paging["moves"])
+    names = {node["name"]: node["op"] for node in json.loads((tmp_path / "out" / "plan.json").read_text())["order"]}
+    assert all(names[move["name"]] == move["op"] for move in paging["moves"])
+    seconds = sum(1e-6 + move["size_bytes"] * (1 / 80e6 + 1 / 800e6) for move in paging["moves"])
+    assert paging["extra_us"] == pytest.approx(seconds * 1e6)
+    (source,) = (tmp_path / "out").glob("*_train.c")
+    outs = [line for line in source.read_text().splitlines() if "tt_page_out(" in line]
+    assert len(set(outs)) == sum(move["op"] == "PageOut" for move in paging["moves"]) > 0
+    assert (tmp_path / "out" / "tt_page.h").exists()
+
+
+PORT = """#include <stddef.h>
+#include <string.h>
+/* DMA at its latest: nothing arrives before the wait, and until then the destination holds garbage. */
+static struct { void *to; const void *from; size_t size; } moves[64];
+static int count;
+static inline void tt_page_out(void *further, const void *arena, size_t size) { memcpy(further, arena, size); }
+static inline void tt_page_in(void *arena, const void *further, size_t size)
+{
+    memset(arena, 0xff, size);
+    moves[count].to = arena;
+    moves[count].from = further;
+    moves[count++].size = size;
+}
+static inline void tt_page_wait(const void *arena)
+{
+    for (int i = 0; i < count; i++) {
+        if (moves[i].to == arena) {
+            memcpy(moves[i].to, moves[i].from, moves[i].size);
+            moves[i] = moves[--count];
+            return;
+        }
+    }
+    __builtin_trap();
+}
+"""
+
+
+def test_a_port_may_bring_pages_as_late_as_the_wait(tmp_path: Path) -> None:
+    """TT_PAGE_PORT replaced by copies that happen in tt_page_wait only: the same bytes; without waits it shows."""
+    alone, both = pair("transformer")
+    first = trained(alone, "host", tmp_path / "alone")
+    files = {**both.bundle.files, "late.h": PORT}
+    files["tt_page.h"] = f'#define TT_PAGE_PORT "late.h"\n{files["tt_page.h"]}'
+    samples = random_samples(both.train, 4, 0)
+
+    def late(name: str, files: dict[str, str]) -> RunResult:
+        bundle = SourceBundle(files, both.bundle.interface)
+        return run_steps(bundle, load_target("host"), samples, STEPS, None, 1, tmp_path / name, "host")
+
+    assert same(first, late("late", files))
+    source = files["net_train.c"]
+    waits = [line for line in source.splitlines() if "tt_page_wait(" in line]
+    assert waits
+    text = PORT.replace("__builtin_trap();", "").replace("moves[count++].size = size;", "moves[count].size = size;")
+    assert not same(first, late("never", {**files, "late.h": text}))

@@ -15,6 +15,8 @@ class Watch:
     """One table per step, from the plan alone: a wrong plan gives a wrong table, and the build finds it."""
 
     def __init__(self, plan: MemoryPlan) -> None:
+        if plan.further:
+            raise ValueError("only plans in one memory can be watched")
         self._plan = plan
         self._home = {name: buffer for buffer in plan.buffers for name in buffer.values}
         self._scratch = {buffer.name: buffer for buffer in plan.buffers if buffer.kind == "scratch"}

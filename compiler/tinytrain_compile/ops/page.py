@@ -10,7 +10,7 @@ from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
 
 
 def _infer(inputs: tuple[Value, ...], _attrs: Any) -> tuple[TensorType, ...]:
-    expect_operands(inputs, 1)
+    expect_operands("a page move", inputs, 1)
     return (inputs[0].type,)
 
 
