@@ -47,8 +47,7 @@ class TrainGraph:
     momentum: int8 only: the momentum, if there is one; then rate also holds momentum times samples, and 1 / samples.
     settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
-    before_remat: the graph without second runs and page moves, if `graph` has some: what a checkpoint's identity is
-        made from.
+    before_remat: the graph without second runs and page moves, where there are some: it identifies checkpoints.
     """
 
     graph: Graph
@@ -143,10 +142,7 @@ class FurtherMemory:
 
 @dataclass(frozen=True)
 class PageMove:
-    """A copy between the arena and a further memory: node `name` of `op` (PageOut or PageIn) moves `value`.
-
-    ps, pj: time and energy by the target's figures, in picoseconds and picojoules.
-    """
+    """A copy of `value` by node `name` (PageOut, PageIn); ps, pj: picoseconds and picojoules by the target's figures."""
 
     name: str
     value: str
