@@ -7,7 +7,6 @@ of that accumulator (shift + 1); constants 1 / s**2 and 1 / (s_x s)**2 of the up
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,17 +53,17 @@ class Operands:
     @classmethod
     def of(cls, operands: tuple[Any, ...], attrs: ChannelRescaleAttrs) -> Operands:
         """From operands in order."""
-        rest: Iterator[Any] = iter(operands[4:])
+        (w, forward, error, shift), rest = operands[:4], iter(operands[4:])
         bias = (next(rest), next(rest)) if attrs.bias else (None, None)
         fraction = next(rest) if attrs.fine else None
-        return cls(*operands[:4], *bias, fraction, next(rest) if attrs.sliced else None)
+        return cls(w, forward, error, shift, *bias, fraction, next(rest) if attrs.sliced else None)
 
 
-def trained_channels(node: Node, constants: Any) -> Any:
-    """Output channels that a ChannelRescale may change: an index into its shift tables."""
-    attrs = node.attrs
-    assert isinstance(attrs, ChannelRescaleAttrs)
-    return constants[node.inputs[-1].name] if attrs.sliced else slice(None)
+def rescaled_tables(node: Node) -> list[Value]:
+    """The shift tables that a ChannelRescale changes, that of the forward pass first."""
+    assert isinstance(node.attrs, ChannelRescaleAttrs)
+    o = Operands.of(node.inputs, node.attrs)
+    return [table for table in (o.forward, o.error, o.shift, o.bias_shift) if table is not None]
 
 
 def _infer(inputs: tuple[Value, ...], attrs: ChannelRescaleAttrs) -> tuple[TensorType, ...]:
@@ -117,7 +116,11 @@ def rescale_op(attrs: ChannelRescaleAttrs) -> str:
     return "ChannelRescale" + ("Bias" if attrs.bias else "") + ("Fine" if attrs.fine else "")
 
 
-for _attrs in (ChannelRescaleAttrs(bias, fine) for bias in (False, True) for fine in (False, True)):
+_FORMS = [ChannelRescaleAttrs(bias, fine) for bias in (False, True) for fine in (False, True)]
+RESCALES = tuple(map(rescale_op, _FORMS))
+"""All forms of the op."""
+
+for _attrs in _FORMS:
     _names = ["w", "forward shift", "error shift", "update shift"]
     _names += ["bias", "its update shift"] * _attrs.bias + ["fraction"] * _attrs.fine
     register(
