@@ -272,6 +272,14 @@ def test_layers_that_can_change_their_scales(tmp_path: Path) -> None:
         assert {int(np.abs(row).max()) for row in plain.graph.constants[name]} == {127}
 
 
+def test_nothing_to_rescale_is_said(tmp_path: Path) -> None:
+    path = scheme(tmp_path, ("last/Conv", 'weight = 3\naxis = "in"\nbias = true'))
+    train = nets.int8_train(nets.cnn(), path, rescale=True)
+    plain = nets.int8_train(nets.cnn(), path)
+    assert train.graph.nodes == plain.graph.nodes
+    assert any("all scales are fixed" in note for note in train.graph.notes)
+
+
 def test_slices_change_their_own_channels_only(tmp_path: Path) -> None:
     path = scheme(tmp_path, ("point/Conv", 'weight = [1, 4]\naxis = "out"\nbias = true'))
     train = nets.int8_train(nets.cnn(), path, rescale=True)
@@ -318,7 +326,7 @@ def test_weights_of_a_quantised_model_leave_room() -> None:
         np.testing.assert_array_equal(ours[~full], theirs[~full])
         np.testing.assert_array_equal(ours[full], np.rint(theirs[full] * (126 / 127)))
     assert 0 < changed < 13
-    assert any(f"{changed} trained channels" in note for note in train.graph.notes)
+    assert any(f"3 layers can change scales; {changed} channels were" in note for note in train.graph.notes)
     assert not any("--rescale" in note for note in plain.graph.notes)
 
 

@@ -27,7 +27,7 @@ class Rescaling:
     def __init__(self, rewriter: Rewriter, enabled: bool) -> None:
         self._r, self._enabled = rewriter, enabled
         self._trained = {parameter.name for parameter, _ in rewriter.train.graph.updates}
-        self._channels = 0
+        self._layers = self._channels = 0
 
     def tables(self, weight: Value, bias: Value | None, split: Split | None) -> ShiftTables | None:
         """Tables to fill for a layer with this (arena part of a) weight, or None if its scales are fixed."""
@@ -35,6 +35,7 @@ class Rescaling:
         own = all(v.name in self._trained and self._layers_of(v) == 1 for v in (weight, bias) if v is not None)
         if not (self._enabled and whole and own):
             return None
+        self._layers += 1
         return ShiftTables(weight.name, None if split is None else split.channels)
 
     def _layers_of(self, parameter: Value) -> int:
@@ -52,9 +53,14 @@ class Rescaling:
 
     def notes(self) -> Sequence[str]:
         """What the report says."""
-        if not self._channels:
+        if not self._enabled:
             return ()
-        return (f"--rescale on: {self._channels} trained channels were quantised to +-{ROOM}, to tell when they grow",)
+        if not self._layers:
+            return (
+                "--rescale on: no layer is trained in whole output channels and with its bias; all scales are fixed",
+            )
+        layers = f"{self._layers} layer{'s' * (self._layers > 1)} can change scales"
+        return (f"--rescale on: {layers}; {self._channels} channels were quantised to +-{ROOM}, not 127",)
 
 
 def emit_rescale(
