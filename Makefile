@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat remat-real ledger fuzz convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,19 +25,35 @@ demo: setup ## Compile examples/digits, train it in QEMU, print accuracy before 
 test: setup check fast ## Set up, then every check and test
 
 check: $(STAMP) ## Format, lint, types, import rules
-	$(BIN)/ruff format --check compiler tests examples scripts
-	$(BIN)/ruff check compiler tests examples scripts
+	$(BIN)/ruff format --check compiler tests examples scripts benchmarks
+	$(BIN)/ruff check compiler tests examples scripts benchmarks
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/lint-imports
 
 fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
-bench: setup ## Compile times and arenas of the three real models
+bench: setup ## Instructions of layers and steps against the ledger; compile times and arenas of the three real models
+	$(BIN)/python benchmarks/instructions.py
 	$(BIN)/python scripts/bench.py
 
 bench-placement: $(STAMP) ## Place the eight MiniMalloc instances, print heights, gaps and seconds
 	$(BIN)/python scripts/bench_placement.py
+
+bench-planner: $(STAMP) ## Orders and arenas of the training graphs of the three real models, with bounds and proofs
+	$(BIN)/python scripts/bench_planner.py
+
+bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, extra MACs, the 55 % bar
+	$(BIN)/python -m benchmarks.remat
+
+remat-real: $(STAMP) ## 20 steps of MCUNet, all of it updated, with and without rematerialisation: equal bytes in QEMU
+	$(BIN)/python -m pytest -q -m slow tests/e2e/test_remat.py
+
+ledger: setup ## Record the instructions of layers and steps in benchmarks/ledger.json
+	$(BIN)/python benchmarks/instructions.py --write
+
+fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator, on three boards
+	$(BIN)/python benchmarks/fuzz_kernels.py
 
 convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls
 	$(BIN)/python benchmarks/convergence.py

@@ -1,6 +1,7 @@
-"""Compile times and arenas of three real networks (`make bench`): a table on standard output.
+"""Compile times and arenas of three real networks, and equal bytes on six cores (`make bench`): tables.
 
-Every row is one run of the command line, verification excluded; nothing here asserts a time.
+A row of the first is one run of the command line, verification excluded; nothing here asserts a time. The second runs
+an int8 network on six cores, where a byte that differs from numpy would end it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from typing import Any
 SHARED = Path(os.environ.get("TINYTRAIN_SHARED") or Path(__file__).resolve().parent.parent.parent / "shared")
 MODELS = ("mcunet-5fps-10c", "mbv2-w0.35-10c", "proxyless-w0.3-10c")
 ARENA, TARGET = "2MB", "cortex-m7"
+CORES = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 SETTINGS = (("--update", "last:6", "--arena", ARENA), ("--arena", ARENA), ("--update", "all"))
 
 
-def compile_once(model: Path, flags: tuple[str, ...], verify: str) -> tuple[float, dict[str, Any]]:
+def compile_once(
+    model: Path, flags: tuple[str, ...], verify: str, target: str = TARGET
+) -> tuple[float, dict[str, Any]]:
     """Seconds of wall time that a user waits, and report.json."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        command = [sys.executable, "-m", "tinytrain_compile", str(model), *flags, "--target", TARGET]
+        command = [sys.executable, "-m", "tinytrain_compile", str(model), *flags, "--target", target]
         start = time.monotonic()
         finished = subprocess.run([*command, "--verify", verify, "-o", str(out)], capture_output=True, text=True)
         seconds = time.monotonic() - start
@@ -47,10 +51,25 @@ def times() -> None:
             print(f"{model:20} {' '.join(flags):28} {seconds:8.1f} {sizes} {layers:>7}", flush=True)
 
 
+def equal_bytes() -> None:
+    """int8 MCUNet on six cores: every tensor after every step, numpy == host == QEMU (100 steps on the M7)."""
+    flags = ("--quant", "int8", "--update", str(SHARED / "schemes" / "mcunet-5fps-49kb.toml"))
+    print(f"{'core':16} {'steps':>5} {'result':>7} {'arena B':>10} {'stack B':>8} {'code B':>8} {'const B':>8}")
+    for core in CORES:
+        steps = 100 if core == TARGET else 10
+        model = SHARED / "models" / "mcunet-5fps-10c-qdq.onnx"
+        _, report = compile_once(model, (*flags, "--verify-steps", str(steps)), "qemu", core)
+        verified, flash = report["verify"], report["flash"]
+        sizes = f"{report['memory']['arena_bytes']:>10,} {report['memory']['stack_bytes']:>8,}"
+        sizes += f" {flash['code_bytes']:>8,} {flash['const_bytes']:>8,}"
+        print(f"{core:16} {verified['steps']:>5} {verified['result']:>7} {sizes}", flush=True)
+
+
 def main() -> None:
-    """Print the table; without the models, say so."""
+    """Print the tables; without the models, say so."""
     if (SHARED / "models").is_dir():
         times()
+        equal_bytes()
     else:
         print(f"skipped: no models in {SHARED / 'models'} (set TINYTRAIN_SHARED)")
 

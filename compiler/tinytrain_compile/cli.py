@@ -144,6 +144,12 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     help="For random samples and the planner.",
 )
 @click.option(
+    "--lock",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Use order and addresses of an earlier plan.json (any name), checked again.",
+)
+@click.option(
     "--report",
     metavar="KINDS",
     default="text,json,html",
@@ -153,7 +159,7 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 @click.option(
     "--remat",
     type=click.Choice(["off", "auto", "min"]),
-    help="Compute tensors twice: auto, as --arena needs; min, smallest arena. Default: auto up to 25 % of a step's MACs.",
+    help="Compute tensors twice: auto, as --arena needs; min, smallest arena. Default: auto up to 25 % more MACs.",
 )
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(
@@ -227,6 +233,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         count=flags["count"],
         data=flags["data"],
         seed=flags["seed"],
+        lock=flags["lock"],
         dry_run=flags["dry_run"],
         dump_after=flags["dump_after"] or "",
         remat=flags["remat"],

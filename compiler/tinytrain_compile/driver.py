@@ -24,6 +24,7 @@ from tinytrain_compile.ir.stages import (
 )
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
+from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, count_saturations, prepare
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.report import batch_text, does_not_fit_text, plan_json, report_html, report_json
@@ -114,14 +115,24 @@ def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
 def _sources(options: CompileOptions) -> tuple[Path, ...]:
     """Files that the user gave: they must not vanish with an earlier output."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
-    return (options.model, *([options.data] if options.data else []), *named)
+    named += [path for path in (options.data, options.lock) if path is not None and path != options.out / "plan.json"]
+    return (options.model, *named)
 
 
 def _choose(model: ImportedModel, options: CompileOptions, target: Target) -> Candidate:
     planner = Planner(model, options, target.alignment_bytes)
+    if options.lock is not None:
+        return _locked(planner, options.update, read_lock(options.lock))
     if options.update == "auto":
         return search_update(planner, len(layers_of(model.graph)), options.arena_bytes)
     return planner.full(resolve_update(model.graph, options.update))
+
+
+def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
+    """The plan of a lock; `--update auto` is then what the lock trains."""
+    spec = lock.update.removeprefix("auto: ") if update == "auto" else update
+    candidate = planner.locked(resolve_update(planner.model.graph, spec), lock)
+    return replace(candidate, label=lock.update) if update == "auto" else candidate
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:

@@ -50,6 +50,13 @@ _kind("E0102", EXIT_INPUT, "unknown target", "Use a name from --list-targets or 
 _kind("E0103", EXIT_INPUT, "bad target file", "A target file is TOML with known keys only; the message names the key.")
 _kind("E0104", EXIT_INPUT, "cannot write the output", "The folder beside -o must be writable; nothing was changed.")
 _kind("E0105", EXIT_INPUT, "bad data file", "--data is an .npz with arrays `x` (ONNX layout, samples first) and `y`.")
+_kind(
+    "E0106",
+    EXIT_INPUT,
+    "lock does not match",
+    "--lock takes the plan.json of an earlier output and uses its order and addresses. They are checked against the "
+    "model and the options of this run; the message says what does not agree.",
+)
 # E02xx: the model file
 _kind(
     "E0201",

@@ -8,7 +8,7 @@ from typing import Literal
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
 from tinytrain_compile.options import CompileOptions
-from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, share_of
+from tinytrain_compile.plan import Lock, Planned, PlanOptions, RematOptions, plan_from_lock, plan_with_remat, share_of
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import Accumulate, TrainingOptions, build_training
@@ -47,10 +47,7 @@ class Planner:
         limit, effort = self.options.arena_bytes, "quick" if quick else "full"
         keep = (train.loss.name,)
         settings = PlanOptions(limit, self._alignment, seed=self.options.seed, effort=effort, keep=keep)
-        planned = plan_with_remat(train.graph, settings, remat)
-        if planned.plan.remat is not None:
-            train = replace(train, graph=planned.graph, before_remat=train.graph)
-        return train, planned.plan
+        return _with_clones(train, plan_with_remat(train.graph, settings, remat))
 
     def _remat(self) -> RematOptions:
         """What --remat says; without it, the rung of the ladder before less is updated."""
@@ -62,6 +59,12 @@ class Planner:
         o = self.options
         train = self._train(update, o.optimizer, o.batch, o.accumulate)
         return Candidate(update, *self._plan(train, False, self._remat()), update.label)
+
+    def locked(self, update: UpdatePlan, lock: Lock) -> Candidate:
+        """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
+        train = self._train(update, self.options.optimizer, self.options.batch, self.options.accumulate)
+        settings = PlanOptions(alignment_bytes=self._alignment, keep=(train.loss.name,))
+        return Candidate(update, *_with_clones(train, plan_from_lock(train.graph, lock, settings)), update.label)
 
     def arena(
         self, spec: str, optimizer: str | None = None, batch: int | None = None, accumulate: Accumulate | None = None
@@ -75,7 +78,7 @@ class Planner:
         return self._quick[key]
 
     def recomputed(self, candidate: Candidate, mode: Literal["auto", "min"]) -> tuple[int, float]:
-        """Bytes that a candidate needs with --remat `mode`, by a quick plan, and its extra MACs as a share of a step."""
+        """Bytes that a candidate needs with --remat `mode`, by a quick plan, and its extra share of MACs."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
         train, plan = self._plan(train, True, RematOptions(mode))
         return plan.arena_bytes, share_of(train.graph, plan)
@@ -83,6 +86,13 @@ class Planner:
     def exact(self, spec: str) -> Candidate:
         """A candidate by its --update text, planned with full effort."""
         return self.full(resolve_update(self.model.graph, spec))
+
+
+def _with_clones(train: TrainGraph, planned: Planned) -> tuple[TrainGraph, MemoryPlan]:
+    """The training graph with what its plan computes twice, and that plan."""
+    if planned.plan.remat is not None:
+        train = replace(train, graph=planned.graph, before_remat=train.graph)
+    return train, planned.plan
 
 
 def search_update(planner: Planner, layer_count: int, limit: int | None) -> Candidate:

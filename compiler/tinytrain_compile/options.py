@@ -76,6 +76,7 @@ class CompileOptions:
     count: bool = False
     data: Path | None = None
     seed: int = 0
+    lock: Path | None = None
     dry_run: bool = False
     dump_after: str = ""
     remat: Literal["off", "auto", "min"] | None = None

@@ -52,7 +52,7 @@ class Project:
 
 
 def kernels_of(train: TrainGraph, prefix: str, fpu: bool) -> KernelSet:
-    return lower_nodes(train.graph.nodes, LowerOptions(prefix, Features(fpu=fpu)))
+    return lower_nodes(train.graph.nodes, LowerOptions(prefix, Features(fpu=fpu), not train.integer))
 
 
 def project(

@@ -85,3 +85,18 @@ def test_seed_changes_vectors_only(tmp_path: Path) -> None:
     run(path, "-o", tmp_path / "b", "--verify", "none", "--seed", "1").check_success()
     first, second = tree(tmp_path / "a"), tree(tmp_path / "b")
     assert {name for name in first if first[name] != second[name]} == {"verify/vectors.bin"}
+
+
+def test_same_bytes_with_a_lock(outputs: list[Path], tmp_path: Path) -> None:
+    """A locked plan does not depend on anything around it either, and is the plan that it was."""
+    lock = ("--lock", outputs[0] / "plan.json")
+    (tmp_path / "net.onnx").write_bytes(small_net())
+    run(tmp_path / "net.onnx", "-o", tmp_path / "one", *OPTIONS, *lock).check_success()
+    arguments = ("net.onnx", "-o", tmp_path / "two", *OPTIONS, *lock)
+    outcome = run_process(*arguments, folder=tmp_path, environment=ENVIRONMENTS[1])
+    assert outcome.exit_code == 0, outcome.err
+    one = tree(tmp_path / "one")
+    assert tree(tmp_path / "two") == one
+    generated = [path for path in one if path.endswith((".c", ".h"))]
+    assert len(generated) >= 6
+    assert [path for path in generated if one[path] != tree(outputs[0])[path]] == []

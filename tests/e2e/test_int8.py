@@ -17,18 +17,22 @@ import pytest
 from tests.e2e import chain, models
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
-from tests.e2e.marks import SHARED, needs_qemu, needs_shared
+from tests.e2e.marks import ROOT, SHARED, needs_qemu, needs_shared
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
 from tests.quantize import nets
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.data import load_inputs, load_samples, random_samples
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.stages import KernelSet, TrainGraph, VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.quantize import QuantOptions, calibrate, prepare, quantise
 from tinytrain_compile.reference import Trainer, run_reference
+from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
+from tinytrain_compile.training import TrainingOptions, build_training
 from tinytrain_compile.trial import settled_on
-from tinytrain_compile.verify import run_steps
+from tinytrain_compile.verify import run_steps, verify
 
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "cnn": nets.cnn,
@@ -79,6 +83,30 @@ def test_all_cores_equal_numpy(name: str) -> None:
     reports = check_on(nets.int8_train(MODELS[name](), learning_rate=0.05), *chain.BOARDS)
     assert tuple(reports) == chain.BOARDS
     check_exact(reports)
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("head", ["fp32", "int8"])
+def test_a_hundred_steps_of_digits_on_all_cores(head: str) -> None:
+    """The example's network and data: weights, biases, exponents, noise and losses equal numpy after every step."""
+    folder = ROOT / "examples" / "digits"
+    model = load_model(folder / "digits.onnx", FrontendOptions())
+    graph = calibrate(model.graph, load_inputs(folder / "calib.npz", model))
+    known = replace(model, graph=prepare(graph, head == "fp32"))
+    update = resolve_update(known.graph, str(folder / "scheme.toml"))
+    train = quantise(build_training(known, update, TrainingOptions(learning_rate=0.01)), QuantOptions())
+    samples = load_samples(folder / "data.npz", known, train)
+    reference = run_reference(train, samples, 100)
+    lowered = cache(lambda fpu: kernels_of(train, fpu))
+    losses: set[tuple[float, ...]] = set()
+    for board in chain.BOARDS:
+        core = load_target(board)
+        made = chain.project(train, board, lowered(core.features.fpu))
+        report = verify(made.bundle, core, samples, reference, "qemu", steps=100, batch=1)
+        assert (report.result, report.steps, report.max_error) == ("pass", 100, 0.0), board
+        losses.add(report.losses)
+    assert len(losses) == 1 and len(set(*losses)) > 90
 
 
 @needs_qemu

@@ -14,7 +14,7 @@ from tests.e2e import chain, models
 from tests.e2e.broken import write
 from tests.e2e.chain import Project
 from tests.e2e.command import run
-from tests.e2e.marks import needs_qemu
+from tests.e2e.marks import SHARED, needs_qemu, needs_shared
 from tests.quantize import nets
 from tinytrain_compile.data import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
@@ -87,6 +87,25 @@ def test_a_second_run_left_out_is_seen(tmp_path: Path) -> None:
     first = trained(without, "host", tmp_path / "off")
     assert same(first, trained(with_, "host", tmp_path / "min"))
     assert not same(first, trained(broken, "host", tmp_path / "planted"))
+
+
+@needs_shared
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.slow
+def test_a_real_network_all_updated_in_qemu(tmp_path: Path) -> None:
+    """make remat-real: both firmwares equal numpy to the byte over 20 steps, so they equal each other."""
+    model = SHARED / "models" / "mcunet-5fps-10c-qdq.onnx"
+    common = ("--quant", "int8", "--update", "all", "--lr", "0.001", "--verify-steps", str(STEPS))
+    found: list[dict[str, dict[str, object]]] = []
+    for remat in ("off", "min"):
+        run(model, *common, "--remat", remat, "-o", tmp_path / remat).check_success()
+        found.append(json.loads((tmp_path / remat / "report.json").read_text()))
+        assert found[-1]["verify"]["result"] == "pass"
+        assert str(found[-1]["verify"]["message"]).startswith("host == reference: bit-exact   QEMU mps2-an500 == host")
+    assert found[0]["verify"]["losses"] == found[1]["verify"]["losses"]
+    sizes = [int(str(report["memory"]["transient_bytes"])) for report in found]
+    assert sizes[1] <= 0.55 * sizes[0]
 
 
 # ---- the command line -----------------------------------------------------------------------------------------------

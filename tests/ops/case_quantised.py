@@ -13,7 +13,8 @@ from tinytrain_compile.ir import NO_ATTRS
 from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factor, split_factors
-from tinytrain_compile.ops.qconv import MaskAttrs, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qerror import MaskAttrs
 from tinytrain_compile.ops.qpointwise import (
     ErrorAttrs,
     ErrorUnitAttrs,

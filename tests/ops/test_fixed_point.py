@@ -16,7 +16,6 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import infer, op_def, run_node
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.qconv import (
-    MaskAttrs,
     QConvAttrs,
     QConvGradInputAttrs,
     QConvUpdateAttrs,
@@ -24,6 +23,7 @@ from tinytrain_compile.ops.qconv import (
     moved_weight,
     step_size,
 )
+from tinytrain_compile.ops.qerror import MaskAttrs
 from tinytrain_compile.ops.qpointwise import QAddAttrs, QRescaleAttrs, QuantAttrs
 from tinytrain_compile.ops.qupdate import needed_exponent, probe_exponent, settle, settled_exponent, split_rate
 

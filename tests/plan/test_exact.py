@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import cache
 
@@ -115,6 +116,31 @@ def test_the_solver_and_the_search_agree_on_training_steps() -> None:
         ranked = rank_order(tasks, Optimum(start.order, start.peak, peak_bound(tasks)), 10.0, 0)
         assert ranked.proven
         assert ranked.peak == searched(tasks).peak
+
+
+def test_what_ran_before_makes_a_task_no_dearer() -> None:
+    """The premise of safe moves: delta and transient only fall as the set of executed tasks grows."""
+    falls = 0
+    for seed in range(100):
+        tasks = random_tasks(seed, 12)
+        costs, ancestors = order.Costs(tasks), bounds.ancestor_masks(tasks)
+        draw = random.Random(seed)
+        for _ in range(50):
+            task = draw.randrange(12)
+            some, more = (_downset(draw, ancestors, task) for _ in range(2))
+            early, late = costs.of(task, some), costs.of(task, some | more)
+            assert late.delta <= early.delta
+            assert late.transient <= early.transient
+            falls += late != early
+    assert falls > 300
+
+
+def _downset(draw: random.Random, ancestors: list[int], task: int) -> int:
+    """A random set of executed tasks before which this one can run next: its ancestors, and others' that lack it."""
+    done = ancestors[task]
+    for other in draw.sample(range(len(ancestors)), 4):
+        done |= ancestors[other] if not ancestors[other] >> task & 1 else 0
+    return done & ~(1 << task)
 
 
 def test_bounds_are_below_the_optimum_and_cuts_are_tighter() -> None:

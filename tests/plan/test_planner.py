@@ -83,6 +83,7 @@ def test_figures_of_realistic_graphs(name: str) -> None:
     full = plan_memory(graph, PlanOptions(keep=(loss,)))
     assert full.gap_bytes == 0
     assert full.placement_proven
+    assert full.order_proven
     assert full.arena_bytes <= quick.arena_bytes <= full.arena_bytes * 1.01
     for plan in (quick, full):
         loads = load_per_step(plan)

@@ -18,10 +18,11 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops import qconv
+from tinytrain_compile.ops import qconv, qerror
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.qconv import MaskAttrs, QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qerror import MaskAttrs
 from tinytrain_compile.ops.qupdate import ERROR_OPS, QWeightApplyAttrs, settle, split_rate
 from tinytrain_compile.reference import Trainer
 
@@ -227,12 +228,12 @@ def test_masks_at_the_limits() -> None:
     y = np.asarray([-128, -127, 0, 126, 127], np.int8)
     errors = np.arange(10, 60, 10)
     whole, relu = MaskAttrs("value"), MaskAttrs("value", low=0)
-    assert qconv.masked(errors, y, whole).tolist() == [0, 20, 30, 40, 0]
-    assert qconv.masked(errors, y, relu).tolist() == [0, 0, 0, 40, 0]
+    assert qerror.masked(errors, y, whole).tolist() == [0, 20, 30, 40, 0]
+    assert qerror.masked(errors, y, relu).tolist() == [0, 0, 0, 40, 0]
     for attrs, expected in ((whole, 0b01110), (relu, 0b01000)):
         (bits,) = OPS["QClipMask"].reference((y,), attrs)
         assert bits.tolist() == [expected]
-    assert qconv.masked(errors, np.asarray([0b01110], np.uint8), MaskAttrs("bits")).tolist() == [0, 20, 30, 40, 0]
+    assert qerror.masked(errors, np.asarray([0b01110], np.uint8), MaskAttrs("bits")).tolist() == [0, 20, 30, 40, 0]
 
 
 def test_masks_take_the_bounds_of_the_fused_relu() -> None:
@@ -440,8 +441,8 @@ def test_a_missing_zero_point_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("kind", ["value", "bits"])
 def test_a_missing_mask_is_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = qconv.masked
-    monkeypatch.setattr(qconv, "masked", lambda e, mask, k: e if k.kind == kind else real(e, mask, k))
+    real = qerror.masked
+    monkeypatch.setattr(qerror, "masked", lambda e, mask, k: e if k.kind == kind else real(e, mask, k))
     with pytest.raises(AssertionError):
         check_gradients(nets.cnn() if kind == "value" else saturated())
 

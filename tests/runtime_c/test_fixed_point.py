@@ -1,4 +1,4 @@
-"""The integer helpers of tt_runtime.h equal their numpy twins: on the host, on boards, without undefined behaviour."""
+"""The integer helpers equal their numpy twins: on the host, on boards, without undefined behaviour."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.runtime_c.fixed_point_helpers import HELPERS, Helper
+from tests.runtime_c.dsp_helpers import DSP_HELPERS
+from tests.runtime_c.fixed_point_helpers import HELPERS as WORD_HELPERS
+from tests.runtime_c.fixed_point_helpers import Helper
 from tests.runtime_c.test_scalar_math import FLAGS, WARNINGS
 from tinytrain_compile.ir.stages import Interface, SourceBundle
-from tinytrain_compile.resources import data_dir, read_text
+from tinytrain_compile.resources import data_dir, runtime_headers
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import compile_project, link_project
@@ -22,8 +24,9 @@ from tinytrain_compile.verify.firmware import GUARD_BYTES
 from tinytrain_compile.verify.run import run_image
 
 RANDOM, SCALAR_RANDOM, BOARD_RANDOM = 1_000_000, 10_000, 500
+HELPERS = (*WORD_HELPERS, *DSP_HELPERS)
 BY_NAME = {helper.name: helper for helper in HELPERS}
-SOURCE = '#include "tt_runtime.h"\n' + "".join(helper.function() for helper in HELPERS)
+SOURCE = '#include "tt_dsp.h"\n' + "".join(helper.function() for helper in HELPERS)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 CHUNK = 256
@@ -187,7 +190,7 @@ def test_boards_equal_numpy_twins(name: str, tmp_path: Path) -> None:
     if tools.missing_for_qemu():
         pytest.skip(tools.missing_for_qemu())
     text, inputs, data = program()
-    files = {"main.c": text, "tt_runtime.h": read_text("runtime_c", "tt_runtime.h")}
+    files = {"main.c": text, **runtime_headers()}
     bundle = SourceBundle(files, Interface("none", 1, 1, "float", 1, 0, 0, 8, False, ()))
     compiled = compile_project(bundle, load_target(name), "qemu", tools, tmp_path, check_sources=("verify/startup.c",))
     built = link_project(compiled, load_target(name), tools)
@@ -207,14 +210,19 @@ MUTATIONS = (
     ("round_even", "(x + 12582912.0f) - 12582912.0f", "x + 0.5f"),
     ("settle", "state[1] == TT_QUIET_APPLIES", "state[1] == TT_QUIET_APPLIES - 1"),
     ("noise", "word ^= word >> 15;", ""),
+    ("dot4", "acc += a[2] * b[2];", "acc += a[2] * b[1];"),
+    ("dot_2x2_3", "a + i + 4, b + i + 4);", "a + i + 4, b + i);"),
+    ("gather4", "from[2 * pitch] + offset);", "from[2 * pitch]);"),
+    ("requantise8", "tt_add(acc, bias), multiplier, shift), zero", "acc + bias, multiplier, shift), zero"),
 )
 
 
 @pytest.mark.parametrize(("name", "code", "mutant"), MUTATIONS)
 def test_a_mutant_is_noticed(name: str, code: str, mutant: str, tmp_path: Path) -> None:
-    text = read_text("runtime_c", "tt_runtime.h")
-    assert text.count(code) == 1, code
-    (tmp_path / "tt_runtime.h").write_text(text.replace(code, mutant))
+    headers = runtime_headers()
+    assert sum(text.count(code) for text in headers.values()) == 1, code
+    for file, text in headers.items():
+        (tmp_path / file).write_text(text.replace(code, mutant))
     (tmp_path / "map.c").write_text(SOURCE)
     subprocess.run(
         ["gcc", *FLAGS.split(), "-shared", "-fPIC", "-I.", "map.c", "-o", "map.so"], cwd=tmp_path, check=True

@@ -11,6 +11,7 @@ import numpy as np
 
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.sequence import Sequencer
+from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.ir.stages import Interface, KernelSet, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.text import print_graph
@@ -24,13 +25,17 @@ HEADER_BYTES = 16
 
 @dataclass(frozen=True)
 class EmitOptions:
-    """prefix: of all external symbols and file names; settings: command-line facts for the header comment."""
+    """prefix: of all external symbols and file names; settings: command-line facts for the header comment.
+
+    debug_header: text of tt_debug.h for a build that watches the plan on a host; "" for firmware.
+    """
 
     prefix: str
     alignment_bytes: int
     settings: tuple[str, ...]
     runtime: Mapping[str, str]
     """Headers that the generated C includes: file name -> text."""
+    debug_header: str = ""
 
 
 def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
@@ -46,8 +51,10 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     interface = _interface(train, plan, options)
     prefix = options.prefix
     tables = Names(f"{prefix}_w_")
-    sequencer = Sequencer(train, plan, kernels, tables)
+    watch = Watch(plan) if options.debug_header else None
+    sequencer = Sequencer(train, plan, kernels, tables, watch)
     model = _template_data(train, plan, options, interface, sequencer, tables)
+    model["watched"] = watch.tables() if watch else []
     constants = _flash_tables(train, tables)
     files = {
         f"{prefix}_train.h": environment.get_template("train.h.j2").render(model),
@@ -66,6 +73,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         **options.runtime,
         "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
     }
+    if options.debug_header:
+        files["tt_debug.h"] = options.debug_header
     return SourceBundle(files, interface)
 
 
@@ -91,6 +100,9 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         state=slots,
         input_dtype=train.graph.inputs[0].dtype,
         exact=train.integer,
+        transient_offset=max(
+            (b.offset + b.size_bytes for b in plan.buffers if b.kind in ("header", "state", "accumulator")), default=0
+        ),
     )
 
 

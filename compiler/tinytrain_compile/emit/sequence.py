@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinytrain_compile.emit.names import Names, comment_text
+from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.ir.stages import Kernel, KernelSet, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
@@ -31,7 +32,10 @@ class Part:
 class Sequencer:
     """Turns nodes into calls; collects the offsets and tables that the calls use."""
 
-    def __init__(self, train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, tables: Names) -> None:
+    def __init__(
+        self, train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, tables: Names, watch: Watch | None = None
+    ) -> None:
+        self._watch = watch
         self._train = train
         self._plan = plan
         self._kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in kernels.kernels}
@@ -69,7 +73,7 @@ class Sequencer:
         lines: list[str] = []
         for node in nodes:
             lines.append(f"/* {comment_text(node.origin or node.name)}: {node.op} */")
-            lines += self._call(node)
+            lines += self._watch.around(node, self._call(node)) if self._watch else self._call(node)
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
         finds = not self._train.settled and any(node.op in ERROR_OPS for node in nodes)
         return Part(name, tuple(lines), reads_label, finds)

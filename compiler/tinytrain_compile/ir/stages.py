@@ -200,6 +200,8 @@ class Interface:
     input_dtype: str = "float32"
     exact: bool = False
     """Whether the numpy reference must agree to the byte (int8) or within a bound (float32)."""
+    transient_offset: int | None = None
+    """Where persistent memory ends: nothing from there on is carried from one call to the next (None: unknown)."""
 
 
 @dataclass(frozen=True)
@@ -269,6 +271,7 @@ class VerifyReport:
     max_error: float | None = None
     saturations: Saturations | None = None
     counts: InstructionCounts | None = None
+    arena_measured_bytes: int | None = None
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------

@@ -1,3 +1,5 @@
+# TVMScript is a language of its own in Python's clothes: its annotations are buffers, not types.
+# pyright: basic, reportInvalidTypeForm=false
 """Tensor intrinsics: the algebra of a helper in tt_dsp.h, so that tensorising a loop proves that the helper fits it."""
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, gathers
 from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles, pair_tiles, plane_tiles, row_tiles
+from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
 GATHER_ROWS = 2
@@ -39,25 +40,6 @@ class QConvAttrs(Attrs):
     low: int = -128
     high: int = 127
     shifts_down: bool = False
-
-
-@dataclass(frozen=True)
-class MaskAttrs(Attrs):
-    """How the last operand tells where a clamp to [low, high] was active.
-
-    kind: "" (no mask), "value" (the clamp's int8 output) or "bits" (one bit per element, set where it passed).
-    """
-
-    kind: str = ""
-    low: int = -128
-    high: int = 127
-
-    def passes(self, value: Any) -> Any:
-        """Whether the clamp let an int8 value pass: it is at neither end."""
-        return (value > self.low) & (value < self.high)
-
-
-NO_CLAMP = MaskAttrs()
 
 
 @dataclass(frozen=True)
@@ -140,14 +122,6 @@ def _as_float(values: tuple[Value, ...]) -> tuple[Value, ...]:
     return tuple(replace(v, dtype="float32") for v in values)
 
 
-def _expect(op: str, values: tuple[Value, ...], dtypes: tuple[str, ...]) -> None:
-    if tuple(v.dtype for v in values) != dtypes:
-        raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in values]}")
-
-
-# ---- overflow of the int32 sums ------------------------------------------------------------------------------------
-
-
 def accumulator_bound(node: Node) -> int:
     """Largest magnitude that an int32 sum of this node's kernel can reach, whatever the data; 0 for other ops."""
     if isinstance(node.attrs, QConvAttrs):
@@ -186,7 +160,7 @@ def expect_bounded(op: str, bound: int) -> None:
 
 def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorType, ...]:
     parts = _parts(attrs.conv)
-    _expect("QConv", inputs, ("int8",) * (1 + parts) + ("int32", "int32", "int8"))
+    expect_dtypes("QConv", inputs, ("int8",) * (1 + parts) + ("int32", "int32", "int8"))
     (kind,) = op_def("Conv").infer(_as_float(inputs[: 2 + parts]), attrs.conv)
     if any(v.shape != (kind.shape[3],) for v in inputs[2 + parts :]):
         raise ValueError("multiplier and shift are one per output channel")
@@ -235,36 +209,6 @@ register(
 )
 
 
-# ---- errors: every op that makes one reads (peak, p_out, p_in, ...) and writes (error, peak') ----------------------
-
-
-def masked(values: Any, mask: Array, attrs: MaskAttrs) -> Any:
-    """Zero where the clamp was active."""
-    if not attrs.kind:
-        return values
-    if attrs.kind == "value":
-        return np.where(attrs.passes(mask), values, 0)
-    shape: tuple[int, ...] = values.shape
-    keep: Array = np.unpackbits(mask.astype(np.uint8), bitorder="little")[: math.prod(shape)]
-    return np.where(np.reshape(keep, shape), values, 0)
-
-
-def error_infer(op: str, like: TensorType, inputs: tuple[Value, ...], mask: MaskAttrs) -> tuple[TensorType, ...]:
-    """Types of (error, peak) after checking peak, exponents and mask."""
-    _expect(op, inputs[:3], ("int32", "int32", "int32"))
-    if mask.kind:
-        _expect(op, inputs[-1:], ({"value": "int8", "bits": "bits"}[mask.kind],))
-        if inputs[-1].shape != like.shape:
-            raise ValueError(f"{op}: mask {inputs[-1].shape}, error {like.shape}")
-    return (TensorType(like.shape, "int8", like.layout), TensorType((), "int32"))
-
-
-def finish_error(values: Any, peak: Array, mask: Array, attrs: MaskAttrs) -> tuple[Array, ...]:
-    """Mask, gather the peak, saturate to +-127."""
-    kept = masked(values, mask, attrs)
-    return np.clip(kept, -127, 127).astype(np.int8), fx.error_peak(kept, peak)
-
-
 # ---- QConvGradInput: (peak, p_out, p_in, g, multiplier, shift, w, [w_rest], [mask]) -> (e, peak') ------------------
 
 
@@ -274,7 +218,7 @@ def _plain(attrs: QConvGradInputAttrs) -> ConvGradInputAttrs:
 
 def _grad_infer(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> tuple[TensorType, ...]:
     weights = inputs[6 : 6 + _parts(attrs.conv)]
-    _expect("QConvGradInput", (inputs[3], *weights), ("int8",) * (1 + len(weights)))
+    expect_dtypes("QConvGradInput", (inputs[3], *weights), ("int8",) * (1 + len(weights)))
     (out,) = op_def("ConvGradInput").infer(_as_float((inputs[3], *weights)), _plain(attrs))
     if any(v.shape != (out.shape[3],) for v in inputs[4:6]):
         raise ValueError("QConvGradInput: multiplier and shift are one per input channel")
@@ -359,7 +303,7 @@ def _update_scratch(node: Node) -> int:
 
 
 def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
-    _expect("QConvUpdate", inputs, ("int8",) * 3 + ("int32", "int8") + ("int32",) * 4)
+    expect_dtypes("QConvUpdate", inputs, ("int8",) * 3 + ("int32", "int8") + ("int32",) * 4)
     (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
     if kind.shape != inputs[0].shape:
         raise ValueError(f"QConvUpdate: weight {inputs[0].shape}, gradient {kind.shape}")
@@ -389,7 +333,7 @@ register(
 
 
 def _sum_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
-    _expect("QConvSum", inputs, ("int32", "int8", "int8"))
+    expect_dtypes("QConvSum", inputs, ("int32", "int8", "int8"))
     (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
     if kind.shape != inputs[0].shape:
         raise ValueError(f"QConvSum: sum {inputs[0].shape}, gradient {kind.shape}")

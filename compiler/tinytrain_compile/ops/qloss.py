@@ -15,7 +15,8 @@ from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.loss import NllAttrs
-from tinytrain_compile.ops.qconv import BACKWARD, NO_CLAMP, error_infer, expect_bounded, finish_error
+from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded
+from tinytrain_compile.ops.qerror import NO_CLAMP, error_infer, finish_error
 
 TABLE = 256
 """Entries of the table of exponentials: one for every distance between two int8 numbers."""

@@ -10,7 +10,8 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
-from tinytrain_compile.ops.qconv import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_bounded, finish_error
+from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded
+from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, finish_error
 
 ADD_BITS = 20
 """Left shift of centred operands before they are rescaled; the sum keeps SUM_BITS of fraction."""

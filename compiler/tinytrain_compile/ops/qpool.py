@@ -14,7 +14,8 @@ from tinytrain_compile.ir.types import Array, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.pool import PoolGradAttrs, index_gradient, max_pool_grad
-from tinytrain_compile.ops.qconv import BACKWARD, NO_CLAMP, error_infer, expect_bounded, finish_error
+from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded
+from tinytrain_compile.ops.qerror import NO_CLAMP, error_infer, finish_error
 from tinytrain_compile.ops.qpointwise import LIFT
 
 

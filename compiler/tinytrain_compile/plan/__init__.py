@@ -5,6 +5,7 @@ passes `validate_plan` before it is returned.
 """
 
 from tinytrain_compile.plan.explain import live_buffers_at, load_per_step
+from tinytrain_compile.plan.lock import Lock, plan_from_lock, read_lock
 from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.remat import Planned, plan_with_remat, share_of
@@ -12,14 +13,17 @@ from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_remat import validate_remat
 
 __all__ = [
+    "Lock",
     "PlanError",
     "PlanOptions",
     "Planned",
     "RematOptions",
     "live_buffers_at",
     "load_per_step",
+    "plan_from_lock",
     "plan_memory",
     "plan_with_remat",
+    "read_lock",
     "share_of",
     "validate_plan",
     "validate_remat",

@@ -13,6 +13,7 @@ from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.order import RankedOrder
 from tinytrain_compile.plan.placement import Decision, Packing, Placement, build_packing, greedy, improve_placement
 from tinytrain_compile.plan.skyline import search
+from tinytrain_compile.plan.variants import variants
 
 QUICK_ORDERS, FULL_ORDERS = 3, 16
 """Orders that are placed at most, by effort."""
@@ -28,6 +29,9 @@ PUSH_ROUNDS = 16
 
 SKYLINE_SHARE = 0.3
 """Of the deterministic time of a decision: the skyline search's part, the rest is CP-SAT's."""
+
+VARIANTS, VARIANT_TRIES, VARIANT_SLACK = 16, 2, 0.01
+"""Further orders when all of these pack badly: how many, how many of them go to the solver, how much more peak."""
 
 SEQUENCE_SHARE, DECIDE_SHARE, MINIMISE_SHARE = 0.2, 0.3, 0.2
 """How the deterministic time is divided (the rest belongs to the order search)."""
@@ -65,7 +69,7 @@ def choose(
     if not rivals:
         return best
     if full:
-        return _search(best, rivals, room_bytes, options)
+        return _search(model, best, rivals, room_bytes, options)
     return min(best, _local_search(rivals[0], QUICK_UNITS, options.seed), key=lambda item: item.top_bytes)
 
 
@@ -94,7 +98,9 @@ def _local_search(start: Candidate, units: float, seed: int) -> Candidate:
     return replace(start, placement=improve_placement(start.packing, start.placement, start.sequence, units, seed))
 
 
-def _search(best: Candidate, rivals: list[Candidate], room_bytes: int | None, options: PlanOptions) -> Candidate:
+def _search(
+    model: MemoryModel, best: Candidate, rivals: list[Candidate], room_bytes: int | None, options: PlanOptions
+) -> Candidate:
     """The solver, on rivals in rising order of peak.
 
     First the decision at the bound itself: on training graphs it is answered in a fraction of a second almost always
@@ -123,7 +129,18 @@ def _search(best: Candidate, rivals: list[Candidate], room_bytes: int | None, op
         lower = minimise(rival.packing, rival.placement, units * MINIMISE_SHARE, seed)
         best = min(best, replace(rival, placement=lower), key=lambda item: item.top_bytes)
     best = _push_down(best, rivals[:SOLVER_TRIES], options)
+    if best.top_bytes > rivals[0].peak_bytes:
+        best = _push_down(best, _variants(model, rivals[0], best.top_bytes, options), options)
     return best if best.placement.proven else _settle(best, options)
+
+
+def _variants(model: MemoryModel, start: Candidate, below_bytes: int, options: PlanOptions) -> list[Candidate]:
+    """Orders near the best one that greedy places best, in rising order of peak."""
+    most = min(int(start.peak_bytes * (1 + VARIANT_SLACK)), below_bytes - 1)
+    orders = variants(model.tasks, start.order, most, VARIANTS, options.seed)
+    placed = [item for ranked in orders for item in _place_greedily(model, [ranked], both=True)]
+    promising = sorted(placed, key=lambda item: item.top_bytes)[:VARIANT_TRIES]
+    return sorted(promising, key=lambda item: item.peak_bytes)
 
 
 def _settle(best: Candidate, options: PlanOptions) -> Candidate:

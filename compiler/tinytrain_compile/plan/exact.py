@@ -167,7 +167,7 @@ class _Search:
     def safe_chain(self, state: _State, first: int) -> tuple[int, ...]:
         """A safe chain that begins with this task, or nothing; all branches are looked at."""
         branches = [(first, state.done, 0, (first,))]
-        while branches:
+        while branches and self.spent <= self.work:
             task, done, height, chain = branches.pop()
             transient, delta = self.cost(task, done)
             if not self.fits(state.memory + height + transient):

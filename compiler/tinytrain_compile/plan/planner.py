@@ -37,7 +37,7 @@ def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
     orders, bound = _quick_orders(model.tasks)
     chosen = choose(model, orders, room, replace(options, effort="quick"))
     if options.effort == "full" and chosen.top_bytes > bound:
-        orders, bound = _thorough_orders(model.tasks, bound, options)
+        orders, bound = thorough_orders(model.tasks, bound, options)
         thorough = choose(model, orders, room, options)
         chosen = thorough if thorough.top_bytes <= chosen.top_bytes else chosen
     plan = _assemble(graph, model, base, below, chosen, bound)
@@ -53,8 +53,11 @@ def _quick_orders(tasks: TaskGraph) -> tuple[list[RankedOrder], int]:
     return _with(orders, found), found.bound
 
 
-def _thorough_orders(tasks: TaskGraph, bound: int, options: PlanOptions) -> tuple[list[RankedOrder], int]:
-    """The same with effort "full": list schedules, minimum cuts, the search, and windows where it leaves a gap."""
+def thorough_orders(tasks: TaskGraph, bound: int, options: PlanOptions) -> tuple[list[RankedOrder], int]:
+    """Orders and their bound with effort "full": list schedules, cuts, the search, windows if it proves nothing.
+
+    bound: a peak that is known to be a lower bound.
+    """
     orders = list_orders(tasks, bound, thorough=True)
     bound = cut_bound(tasks, orders[0].order, bound)
     units = options.deterministic_time * SEARCH_SHARE

@@ -46,14 +46,16 @@ def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> 
     task = _Task(graph, without.plan, options)
     if remat.mode == "min" or capacity is None:
         return task.best_of(task.minimal(), without)
+    most = float("inf") if remat.most_share is None else remat.most_share
     for choice in task.fitting(capacity):
         found = task.planned(choice)
-        if remat.most_share is not None and share_of(found.graph, found.plan) > remat.most_share:
-            break
         if found.plan.arena_bytes <= capacity:
-            return found
+            return found if share_of(found.graph, found.plan) <= most else without
         task.missed(found.plan.arena_bytes - capacity)
-    return without if remat.most_share is not None else task.best_of(task.minimal(), without)
+    # The order found for the rewritten graph may be lower than what any decision reaches in the order it was made for.
+    found = task.best_of(task.minimal(), without)
+    fits = found.plan.arena_bytes <= capacity and share_of(found.graph, found.plan) <= most
+    return found if fits or remat.most_share is None else without
 
 
 def share_of(graph: Graph, plan: MemoryPlan) -> float:
@@ -82,14 +84,14 @@ class _Task:
         return smallest(self.problem, self.options)
 
     def best_of(self, choices: Iterator[Choice], without: Planned) -> Planned:
-        """The smallest arena of some choices, or the plan without second runs; a plan without a gap ends the search."""
+        """The smallest arena of some choices, or the plan without second runs; a gain without a gap ends the search."""
         best = without
         for choice in choices:
             found = self.planned(choice)
             if found.plan.arena_bytes < best.plan.arena_bytes:
                 best = found
-            if found.plan.gap_bytes == 0:
-                break
+                if found.plan.gap_bytes == 0:
+                    break
         return best
 
     def missed(self, excess_bytes: int) -> None:

@@ -10,13 +10,17 @@ one, for instance "page-in", is one more literal per cell with its own cost and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ortools.sat.python import cp_model
 
 from tinytrain_compile.plan.remat_problem import Decision, Problem, profile
+
+_Moment = cp_model.LinearExpr | int
+"""A point in time on the grid."""
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
@@ -31,11 +35,10 @@ class Answer:
 
 
 class _Copy(NamedTuple):
-    """One copy of a cell: end is a variable or a constant; literal None means that it exists in any case."""
+    """One copy of a cell, from its making to its end (a variable where a decision may move it)."""
 
-    start: cp_model.LinearExprT
-    end: cp_model.LinearExprT
-    literal: cp_model.IntVar | None
+    start: _Moment
+    end: _Moment
 
 
 def candidates(problem: Problem, budget: int) -> frozenset[int]:
@@ -45,7 +48,7 @@ def candidates(problem: Problem, budget: int) -> frozenset[int]:
     found: set[int] = set()
     for cell in problem.again:
         moments = (problem.birth[cell], *problem.uses[cell])
-        idle = zip(moments, moments[1:], strict=False)
+        idle = itertools.pairwise(moments)
         if any(begin < index < end for begin, end in idle for index in high):
             found.add(cell)
     open_ = list(found)
@@ -99,7 +102,7 @@ class _Model:
             self.run(index, self.moment(index), None)
         for cell in self.chosen:
             producer = problem.again[cell].operation
-            self.run(producer, self.width * self.stage[cell] + 2 * producer, self.active[cell])
+            self.run(producer, self.begun(cell), self.active[cell])
         self.add_load()
 
     def cells_with_open_end(self) -> set[int]:
@@ -124,7 +127,7 @@ class _Model:
         problem, birth = self.problem, self.problem.first_touch(cell)
         start = self.moment(birth) + self.opening(birth) if birth >= 0 else 0
         last = self.moment(max(problem.last_use(cell), 0)) + 2
-        end: cp_model.LinearExprT = last
+        end: _Moment = last
         if cell in self.open_end:
             earliest = self.moment(birth) + 2 if birth >= 0 else 0
             if problem.fixed_end[cell] >= 0:
@@ -132,7 +135,7 @@ class _Model:
             end = self.model.new_int_var(earliest, self.width * self.count + 2, f"end{cell}")
         elif problem.uses[cell] and problem.fixed_end[cell] < problem.uses[cell][-1]:
             end = last - self.early_end(problem.uses[cell][-1], cell)
-        self.copies[cell] = [_Copy(start, end, None)]
+        self.copies[cell] = [_Copy(start, end)]
         self.add_interval(start, end, None, problem.size[cell])
 
     def early_end(self, index: int, cell: int) -> int:
@@ -143,24 +146,20 @@ class _Model:
     def second_copy(self, cell: int) -> None:
         problem, model = self.problem, self.model
         again = problem.again[cell]
-        last = min(again.latest, self.count - 1)
-        if problem.birth[cell] + 2 > last:
-            last = problem.birth[cell] + 2
-        stage = model.new_int_var(problem.birth[cell] + 2, last, f"stage{cell}")
-        active = model.new_bool_var(f"again{cell}")
-        if problem.birth[cell] + 2 > min(again.latest, self.count - 1):
+        earliest, latest = problem.birth[cell] + 2, min(again.latest, self.count - 1)
+        self.stage[cell] = model.new_int_var(earliest, max(earliest, latest), f"stage{cell}")
+        self.active[cell] = active = model.new_bool_var(f"again{cell}")
+        if earliest > latest:
             model.add(active == 0)
-        start = self.width * stage + 2 * again.operation + self.opening(again.operation)
+        begun = self.begun(cell)
+        start = begun + self.opening(again.operation)
         end = model.new_int_var(0, self.width * self.count + 2, f"until{cell}")
-        model.add(end >= self.width * stage + 2 * again.operation + 2).only_enforce_if(active)
-        model.add(self.copies[cell][0].end <= self.width * stage + 2 * again.operation).only_enforce_if(active)
-        self.stage[cell], self.active[cell] = stage, active
-        self.copies[cell].append(_Copy(start, end, active))
+        self.require(end >= begun + 2, [active])
+        self.require(self.copies[cell][0].end <= begun, [active])
+        self.copies[cell].append(_Copy(start, end))
         self.add_interval(start, end, active, problem.size[cell])
 
-    def add_interval(
-        self, start: cp_model.LinearExprT, end: cp_model.LinearExprT, literal: cp_model.IntVar | None, demand: int
-    ) -> None:
+    def add_interval(self, start: _Moment, end: _Moment, literal: cp_model.IntVar | None, demand: int) -> None:
         if demand == 0:
             return
         if isinstance(start, int) and isinstance(end, int) and literal is None:
@@ -174,48 +173,50 @@ class _Model:
             self.intervals.append(self.model.new_optional_interval_var(start, length, end, literal, ""))
         self.demands.append(demand)
 
-    def run(self, index: int, moment: cp_model.LinearExprT, literal: cp_model.IntVar | None) -> None:
-        """What a run needs: every operand through both its points, but one that it overwrites only through the first."""
+    def run(self, index: int, moment: _Moment, literal: cp_model.IntVar | None) -> None:
+        """What a run needs: operands through both its points; one that it overwrites only through the first."""
         operation = self.problem.operations[index]
         sources = sorted({source for _, source in operation.pairs})
-        over: dict[int, cp_model.LinearExprT] = {}
+        until: dict[int, _Moment] = {}  # operand that may be overwritten -> when it may be gone
         if len(sources) == 1:
-            over = {sources[0]: 1}
+            until[sources[0]] = moment + 1
         elif sources:
-            over = {source: self.model.new_bool_var("") for source in sources}
-            self.model.add_at_most_one(list(over.values()))
+            over = [self.model.new_bool_var("") for _ in sources]
+            self.model.add_at_most_one(over)
+            until = {source: moment + 2 - chosen for source, chosen in zip(sources, over, strict=True)}
         for cell in operation.reads:
-            self.cover(cell, moment, 2 - over.get(cell, 0), literal)
+            self.cover(cell, moment, until.get(cell, moment + 2), literal)
         if operation.scratch:
             self.add_interval(moment, moment + 2, literal, operation.scratch)
 
-    def cover(
-        self, cell: int, moment: cp_model.LinearExprT, points: cp_model.LinearExprT, literal: cp_model.IntVar | None
-    ) -> None:
-        """Some copy of the cell is there at a moment and stays for that many points."""
+    def cover(self, cell: int, moment: _Moment, until: _Moment, literal: cp_model.IntVar | None) -> None:
+        """Some copy of the cell is there from a moment until another."""
         first, *second = self.copies[cell]
+        always = [] if literal is None else [literal]
         if not second:
             if cell in self.open_end:
-                fact = self.model.add(first.end >= moment + points)
-                if literal is not None:
-                    fact.only_enforce_if(literal)
+                self.require(first.end >= until, always)
             return
-        copy, enforced = second[0], [] if literal is None else [literal]
         served = self.model.new_bool_var("")  # by the first copy
-        self.model.add(first.end >= moment + points).only_enforce_if([served, *enforced])
-        begun = self.width * self.stage[cell] + 2 * self.problem.again[cell].operation
-        assert copy.literal is not None
-        self.model.add_implication(served.negated(), copy.literal) if literal is None else self.model.add_bool_or(
-            [served, copy.literal, literal.negated()]
-        )
-        self.model.add(begun <= moment).only_enforce_if([served.negated(), *enforced])
-        self.model.add(copy.end >= moment + points).only_enforce_if([served.negated(), *enforced])
+        by_second = [served.negated(), *always]
+        self.require(first.end >= until, [served, *always])
+        self.require(self.active[cell] == 1, by_second)
+        self.require(self.begun(cell) <= moment, by_second)
+        self.require(second[0].end >= until, by_second)
+
+    def require(self, fact: cp_model.BoundedLinearExpression | bool, literals: Sequence[cp_model.LiteralT]) -> None:
+        """A fact that holds where all literals do."""
+        self.model.add(fact).only_enforce_if(list(literals))  # pyright: ignore[reportUnknownMemberType]
+
+    def begun(self, cell: int) -> cp_model.LinearExpr:
+        """When the second run starts."""
+        return self.width * self.stage[cell] + 2 * self.problem.again[cell].operation
 
     def add_load(self) -> None:
         """All copies together below the budget; what no decision moves is one profile of them all."""
         moments = sorted(moment for moment, change in self.constant.items() if change)
         load = 0
-        for moment, following in zip(moments, moments[1:], strict=False):
+        for moment, following in itertools.pairwise(moments):
             load += self.constant[moment]
             if load > 0:
                 self.intervals.append(self.model.new_fixed_size_interval_var(moment, following - moment, ""))
@@ -237,13 +238,8 @@ class _Model:
         solver.parameters.random_seed = limits.seed
         solver.parameters.max_deterministic_time = limits.deterministic_time
         status = solver.solve(self.model)
-        names: Mapping[int, Status] = {
-            cp_model.OPTIMAL: "optimal",
-            cp_model.FEASIBLE: "feasible",
-            cp_model.INFEASIBLE: "infeasible",
-        }
-        name: Status = names.get(status, "unknown")  # pyright: ignore[reportArgumentType, reportCallIssue]
-        if name not in ("optimal", "feasible"):
-            return Answer(name, None, 0)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return Answer("infeasible" if status == cp_model.INFEASIBLE else "unknown", None, 0)
         decision = {cell: solver.value(self.stage[cell]) for cell in self.chosen if solver.value(self.active[cell])}
+        name: Status = "optimal" if status == cp_model.OPTIMAL else "feasible"
         return Answer(name, decision, int(solver.best_objective_bound))

@@ -6,14 +6,18 @@ it, and made again right before it is read next, or before another second run re
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, profile
 
-DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.2, 0.2, 0.05
+DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.4, 0.2, 0.05
 """CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
+
+MOVES = 24
+"""Cells that the greedy start tries in each round."""
 
 TOLERANCE = 200
 """The lowest budget is found to one part in this many."""
@@ -43,7 +47,7 @@ def floor_bytes(problem: Problem) -> int:
 
 
 def stages_of(problem: Problem, chosen: Collection[int]) -> dict[int, int]:
-    """The decision that recomputes these cells, each as late as possible; cells for which that is useless are left out."""
+    """The decision that recomputes these cells, each as late as possible, without cells for which that is useless."""
     stages: dict[int, int] = {}
     wanted: dict[int, int] = {}  # cell -> earliest stage of a second run that reads it
     for cell in sorted(chosen, key=lambda item: -problem.again[item].operation):
@@ -62,7 +66,7 @@ def _gap(problem: Problem, cell: int, wanted: int | None) -> tuple[int, int]:
     moments = [problem.birth[cell], *problem.uses[cell]]
     if wanted is not None:
         moments = sorted({*moments, wanted})
-    gaps = [(after - before, before, after) for before, after in zip(moments, moments[1:], strict=False)]
+    gaps = [(after - before, before, after) for before, after in itertools.pairwise(moments)]
     _, begin, end = max(gaps, default=(0, 0, 0))
     return begin, end
 
@@ -90,7 +94,7 @@ def _best_addition(
     """The cell (with what its recomputation lacks) that takes away most excess per cost."""
     best: tuple[float, frozenset[int], int] | None = None
     before = extra_cost(problem, stages_of(problem, chosen))
-    for move in _moves(problem, chosen, budget):
+    for move in _moves(problem, chosen):
         candidate = chosen | move
         decision = stages_of(problem, candidate)
         now = excess(problem, decision, budget)
@@ -102,11 +106,13 @@ def _best_addition(
     return None if best is None else best[1:]
 
 
-def _moves(problem: Problem, chosen: frozenset[int], budget: int) -> Iterable[frozenset[int]]:
-    """Cells that are live where memory is above the budget, alone and with their dead ancestors."""
-    for cell in problem.again:
-        if cell in chosen:
-            continue
+def _moves(problem: Problem, chosen: frozenset[int]) -> Iterable[frozenset[int]]:
+    """The largest cells that are live where memory is highest, alone and with their dead ancestors."""
+    loads, lives = profile(problem, stages_of(problem, chosen))
+    top = loads.index(max(loads))
+    waiting = {cell for (cell, _), (first, last) in lives.items() if first < top < last}
+    open_ = [cell for cell in problem.again if cell in waiting and cell not in chosen]
+    for cell in sorted(open_, key=lambda item: (-problem.size[item], item))[:MOVES]:
         yield frozenset((cell,))
         closed = _with_ancestors(problem, cell, chosen)
         if len(closed) > 1:

@@ -24,7 +24,7 @@ def validate_remat(original: Graph, rewritten: Graph, plan: MemoryPlan) -> None:
 
 
 def _check_versions(graph: Graph, plan: MemoryPlan) -> None:
-    """Replay: every persistent memory holds one content at a time, known by the name of the value last written there."""
+    """Replay: every persistent memory holds one content at a time, known by the value last written there."""
     persistent = {value.name for value in (*graph.state, *graph.accumulators)}
     home = {name: name for name in persistent}
     shown = {name: name for name in persistent}  # value or view -> the content it stands for

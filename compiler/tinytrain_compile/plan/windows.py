@@ -78,17 +78,13 @@ def cut_window(tasks: TaskGraph, order: Sequence[int], first: int, last: int) ->
 def improve_by_windows(tasks: TaskGraph, start: Optimum, units: float, seed: int) -> Optimum:
     """The best order that freeing windows of `start` leads to, with at most about `units` of work.
 
-    The search goes through all windows around the peak again and again, until none gives a lower peak there; then
-    CP-SAT goes through the smallest ones that the search could not decide.
+    The search goes through the windows around the peak; CP-SAT takes those that it could not decide, if none of them
+    gave a lower peak. Again and again, until nothing does.
     """
     climb = _Climb(tasks, start, units, seed)
-    while climb.any_window(_searched, WINDOW_TASKS) or climb.any_window(_solved, WINDOW_TASKS[:1]):
+    while climb.lower_peak():
         pass
     return Optimum(tuple(climb.order), max(climb.loads), start.bound)
-
-
-Improved = tuple[Optimum, float]
-"""What came out for a window, in local indices, and the work that it took, in units."""
 
 
 class _Climb:
@@ -99,38 +95,47 @@ class _Climb:
         self.order = list(start.order)
         self.loads = loads(tasks, self.order)
 
-    def any_window(self, solve: Callable[[Window, Optimum, int], Improved], sizes: Sequence[int]) -> bool:
-        """Take the first window around the peak whose own peak can be lowered; False if there is none."""
-        for first, last in self.windows(sizes):
-            if max(self.loads) <= self.bound or self.units <= 0:
-                return False
-            window = cut_window(self.tasks, self.order, first, last)
-            now = (*(window.members.index(task) for task in self.order[first:last]),)
-            start = Optimum((len(now), *now, len(now) + 1), 0, max(0, self.bound - window.passing))
-            start = start._replace(peak=peak(window.tasks, start.order))
-            found, work = solve(window, start, self.seed)
-            self.units -= work
-            if found.peak < start.peak:
-                self.order[first:last] = [window.members[task] for task in found.order if task < len(now)]
-                self.loads = loads(self.tasks, self.order)
+    def lower_peak(self) -> bool:
+        """Take the first window that lowers the first peak (there may be equal ones elsewhere); False if none does."""
+        undecided: list[tuple[int, int]] = []
+        for first, last in self.windows():
+            found = self.solve(first, last, self.search)
+            if found is None:
                 return True
-        return False
+            if not found.proven:
+                undecided.append((first, last))
+        return any(self.solve(first, last, self.ask_solver) is None for first, last in undecided)
 
-    def windows(self, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def solve(self, first: int, last: int, engine: Callable[[Window, Optimum], Optimum]) -> Optimum | None:
+        """Put a better order into a window (None), or return what was found out about it."""
+        window = cut_window(self.tasks, self.order, first, last)
+        inner = (window.members.index(task) for task in self.order[first:last])
+        order = (window.tasks.start, *inner, window.tasks.barrier)
+        start = Optimum(order, peak(window.tasks, order), max(0, self.bound - window.passing))
+        if self.units <= 0 or max(self.loads) <= self.bound:
+            return start
+        found = engine(window, start)
+        if found.peak >= start.peak:
+            return found
+        self.order[first:last] = [window.members[task] for task in found.order if task < len(window.members)]
+        self.loads = loads(self.tasks, self.order)
+        return None
+
+    def windows(self) -> Iterator[tuple[int, int]]:
         """Windows of every size around the first peak: in the middle of them, near the end, near the beginning."""
         at, count = self.loads.index(max(self.loads)), len(self.order)
-        for size in sizes:
+        for size in WINDOW_TASKS:
             for before in (size // 2, 4 * size // 5, size // 5):
                 first = max(0, min(at - before, count - size))
                 yield first, min(first + size, count)
 
+    def search(self, window: Window, start: Optimum) -> Optimum:
+        found = smallest_peak(window.tasks, start.order, start.bound, int(SEARCH_UNITS * EVALUATIONS_PER_UNIT))
+        self.units -= found.work / EVALUATIONS_PER_UNIT
+        return found
 
-def _searched(window: Window, start: Optimum, _seed: int) -> Improved:
-    found = smallest_peak(window.tasks, start.order, start.bound, int(SEARCH_UNITS * EVALUATIONS_PER_UNIT))
-    return found, found.work / EVALUATIONS_PER_UNIT
+    def ask_solver(self, window: Window, start: Optimum) -> Optimum:
+        from tinytrain_compile.plan.ranks import rank_order  # loads ortools
 
-
-def _solved(window: Window, start: Optimum, seed: int) -> Improved:
-    from tinytrain_compile.plan.ranks import rank_order  # loads ortools
-
-    return rank_order(window.tasks, start, SOLVER_UNITS, seed), SOLVER_UNITS
+        self.units -= SOLVER_UNITS
+        return rank_order(window.tasks, start, SOLVER_UNITS, self.seed)

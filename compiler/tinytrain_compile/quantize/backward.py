@@ -12,7 +12,8 @@ from tinytrain_compile.ir.types import Attrs, Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX
 from tinytrain_compile.ops.pool import PoolGradAttrs, always_full, overlap
-from tinytrain_compile.ops.qconv import MaskAttrs, QConvGradInputAttrs
+from tinytrain_compile.ops.qconv import QConvGradInputAttrs
+from tinytrain_compile.ops.qerror import MaskAttrs
 from tinytrain_compile.ops.qpointwise import ErrorAttrs
 from tinytrain_compile.ops.qpool import QMaxPoolGradAttrs, sum_bound
 from tinytrain_compile.ops.shape import ConcatAttrs, ExpandAttrs, ReshapeAttrs, SliceAttrs

@@ -166,8 +166,7 @@ def analyse(train: TrainGraph, plan: MemoryPlan) -> Analysis:
 
 
 def work_of(train: TrainGraph) -> tuple[int, int]:
-    """Nominal multiply-accumulates of one step: of what outputs and loss depend on, and of all else (backward, with what
-    is computed a second time for it)."""
+    """Nominal multiply-accumulates of one step: of outputs and loss, and of all else (second runs too)."""
     forward = train.graph.ancestors((*train.graph.outputs, train.loss))
     counts = [0, 0]
     for node in train.graph.nodes:

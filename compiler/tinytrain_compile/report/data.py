@@ -48,6 +48,7 @@ def plan_json(summary: Summary) -> dict[str, Any]:
     """The content of plan.json: what runs when, what lies where, and how full the arena is at every step."""
     plan, analysis = summary.plan, analyse(summary.train, summary.plan)
     return {
+        "update": summary.update_label,
         "arena_bytes": plan.arena_bytes,
         "arena_limit_bytes": summary.arena_limit_bytes,
         "lower_bound_bytes": plan.lower_bound_bytes,
@@ -73,7 +74,16 @@ def plan_json(summary: Summary) -> dict[str, Any]:
             for holding in analysis.holdings
         ],
         "load_bytes": list(analysis.load),
+        **_second_runs(summary),
     }
+
+
+def _second_runs(summary: Summary) -> dict[str, Any]:
+    """What --lock needs to find the graph with its second runs again; nothing if there are none."""
+    if summary.plan.remat is None:
+        return {}
+    runs = [{"name": run.name, "of": run.of} for run in summary.plan.remat.runs]
+    return {"graph": [node.name for node in summary.train.graph.nodes], "second_runs": runs}
 
 
 def is_updated(layer: LayerUpdate) -> bool:
@@ -142,6 +152,7 @@ def _memory(summary: Summary, analysis: Analysis) -> dict[str, Any]:
         "lower_bound_bytes": plan.lower_bound_bytes,
         "stack_bytes": summary.verify.stack_bytes,
         "stack_measured_bytes": summary.verify.stack_measured_bytes,
+        "arena_measured_bytes": summary.verify.arena_measured_bytes,
         "regions": [{"name": "arena", "used_bytes": plan.arena_bytes, "limit_bytes": summary.arena_limit_bytes}],
         "peak_bytes": analysis.breakdown(plan.peak_step),
         "peak_live": [

@@ -22,7 +22,10 @@ from tinytrain_compile.verify.firmware import (
 )
 from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line, run_program
 
-Mode = Literal["host", "qemu"]
+Mode = Literal["host", "qemu", "debug"]
+"""debug: on the host, under AddressSanitizer (for projects that were emitted with tt_debug.h)."""
+
+SANITIZE = ("-fsanitize=address", "-fno-omit-frame-pointer", "-g1")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def compile_project(
     check_sources: the check program's files, by default its main and the port for `mode`.
     """
     if check_sources is None:
-        check_sources = ("verify/main.c", "verify/host.c" if mode == "host" else "verify/startup.c")
+        check_sources = ("verify/main.c", "verify/startup.c" if mode == "qemu" else "verify/host.c")
     write_files(folder, {**bundle.files, **verification_files(bundle, target)})
     models = model_sources(bundle)
     compiler = _compiler(target, mode, tools)
@@ -68,9 +71,10 @@ def compile_project(
 
 def link_project(compiled: Compiled, target: Target, tools: Tools) -> Built:
     """Link the check program. Errors: E0602, for instance when the arena is not of the planned size."""
-    host = compiled.mode == "host"
+    host = compiled.mode != "qemu"
     image = compiled.folder / "verify" / ("check" if host else "check.elf")
     options = ["-no-pie"] if host else [*target.gcc_flags, *LINK_FLAGS]
+    options += SANITIZE if compiled.mode == "debug" else ()
     libraries = ["-lm"] if host and target.features.fma else []
     objects = [str(path) for path in (*compiled.model_objects, *compiled.check_objects)]
     command = [_program(compiled.mode, tools), *options, *objects, *libraries, "-o", image.name]
@@ -84,7 +88,7 @@ def build(bundle: SourceBundle, target: Target, mode: Mode, tools: Tools, folder
 
 
 def _program(mode: Mode, tools: Tools) -> str:
-    program = tools.host_cc if mode == "host" else tools.cross_cc
+    program = tools.cross_cc if mode == "qemu" else tools.host_cc
     if program is None:
         raise CompileError(
             "E0602", "verify", f"no C compiler for the {mode} check", "install gcc, or use --verify none"
@@ -93,8 +97,9 @@ def _program(mode: Mode, tools: Tools) -> str:
 
 
 def _compiler(target: Target, mode: Mode, tools: Tools) -> list[str]:
-    if mode == "host":
-        return [_program(mode, tools), *COMPILE_FLAGS, *WARNING_FLAGS, *host_flags(target)]
+    if mode != "qemu":
+        sanitize = SANITIZE if mode == "debug" else ()
+        return [_program(mode, tools), *COMPILE_FLAGS, *WARNING_FLAGS, *host_flags(target), *sanitize]
     stack = ("-fstack-usage", "-fcallgraph-info=su")
     return [_program(mode, tools), *target.gcc_flags, *COMPILE_FLAGS, *WARNING_FLAGS, *stack]
 

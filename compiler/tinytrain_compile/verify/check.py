@@ -161,6 +161,7 @@ def _judge(
         losses=() if run is None else _step_losses(run),
         stack_bytes=figures.stack.size_bytes if figures else None,
         stack_measured_bytes=board.stack_measured_bytes if board else None,
+        arena_measured_bytes=run.arena_measured_bytes if run else None,
         code_bytes=figures.code_bytes if figures else None,
         const_bytes=figures.const_bytes if figures else None,
         max_error=error,

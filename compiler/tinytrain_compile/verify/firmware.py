@@ -81,6 +81,7 @@ def _main(interface: Interface) -> str:
             "prefix": prefix,
             "PREFIX": prefix.upper(),
             "GUARD_SIZE": str(GUARD_BYTES),
+            "TRANSIENT_OFFSET": f"{_transient_offset(interface)}u",
             "STATE_TABLE": table,
             "label_ctype": interface.label_ctype,
             "LABEL_ELEMENTS": str(interface.label_elements),
@@ -88,6 +89,11 @@ def _main(interface: Interface) -> str:
             "APPLY": apply if interface.accumulates else "",
         },
     )
+
+
+def _transient_offset(interface: Interface) -> int:
+    """Where in the arena that begins which means nothing between two calls; its end where nobody said."""
+    return interface.arena_bytes if interface.transient_offset is None else interface.transient_offset
 
 
 def _comment(name: str) -> str:

@@ -15,7 +15,7 @@ from tinytrain_compile.ir.stages import Interface
 
 FloatArray = NDArray[Any]
 _INIT, _INFER, _SAMPLE, _APPLY, _STATE, _CHECKPOINT, _GUARDS, _END = 1, 2, 3, 4, 5, 6, 7, 9
-_STACK = 8
+_STACK, _ARENA = 8, 10
 _CHECKPOINT_FAULTS = {
     1: "no room for a checkpoint and a second instance",
     2: "m_save failed, or did not write m_state_size bytes",
@@ -35,6 +35,7 @@ class RunResult:
     states: after every step, slot name -> bytes.
     faults: what the check program itself found wrong (a status, the guards, the checkpoint); empty is good.
     stack_measured_bytes: deepest stack of any API call but save and load; None on the host.
+    arena_measured_bytes: high-water mark of the painted arena: end of the highest byte that a call changed.
     """
 
     losses: FloatArray
@@ -43,6 +44,7 @@ class RunResult:
     states: tuple[Mapping[str, bytes], ...]
     faults: tuple[str, ...]
     stack_measured_bytes: int | None
+    arena_measured_bytes: int = 0
 
     @property
     def status(self) -> str:
@@ -86,6 +88,7 @@ class _Reader:
         self._states: list[dict[str, bytes]] = []
         self._faults: list[str] = []
         self._stack: int | None = None
+        self._arena = 0
         self._ended = False
 
     @property
@@ -119,6 +122,8 @@ class _Reader:
             if below or above or free:
                 where = f"{below} guard bytes below it, {above} above it, {free} in free RAM"
                 self._faults.append(f"writes outside the arena or the stack: {where}")
+        elif tag == _ARENA:
+            (self._arena,) = struct.unpack("<I", payload)
         elif tag == _STACK:
             (self._stack,) = struct.unpack("<I", payload)
         elif tag == _END:
@@ -144,4 +149,4 @@ class _Reader:
     def result(self) -> RunResult:
         losses = np.frombuffer(b"".join(self._losses), dtype="<f4")
         first, last = self._outputs
-        return RunResult(losses, first, last, tuple(self._states), tuple(self._faults), self._stack)
+        return RunResult(losses, first, last, tuple(self._states), tuple(self._faults), self._stack, self._arena)

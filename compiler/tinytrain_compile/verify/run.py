@@ -70,7 +70,7 @@ def run_image(
 
 
 def _command(built: Built, target: Target, tools: Tools) -> tuple[str, list[str]]:
-    if built.mode == "host":
+    if built.mode != "qemu":
         return "host check", [str(built.image)]
     if target.qemu is None or tools.qemu is None:
         raise CompileError("E0602", "QEMU check", tools.missing_for_qemu() or "no board", "use --verify host")

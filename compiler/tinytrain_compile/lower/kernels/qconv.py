@@ -39,7 +39,6 @@ from tinytrain_compile.ops.conv import ConvAttrs, gathers
 from tinytrain_compile.ops.pairs import pair_tiles
 from tinytrain_compile.ops.qconv import (
     GATHER_ROWS,
-    MaskAttrs,
     QConvAttrs,
     QConvGradInputAttrs,
     QConvUpdateAttrs,
@@ -50,6 +49,7 @@ from tinytrain_compile.ops.qconv import (
     is_product,
     is_rows,
 )
+from tinytrain_compile.ops.qerror import MaskAttrs
 
 FRACTION_BITS = 8
 """Of a weight, while an update is rounded."""

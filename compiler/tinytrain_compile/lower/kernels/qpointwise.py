@@ -27,7 +27,7 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.qconv import Centred, error_output, mask_operand, passes, saturated, tables
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.qconv import MaskAttrs
+from tinytrain_compile.ops.qerror import MaskAttrs
 from tinytrain_compile.ops.qpointwise import (
     ADD_BITS,
     LIFT,

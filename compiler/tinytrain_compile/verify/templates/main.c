@@ -13,7 +13,7 @@
 #define GUARD_PATTERN 0xc5
 #define POISON 0xa5
 
-enum { TAG_INIT = 1, TAG_INFER, TAG_SAMPLE, TAG_APPLY, TAG_STATE, TAG_CHECKPOINT, TAG_GUARDS, TAG_STACK, TAG_END };
+enum { TAG_INIT = 1, TAG_INFER, TAG_SAMPLE, TAG_APPLY, TAG_STATE, TAG_CHECKPOINT, TAG_GUARDS, TAG_STACK, TAG_END, TAG_ARENA };
 enum { EXIT_FILES = 2, EXIT_INPUT, EXIT_INIT };
 
 /* Tags here end in an underscore, which no model's prefix does.
@@ -44,6 +44,8 @@ static int32_t input_file, output_file;
 static @prefix@_input_t probe; /* the sample that is inferred before and after training */
 static @prefix@_output_t prediction;
 static @label_ctype@ label[@LABEL_ELEMENTS@];
+static uint32_t arena_high_water; /* bytes of the arena, from its start, that any call wrote */
+static unsigned char paint = POISON;
 #ifdef __arm__
 static uint32_t stack_high_water;
 #endif
@@ -102,6 +104,20 @@ static @prefix@_status start(@prefix@_t **model, unsigned char *arena)
     return status;
 }
 
+/* After every call: note how far the paint is gone, then paint anew, in another colour, what no call may rely on. */
+static void repaint(void)
+{
+    uint32_t used = @PREFIX@_ARENA_BYTES;
+    while (used > arena_high_water && memory.arena[used - 1u] == paint) {
+        used--;
+    }
+    arena_high_water = used;
+    if (@TRANSIENT_OFFSET@ < @PREFIX@_ARENA_BYTES) {
+        paint = (unsigned char)~paint;
+        memset(memory.arena + @TRANSIENT_OFFSET@, paint, @PREFIX@_ARENA_BYTES - @TRANSIENT_OFFSET@);
+    }
+}
+
 static void infer(@prefix@_t *model)
 {
     uint32_t status;
@@ -110,6 +126,7 @@ static void infer(@prefix@_t *model)
     put_tag(TAG_INFER, sizeof status + sizeof prediction);
     put(&status, sizeof status);
     put(&prediction, sizeof prediction);
+    repaint();
 }
 
 static void train_sample(@prefix@_t *model)
@@ -122,6 +139,7 @@ static void train_sample(@prefix@_t *model)
     put_tag(TAG_SAMPLE, sizeof status + sizeof loss);
     put(&status, sizeof status);
     put(&loss, sizeof loss);
+    repaint();
 }
 
 static void train_step(@prefix@_t *model, uint32_t batch)
@@ -245,6 +263,7 @@ int main(void)
     infer(model);
     put_word(TAG_CHECKPOINT, check_checkpoint(model));
     check_guards();
+    put_word(TAG_ARENA, arena_high_water);
     put_word(TAG_END, 0);
 #ifdef __arm__ /* last, because it is the only record that a host cannot have */
     put_word(TAG_STACK, stack_high_water);

@@ -1,0 +1,35 @@
+"""Integer kernels on many random shapes, on three boards in QEMU, against their references (`make fuzz`).
+
+    python benchmarks/fuzz_kernels.py --cases 200
+
+Cases are numbered: the same number is the same case in every run, and the first ones are those of the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.lower.test_boards import BOARDS, OPS, check_on_board
+
+CHUNK = 10
+"""Cases of every op in one image."""
+
+
+def main() -> None:
+    """Run until all agree or the first differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=200, help="of every operator, on every board")
+    wanted = parser.parse_args().cases
+    for target in BOARDS:
+        done = 0
+        for first in range(0, wanted, CHUNK):
+            done += check_on_board(target, min(CHUNK, wanted - first), first)
+        print(f"{target}: {done} kernels ({', '.join(OPS)}), 0 differences", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Debug builds: what must be alive, and what may be touched, at every call, as tables for tt_debug.h."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tinytrain_compile.emit.names import comment_text
+from tinytrain_compile.ir.stages import Buffer, MemoryPlan
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.qupdate import ERROR_OPS
+
+
+class Watch:
+    """One table per step, from the plan alone: a wrong plan gives a wrong table, and the build finds it."""
+
+    def __init__(self, plan: MemoryPlan) -> None:
+        self._plan = plan
+        self._home = {name: buffer for buffer in plan.buffers for name in buffer.values}
+        self._scratch = {buffer.name: buffer for buffer in plan.buffers if buffer.kind == "scratch"}
+        self._steps: Mapping[str, int] = {node.name: step for step, node in enumerate(plan.order)}
+
+    def tables(self) -> list[str]:
+        """C definitions, one per step that calls a kernel."""
+        lines: list[str] = []
+        for step, node in enumerate(self._plan.order):
+            if not op_def(node.op).view:
+                rows = ", ".join(f"{{{offset}u, {size}u, {kind}}}" for offset, size, kind in self._ranges(step, node))
+                lines.append(f"static const tt_range_t live_{step}[] = {{{rows}}};")
+        return lines
+
+    def around(self, node: Node, lines: list[str]) -> list[str]:
+        """The lines of a call, watched."""
+        step = self._steps[node.name]
+        table = f"live_{step}, sizeof live_{step} / sizeof *live_{step}"
+        name = comment_text(node.name).replace("\\", "?").replace('"', "?")
+        rest = f'(arena, ARENA_BYTES_, {table}, "step {step} ({name})");'
+        return [f"tt_debug_enter{rest}", *lines, f"tt_debug_leave{rest}"]
+
+    def _ranges(self, step: int, node: Node) -> Iterator[tuple[int, int, str]]:
+        live = [buffer for buffer in self._plan.buffers if buffer.first_step <= step <= buffer.last_step]
+        written = self._written(node)
+        for buffer in sorted(live, key=lambda item: (item.offset, item.size_bytes)):
+            yield buffer.offset, buffer.size_bytes, "TT_WRITTEN" if buffer in written else "TT_KEPT"
+        for value in (*node.inputs, *node.outputs):
+            if value.name in self._home and self._home[value.name] in live and value.size_bytes:
+                yield self._plan.offsets[value.name], value.size_bytes, "TT_OPERAND"
+        size = op_def(node.op).scratch(node)
+        if size and self._scratch[node.name] in live:
+            yield self._plan.scratch_offsets[node.name], size, "TT_OPERAND"
+
+    def _written(self, node: Node) -> list[Buffer]:
+        values = [*node.outputs, *(node.inputs[:2] if node.op in ERROR_OPS else ())]  # exponents, in the first step
+        found = [self._home[value.name] for value in values if value.name in self._home]
+        return [*found, *([self._scratch[node.name]] if op_def(node.op).scratch(node) else [])]

@@ -1,0 +1,71 @@
+"""What every op that makes an int8 error shares: it reads (peak, p_out, p_in, ...) and writes (error, peak').
+
+The error is masked where the clamp that it goes back through was active, its largest magnitude is gathered, and then it
+is saturated (docs/int8.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
+from tinytrain_compile.ops import fixed_point as fx
+
+
+@dataclass(frozen=True)
+class MaskAttrs(Attrs):
+    """How the last operand tells where a clamp to [low, high] was active.
+
+    kind: "" (no mask), "value" (the clamp's int8 output) or "bits" (one bit per element, set where it passed).
+    """
+
+    kind: str = ""
+    low: int = -128
+    high: int = 127
+
+    def passes(self, value: Any) -> Any:
+        """Whether the clamp let an int8 value pass: it is at neither end."""
+        return (value > self.low) & (value < self.high)
+
+
+NO_CLAMP = MaskAttrs()
+
+
+def expect_dtypes(op: str, values: tuple[Value, ...], dtypes: tuple[str, ...]) -> None:
+    """ValueError unless these operands have these element types."""
+    if tuple(v.dtype for v in values) != dtypes:
+        raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in values]}")
+
+
+# ---- overflow of the int32 sums ------------------------------------------------------------------------------------
+
+
+def masked(values: Any, mask: Array, attrs: MaskAttrs) -> Any:
+    """Zero where the clamp was active."""
+    if not attrs.kind:
+        return values
+    if attrs.kind == "value":
+        return np.where(attrs.passes(mask), values, 0)
+    shape: tuple[int, ...] = values.shape
+    keep: Array = np.unpackbits(mask.astype(np.uint8), bitorder="little")[: math.prod(shape)]
+    return np.where(np.reshape(keep, shape), values, 0)
+
+
+def error_infer(op: str, like: TensorType, inputs: tuple[Value, ...], mask: MaskAttrs) -> tuple[TensorType, ...]:
+    """Types of (error, peak) after checking peak, exponents and mask."""
+    expect_dtypes(op, inputs[:3], ("int32", "int32", "int32"))
+    if mask.kind:
+        expect_dtypes(op, inputs[-1:], ({"value": "int8", "bits": "bits"}[mask.kind],))
+        if inputs[-1].shape != like.shape:
+            raise ValueError(f"{op}: mask {inputs[-1].shape}, error {like.shape}")
+    return (TensorType(like.shape, "int8", like.layout), TensorType((), "int32"))
+
+
+def finish_error(values: Any, peak: Array, mask: Array, attrs: MaskAttrs) -> tuple[Array, ...]:
+    """Mask, gather the peak, saturate to +-127."""
+    kept = masked(values, mask, attrs)
+    return np.clip(kept, -127, 127).astype(np.int8), fx.error_peak(kept, peak)

@@ -1,0 +1,62 @@
+"""The arena is painted anew after every call: its high-water mark in QEMU is the plan's size, to the alignment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.e2e import chain, models
+from tests.e2e.marks import needs_qemu
+from tests.quantize import nets
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import SourceBundle, TrainGraph
+from tinytrain_compile.target import load_target
+
+NETS: dict[str, Callable[[], TrainGraph]] = {
+    "mlp, adam": lambda: chain.train_graph(models.mlp(), "all", optimizer="adam"),
+    "residual net": lambda: chain.train_graph(models.resnet8(4, 8), "all"),
+    "separable net, two samples": lambda: chain.train_graph(models.ds_cnn(6, 2, (12, 6)), "all", batch=2),
+    "int8 net": lambda: nets.int8_train(nets.cnn(), learning_rate=0.05),
+}
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", NETS)
+def test_high_water_is_the_plan(name: str) -> None:
+    made = chain.project(NETS[name]())
+    report = chain.check(made, mode="qemu")
+    assert report.mode == "qemu"
+    assert report.arena_measured_bytes is not None
+    unused = made.plan.arena_bytes - report.arena_measured_bytes
+    assert 0 <= unused < load_target("cortex-m7").alignment_bytes
+
+
+def test_bytes_that_nobody_uses_are_seen() -> None:
+    """A plan with room on top: the mark stays where it was."""
+    made = chain.project(NETS["mlp, adam"]())
+    size = made.plan.arena_bytes
+    header = made.bundle.files["net_train.h"]
+    larger = re.sub(rf"(NET_ARENA_BYTES ){size}", rf"\g<1>{size + 64}", header)
+    assert larger != header
+    interface = replace(made.bundle.interface, arena_bytes=size + 64)
+    bundle = SourceBundle({**made.bundle.files, "net_train.h": larger}, interface)
+    report = chain.check(replace(made, bundle=bundle), mode="host")
+    assert report.arena_measured_bytes is not None
+    assert size - 8 < report.arena_measured_bytes <= size
+
+
+def test_what_a_step_leaves_in_transient_memory_is_lost() -> None:
+    """An update that reads the arena's transient part of the step before: painted over in between, so it differs."""
+    made = chain.project(NETS["mlp, adam"]())
+    source = made.bundle.files["net_train.c"]
+    top = made.plan.arena_bytes - 4
+    body = rf"\g<1>    *F32(AT_fc3_bias) += 1e-3f * (float)(*U8({top}) == 0xa5u || *U8({top}) == 0x5au);\n"
+    changed = re.sub(r"(static void step_1\(.*\n\{\n)", body, source, count=1)
+    assert changed != source
+    bundle = SourceBundle({**made.bundle.files, "net_train.c": changed}, made.bundle.interface)
+    with pytest.raises(CompileError, match="E0601"):
+        chain.check(replace(made, bundle=bundle), mode="host")

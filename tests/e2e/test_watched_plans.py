@@ -1,0 +1,154 @@
+"""The host debug build: dead buffers poisoned and painted around every call; a wrong plan or kernel is reported."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e import chain, models
+from tests.quantize import nets
+from tinytrain_compile.data import random_samples
+from tinytrain_compile.emit import EmitOptions, emit_project
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import Buffer, KernelSet, MemoryPlan, SourceBundle, TrainGraph
+from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.resources import read_text
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import RunResult, run_steps
+
+M7 = load_target("cortex-m7")
+STEPS = 3
+ALIGNMENT = 8  # what AddressSanitizer can tell apart
+
+
+def asan_missing(folder: Path) -> bool:
+    (folder / "a.c").write_text("int main(void) { return 0; }\n")
+    build = ["gcc", "-fsanitize=address", "a.c", "-o", "a"]
+    return subprocess.run(build, cwd=folder, capture_output=True, check=False).returncode != 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_asan(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if asan_missing(tmp_path_factory.mktemp("asan")):
+        pytest.skip("gcc has no AddressSanitizer here")
+
+
+NETS: dict[str, Callable[[], TrainGraph]] = {
+    "mlp, adam, two samples": lambda: chain.train_graph(models.mlp(), "all", optimizer="adam", batch=2),
+    "residual net": lambda: chain.train_graph(models.resnet8(4, 8), "all"),
+    "separable net, last layers": lambda: chain.train_graph(models.ds_cnn(6, 2, (12, 6)), "last:3"),
+    "transformer": lambda: chain.train_graph(models.transformer(4, 8, 2), "all", optimizer="momentum"),
+    "int8 net": lambda: nets.int8_train(nets.cnn(), learning_rate=0.05),
+    "int8 net, int8 head, two samples": lambda: nets.int8_train(nets.cnn(), head="int8", batch=2, learning_rate=0.05),
+}
+
+
+def plan_of(train: TrainGraph, effort: str = "full") -> MemoryPlan:
+    keep = (train.loss.name,)
+    return plan_memory(train.graph, PlanOptions(alignment_bytes=ALIGNMENT, keep=keep, effort=effort))  # type: ignore[arg-type]
+
+
+def bundle_of(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, debug: bool) -> SourceBundle:
+    header = read_text("runtime_c", "tt_debug.h") if debug else ""
+    runtime = read_text("runtime_c", "tt_runtime.h")
+    return emit_project(train, plan, kernels, EmitOptions("net", ALIGNMENT, ("test",), runtime, header))
+
+
+def outcome(train: TrainGraph, bundle: SourceBundle, folder: Path, mode: str) -> RunResult:
+    samples = random_samples(train, STEPS * train.batch, 0)
+    return run_steps(bundle, M7, samples, STEPS, None, train.batch, folder, mode)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_no_reports_and_the_same_bytes(name: str, tmp_path: Path) -> None:
+    """Painting what is dead changes nothing that the plain build computes."""
+    train = NETS[name]()
+    plan, kernels = plan_of(train), chain.kernels_of(train, "net", fpu=True)
+    plain = outcome(train, bundle_of(train, plan, kernels, debug=False), tmp_path / "plain", "host")
+    watched = outcome(train, bundle_of(train, plan, kernels, debug=True), tmp_path / "watched", "debug")
+    assert watched.status == plain.status == "ok"
+    assert watched.states == plain.states
+    assert len(watched.states) == STEPS
+    for one, other in ((watched.losses, plain.losses), (watched.output_last, plain.output_last)):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_firmware_is_never_watched() -> None:
+    train = chain.train_graph(models.mlp(), "head")
+    plain = bundle_of(train, plan_of(train), chain.kernels_of(train, "net", fpu=True), debug=False)
+    assert not any("tt_debug" in text for text in (*plain.files, *plain.files.values()))
+
+
+# ---- planted faults -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[TrainGraph, MemoryPlan, KernelSet]:
+    train = chain.train_graph(models.mlp(), "all", learning_rate=0.1)
+    return train, plan_of(train), chain.kernels_of(train, "net", fpu=True)
+
+
+def with_buffer(plan: MemoryPlan, value: str, **changes: int) -> MemoryPlan:
+    buffers = tuple(replace(b, **changes) if value in b.values else b for b in plan.buffers)
+    assert buffers != plan.buffers
+    offsets = {name: b.offset for b in buffers for name in b.values}
+    return replace(plan, buffers=buffers, offsets=offsets)
+
+
+def home(plan: MemoryPlan, value: str) -> Buffer:
+    return next(b for b in plan.buffers if value in b.values)
+
+
+def report(train: TrainGraph, bundle: SourceBundle, folder: Path) -> str:
+    with pytest.raises(CompileError) as caught:
+        outcome(train, bundle, folder, "debug")
+    assert caught.value.code == "E0602"
+    return str(caught.value)
+
+
+def bystanders(plan: MemoryPlan) -> list[tuple[Buffer, Buffer]]:
+    """(victim, intruder): the victim is live, and no operand, at the step that first writes the intruder."""
+    found: list[tuple[Buffer, Buffer]] = []
+    for intruder in (b for b in plan.buffers if b.kind == "tensor"):
+        node = plan.order[intruder.first_step]
+        touched = [home(plan, v.name) for v in (*node.inputs, *node.outputs) if v.name in plan.offsets]
+        found += [
+            (victim, intruder)
+            for victim in plan.buffers
+            if victim.kind == "tensor" and victim not in touched
+            if victim.first_step < intruder.first_step < victim.last_step
+        ]
+    return found
+
+
+def test_two_live_buffers_in_one_place(made: tuple[TrainGraph, MemoryPlan, KernelSet], tmp_path: Path) -> None:
+    """No sanitizer sees this, since both are live: the sums over buffers that a call does not write do."""
+    train, plan, kernels = made
+    victim, intruder = bystanders(plan)[0]
+    bad = with_buffer(plan, intruder.values[0], offset=victim.offset)
+    text = report(train, bundle_of(train, bad, kernels, debug=True), tmp_path)
+    assert f"plan broken at step {intruder.first_step} " in text
+    assert f"a live buffer was overwritten at offset {victim.offset}" in text
+
+
+def test_a_life_that_ends_too_early(made: tuple[TrainGraph, MemoryPlan, KernelSet], tmp_path: Path) -> None:
+    train, plan, kernels = made
+    victim = next(b for b in plan.buffers if b.kind == "tensor" and b.last_step - b.first_step > 3)
+    bad = with_buffer(plan, victim.values[0], last_step=victim.last_step - 1)
+    assert "use-after-poison" in report(train, bundle_of(train, bad, kernels, debug=True), tmp_path)
+
+
+def test_a_kernel_that_writes_beyond_its_output(made: tuple[TrainGraph, MemoryPlan, KernelSet], tmp_path: Path) -> None:
+    train, plan, kernels = made
+    good = bundle_of(train, plan, kernels, debug=True)
+    source = good.files["net_kernels.c"]
+    bad = re.sub(r"(void net_sgd_update_10\([^{]*\{\n)", r"\g<1>    w[10] = 1.0f;\n", source, count=1)
+    assert bad != source
+    text = report(train, SourceBundle({**good.files, "net_kernels.c": bad}, good.interface), tmp_path)
+    assert "use-after-poison" in text

@@ -1,0 +1,103 @@
+"""The helpers of tt_dsp.h: how C calls each, its numpy twin, and the arguments to compare them on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.runtime_c.fixed_point_helpers import MULTIPLIER, SHIFT, WORD, Helper, between
+from tinytrain_compile.ops import fixed_point as fx
+
+WIDE = between(-383, 383, -383, -128, 0, 1, 383)
+"""int16 that kernels multiply: bytes less a zero point."""
+SUM = between(-(1 << 20), 1 << 20)
+DOWN = between(-31, -1, -31, -30, -8, -1)
+PITCH = 3
+
+
+def _requantised(zero: int, low: int, high: int) -> Any:
+    def twin(acc: Any, bias: Any, multiplier: Any, shift: Any) -> Sequence[Any]:
+        scaled = fx.requantise(fx.saturate(acc + bias), multiplier, shift)
+        return (np.clip(scaled + zero, low, high),)
+
+    return twin
+
+
+def _requantise(name: str, zero: int, low: int, high: int, down: bool) -> Helper:
+    suffix = "_down" if down else ""
+    body = f"y0 = tt_requantise8{suffix}(a0, a1, a2, a3, {zero}, {low}, {high});"
+    return Helper(name, body, (WORD, WORD, MULTIPLIER, DOWN if down else SHIFT), _requantised(zero, low, high))
+
+
+def _row(seed: Any, count: int) -> list[Any]:
+    """int16 made from a word: the same in C (ROW) and here."""
+    return [((seed >> (i % 13)) * (i + 3) & 511) - 255 for i in range(count)]
+
+
+ROW = "(int16_t)((int32_t)((uint32_t)(a{} >> (k % 13)) * (uint32_t)(k + 3) & 511u) - 255)"
+
+
+def _dots(blocks: int) -> Helper:
+    count = 8 * blocks
+    body = (
+        f"_Alignas(8) int16_t a[{count}]; _Alignas(8) int16_t b[{count}]; y0 = a2; y1 = 1; y2 = -a2; y3 = 0;"
+        f"for (int32_t k = 0; k < {count}; k++) {{ a[k] = {ROW.format(0)}; b[k] = {ROW.format(1)}; }}"
+        f"tt_dot_2x2(&y0, &y1, &y2, &y3, a, b, {blocks});"
+    )
+
+    def twin(left: Any, right: Any, start: Any) -> Sequence[Any]:
+        a, b = _row(left, count), _row(right, count)
+
+        def dot(p: int, q: int) -> Any:
+            return sum(a[8 * s + 4 * p + k] * b[8 * s + 4 * q + k] for s in range(blocks) for k in range(4))
+
+        return start + dot(0, 0), 1 + dot(0, 1), -start + dot(1, 0), dot(1, 1)
+
+    return Helper(f"dot_2x2_{blocks}", body, (WORD, WORD, SUM), twin, 4)
+
+
+def _bytes(word: Any) -> list[Any]:
+    return [(((word >> (8 * i)) & 255) ^ 128) - 128 for i in range(4)]
+
+
+FOUR = "y0 = to[0]; y1 = to[1]; y2 = to[2]; y3 = to[3];"
+GATHER = (
+    f"_Alignas(8) int16_t to[4]; int8_t from[{3 * PITCH + 1}] = {{0}};"
+    f"for (int32_t k = 0; k < 4; k++) {{ memcpy(from + k * {PITCH}, (const char *)&a0 + k, 1); }}"
+    f"tt_gather4(to, from, {PITCH}, a1); {FOUR}"
+)
+
+DSP_HELPERS = (
+    Helper("quick_add", "y0 = tt_quick_add(a0, a1);", (WORD, WORD), lambda a, b: (fx.saturate(a + b),)),
+    Helper("halve", "y0 = tt_halve(a0, 8);", (WORD,), lambda a: (fx.shift_right(a, 8),)),
+    Helper("halve_once", "y0 = tt_halve(a0, 1);", (WORD,), lambda a: (fx.shift_right(a, 1),)),
+    Helper("rescale", "y0 = tt_rescale(a0, a1, a2);", (WORD, MULTIPLIER, SHIFT), lambda *a: (fx.requantise(*a),)),
+    _requantise("requantise8", -128, -128, 127, down=False),
+    _requantise("requantise8_down", -128, -128, 127, down=True),
+    _requantise("requantise8_bounds", 37, -5, 60, down=True),
+    Helper(
+        "dot2",
+        "const int16_t a[3] = {7, (int16_t)a1, (int16_t)a2}; const int16_t b[3] = {9, (int16_t)a2, (int16_t)a1};"
+        "y0 = tt_dot2(a0, a + 1, b + 1);",
+        (SUM, WIDE, WIDE),
+        lambda acc, p, q: (acc + 2 * p * q,),
+    ),
+    Helper(
+        "dot4",
+        "_Alignas(8) const int16_t a[4] = {(int16_t)a1, (int16_t)a2, 3, (int16_t)-a1};"
+        "_Alignas(8) const int16_t b[4] = {(int16_t)a2, -5, (int16_t)a1, 11}; y0 = tt_dot4(a0, a, b);",
+        (SUM, WIDE, WIDE),
+        lambda acc, p, q: (acc + p * q - 5 * q + 3 * p - 11 * p,),
+    ),
+    *(_dots(blocks) for blocks in (1, 2, 3, 4)),
+    Helper(
+        "widen4",
+        f"_Alignas(8) int16_t to[4]; tt_widen4(to, (const int8_t *)(const void *)&a0, a1); {FOUR}",
+        (WORD, between(-128, 128)),
+        lambda word, offset: [byte + offset for byte in _bytes(word)],
+        4,
+    ),
+    Helper("gather4", GATHER, (WORD, between(-128, 128)), lambda w, offset: [b + offset for b in _bytes(w)], 4),
+)
