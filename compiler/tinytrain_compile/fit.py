@@ -40,7 +40,7 @@ class Planner:
         o = self.options
         chosen = TrainingOptions(o.loss, optimizer, o.learning_rate, o.momentum, o.weight_decay, batch, accumulate)
         train = build_training(self.model, update, chosen)
-        return quantise(train, QuantOptions(o.seed, o.weight_store)) if o.quant == "int8" else train
+        return quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale)) if o.quant == "int8" else train
 
     def _plan(self, train: TrainGraph, quick: bool, remat: RematOptions) -> tuple[TrainGraph, MemoryPlan]:
         """The plan, and the training graph with what it computes twice."""

@@ -225,11 +225,15 @@ class Samples:
 
 @dataclass(frozen=True)
 class Saturations:
-    """Trained int8 weights at +-127, before and after a verification run; weights: all that are trained."""
+    """Trained int8 weights at +-127, before and after a verification run; weights: all that are trained.
+
+    rescaled: channels whose scale has doubled in that run, once or more often; None if scales are fixed.
+    """
 
     weights: int
     before: int
     after: int
+    rescaled: int | None = None
 
 
 @dataclass(frozen=True)
