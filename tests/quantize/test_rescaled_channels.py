@@ -19,7 +19,15 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.qrescale import RESCALES, ChannelRescaleAttrs, Operands, rescale_op
-from tinytrain_compile.quantize import QuantOptions, WeightStore, calibrate, count_saturations, prepare, quantise
+from tinytrain_compile.quantize import (
+    QuantOptions,
+    WeightStore,
+    calibrate,
+    count_saturations,
+    prepare,
+    quantise,
+    rescale,
+)
 from tinytrain_compile.reference import Trainer
 from tinytrain_compile.report.formats import quant_tensors
 from tinytrain_compile.sparse import resolve_update
@@ -278,6 +286,12 @@ def test_nothing_to_rescale_is_said(tmp_path: Path) -> None:
     plain = nets.int8_train(nets.cnn(), path)
     assert train.graph.nodes == plain.graph.nodes
     assert any("all scales are fixed" in note for note in train.graph.notes)
+
+
+def test_a_reader_that_keeps_the_unit_of_an_error_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rescale, "READERS", tuple(op for op in rescale.READERS if op != "QConvGradInput"))
+    with pytest.raises(AssertionError, match="reads an error of"):
+        nets.int8_train(nets.cnn(), rescale=True)
 
 
 def test_slices_change_their_own_channels_only(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from tinytrain_compile.quantize.forms import ShiftTables
 from tinytrain_compile.quantize.state import Rewriter
 
 LAYERS = ("Conv", "Gemm")
+MOVES = ("Reshape", "Slice", "Concat")
+READERS = ("QConvGradInput", "QConvUpdate", "QConvSum", "QConvMomentum", "QBiasUpdate", "QBiasSum", "QBiasGradient")
+"""What may read an error in a unit that changes: a layer's own backward nodes (and their Fine forms)."""
 ROOM = 126
 """Largest magnitude of a weight at first: only growth reaches 127, where a channel is rescaled."""
 
@@ -68,6 +71,7 @@ def emit_rescale(
 ) -> None:
     """The node behind a layer's updates; its tables become state."""
     assert tables.forward is not None and tables.error is not None and tables.weight is not None
+    _check_readers(rewriter, tables.error)
     owned = [weight, tables.forward, tables.error, tables.weight]
     owned += [bias, tables.bias] if tables.bias is not None else []
     owned += [fraction] if fraction is not None else []
@@ -82,3 +86,12 @@ def emit_rescale(
     rewriter.state += shifts
     rewriter.updates = [(value, new) for value, new in rewriter.updates if value not in owned]
     rewriter.updates += zip(owned, after, strict=True)
+
+
+def _check_readers(rewriter: Rewriter, shift: Value) -> None:
+    """Nobody takes the unit of a layer's error, which a rescale changes, for a constant."""
+    errors = {node.outputs[0].name for node in rewriter.builder.nodes if shift in node.inputs}
+    for node in rewriter.builder.nodes:
+        if any(value.name in errors for value in node.inputs):
+            assert node.op in MOVES or node.op.startswith(READERS), f"{node.name} reads an error of {shift.name}"
+            errors |= {value.name for value in node.outputs if node.op in MOVES}
