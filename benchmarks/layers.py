@@ -11,6 +11,7 @@ from tests.ops.case import Case, make
 
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
+from tinytrain_compile.ops.qerror import NO_CLAMP
 from tinytrain_compile.ops.qpointwise import QAddAttrs
 
 SEED = 5
@@ -41,7 +42,7 @@ def _forward(name: str, *shape: int, depthwise: bool = False) -> Layer:
 def _backward(name: str, *shape: int, depthwise: bool = False) -> Layer:
     return Layer(
         name,
-        lambda rng: quantised.qconv_grad_input(rng, _conv(*shape, depthwise=depthwise), 0, ""),  # type: ignore[arg-type]
+        lambda rng: quantised.qconv_grad_input(rng, _conv(*shape, depthwise=depthwise), 0, NO_CLAMP),  # type: ignore[arg-type]
     )
 
 

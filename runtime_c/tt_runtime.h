@@ -395,6 +395,38 @@ TT_SHARED int32_t tt_momentum(int8_t *velocity, int32_t gradient, int32_t *peak,
     return total;
 }
 
+/* Doubles the unit of a channel if one of its weights stands at the limit and all shifts have room: halves weights (with
+ * their 8 fraction bits) and bias, ties away from zero, and moves the shifts that stand for the unit. Returns the shift
+ * of the weight's update constant; fraction, and bias with the shift of its own, may be null. */
+TT_SHARED int8_t tt_rescale_channel(int8_t *w, int8_t *fraction, int32_t count, int32_t limit, int32_t shift,
+    int8_t *forward, int8_t *error, int32_t *bias, int8_t *bias_shift)
+{
+    bool full = false;
+    for (int32_t i = 0; i < count; ++i) {
+        full = full || w[i] >= limit || w[i] <= -limit;
+    }
+    const bool room = *forward < 100 && *error < 100 && shift > -99 && (bias_shift == NULL || *bias_shift > -99);
+    if (!full || !room) {
+        return (int8_t)shift;
+    }
+    for (int32_t i = 0; i < count; ++i) {
+        if (fraction == NULL) {
+            w[i] = (int8_t)tt_shift_right(w[i], 1);
+        } else {
+            const int32_t value = tt_shift_right(w[i] * 256 + fraction[i], 1);
+            w[i] = (int8_t)((value + 128) >> 8);
+            fraction[i] = (int8_t)(value - w[i] * 256);
+        }
+    }
+    ++*forward;
+    ++*error;
+    if (bias_shift != NULL) {
+        *bias = tt_shift_right(*bias, 1);
+        *bias_shift = (int8_t)(*bias_shift - 2);
+    }
+    return (int8_t)(shift - 2);
+}
+
 /* The nearest integer, ties to even, for |x| < 2^22. */
 static inline int32_t tt_round_even(float x)
 {

@@ -129,7 +129,7 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     type=click.Choice(["off", "on"]),
     default="off",
     show_default=True,
-    help="Let channels whose int8 weights saturate change their scale; on is not there yet.",
+    help="on: a channel whose trained int8 weights reach +-127 gets twice the scale.",
 )
 @click.option(
     "--classes", type=click.IntRange(2, 4096), metavar="N", help="Replace the last layer by a fresh one for N classes."
@@ -208,9 +208,6 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
             raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
     if not 1 <= flags["batch"] <= 1 << 20:
         raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
-    if flags["rescale"] == "on":
-        what = "channels cannot change their scale yet: weights saturate at +-127, and the report counts them"
-        raise CompileError("E0101", "--rescale on", what, "leave --rescale out")
     if flags["count"] and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
         what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
         raise CompileError("E0101", "--count", what, "leave these options out")
@@ -234,6 +231,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         calib_range=flags["calib_range"],
         head=flags["head"],
         weight_store=flags["weight_store"],
+        rescale=flags["rescale"] == "on",
         classes=flags["classes"],
         input_shapes=parse_shapes(flags["input_shape"]),
         input_layout=flags["input_layout"],

@@ -14,6 +14,7 @@ from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.plan import (
     Lock,
     Memory,
+    Planned,
     PlanOptions,
     RematOptions,
     plan_from_lock,
@@ -78,7 +79,7 @@ class Planner:
         o = self.options
         chosen = TrainingOptions(o.loss, optimizer, o.learning_rate, o.momentum, o.weight_decay, batch, accumulate)
         train = build_training(self.model, update, chosen)
-        return quantise(train, QuantOptions(o.seed, o.weight_store)) if o.quant == "int8" else train
+        return quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale)) if o.quant == "int8" else train
 
     def _plan(self, train: TrainGraph, quick: bool, remat: RematOptions) -> tuple[TrainGraph, MemoryPlan]:
         """The plan, and the training graph with what it computes twice."""
@@ -86,12 +87,11 @@ class Planner:
         keep = (train.loss.name,)
         settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort=effort, keep=keep)
         planned = plan_with_remat(train.graph, settings, remat)
-        if planned.plan.remat is not None:
-            train = replace(train, graph=planned.graph, before_remat=train.graph)
-        if limit is None or planned.plan.arena_bytes <= limit:
-            return train, planned.plan
-        moved = spread(train.graph, planned.plan, settings, self._memories)
-        return (train, planned.plan) if moved is None else (_with_graph(train, moved.graph), moved.plan)
+        found, plan = _with_clones(train, planned)
+        if limit is None or plan.arena_bytes <= limit:
+            return found, plan
+        moved = spread(planned.graph, plan, settings, self._memories)
+        return (found, plan) if moved is None else (_with_graph(found, moved.graph), moved.plan)
 
     def _remat(self) -> RematOptions:
         """What --remat says; without it, the rung of the ladder before less is updated."""
@@ -108,7 +108,7 @@ class Planner:
         """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
         train = self._train(update, self.options.optimizer, self.options.batch, self.options.accumulate)
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
-        return Candidate(update, train, plan_from_lock(train.graph, lock, settings), update.label)
+        return Candidate(update, *_with_clones(train, plan_from_lock(train.graph, lock, settings)), update.label)
 
     def arena(
         self, spec: str, optimizer: str | None = None, batch: int | None = None, accumulate: Accumulate | None = None
@@ -138,6 +138,13 @@ class Planner:
     def exact(self, spec: str) -> Candidate:
         """A candidate by its --update text, planned with full effort."""
         return self.full(resolve_update(self.model.graph, spec))
+
+
+def _with_clones(train: TrainGraph, planned: Planned) -> tuple[TrainGraph, MemoryPlan]:
+    """The training graph with what its plan computes twice, and that plan."""
+    if planned.plan.remat is not None:
+        train = replace(train, graph=planned.graph, before_remat=train.graph)
+    return train, planned.plan
 
 
 def search_update(planner: Planner, layer_count: int, limit: int | None) -> Candidate:

@@ -469,13 +469,6 @@ def test_only_sgd(optimizer: str, calibrated: tuple[str, str], tmp_path: Path) -
     outcome.check_error("E0101", 2)
 
 
-def test_no_rescaling_yet(calibrated: tuple[str, str], tmp_path: Path) -> None:
-    model, calib = calibrated
-    outcome = int8(model, "--calib", calib, "--rescale", "on", "-o", tmp_path / "out").check_error("E0101", 2)
-    assert "--rescale on" in outcome.err and "saturate" in outcome.err
-    assert not (tmp_path / "out").exists()
-
-
 def test_no_weight_decay(calibrated: tuple[str, str], tmp_path: Path) -> None:
     model, calib = calibrated
     outcome = int8(model, "--calib", calib, "--weight-decay", "0.1", "-o", tmp_path / "out")

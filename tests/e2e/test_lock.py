@@ -44,6 +44,27 @@ def test_a_lock_gives_the_same_code(place: Path, tmp_path: Path) -> None:
     assert {**again, "order_proven": first["order_proven"]} == first
 
 
+def test_a_lock_keeps_what_is_computed_twice(tmp_path: Path) -> None:
+    """The graph with its second runs is built again from the lock, and judged anew."""
+    model = write(models.resnet8(), tmp_path)
+    first, again = tmp_path / "first", tmp_path / "again"
+    run(model, "--update", "all", "--remat", "min", "-o", first, *FAST).check_success()
+    run(model, "--lock", first / "plan.json", "-o", again, *FAST).check_success()
+    old, new = tree(first), tree(again)
+    assert [path for path in old if old[path] != new[path] and path not in REPORTS] == []
+    plan = plan_of(first)
+    assert len(plan["second_runs"]) > 2 and plan_of(again)["second_runs"] == plan["second_runs"]
+    for damage in (
+        lambda p: p["second_runs"].pop(),
+        lambda p: p["graph"].reverse(),
+        lambda p: p["second_runs"][0].update(of=p["second_runs"][1]["of"]),
+    ):
+        wrong = json.loads(json.dumps(plan))
+        damage(wrong)
+        (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+        run(model, "--lock", tmp_path / "wrong.json", "-o", tmp_path / "no", *FAST).check_error("E0106", 2)
+
+
 def test_a_lock_may_be_the_plan_that_is_replaced(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(place / "net.onnx", "-o", out, "--update", "head", *FAST).check_success()

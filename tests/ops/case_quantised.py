@@ -23,6 +23,7 @@ from tinytrain_compile.ops.qpointwise import (
     QuantAttrs,
     rescale_lift,
 )
+from tinytrain_compile.ops.qrescale import ChannelRescaleAttrs, rescale_op
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
 
 Geometry = tuple[tuple[int, ...], int, ConvAttrs]
@@ -487,3 +488,28 @@ RANDOM_QUANTISED: dict[str, Generator] = {
     "QConvMomentumFine": lambda rng, index: qconv_momentum(rng, geometry(rng, False), index % KINDS, True),
     "QConvSum": lambda rng, index: qconv_sum(rng, geometry(rng, False), index % KINDS),
 }
+
+
+def channel_rescale(rng: Rng, index: int, bias: bool, fine: bool) -> Case:
+    """Rows with and without a weight at the limit; shifts with and without room; slices of channels in any place."""
+    shape, kind = WEIGHTS[index % len(WEIGHTS)], index // len(WEIGHTS)
+    attrs = ChannelRescaleAttrs(bias, fine, sliced=index % 2 == 1, limit=(127, 64)[kind % 2])
+    rows, channels = shape[0], shape[0] + 3 * attrs.sliced
+    most = rng.choice([attrs.limit - 1, attrs.limit, 127], (rows, 1, 1, 1))
+    w = np.clip(rng.integers(-160, 160, shape), -most, most).astype(np.int8)
+
+    def shifts(count: int) -> np.ndarray:
+        return (rng.integers(-20, 20, count) if kind < 2 else rng.integers(-103, 103, count)).astype(np.int8)
+
+    operands = [w, shifts(channels), shifts(channels), shifts(rows)]
+    operands += [words(rng, (channels,), kind, 3000), shifts(channels)] if bias else []
+    operands += [bytes_of(rng, shape, 0)] if fine else []
+    operands += [np.sort(rng.permutation(channels)[:rows]).astype(np.int32)] if attrs.sliced else []
+    return make(rescale_op(attrs), tuple(operands), attrs)
+
+
+for _bias in (False, True):
+    for _fine in (False, True):
+        generator(rescale_op(ChannelRescaleAttrs(_bias, _fine)), 4 * len(WEIGHTS))(
+            lambda rng, index, bias=_bias, fine=_fine: channel_rescale(rng, index, bias, fine)
+        )

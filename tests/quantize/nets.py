@@ -156,10 +156,11 @@ def int8_train(
     head: str = "fp32",
     seed: int = 0,
     store: WeightStore = "sr8",
+    rescale: bool = False,
     **options: object,
 ) -> TrainGraph:
     """The int8 training graph."""
-    return quantise(float_train(model, update, head, **options), QuantOptions(seed, store))
+    return quantise(float_train(model, update, head, **options), QuantOptions(seed, store, rescale))
 
 
 def nodes_of(train: TrainGraph, *ops: str) -> list[Node]:

@@ -125,9 +125,8 @@ class Rematerialisation:
 class FurtherMemory:
     """A memory besides the arena that a plan uses. Offsets in a plan are one line of bytes: here from `base` on.
 
-    accessed_bytes: read and written in it by kernels in one step (plan/traffic.py); extra_ps, extra_pj: what that costs
-    more than in the arena by the target's figures, in picoseconds and picojoules. cheapest: whether less extra time is
-    proven impossible for this order, had placement no gaps.
+    accessed_bytes: by kernels in one step; extra_ps, extra_pj: what that costs more than in the arena (a model).
+    cheapest: whether less extra time is proven impossible for this order, had placement no gaps.
     """
 
     name: str
@@ -142,7 +141,7 @@ class FurtherMemory:
 
 @dataclass(frozen=True)
 class PageMove:
-    """A copy of `value` by node `name` (PageOut, PageIn); ps, pj: picoseconds and picojoules by the target's figures."""
+    """A copy of `value` by node `name` (PageOut, PageIn). ps, pj: its picoseconds and picojoules, a model."""
 
     name: str
     value: str
@@ -155,9 +154,7 @@ class PageMove:
 
 @dataclass(frozen=True, eq=False)
 class MemoryPlan:
-    """Order of execution and place of every buffer.
-
-    Offsets are one line of bytes: the arena first (arena_bytes), then what is used of each further memory.
+    """Order of execution and place of every buffer. Offsets count through the arena, then each further memory.
 
     lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
     order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
@@ -186,7 +183,7 @@ class MemoryPlan:
     @property
     def extra_pj(self) -> int:
         """The same as energy, in picojoules."""
-        return sum(memory.extra_pj for memory in self.further) + sum(move.pj for move in self.paging)
+        return sum(cost.pj for cost in self.paging) + sum(memory.extra_pj for memory in self.further)
 
     @property
     def total_bytes(self) -> int:
@@ -257,8 +254,7 @@ class Interface:
     input_dtype: str = "float32"
     exact: bool = False
     """Whether the numpy reference must agree to the byte (int8) or within a bound (float32)."""
-    further_bytes: tuple[int, ...] = ()
-    """Size of every memory besides the arena."""
+    further_bytes: tuple[int, ...] = ()  # of every memory besides the arena
     transient_offset: int | None = None
     """Where persistent memory ends: nothing from there on is carried from one call to the next (None: unknown)."""
 
@@ -284,11 +280,15 @@ class Samples:
 
 @dataclass(frozen=True)
 class Saturations:
-    """Trained int8 weights at +-127, before and after a verification run; weights: all that are trained."""
+    """Trained int8 weights at +-127, before and after a verification run; weights: all that are trained.
+
+    rescaled: channels whose scale has doubled in that run, once or more often; None if scales are fixed.
+    """
 
     weights: int
     before: int
     after: int
+    rescaled: int | None = None
 
 
 @dataclass(frozen=True)

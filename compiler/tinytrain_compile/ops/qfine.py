@@ -61,6 +61,7 @@ register(
         BACKWARD,
         QConvUpdateAttrs,
         alias=((0, 0), (1, 7)),
+        scratch=op_def("QConvUpdate").scratch,
         macs=op_def("QConvUpdate").macs,
     )
 )

@@ -161,6 +161,7 @@ register(
         BACKWARD,
         QConvUpdateAttrs,
         alias=((0, 0), (1, 7), (2, 8)),
+        scratch=op_def("QConvUpdate").scratch,
         macs=op_def("QConvUpdate").macs,
     )
 )
@@ -174,6 +175,7 @@ register(
         BACKWARD,
         QConvUpdateAttrs,
         alias=((0, 0), (1, 7), (2, 8), (3, 12)),
+        scratch=op_def("QConvUpdate").scratch,
         macs=op_def("QConvUpdate").macs,
     )
 )

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.stages import Buffer, BufferKind, MemoryPlan
+from tinytrain_compile.ir.stages import Buffer, BufferKind, MemoryPlan, Rematerialisation
 from tinytrain_compile.plan.bounds import peak_bound
 from tinytrain_compile.plan.explain import load_of
 from tinytrain_compile.plan.model import build_model
 from tinytrain_compile.plan.options import PlanError, PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
+from tinytrain_compile.plan.remat import Planned
+from tinytrain_compile.plan.remat_rewrite import replay
 from tinytrain_compile.plan.validate import validate_plan
+from tinytrain_compile.plan.validate_remat import validate_remat
 
 WAY_OUT = "compile without --lock, then use the new plan.json"
 
@@ -32,6 +36,9 @@ class Lock:
     update: str
     order: tuple[str, ...]
     buffers: tuple[Buffer, ...]
+    graph: tuple[str, ...] = ()
+    again: Mapping[str, str] = field(default_factory=dict[str, str])
+    """With second runs: the nodes as the graph lists them, and what each second run repeats."""
 
 
 def read_lock(path: Path) -> Lock:
@@ -40,7 +47,9 @@ def read_lock(path: Path) -> Lock:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
         order = tuple(_text(node["name"]) for node in content["order"])
         buffers = tuple(_buffer(entry) for entry in content["buffers"])
-        return Lock(path.name, _text(content["update"]), order, buffers)
+        names = tuple(_text(name) for name in content.get("graph", ()))
+        again = {_text(run["name"]): _text(run["of"]) for run in content.get("second_runs", ())}
+        return Lock(path.name, _text(content["update"]), order, buffers, names, again)
     except OSError as problem:
         what = f"cannot be read ({problem.strerror or problem})"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem
@@ -72,14 +81,22 @@ def _buffer(entry: Mapping[str, object]) -> Buffer:
     return Buffer(_text(entry["name"]), cast(BufferKind, kind), size, offset, first, last, values)
 
 
-def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions) -> MemoryPlan:
-    """The plan of a lock for this graph. CompileError E0106 if it does not match, or would corrupt memory."""
+def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions) -> Planned:
+    """The plan of a lock for this graph, and the graph with the lock's second runs.
+
+    CompileError E0106 if the lock does not match, or would corrupt memory or results.
+    """
     try:
-        plan = _plan(graph, lock, options)
-        validate_plan(graph, plan, options)
+        rewritten, runs = replay(graph, lock.graph, lock.again) if lock.again else (graph, ())
+        plan = _plan(rewritten, lock, options)
+        validate_plan(rewritten, plan, options)
+        if runs:
+            validate_remat(graph, rewritten, plan)
+            without = plan_memory(graph, replace(options, effort="quick")).arena_bytes
+            plan = replace(plan, remat=Rematerialisation(runs, without, plan.arena_bytes, False))
     except PlanError as problem:
         raise CompileError("E0106", lock.file, f"does not fit this model and options ({problem})", WAY_OUT) from problem
-    return plan
+    return Planned(rewritten, plan)
 
 
 def _plan(graph: Graph, lock: Lock, options: PlanOptions) -> MemoryPlan:

@@ -6,12 +6,14 @@ repeat, so they share its kernel and give its bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.stages import SecondRun
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.model import MemoryModel
+from tinytrain_compile.plan.options import PlanError
 from tinytrain_compile.plan.remat_problem import Decision, Problem, expand
 
 
@@ -32,6 +34,27 @@ def rewrite(
     for node in graph.nodes:
         if node.phase == "apply" and node.name not in writer.done:
             writer.add(node)
+    return replace(graph, nodes=tuple(writer.nodes)), tuple(writer.runs)
+
+
+def replay(graph: Graph, names: Sequence[str], again: Mapping[str, str]) -> tuple[Graph, tuple[SecondRun, ...]]:
+    """The graph whose nodes have these names in this order; again: name of a second run -> node that it repeats.
+
+    Raises PlanError if there is no such graph. What it computes is for `validate_remat` to judge.
+    """
+    nodes = {node.name: node for node in graph.nodes}
+    writer = _Writer(graph)
+    for value in (*graph.inputs, *graph.accumulators, *(v for node in graph.nodes for v in node.inputs)):
+        if value.name not in writer.producers:
+            writer.show(value)
+    for name in names:
+        source = nodes.get(again.get(name, name))
+        if name in again and source is not None and len(source.outputs) == 1:
+            writer.repeat(source)
+        elif name in nodes:
+            writer.add(nodes[name])
+    if [node.name for node in writer.nodes] != list(names):
+        raise PlanError("second runs", "its second runs are not those of this graph")
     return replace(graph, nodes=tuple(writer.nodes)), tuple(writer.runs)
 
 

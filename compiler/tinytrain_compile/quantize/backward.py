@@ -17,7 +17,7 @@ from tinytrain_compile.ops.qerror import MaskAttrs
 from tinytrain_compile.ops.qpointwise import ErrorAttrs
 from tinytrain_compile.ops.qpool import QMaxPoolGradAttrs, sum_bound
 from tinytrain_compile.ops.shape import ConcatAttrs, ExpandAttrs, ReshapeAttrs, SliceAttrs
-from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Mask
+from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Mask, ShiftTables
 from tinytrain_compile.quantize.forward import Forward, IntegerLayer, pool_as_conv
 from tinytrain_compile.quantize.state import Rewriter
 
@@ -89,12 +89,13 @@ class Backward:
             return False
         layer = self._f.layers.get(self._clamp_input(node))
         unit: Any = 1.0 if layer is None else 1.0 / layer.accumulator_scale
+        tables = None if layer is None else layer.tables
         form = self._r.forms.get(dy.name, dy)
         if isinstance(form, Deferred):
-            error = self._data_error(form.node, unit, mask)
+            error = self._data_error(form.node, unit, mask, tables)
         else:
             known = form if isinstance(form, Err) else self._r.plain_error(dy, node)
-            error = self._r.rescaled(known, unit, node, mask)
+            error = self._r.rescaled(known, unit, node, mask, tables)
         self._r.forms[node.outputs[0].name] = error
         if layer is not None:
             self._layer_of[node.outputs[0].name] = layer
@@ -161,11 +162,11 @@ class Backward:
         """Whether the gradient goes through a clamp that runs in integers, whose mask and unit it can then take in."""
         return reader.op in ("ClipGrad", "MaskedGrad") and self._mask(reader, reader.inputs[1]) is not None
 
-    def _data_error(self, node: Node, unit: Any, mask: Mask) -> Err:
+    def _data_error(self, node: Node, unit: Any, mask: Mask, owner: ShiftTables | None = None) -> Err:
         error = self._error(node.inputs[0])
         assert isinstance(error, Err)
         if isinstance(node.attrs, PoolGradAttrs):
-            return self._pool_error(node, node.attrs, error, unit, mask)
+            return self._pool_error(node, node.attrs, error, unit, mask, owner)
         layer = self._layer_of[node.inputs[0].name]
         value, out = error.value, node.outputs[0]
         hw = (layer.x.value.shape[1], layer.x.value.shape[2])
@@ -173,7 +174,7 @@ class Backward:
             value = self._as_image(value, node)
         ratio = np.broadcast_to(1.0 / (layer.x.quant.scale[0] * np.asarray(unit)), (layer.x.value.shape[3],))
         result = self._conv_error(
-            node, replace(layer.conv, bias=False), hw, replace(error, value=value), layer.parts, ratio, mask
+            node, replace(layer.conv, bias=False), hw, replace(error, value=value), layer.parts, ratio, mask, owner
         )
         result = replace(result, unit=unit)
         if node.op == "GemmGradInput":
@@ -190,18 +191,21 @@ class Backward:
         parts: tuple[Value, ...],
         ratio: Any,
         mask: Mask,
+        owner: ShiftTables | None,
     ) -> Err:
-        multiplier, shift, largest = self._r.factors(node.name, ratio)
+        multiplier, shift, largest = self._r.factors(node.name, ratio, owner, "error")
         attrs = QConvGradInputAttrs(conv, hw, largest, mask.attrs)
         inputs = (error.value, multiplier, shift, *parts, *mask.operand)
         return self._r.emit_error("QConvGradInput", (error.exponent,), inputs, attrs, node, 1.0)
 
-    def _pool_error(self, node: Node, attrs: PoolGradAttrs, error: Err, unit: Any, mask: Mask) -> Err:
+    def _pool_error(
+        self, node: Node, attrs: PoolGradAttrs, error: Err, unit: Any, mask: Mask, owner: ShiftTables | None
+    ) -> Err:
         channels = node.outputs[0].shape[3]
         conv, ones = pool_as_conv(self._r, attrs.pool, channels)
         taps = attrs.pool.kernel[0] * attrs.pool.kernel[1]
         ratio = np.broadcast_to(np.asarray(error.unit) / taps / np.asarray(unit), (channels,))
-        result = self._conv_error(node, replace(conv, bias=False), attrs.input_hw, error, (ones,), ratio, mask)
+        result = self._conv_error(node, replace(conv, bias=False), attrs.input_hw, error, (ones,), ratio, mask, owner)
         return replace(result, unit=unit)
 
     # ---- between layers -----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -54,6 +54,29 @@ class Deferred:
 
     node: Node
 
+
+@dataclass(eq=False)
+class ShiftTables:
+    """The shift tables that stand for the scales of a layer's channels; filled as the nodes that read them are emitted.
+
+    forward: of its requantisation; error: of the error at its output; weight, bias: of their update constants.
+    channels: what of them changes with a rescale: the trained output channels, or None for all.
+    """
+
+    name: str
+    channels: tuple[int, ...] | None
+    forward: Value | None = None
+    error: Value | None = None
+    weight: Value | None = None
+    bias: Value | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the layer is trained: then all tables but that of the bias, which it may lack, are there."""
+        return None not in (self.forward, self.error, self.weight)
+
+
+Role = Literal["forward", "error", "weight", "bias"]
 
 Form = Act | Err | Deferred | Value
 """A plain Value is float32 (or a mask, an index, a label): it is used as it is."""

@@ -18,7 +18,8 @@ from tinytrain_compile.ops.pool import PoolAttrs, always_full
 from tinytrain_compile.ops.qconv import QConvAttrs
 from tinytrain_compile.ops.qpointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs, rescale_lift
 from tinytrain_compile.ops.shape import EmbedAttrs, ReduceAttrs, ReshapeAttrs
-from tinytrain_compile.quantize.forms import Act, Deferred
+from tinytrain_compile.quantize.forms import Act, Deferred, ShiftTables
+from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 
 MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat", "MaxPool")
@@ -29,7 +30,8 @@ class IntegerLayer:
     """A convolution (or dense layer) that runs in integers, and what its backward pass needs.
 
     parts: int8 weight values (arena part, flash part); bias: int32 value; scale: per output channel, of the weight;
-    x: its input; conv: geometry as a convolution.
+    x: its input; conv: geometry as a convolution; tables: where a rescale of its channels finds what it changes, if it
+    can have one.
     """
 
     parts: tuple[Value, ...]
@@ -38,6 +40,7 @@ class IntegerLayer:
     x: Act
     conv: ConvAttrs
     node: Node
+    tables: ShiftTables | None
 
     @property
     def accumulator_scale(self) -> Array:
@@ -48,8 +51,9 @@ class IntegerLayer:
 class Forward:
     """Rewrites forward nodes; `layers` maps the float name of a layer's output to its integer layer."""
 
-    def __init__(self, rewriter: Rewriter) -> None:
+    def __init__(self, rewriter: Rewriter, rescaling: Rescaling) -> None:
         self._r = rewriter
+        self._rescaling = rescaling
         self.layers: dict[str, IntegerLayer] = {}
         self.integer_parameters: dict[str, Value] = {}
         self.clamped: dict[str, str] = {}
@@ -125,7 +129,12 @@ class Forward:
     def _layer(self, node: Node, conv: ConvAttrs, quant: Quant, x: Act) -> Value:
         layer = self._integers(node, conv, x)
         self.layers[node.outputs[0].name] = layer
-        multiplier, shift, down = self._r.fixed_factors(node.name, layer.accumulator_scale / quant.scale[0])
+        factors = layer.accumulator_scale / quant.scale[0]
+        if layer.tables is None:
+            multiplier, shift, down = self._r.fixed_factors(node.name, factors)
+        else:
+            multiplier, shift, _ = self._r.factors(node.name, factors, layer.tables)
+            down = False  # shifts grow
         attrs = QConvAttrs(replace(conv, bias=True), x.quant.zero, quant.zero, quant.low, quant.high, down)
         return self._r.emit("QConv", (x.value, *layer.parts, layer.bias, multiplier, shift), attrs, node)[0]
 
@@ -144,6 +153,10 @@ class Forward:
         """int8 weight parts and int32 bias of a layer, as constants or state."""
         part_indices, bias_index = operands(len(node.inputs), conv.bias, conv.split)
         scale = _weight_scale([node.inputs[i] for i in part_indices], conv.split)
+        weight, own_bias = node.inputs[part_indices[0]], None if bias_index is None else node.inputs[bias_index]
+        tables = self._rescaling.tables(weight, own_bias, conv.split)
+        if tables is not None:
+            scale = self._rescaling.with_room(scale, weight, conv.split)
         parts: list[Value] = []
         for position, index in enumerate(part_indices):
             value = node.inputs[index]
@@ -152,8 +165,8 @@ class Forward:
                 self.integer_parameters[value.name] = self._weight(value, own)
             parts.append(self.integer_parameters[value.name])
         acc_scale = scale * x.quant.scale[0]
-        bias = self._bias(node, node.inputs[bias_index] if bias_index is not None else None, acc_scale)
-        return IntegerLayer(tuple(parts), bias, scale, x, conv, node)
+        bias = self._bias(node, own_bias, acc_scale)
+        return IntegerLayer(tuple(parts), bias, scale, x, conv, node, tables)
 
     def _weight(self, value: Value, scale: Array) -> Value:
         data = self._r.constants[value.name].astype(np.float64)

@@ -12,6 +12,7 @@ from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
 from tinytrain_compile.quantize.loss import IntegerLoss
+from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.update import QuantOptions, Updates
 
@@ -25,7 +26,8 @@ class _Rewrite:
     def __init__(self, train: TrainGraph, options: QuantOptions) -> None:
         self._train = train
         self._r = Rewriter(train)
-        self._forward = Forward(self._r)
+        self._rescaling = Rescaling(self._r, options.rescale)
+        self._forward = Forward(self._r, self._rescaling)
         self._backward = Backward(self._r, self._forward)
         self._loss = IntegerLoss(self._r)
         self._updates = Updates(train, options, self._r, self._forward, self._backward)
@@ -79,7 +81,7 @@ class _Rewrite:
             tuple(v for v in state if v.name in live or v.name == self._train.learning_rate.name),
             tuple(v for v in accumulators if v.name in live),
             tuple(updates),
-            old.notes,
+            (*old.notes, *self._rescaling.notes()),
         )
         check_graph(graph, infer)
         rate = self._updates.rate if self._updates.rate.name in live else None

@@ -1,4 +1,4 @@
-"""How many trained int8 weights stand at the end of their range, where they cannot grow: scales are fixed."""
+"""How many trained int8 weights stand at the end of their range, and how many channels got another scale."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from tinytrain_compile.ir.stages import Saturations, TrainGraph
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ops.qrescale import RESCALES, rescaled_tables
 
 LIMIT = 127
 _UPDATES = ("QConvUpdate", "QConvMomentum", "QWeightApply")
@@ -19,7 +20,13 @@ def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturati
     if not names:
         return None
     before, after = (sum(_at_limit(data[name]) for name in names) for data in (train.graph.constants, state))
-    return Saturations(sum(train.graph.constants[name].size for name in names), before, after)
+    return Saturations(sum(train.graph.constants[name].size for name in names), before, after, _rescaled(train, state))
+
+
+def _rescaled(train: TrainGraph, state: Mapping[str, Array]) -> int | None:
+    """Channels whose forward shift differs from the first one; None without any layer that can rescale."""
+    tables = [rescaled_tables(node)[0].name for node in train.graph.nodes if node.op in RESCALES]
+    return sum(int(np.count_nonzero(train.graph.constants[t] != state[t])) for t in tables) if tables else None
 
 
 def _at_limit(weights: Array) -> int:

@@ -16,7 +16,7 @@ from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.qconv import SumOverflowError
 from tinytrain_compile.ops.qpointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
 from tinytrain_compile.ops.qupdate import ExponentAttrs
-from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Form, Mask
+from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Form, Mask, Role, ShiftTables
 
 
 class Rewriter:
@@ -57,11 +57,18 @@ class Rewriter:
             self._tables[key] = self.builder.constant(hint, data)
         return self._tables[key]
 
-    def factors(self, hint: str, values: Any) -> tuple[Value, Value, int]:
-        """Per-channel factors as (multiplier table, shift table, largest shift)."""
+    def factors(
+        self, hint: str, values: Any, owner: ShiftTables | None = None, role: Role = "forward"
+    ) -> tuple[Value, Value, int]:
+        """Per-channel factors as (multiplier table, shift table, largest shift); an owner gets shifts of its own."""
         multiplier, shift = fx.split_factors(values)
         largest = int(shift.max()) if shift.size else 0
-        return self.table(f"{hint}.multiplier", multiplier), self.table(f"{hint}.shift", shift), largest
+        table = self.table(f"{hint}.multiplier", multiplier)
+        if owner is None:
+            return table, self.table(f"{hint}.shift", shift), largest
+        own = self.builder.constant(f"{owner.name}.{role}_shift", shift)
+        setattr(owner, role, own)
+        return table, own, largest
 
     def fixed_factors(self, hint: str, values: Any) -> tuple[Value, Value, bool]:
         """The same tables where no exponent is added to the shifts, and whether all of these are in -31..-1.
@@ -162,11 +169,13 @@ class Rewriter:
         assert isinstance(form, Err)
         return form if form.plain else self.rescaled(form, 1.0, like)
 
-    def rescaled(self, error: Err, unit: Any, like: Node, mask: Mask = NO_MASK) -> Err:
-        """An error in another unit, optionally masked."""
+    def rescaled(
+        self, error: Err, unit: Any, like: Node, mask: Mask = NO_MASK, owner: ShiftTables | None = None
+    ) -> Err:
+        """An error in another unit, optionally masked; owner: of its shifts, the layer whose unit that is."""
         channels = error.value.shape[-1]
         ratio = np.broadcast_to(np.asarray(error.unit, np.float64) / np.asarray(unit, np.float64), (channels,))
-        multiplier, shift, largest = self.factors(like.name, ratio)
+        multiplier, shift, largest = self.factors(like.name, ratio, owner, "error")
         attrs = ErrorAttrs(largest - LIFT, mask.attrs)
         inputs = (error.value, multiplier, shift, *mask.operand)
         return self.emit_error("ErrorScale", (error.exponent,), inputs, attrs, like, unit)

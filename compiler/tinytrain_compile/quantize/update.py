@@ -15,7 +15,9 @@ from tinytrain_compile.ops.qmomentum import new_exponent
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.quantize.backward import Backward, BiasGradient, WeightGradient
+from tinytrain_compile.quantize.forms import Role
 from tinytrain_compile.quantize.forward import Forward
+from tinytrain_compile.quantize.rescale import emit_rescale
 from tinytrain_compile.quantize.state import Rewriter
 
 UPDATES = ("SgdUpdate", "MomentumUpdate", "AdamUpdate")
@@ -24,10 +26,14 @@ WeightStore = Literal["sr8", "q8.8"]
 
 @dataclass(frozen=True)
 class QuantOptions:
-    """seed: of the rounding noise; weight_store: int8 with stochastic rounding, or int8 and 8 fraction bits."""
+    """seed: of the rounding noise; weight_store: int8 with stochastic rounding, or int8 and 8 fraction bits.
+
+    rescale: channels whose trained weights reach the end of their range get another scale.
+    """
 
     seed: int = 0
     weight_store: WeightStore = "sr8"
+    rescale: bool = False
 
 
 class Updates:
@@ -49,6 +55,7 @@ class Updates:
         self._sum_values: dict[str, Value] = {}
         self._velocities: list[tuple[Value, Value, Value]] = []
         """(exponent, peak, the value that holds the gathered peak) of every velocity."""
+        self._fractions: dict[str, Value] = {}
         self.replaced: set[str] = set()
         """Names of float optimizer state that integer state took."""
 
@@ -77,6 +84,7 @@ class Updates:
     def finish(self) -> None:
         """Exponents follow their peaks once per batch; the noise goes on with every update."""
         self._r.finish(self._settling)
+        self._rescale()
         for exponent, peak, gathered in self._velocities:
             name, inputs = f"{exponent.name}.update", (exponent, gathered)
             after, cleared = self._r.builder.emit_all("ExponentUpdate", inputs, ExponentAttrs(), name, "", self._phase)
@@ -96,7 +104,8 @@ class Updates:
         split = layer.conv.split
         if isinstance(gradient, WeightGradient) and split is not None and split.axis == "out":
             unit = unit[list(split.channels)]
-        multiplier, shift, _ = self._r.factors(node.name, 1.0 / unit**2)
+        role: Role = "weight" if isinstance(gradient, WeightGradient) else "bias"
+        multiplier, shift, _ = self._r.factors(node.name, 1.0 / unit**2, layer.tables, role)
         return (multiplier, shift, self.rate, gradient.error.exponent)
 
     def _fused(self, node: Node, parameter: Value, gradient: WeightGradient | BiasGradient) -> None:
@@ -141,6 +150,7 @@ class Updates:
             exponents[peak.name] = exponent
         if self._fine:
             owned.append(self._zeros(parameter, self._r.builder.unique(f"{parameter.name}.fraction")))
+            self._fractions[parameter.name] = owned[-1]
             results = self._r.emit(f"{op}Fine", (*inputs, owned[-1]), attrs, node, self._phase)
         else:
             noise = () if op == "QConvMomentum" else (self._noise,)
@@ -182,6 +192,13 @@ class Updates:
         salt = self._r.table("salt", np.asarray(self._salt, np.int32))
         self._salt += parameter.elements
         return salt
+
+    def _rescale(self) -> None:
+        """After every update: its channels that are full get another scale."""
+        for layer in self._forward.layers.values():
+            if layer.tables is not None and layer.tables.complete:
+                fraction = self._fractions.get(layer.parts[0].name)
+                emit_rescale(self._r, layer.tables, layer.parts[0], layer.bias, fraction, self._phase)
 
     def _own(self, parameter: Value, after: Value) -> None:
         self._r.state.append(parameter)

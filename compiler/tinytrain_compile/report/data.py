@@ -77,7 +77,16 @@ def plan_json(summary: Summary) -> dict[str, Any]:
             for memory, offset in (plan.place(holding.buffer.offset),)
         ],
         "load_bytes": list(analysis.load),
+        **_second_runs(summary),
     }
+
+
+def _second_runs(summary: Summary) -> dict[str, Any]:
+    """What --lock needs to find the graph with its second runs again; nothing if there are none."""
+    if summary.plan.remat is None:
+        return {}
+    runs = [{"name": run.name, "of": run.of} for run in summary.plan.remat.runs]
+    return {"graph": [node.name for node in summary.train.graph.nodes], "second_runs": runs}
 
 
 def is_updated(layer: LayerUpdate) -> bool:

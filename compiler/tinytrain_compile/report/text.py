@@ -143,6 +143,8 @@ def verify_pieces(summary: Summary) -> list[str]:
     if counted is not None:
         before = f"{grouped(counted.before)} before"
         pieces.append(f"{grouped(counted.after)} of {plural(counted.weights, 'int8 weight')} at +-127 ({before})")
+        if counted.rescaled is not None:
+            pieces.append(f"{plural(counted.rescaled, 'channel')} rescaled")
     return pieces
 
 
