@@ -18,7 +18,7 @@ from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Buffer, KernelSet, MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.plan import PlanOptions, plan_memory
-from tinytrain_compile.resources import read_text
+from tinytrain_compile.resources import read_text, runtime_headers
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import RunResult, run_steps
 
@@ -56,8 +56,7 @@ def plan_of(train: TrainGraph, effort: str = "full") -> MemoryPlan:
 
 def bundle_of(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, debug: bool) -> SourceBundle:
     header = read_text("runtime_c", "tt_debug.h") if debug else ""
-    runtime = read_text("runtime_c", "tt_runtime.h")
-    return emit_project(train, plan, kernels, EmitOptions("net", ALIGNMENT, ("test",), runtime, header))
+    return emit_project(train, plan, kernels, EmitOptions("net", ALIGNMENT, ("test",), runtime_headers(), header))
 
 
 def outcome(train: TrainGraph, bundle: SourceBundle, folder: Path, mode: str) -> RunResult:

@@ -13,8 +13,9 @@ from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.plan import PlanError, PlanOptions, RematOptions, plan_memory, plan_with_remat, validate_remat
+from tinytrain_compile.plan.bounds import peak_bound
 from tinytrain_compile.plan.model import MemoryModel, build_model, program_order
-from tinytrain_compile.plan.order import list_orders, loads, peak_bound
+from tinytrain_compile.plan.order import list_orders, loads
 from tinytrain_compile.plan.remat import Planned, share_of
 from tinytrain_compile.plan.remat_problem import Problem, build_problem, is_repeatable, profile
 from tinytrain_compile.plan.remat_rewrite import rewrite
