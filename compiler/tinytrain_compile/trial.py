@@ -12,6 +12,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Agreement, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Graph
 from tinytrain_compile.ops.interpreter import run_graph
+from tinytrain_compile.ops.qupdate import error_exponents
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.reference import Trainer
 from tinytrain_compile.report import work_of
@@ -42,10 +43,8 @@ def settled_on(train: TrainGraph, samples: Samples) -> TrainGraph:
         chosen = slice(i, i + train.batch)
         trainer.step(samples.x[chosen], samples.y[chosen])
     constants = dict(train.graph.constants)
-    for node in train.graph.nodes:
-        if node.op == "ExponentUpdate":
-            name = node.inputs[0].name
-            constants[name] = np.asarray([trainer.state[name][0], 0], np.int32)
+    for name in error_exponents(train.graph.nodes):
+        constants[name] = np.asarray([trainer.state[name][0], 0], np.int32)
     return replace(train, graph=replace(train.graph, constants=constants), settled=True)
 
 

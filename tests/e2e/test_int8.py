@@ -386,6 +386,16 @@ def test_labelled_calibration_compiles_the_exponents_in(calibrated: tuple[str, s
     assert "tt_settle_first" not in outs[1] and "first" not in outs[1].split("write_initial_state")[0]
 
 
+@pytest.mark.parametrize("rules", [{}, {"optimizer": "momentum", "store": "q8.8"}, {"batch": 2}], ids=str)
+def test_training_goes_on_from_compiled_in_exponents(rules: dict[str, Any]) -> None:
+    """Only exponents of errors are known from data: those of velocities still find themselves on the board."""
+    train = nets.int8_train(nets.cnn(), learning_rate=0.05, **rules)
+    settled = settled_on(train, random_samples(train, 4, 4))
+    shapes = {name: data.shape for name, data in train.graph.constants.items()}
+    assert {name: data.shape for name, data in settled.graph.constants.items()} == shapes
+    check_exact(check_on(settled, "host", steps=5), 5)
+
+
 def test_exponents_from_data_hold_its_largest_errors() -> None:
     train = nets.int8_train(nets.cnn(), learning_rate=0.05)
     samples = random_samples(train, 6, 4)

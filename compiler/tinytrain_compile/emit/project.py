@@ -17,7 +17,7 @@ from tinytrain_compile.ir.stages import Interface, KernelSet, MemoryPlan, Source
 from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.loss import NllAttrs
-from tinytrain_compile.ops.qupdate import ERROR_OPS
+from tinytrain_compile.ops.qupdate import error_exponents
 
 PAGE_HEADER = "tt_page.h"
 """Of the runtime headers, the one that only a plan with page moves needs."""
@@ -118,9 +118,7 @@ def _transient_offset(plan: MemoryPlan) -> int:
 
 def _first_exponent(train: TrainGraph, sequencer: Sequencer) -> str:
     """Where the first exponent lies that a step has to find; "" if all are known."""
-    if train.settled:
-        return ""
-    return sequencer.typed("I32", next(node.inputs[1].name for node in train.graph.nodes if node.op in ERROR_OPS))
+    return "" if train.settled else sequencer.typed("I32", error_exponents(train.graph.nodes)[0])
 
 
 def _flash_tables(train: TrainGraph, tables: Names) -> list[tuple[str, Array]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded, step_size, updated_weight
@@ -196,6 +197,11 @@ _READ = {
 }
 ERROR_OPS = tuple(_READ)
 """Ops that make an error: operands (peak, p_out, exponents of the errors read ..., rest)."""
+
+
+def error_exponents(nodes: Iterable[Node]) -> list[str]:
+    """Names of the states that hold the exponents of errors; velocities have exponents of their own."""
+    return [node.inputs[1].name for node in nodes if node.op in ERROR_OPS]
 
 
 def exponents_read(op: str) -> int:

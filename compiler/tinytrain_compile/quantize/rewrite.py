@@ -8,6 +8,7 @@ from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import infer, op_def
+from tinytrain_compile.ops.qupdate import error_exponents
 from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
@@ -86,7 +87,7 @@ class _Rewrite:
         check_graph(graph, infer)
         rate = self._updates.rate if self._updates.rate.name in live else None
         logits = r.as_float(self._train.logits, old.nodes[-1])
-        settled = not any(n.op == "ExponentUpdate" for n in kept)
+        settled = not error_exponents(kept)
         inverse = self._train.inverse_count
         inverse = inverse if inverse is not None and inverse.name in live else None
         return replace(
