@@ -122,6 +122,9 @@ def _as_float(values: tuple[Value, ...]) -> tuple[Value, ...]:
     return tuple(replace(v, dtype="float32") for v in values)
 
 
+# ---- overflow of the int32 sums ------------------------------------------------------------------------------------
+
+
 def accumulator_bound(node: Node) -> int:
     """Largest magnitude that an int32 sum of this node's kernel can reach, whatever the data; 0 for other ops."""
     if isinstance(node.attrs, QConvAttrs):

@@ -41,9 +41,6 @@ def expect_dtypes(op: str, values: tuple[Value, ...], dtypes: tuple[str, ...]) -
         raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in values]}")
 
 
-# ---- overflow of the int32 sums ------------------------------------------------------------------------------------
-
-
 def masked(values: Any, mask: Array, attrs: MaskAttrs) -> Any:
     """Zero where the clamp was active."""
     if not attrs.kind:

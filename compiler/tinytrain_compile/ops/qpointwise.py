@@ -11,7 +11,7 @@ from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded
-from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, finish_error
+from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 
 ADD_BITS = 20
 """Left shift of centred operands before they are rescaled; the sum keeps SUM_BITS of fraction."""
@@ -79,16 +79,11 @@ def _shapes_agree(op: str, *values: Value) -> None:
         raise ValueError(f"{op}: shapes {[v.shape for v in values]}")
 
 
-def _dtypes(op: str, values: tuple[Value, ...], *dtypes: str) -> None:
-    if tuple(v.dtype for v in values) != dtypes:
-        raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in values]}")
-
-
 # ---- activations ----------------------------------------------------------------------------------------------------
 
 
 def _qadd_infer(inputs: tuple[Value, ...], _attrs: QAddAttrs) -> tuple[TensorType, ...]:
-    _dtypes("QAdd", inputs, "int8", "int8")
+    expect_dtypes("QAdd", inputs, ("int8", "int8"))
     _shapes_agree("QAdd", *inputs)
     return (inputs[0].type,)
 
@@ -115,7 +110,7 @@ register(
 
 
 def _rescale_infer(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> tuple[TensorType, ...]:
-    _dtypes("QRescale", inputs, "int8")
+    expect_dtypes("QRescale", inputs, ("int8",))
     shape = tuple(1 if i in attrs.axes else d for i, d in enumerate(inputs[0].shape))
     expect_bounded("QRescale", (255 * math.prod(inputs[0].shape[i] for i in attrs.axes)) << attrs.lift)
     return (TensorType(shape, "int8", inputs[0].layout),)
@@ -161,12 +156,12 @@ def _quantise(arrays: tuple[Array, ...], attrs: QuantAttrs) -> tuple[Array, ...]
 
 
 def _quantise_infer(inputs: tuple[Value, ...], _attrs: QuantAttrs) -> tuple[TensorType, ...]:
-    _dtypes("Quantize", inputs, "float32")
+    expect_dtypes("Quantize", inputs, ("float32",))
     return (TensorType(inputs[0].shape, "int8", inputs[0].layout),)
 
 
 def _dequantise_infer(inputs: tuple[Value, ...], _attrs: QuantAttrs) -> tuple[TensorType, ...]:
-    _dtypes("Dequantize", inputs, "int8")
+    expect_dtypes("Dequantize", inputs, ("int8",))
     return (TensorType(inputs[0].shape, "float32", inputs[0].layout),)
 
 
@@ -196,7 +191,7 @@ register(
 
 
 def _scale_infer(inputs: tuple[Value, ...], attrs: ErrorAttrs) -> tuple[TensorType, ...]:
-    _dtypes("ErrorScale", inputs[3:6], "int8", "int32", "int8")
+    expect_dtypes("ErrorScale", inputs[3:6], ("int8", "int32", "int8"))
     if any(v.shape != inputs[3].shape[-1:] for v in inputs[4:6]):
         raise ValueError("ErrorScale: multiplier and shift are one per channel")
     return error_infer("ErrorScale", inputs[3].type, inputs, attrs.mask)
@@ -223,7 +218,7 @@ register(
 
 
 def _error_add_infer(inputs: tuple[Value, ...], attrs: ErrorAttrs) -> tuple[TensorType, ...]:
-    _dtypes("ErrorAdd", inputs[3:6], "int32", "int8", "int8")
+    expect_dtypes("ErrorAdd", inputs[3:6], ("int32", "int8", "int8"))
     _shapes_agree("ErrorAdd", *inputs[4:6])
     return error_infer("ErrorAdd", inputs[4].type, inputs, attrs.mask)
 
@@ -268,7 +263,7 @@ def _quantise_error(arrays: tuple[Array, ...], attrs: ErrorUnitAttrs) -> tuple[A
 
 
 def _quantise_error_infer(inputs: tuple[Value, ...], _attrs: ErrorUnitAttrs) -> tuple[TensorType, ...]:
-    _dtypes("QuantizeError", inputs, "int32", "int32", "float32")
+    expect_dtypes("QuantizeError", inputs, ("int32", "int32", "float32"))
     return (TensorType(inputs[2].shape, "int8", inputs[2].layout), TensorType((), "int32"))
 
 
@@ -286,7 +281,7 @@ register(
 
 
 def _dequantise_error_infer(inputs: tuple[Value, ...], _attrs: ErrorUnitAttrs) -> tuple[TensorType, ...]:
-    _dtypes("DequantizeError", inputs, "int32", "int8")
+    expect_dtypes("DequantizeError", inputs, ("int32", "int8"))
     return (TensorType(inputs[1].shape, "float32", inputs[1].layout),)
 
 
@@ -306,7 +301,7 @@ register(
 
 
 def _mask_infer(inputs: tuple[Value, ...], _attrs: MaskAttrs) -> tuple[TensorType, ...]:
-    _dtypes("QClipMask", inputs, "int8")
+    expect_dtypes("QClipMask", inputs, ("int8",))
     return (TensorType(inputs[0].shape, "bits", inputs[0].layout),)
 
 

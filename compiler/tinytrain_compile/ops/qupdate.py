@@ -12,6 +12,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded, step_size, updated_weight
+from tinytrain_compile.ops.qerror import expect_dtypes
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,6 @@ class ExponentAttrs(Attrs):
     float_peak: bool = False
 
 
-def _expect(op: str, inputs: tuple[Value, ...], dtypes: tuple[str, ...]) -> None:
-    if tuple(v.dtype for v in inputs) != dtypes:
-        raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in inputs]}")
-
-
 def _expect_sums(op: str, channels: Value, g: Value) -> None:
     """The sums of g over its pixels are one per channel and fit an int32."""
     if channels.shape != g.shape[-1:]:
@@ -46,7 +42,7 @@ def channel_sums(g: Array) -> Array:
 
 
 def _bias_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    _expect("QBiasUpdate", inputs, ("int32", "int8", "int32", "int8", "int32", "int32"))
+    expect_dtypes("QBiasUpdate", inputs, ("int32", "int8", "int32", "int8", "int32", "int32"))
     _expect_sums("QBiasUpdate", *inputs[:2])
     return (inputs[0].type,)
 
@@ -69,7 +65,7 @@ register(
 
 
 def _bias_sum_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    _expect("QBiasSum", inputs, ("int32", "int8"))
+    expect_dtypes("QBiasSum", inputs, ("int32", "int8"))
     _expect_sums("QBiasSum", *inputs)
     return (inputs[0].type,)
 
@@ -87,7 +83,7 @@ register(
 
 
 def _bias_apply_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    _expect("QBiasApply", inputs, ("int32", "int32", "int32", "int8", "int32", "int32"))
+    expect_dtypes("QBiasApply", inputs, ("int32", "int32", "int32", "int8", "int32", "int32"))
     return (inputs[0].type,)
 
 
@@ -104,7 +100,7 @@ register(
 
 
 def _apply_infer(inputs: tuple[Value, ...], _attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
-    _expect("QWeightApply", inputs, ("int8", "int32", "int32", "int8") + ("int32",) * 4)
+    expect_dtypes("QWeightApply", inputs, ("int8", "int32", "int32", "int8") + ("int32",) * 4)
     if inputs[0].shape != inputs[1].shape:
         raise ValueError(f"QWeightApply: weight {inputs[0].shape}, sum {inputs[1].shape}")
     return (inputs[0].type,)
@@ -159,7 +155,7 @@ def needed_exponent(peak: int, exponent: int, float_peak: bool) -> int:
 
 
 def _tick_infer(inputs: tuple[Value, ...], _attrs: ExponentAttrs) -> tuple[TensorType, ...]:
-    _expect("ExponentUpdate", inputs, ("int32", "int32"))
+    expect_dtypes("ExponentUpdate", inputs, ("int32", "int32"))
     return (inputs[0].type, inputs[1].type)
 
 
