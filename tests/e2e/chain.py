@@ -23,7 +23,7 @@ from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import TrainingOptions, build_training
-from tinytrain_compile.verify import VerifyMode, verify
+from tinytrain_compile.verify import RunResult, VerifyMode, run_steps, verify
 
 BOARDS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 
@@ -100,6 +100,24 @@ def check(
     samples = random_samples(made.train, distinct or steps * made.train.batch, 0)
     reference = run_reference(made.train, samples, steps)
     return verify(made.bundle, load_target(target), samples, reference, mode, steps=steps, batch=made.train.batch)
+
+
+def trained(made: Project, board: str, steps: int, folder: Path) -> RunResult:
+    """A run of the check program on four samples in turn; it must find nothing wrong."""
+    samples = random_samples(made.train, 4, 0)
+    mode = "host" if board == "host" else "qemu"
+    result = run_steps(made.bundle, load_target(board), samples, steps, None, made.train.batch, folder, mode)
+    assert result.status == "ok"
+    return result
+
+
+def same(one: RunResult, other: RunResult) -> bool:
+    """Every loss, every output and every byte of the state after every step."""
+    return (
+        one.losses.tobytes() == other.losses.tobytes()
+        and one.output_last.tobytes() == other.output_last.tobytes()
+        and list(map(dict, one.states)) == list(map(dict, other.states))
+    )
 
 
 def check_on_boards(train: TrainGraph, boards: tuple[str, ...] = BOARDS, steps: int = 3) -> dict[str, VerifyReport]:

@@ -32,23 +32,6 @@ TRAINS: dict[str, Callable[[], TrainGraph]] = {
 }
 
 
-def trained(made: Project, board: str, folder: Path) -> RunResult:
-    samples = random_samples(made.train, 4, 0)
-    mode = "host" if board == "host" else "qemu"
-    result = run_steps(made.bundle, load_target(board), samples, STEPS, None, made.train.batch, folder, mode)
-    assert result.status == "ok"
-    return result
-
-
-def same(one: RunResult, other: RunResult) -> bool:
-    """Every loss, every output and every byte of the state after every step."""
-    return (
-        one.losses.tobytes() == other.losses.tobytes()
-        and one.output_last.tobytes() == other.output_last.tobytes()
-        and list(map(dict, one.states)) == list(map(dict, other.states))
-    )
-
-
 def pair(name: str) -> tuple[Project, Project]:
     """A project in one memory, and the same with a third of that arena and the board's second RAM."""
     alone = chain.project(TRAINS[name]())
@@ -64,16 +47,16 @@ def pair(name: str) -> tuple[Project, Project]:
 @pytest.mark.parametrize("name", TRAINS)
 def test_twenty_steps_give_the_same_bytes_on_the_board(name: str, tmp_path: Path) -> None:
     alone, both = pair(name)
-    first = trained(alone, "cortex-m7", tmp_path / "alone")
+    first = chain.trained(alone, "cortex-m7", STEPS, tmp_path / "alone")
     assert len({loss.tobytes() for loss in first.losses}) > STEPS // 2, "it trains"
-    assert same(first, trained(both, "cortex-m7", tmp_path / "both"))
+    assert chain.same(first, chain.trained(both, "cortex-m7", STEPS, tmp_path / "both"))
 
 
 @needs_qemu
 @pytest.mark.qemu
 def test_the_second_memory_lies_in_the_second_ram_of_the_board(tmp_path: Path) -> None:
     _, both = pair("resnet8")
-    trained(both, "cortex-m7", tmp_path)
+    chain.trained(both, "cortex-m7", STEPS, tmp_path)
     image = next(tmp_path.rglob("check.elf"))
     names = subprocess.run(["arm-none-eabi-nm", image], capture_output=True, text=True, check=True).stdout
     place = {line.split()[2]: int(line.split()[0], 16) for line in names.splitlines() if len(line.split()) == 3}
@@ -249,7 +232,7 @@ static inline void tt_page_wait(const void *arena)
 def test_a_port_may_bring_pages_as_late_as_the_wait(tmp_path: Path) -> None:
     """TT_PAGE_PORT replaced by copies that happen in tt_page_wait only: the same bytes; without waits it shows."""
     alone, both = pair("transformer")
-    first = trained(alone, "host", tmp_path / "alone")
+    first = chain.trained(alone, "host", STEPS, tmp_path / "alone")
     files = {**both.bundle.files, "late.h": PORT}
     files["tt_page.h"] = f'#define TT_PAGE_PORT "late.h"\n{files["tt_page.h"]}'
     samples = random_samples(both.train, 4, 0)
@@ -258,9 +241,9 @@ def test_a_port_may_bring_pages_as_late_as_the_wait(tmp_path: Path) -> None:
         bundle = SourceBundle(files, both.bundle.interface)
         return run_steps(bundle, load_target("host"), samples, STEPS, None, 1, tmp_path / name, "host")
 
-    assert same(first, late("late", files))
+    assert chain.same(first, late("late", files))
     source = files["net_train.c"]
     waits = [line for line in source.splitlines() if "tt_page_wait(" in line]
     assert waits
     text = PORT.replace("__builtin_trap();", "").replace("moves[count++].size = size;", "moves[count].size = size;")
-    assert not same(first, late("never", {**files, "late.h": text}))
+    assert not chain.same(first, late("never", {**files, "late.h": text}))

@@ -16,12 +16,8 @@ from tests.e2e.chain import Project
 from tests.e2e.command import run
 from tests.e2e.marks import SHARED, needs_qemu, needs_shared
 from tests.quantize import nets
-from tinytrain_compile.data import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.plan import RematOptions
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import run_steps
-from tinytrain_compile.verify.results import RunResult
 
 STEPS = 20
 TRAINS: dict[str, Callable[[], TrainGraph]] = {
@@ -33,23 +29,6 @@ TRAINS: dict[str, Callable[[], TrainGraph]] = {
     "int8": lambda: nets.int8_train(nets.cnn(size=20, channels=10), learning_rate=0.05),
     "int8, accumulated": lambda: nets.int8_train(nets.cnn(size=16, channels=8), learning_rate=0.05, batch=2),
 }
-
-
-def trained(made: Project, board: str, folder: Path) -> RunResult:
-    samples = random_samples(made.train, 4, 0)
-    mode = "host" if board == "host" else "qemu"
-    result = run_steps(made.bundle, load_target(board), samples, STEPS, None, made.train.batch, folder, mode)
-    assert result.status == "ok"
-    return result
-
-
-def same(one: RunResult, other: RunResult) -> bool:
-    """Every loss, every output and every byte of the state after every step."""
-    return (
-        one.losses.tobytes() == other.losses.tobytes()
-        and one.output_last.tobytes() == other.output_last.tobytes()
-        and list(map(dict, one.states)) == list(map(dict, other.states))
-    )
 
 
 def pair(name: str) -> tuple[Project, Project]:
@@ -66,9 +45,9 @@ def pair(name: str) -> tuple[Project, Project]:
 @pytest.mark.parametrize("name", TRAINS)
 def test_twenty_steps_give_the_same_bytes_on_the_board(name: str, tmp_path: Path) -> None:
     without, with_ = pair(name)
-    first = trained(without, "cortex-m7", tmp_path / "off")
+    first = chain.trained(without, "cortex-m7", STEPS, tmp_path / "off")
     assert len({loss.tobytes() for loss in first.losses}) > STEPS // 2, "it trains"
-    assert same(first, trained(with_, "cortex-m7", tmp_path / "min"))
+    assert chain.same(first, chain.trained(with_, "cortex-m7", STEPS, tmp_path / "min"))
     magic = [
         [line for line in p.bundle.files["net_train.c"].splitlines() if "model_magic[2]" in line]
         for p in (without, with_)
@@ -81,14 +60,14 @@ def test_a_second_run_left_out_is_seen(tmp_path: Path) -> None:
     """The comparison is no tautology: without one of the second runs the bytes differ (where its place was used)."""
     without, with_ = pair("resnet8")
     assert with_.plan.remat is not None
-    first = trained(without, "host", tmp_path / "off")
-    assert same(first, trained(with_, "host", tmp_path / "min"))
+    first = chain.trained(without, "host", STEPS, tmp_path / "off")
+    assert chain.same(first, chain.trained(with_, "host", STEPS, tmp_path / "min"))
     wrong = 0
     for index, left_out in enumerate(with_.plan.remat.runs):
         order = tuple(node for node in with_.plan.order if node.name != left_out.name)
         broken = chain.emitted(with_.train, replace(with_.plan, order=order), with_.kernels, 8)
         try:
-            wrong += not same(first, trained(broken, "host", tmp_path / str(index)))
+            wrong += not chain.same(first, chain.trained(broken, "host", STEPS, tmp_path / str(index)))
         except AssertionError:  # the loss became NaN
             wrong += 1
     assert wrong > 0

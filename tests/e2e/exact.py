@@ -1,0 +1,71 @@
+"""What int8 tests share: networks, channel schemes, and the check that every core computes what numpy does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from tests.e2e import chain, models
+from tests.quantize import nets
+from tinytrain_compile.ir.stages import TrainGraph, VerifyReport
+from tinytrain_compile.target import load_target
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "cnn": nets.cnn,
+    "max pool": lambda: nets.cnn(pool="MaxPool"),
+    "overlapping": lambda: nets.cnn(pool="MaxPool", window=nets.OVERLAPPING),
+    "qdq": nets.quantised,
+    "islands": nets.islands,
+    "padded": lambda: nets.cnn(window=f"{nets.OVERLAPPING}, count_include_pad = 1"),
+    "mlp": models.mlp,
+    "encoder": lambda: models.transformer(tokens=4, width=8, heads=2),
+}
+STEPS = 10
+
+
+def check_on(train: TrainGraph, *boards: str, steps: int = STEPS) -> dict[str, VerifyReport]:
+    """Verify on boards in QEMU, or on "host" alone; kernels are lowered once with and once without an FPU."""
+    lowered = cache(lambda fpu: chain.kernels_of(train, "net", fpu))
+    reports: dict[str, VerifyReport] = {}
+    for board in boards:
+        core = "cortex-m7" if board == "host" else board
+        made = chain.project(train, core, lowered(load_target(core).features.fpu))
+        reports[board] = chain.check(made, core, "host" if board == "host" else "qemu", steps)
+    return reports
+
+
+def check_exact(reports: dict[str, VerifyReport], steps: int = STEPS) -> None:
+    """Passed on every board, no byte different from numpy, and everywhere the same losses."""
+    for board, report in reports.items():
+        assert (report.result, report.steps, report.max_error) == ("pass", steps, 0.0), board
+        assert report.message.startswith("host == reference: bit-exact"), board
+        assert board == "host" or "== host: bit-exact   PASS" in report.message
+        assert len(report.losses) == steps
+        assert np.isfinite(report.losses).all() and len(set(report.losses)) > steps // 2
+    assert len({report.losses for report in reports.values()}) == 1, "one integer truth for all cores"
+
+
+SCHEMES = {
+    "out": ("out", [1, 4, 5]),
+    "in": ("in", [0, 2, 5]),
+    "leading out": ("out", 2),
+    "leading in": ("in", 4),
+}
+
+
+def scheme(folder: Path, *names: str, head: bool = True) -> str:
+    """A scheme file: point and last take channel slices, deep its own, the head everything."""
+    text = ""
+    for layer, name in zip(("point/Conv", "last/Conv"), names, strict=True):
+        axis, channels = SCHEMES[name]
+        text += f'[[update]]\nlayer = "{layer}"\nweight = {channels}\naxis = "{axis}"\nbias = true\n'
+    text += '[[update]]\nlayer = "deep/Conv"\nweight = [0, 3]\n'
+    if head:
+        text += '[[update]]\nlayer = "fc/Gemm"\nweight = "all"\nbias = true\n'
+    path = folder / "scheme.toml"
+    path.write_text(text)
+    return str(path)

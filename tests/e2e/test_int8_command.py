@@ -1,0 +1,242 @@
+"""int8 on the command line: options, data and reports; the real models fit their budgets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.e2e.broken import write
+from tests.e2e.command import Outcome, run, tree
+from tests.e2e.exact import check_exact, check_on
+from tests.e2e.marks import SHARED, needs_qemu, needs_shared
+from tests.quantize import nets
+from tinytrain_compile.data import random_samples
+from tinytrain_compile.reference import Trainer
+from tinytrain_compile.trial import settled_on
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """(model file, calibration file) of the small CNN."""
+    folder = tmp_path_factory.mktemp("cnn")
+    np.savez(folder / "calib.npz", x=nets.calibration(nets.cnn()))
+    return write(nets.cnn(), folder), str(folder / "calib.npz")
+
+
+def int8(*arguments: str | Path) -> Outcome:
+    return run(*arguments, "--quant", "int8")
+
+
+def test_same_command_same_bytes(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    for name in "ab":
+        outcome = int8(model, "--calib", calib, "--verify", "host", "-o", tmp_path / name).check_success()
+        assert "int8 weights at +-127" in outcome.out
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    report = json.loads((tmp_path / "a" / "report.json").read_text())
+    assert report["quant"] == "int8"
+    assert report["verify"]["result"] == "pass"
+    assert report["verify"]["max_error"] == 0
+    assert {row["stored"] for row in report["quant_tensors"] if row["kind"] == "activation"} == {"int8"}
+    found = report["verify"]["saturations"]
+    assert found["weights"] >= found["after"] >= 1 and found["before"] >= 6 + 6 + 6 + 12, "one in every channel"
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_command_on_a_board(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    options = ("--calib", calib, "--head", "int8", "--batch", "2", "--target", "cortex-m55", "--arena", "64KB")
+    outcome = int8(model, *options, "--verify-steps", "10", "-o", tmp_path / "out").check_success()
+    assert "host == reference: bit-exact" in outcome.out
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verify"]["max_error"] == 0
+    assert "== host: bit-exact   PASS" in report["verify"]["message"]
+    assert report["memory"]["stack_measured_bytes"] <= report["memory"]["stack_bytes"]
+
+
+def labelled(folder: Path) -> str:
+    """A calibration file of the small CNN with labels."""
+    x = nets.calibration(nets.cnn(), 12)
+    np.savez(folder / "labelled.npz", x=x, y=np.arange(12) % 5)
+    return str(folder / "labelled.npz")
+
+
+def test_labelled_calibration_compiles_the_exponents_in(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    """No step has to find exponents, so the first one is like all others; and the errors of that data fit."""
+    outs: list[str] = []
+    for calib in (calibrated[1], labelled(tmp_path)):
+        out = tmp_path / Path(calib).stem
+        int8(calibrated[0], "--calib", calib, "--verify", "host", "--verify-steps", "5", "-o", out).check_success()
+        assert json.loads((out / "report.json").read_text())["verify"]["max_error"] == 0
+        outs.append(next(out.glob("*_train.c")).read_text())
+    assert "tt_settle_first" in outs[0] and "bool first" in outs[0]
+    assert "tt_settle_first" not in outs[1] and "first" not in outs[1].split("write_initial_state")[0]
+
+
+@pytest.mark.parametrize("rules", [{}, {"optimizer": "momentum", "store": "q8.8"}, {"batch": 2}], ids=str)
+def test_training_goes_on_from_compiled_in_exponents(rules: dict[str, Any]) -> None:
+    """Only exponents of errors are known from data: those of velocities still find themselves on the board."""
+    train = nets.int8_train(nets.cnn(), learning_rate=0.05, **rules)
+    settled = settled_on(train, random_samples(train, 4, 4))
+    shapes = {name: data.shape for name, data in train.graph.constants.items()}
+    assert {name: data.shape for name, data in settled.graph.constants.items()} == shapes
+    check_exact(check_on(settled, "host", steps=5), 5)
+
+
+def test_exponents_from_data_hold_its_largest_errors() -> None:
+    train = nets.int8_train(nets.cnn(), learning_rate=0.05)
+    samples = random_samples(train, 6, 4)
+    settled = settled_on(train, samples)
+    assert settled.settled and not train.settled
+    for i in range(6):
+        own = Trainer(train)
+        own.set_rate(0.0)
+        own.step(samples.x[i : i + 1], samples.y[i : i + 1])
+        for node in nets.nodes_of(train, "ExponentUpdate"):
+            name = node.inputs[0].name
+            assert settled.graph.constants[name][0] >= own.state[name][0]
+            assert settled.graph.constants[name][1] == 0
+    weights = {v.name for v in train.graph.state if v.dtype == "int8"}
+    assert all(np.array_equal(settled.graph.constants[n], train.graph.constants[n]) for n in weights)
+
+
+def test_report_compares_int8_with_float_on_the_users_data(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    """With labels accuracy, with a float model agreement; a QDQ model has no float form to compare with."""
+    data = labelled(tmp_path)
+    known: list[dict[str, Any]] = []
+    cases = ((calibrated[0], ("--calib", data)), (calibrated[0], ("--calib", calibrated[1])))
+    for index, (model, options) in enumerate((*cases, (write(nets.quantised(), tmp_path), ("--data", data)))):
+        out = tmp_path / str(index)
+        int8(model, *options, "--verify", "none", "-o", out).check_success()
+        known.append(json.loads((out / "report.json").read_text())["agreement"])
+    both, plain, qdq = known
+    assert both["samples"] == 12 and plain["samples"] == 16
+    assert both["top1_agreement"] >= 10 / 12 and 0 < both["output_rmse"] < 0.1 * both["output_rms"]
+    assert 0 <= both["accuracy"] <= 1 and abs(both["accuracy"] - both["float_accuracy"]) <= 2 / 12
+    assert plain["accuracy"] is None and plain["float_accuracy"] is None and plain["top1_agreement"] > 0.8
+    assert qdq["accuracy"] is not None and qdq["top1_agreement"] is None and qdq["output_rmse"] is None
+
+
+def test_percentiles_narrow_the_ranges(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    """An outlier of 50 in one sample stretches the input's range, unless ranges are percentiles."""
+    x = nets.calibration(nets.cnn(), 200)
+    x[0, 0, 0, 0] = 50.0
+    np.savez(tmp_path / "outlier.npz", x=x)
+    scales: list[float] = []
+    for kind in ("minmax", "percentile"):
+        out = tmp_path / kind
+        options = ("--calib", tmp_path / "outlier.npz", "--calib-range", kind, "--verify", "none", "-o", out)
+        int8(calibrated[0], *options).check_success()
+        scales.append(json.loads((out / "report.json").read_text())["quant_tensors"][0]["scale"])
+    assert scales[0] > 50 / 255 > 4 * scales[1]
+
+
+def test_update_rules_on_the_command_line(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    rules = ("--weight-store", "q8.8", "--optimizer", "momentum", "--batch", "2", "--accumulate", "inplace")
+    int8(model, "--calib", calib, *rules, "--verify", "host", "-o", tmp_path / "out").check_success()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verify"]["max_error"] == 0
+    assert (report["batch"], report["accumulate"], report["optimizer"]["name"]) == (2, "inplace", "momentum")
+    kinds = {row["kind"] for row in report["quant_tensors"]}
+    assert {"weight", "fraction", "velocity", "bias", "exponent"} <= kinds
+
+
+def test_float_model_without_calibration(tmp_path: Path) -> None:
+    outcome = int8(write(nets.cnn(), tmp_path), "-o", tmp_path / "out").check_error("E0306", 2)
+    assert "--calib" in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_quantised_model_needs_no_calibration(tmp_path: Path) -> None:
+    int8(write(nets.quantised(), tmp_path), "--verify", "none", "-o", tmp_path / "out").check_success()
+
+
+def test_fresh_head_of_a_quantised_model(tmp_path: Path) -> None:
+    model = write(nets.quantised(), tmp_path)
+    int8(model, "--classes", "3", "--verify", "host", "-o", tmp_path / "out").check_success()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verify"]["max_error"] == 0
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_only_sgd(optimizer: str, calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    outcome = int8(model, "--calib", calib, "--optimizer", optimizer, "-o", tmp_path / "out")
+    outcome.check_error("E0101", 2)
+
+
+def test_no_weight_decay(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    model, calib = calibrated
+    outcome = int8(model, "--calib", calib, "--weight-decay", "0.1", "-o", tmp_path / "out")
+    assert "--weight-decay" in outcome.check_error("E0101", 2).err
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"y": np.zeros(3)},
+        {"x": np.zeros((4, 3, 9, 9))},
+        {"x": np.zeros((0, 3, 8, 8))},
+        {"x": np.full((1, 3, 8, 8), np.nan)},
+    ],
+)
+def test_calibration_data_that_does_not_fit(
+    arrays: dict[str, Any], calibrated: tuple[str, str], tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "calib.npz", **arrays)
+    int8(calibrated[0], "--calib", tmp_path / "calib.npz", "-o", tmp_path / "out").check_error("E0105", 2)
+
+
+# ---- real models ----------------------------------------------------------------------------------------------------
+
+
+def real_report(folder: Path, name: str, scheme_name: str, arena: str, *more: str) -> dict[str, Any]:
+    """report.json after ten steps in QEMU."""
+    int8(
+        *(SHARED / "models" / f"{name}.onnx", "--update", SHARED / "schemes" / f"{scheme_name}.toml", *more),
+        *("--arena", arena, "--target", "cortex-m7", "--verify-steps", "10", "-o", folder / "out"),
+    ).check_success()
+    report = json.loads((folder / "out" / "report.json").read_text())
+    verify = report["verify"]
+    assert (verify["mode"], verify["result"], verify["steps"], verify["max_error"]) == ("qemu", "pass", 10, 0)
+    assert "bit-exact   PASS" in verify["message"]
+    return report
+
+
+@needs_shared
+@needs_qemu
+@pytest.mark.qemu
+def test_mcunet_49kb_in_256kb(tmp_path: Path) -> None:
+    report = real_report(tmp_path, "mcunet-5fps-10c-qdq", "mcunet-5fps-49kb", "256KB")
+    memory, flash = report["memory"], report["flash"]
+    assert memory["transient_bytes"] <= 168_000
+    assert memory["arena_bytes"] + memory["stack_bytes"] < 215_000
+    assert memory["stack_measured_bytes"] <= memory["stack_bytes"]
+    assert flash["code_bytes"] + flash["const_bytes"] < 664_000
+
+
+@needs_shared
+@needs_qemu
+@pytest.mark.qemu
+def test_mcunet_99kb_in_256kb(tmp_path: Path) -> None:
+    memory = real_report(tmp_path, "mcunet-5fps-10c-qdq", "mcunet-5fps-99kb", "256KB")["memory"]
+    assert memory["transient_bytes"] <= 168_000
+    assert memory["arena_bytes"] <= 246_000
+
+
+@needs_shared
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    ("name", "scheme_name", "arena"),
+    [("proxyless-w0.3-qdq", "proxyless-w0.3-98kb", "256KB"), ("mbv2-w0.35-qdq", "mbv2-w0.35-99kb", "320KB")],
+)
+def test_fresh_heads_of_mobile_networks(name: str, scheme_name: str, arena: str, tmp_path: Path) -> None:
+    memory = real_report(tmp_path, name, scheme_name, arena, "--classes", "10")["memory"]
+    assert memory["arena_bytes"] <= int(arena.removesuffix("KB")) * 1024
