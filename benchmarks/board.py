@@ -12,7 +12,8 @@ import numpy as np
 from tests.ops.case import Case
 
 from tinytrain_compile.ir import Node
-from tinytrain_compile.ir.stages import Interface, Kernel, SourceBundle
+from tinytrain_compile.ir.kernels import Kernel
+from tinytrain_compile.ir.stages import Interface, SourceBundle
 from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node

@@ -167,6 +167,11 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     type=click.Choice(["off", "auto", "min"]),
     help="Compute tensors twice: auto, as --arena needs; min, smallest arena. Default: auto up to 25 % more MACs.",
 )
+@click.option(
+    "--code",
+    type=click.Choice(["speed", "size"]),
+    help="Kernels of their own for every shape, or small code that layers share. Default: speed.",
+)
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(
     "--dump-after", type=click.Choice(["frontend", "training", "plan"]), help="Print a stage's result and stop."
@@ -244,6 +249,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         dry_run=flags["dry_run"],
         dump_after=flags["dump_after"] or "",
         remat=flags["remat"],
+        code=flags["code"],
         report=reports,
     )
 

@@ -14,8 +14,8 @@ from tinytrain_compile.fit import Candidate, Planner, search_update, suggestions
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import (
-    KernelSet,
     Samples,
     SourceBundle,
     Summary,
@@ -173,23 +173,26 @@ def _generate(
     candidate: Candidate, options: CompileOptions, target: Target, progress: Progress
 ) -> tuple[KernelSet, SourceBundle]:
     from tinytrain_compile.lower import LowerOptions, lower_nodes  # imports tvm: 2-4 s, so only when it is needed
-    from tinytrain_compile.lower.kernels import Features
+    from tinytrain_compile.lower.kernels import SIZE, SPEED, Features
+    from tinytrain_compile.lower.share import share_kernels
 
-    prefix = c_identifier(options.model.stem)
+    prefix, small = c_identifier(options.model.stem), options.code == "size"
 
     def report(done: int, count: int) -> None:
         progress(f"lowering kernels, {done} of {count} nodes", 0.2 + 0.4 * done / max(count, 1))
 
     kernels: KernelSet = lower_nodes(
         candidate.plan.order,
-        LowerOptions(prefix, Features(fpu=target.features.fpu), not candidate.train.integer),
+        LowerOptions(prefix, Features(target.features.fpu, SIZE if small else SPEED), not candidate.train.integer),
         report,
     )
+    if small:
+        kernels = share_kernels(kernels, prefix)
     settings = (
         f"target {target.name}, {options.quant}, optimizer {options.optimizer}, {batch_text(candidate.train)}",
         f"update {candidate.label}",
     )
-    emit = EmitOptions(prefix, target.alignment_bytes, settings, runtime_headers())
+    emit = EmitOptions(prefix, target.alignment_bytes, settings, runtime_headers(), small_calls=small)
     return kernels, emit_project(candidate.train, candidate.plan, kernels, emit)
 
 

@@ -64,6 +64,7 @@ class CompileOptions:
 
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
     remat: None leaves it to the ladder in fit.py: a little, if --arena needs it.
+    code: of kernels and calls; None is speed.
     """
 
     model: Path
@@ -98,4 +99,5 @@ class CompileOptions:
     dry_run: bool = False
     dump_after: str = ""
     remat: Literal["off", "auto", "min"] | None = None
+    code: Literal["size", "speed"] | None = None
     report: tuple[str, ...] = ("text", "json", "html")

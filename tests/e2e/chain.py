@@ -14,7 +14,8 @@ from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
 from tinytrain_compile.fit import further_memories
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import KernelSet, MemoryPlan, SourceBundle, TrainGraph, VerifyReport
+from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph, VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread

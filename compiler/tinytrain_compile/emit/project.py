@@ -13,7 +13,8 @@ from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.sequence import Sequencer
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
-from tinytrain_compile.ir.stages import Interface, KernelSet, MemoryPlan, SourceBundle, StateSlot, TrainGraph
+from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.loss import NllAttrs
@@ -31,6 +32,7 @@ class EmitOptions:
     """prefix: of all external symbols and file names; settings: command-line facts for the header comment.
 
     debug_header: text of tt_debug.h for a build that watches the plan on a host; "" for firmware.
+    small_calls: compile the call sequence for small code (kernels say for themselves whether they are).
     """
 
     prefix: str
@@ -39,6 +41,7 @@ class EmitOptions:
     runtime: Mapping[str, str]
     """Headers that the generated C includes: file name -> text."""
     debug_header: str = ""
+    small_calls: bool = False
 
 
 def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
@@ -59,6 +62,11 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = watch.tables() if watch else []
     constants = _flash_tables(train, tables)
+    constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
+    kernel_files = _kernel_files(model, kernels, prefix)
+    small = [f"{prefix}_train.c"] if options.small_calls else []
+    small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
+    model.update(sources=[f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c"], small_sources=small)
     files = {
         f"{prefix}_train.h": environment.get_template("train.h.j2").render(model),
         f"{prefix}_train.c": environment.get_template("train.c.j2").render(model),
@@ -67,9 +75,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
             kernel_declarations=[kernel.declaration for kernel in kernels.kernels],
             table_declarations=[declaration(name, data) for name, data in constants],
         ),
-        f"{prefix}_kernels.c": _source(
-            model, [kernel.source for kernel in kernels.kernels], "The kernels, one per distinct operation."
-        ),
+        **kernel_files,
         f"{prefix}_weights.c": _source(
             model, [table(name, data) for name, data in constants], "Constant tables (flash)."
         ),
@@ -78,7 +84,19 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     }
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
-    return SourceBundle(files, interface)
+    return SourceBundle(files, interface, tuple(small))
+
+
+def _kernel_files(model: dict[str, object], kernels: KernelSet, prefix: str) -> dict[str, str]:
+    """The kernels' C files: those for speed, those for small code, where there are any."""
+    fast = [kernel.source for kernel in kernels.kernels if not kernel.small]
+    small = [kernel.source for kernel in kernels.kernels if kernel.small]
+    files: dict[str, str] = {}
+    if fast or not small:
+        files[f"{prefix}_kernels.c"] = _source(model, fast, "The kernels, one per distinct operation.")
+    if small:
+        files[f"{prefix}_kernels_small.c"] = _source(model, small, "Kernels for small code, one per kind of loops.")
+    return files
 
 
 def _source(model: dict[str, object], pieces: list[str], what: str) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.watch import Watch
-from tinytrain_compile.ir.stages import Kernel, KernelSet, MemoryPlan, TrainGraph
+from tinytrain_compile.ir.kernels import Kernel, KernelSet
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read
@@ -40,6 +41,7 @@ class Sequencer:
         self._plan = plan
         self._kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in kernels.kernels}
         self._calls = kernels.calls
+        self._numbers = kernels.numbers
         self._tables = tables
         self._labels = Names("AT_")
         self._state = {value.name for value in train.graph.state}
@@ -144,6 +146,8 @@ class Sequencer:
             offset = self._plan.scratch_offsets[node.name]
             label = self._label(f"{node.name}.scratch", offset)
             arguments.append(_typed(_ACCESS[kernel.scratch_dtype], self._plan.place(offset)[0], label))
+        if node.name in self._numbers:
+            arguments.append(self._numbers[node.name])
         return wrap_call(kernel.name, arguments)
 
     def _base(self, value: Value) -> Value:

@@ -201,28 +201,6 @@ class MemoryPlan:
         return (inside[-1], offset - self.further[inside[-1] - 1].base) if inside else (0, offset)
 
 
-# ---- lower -> emit --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One C function. Parameters, in order: inputs, outputs that are no input's alias, scratch if it takes any."""
-
-    name: str
-    source: str
-    declaration: str
-    scratch_dtype: str = ""
-    """Element type of its scratch parameter; "" if it has none."""
-
-
-@dataclass(frozen=True)
-class KernelSet:
-    """All distinct kernels, and which one each node calls: node name -> kernel name ("" for a view)."""
-
-    kernels: tuple[Kernel, ...]
-    calls: Mapping[str, str]
-
-
 # ---- emit -> verify, report -----------------------------------------------------------------------------------------
 
 
@@ -261,10 +239,11 @@ class Interface:
 
 @dataclass(frozen=True)
 class SourceBundle:
-    """The generated project: path inside the output folder -> text."""
+    """The generated project: path inside the output folder -> text; small: its C files that are compiled with -Os."""
 
     files: Mapping[str, str]
     interface: Interface
+    small: tuple[str, ...] = ()
 
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import s_tir, te
 
-from tinytrain_compile.ir.stages import Kernel, KernelSet
+from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels import KERNELS, Features
 from tinytrain_compile.lower.passes import lower_schedule
@@ -46,7 +46,7 @@ def lower_nodes(
         progress(index, len(todo))
         key = _key(node)
         if key not in names:
-            name = _kernel_name(node, options.prefix, taken)
+            name = _kernel_name(node, options.prefix, taken, "_small" if options.features.style.small else "")
             kernel = lower_node(node, name, options.features, options.fuse_multiply_add)
             body = kernel.source.partition("*/\n")[2].replace(f"{name}(", "(", 1)
             names[key] = kernels.setdefault(body, kernel).name
@@ -65,13 +65,13 @@ def same_operands(node: Node) -> tuple[int, ...]:
     return tuple(node.inputs.index(value) for value in node.inputs)
 
 
-def _kernel_name(node: Node, prefix: str, taken: set[str]) -> str:
+def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
     words = re.sub(r"(?<!^)(?=[A-Z][a-z])", "_", node.op).lower()
     dims = "x".join(str(d) for d in node.outputs[0].shape if d > 1) or "1"
-    name, count = f"{prefix}_{words}_{dims}", 1
+    name, count = f"{prefix}_{words}_{dims}{ending}", 1
     while name in taken:
         count += 1
-        name = f"{prefix}_{words}_{dims}_v{count}"
+        name = f"{prefix}_{words}_{dims}_v{count}{ending}"
     taken.add(name)
     return name
 
@@ -95,7 +95,7 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
     parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
     same = {indices.index(count + out): i for out, i in definition.alias if out in computed}
-    printer = Printer(lowered, parameters, same, fuse_multiply_add)
+    printer = Printer(lowered, parameters, same, fuse_multiply_add, features.style.unroll_moves)
     _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name)
     if printer.scratch_bytes > definition.scratch(node):
@@ -103,7 +103,7 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
             f"kernel of {node.op} ({node.name}) needs {printer.scratch_bytes} B of scratch, "
             f"its definition says {definition.scratch(node)}"
         )
-    return Kernel(name, _comment(node) + source, declaration, printer.scratch_dtype)
+    return Kernel(name, _comment(node) + source, declaration, printer.scratch_dtype, features.style.small)
 
 
 def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: Printer) -> None:

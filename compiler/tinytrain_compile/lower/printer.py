@@ -49,11 +49,22 @@ class Parameter:
 
 
 class Printer:
-    """Prints one function. `parameters`: of the PrimFunc, in order; `same`: output index -> the input it overwrites."""
+    """Prints one function. `parameters`: of the PrimFunc, in order; `same`: output index -> the input it overwrites.
 
-    def __init__(self, function: Any, parameters: Sequence[Parameter], same: dict[int, int], fuse: bool = True) -> None:
+    unroll_moves: mark loops that only move data, to be unrolled.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        parameters: Sequence[Parameter],
+        same: dict[int, int],
+        fuse: bool = True,
+        unroll_moves: bool = True,
+    ) -> None:
         self._function = function
         self._fuse = fuse
+        self._unroll_moves = unroll_moves
         self._aliases: dict[Any, Any] = {}
         self._names: dict[Any, str] = {}
         self._used: set[str] = {"scratch", "TT_FMA"}
@@ -220,7 +231,11 @@ class Printer:
         return Loop(self._name(node.loop_var), low.text, high, self._body(node.body), self._moves(node.body))
 
     def _moves(self, body: Any) -> bool:
-        return kind_of(body) == "BufferStore" and str(self._root(body.buffer).name) in self._in_scratch
+        return (
+            self._unroll_moves
+            and kind_of(body) == "BufferStore"
+            and str(self._root(body.buffer).name) in self._in_scratch
+        )
 
     def _if(self, condition: Expr, body: list[Statement], otherwise: list[Statement]) -> If:
         return If(condition.text, condition.variables, not condition.loads, body, otherwise)

@@ -15,6 +15,7 @@ from tinytrain_compile.target import Target
 from tinytrain_compile.verify.firmware import (
     COMPILE_FLAGS,
     LINK_FLAGS,
+    SMALL_FLAG,
     WARNING_FLAGS,
     host_flags,
     model_sources,
@@ -64,7 +65,11 @@ def compile_project(
     models = model_sources(bundle)
     compiler = _compiler(target, mode, tools)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        jobs = [pool.submit(_compile, compiler, source, folder) for source in (*models, *check_sources)]
+        small = dict.fromkeys(bundle.small, (SMALL_FLAG,))
+        jobs = [
+            pool.submit(_compile, [*compiler, *small.get(source, ())], source, folder)
+            for source in (*models, *check_sources)
+        ]
         objects = tuple(job.result() for job in jobs)
     return Compiled(mode, folder, objects[: len(models)], objects[len(models) :])
 

@@ -41,7 +41,8 @@ class Call:
 def functions_of(image: Path, model_objects: Iterable[Path], prefix: str) -> list[Function]:
     """The functions of a linked image that belong to the model or to the check program; helpers are left out."""
     model = {name.with_suffix(".c").name for name in model_objects}
-    kernels = {name for path in model_objects if path.stem.endswith("_kernels") for name in _externals(path)}
+    sources = [path for path in model_objects if path.stem.endswith(("_kernels", "_kernels_small"))]
+    kernels = {name for path in sources for name in _externals(path)}
     with image.open("rb") as stream:
         elf: Any = ELFFile(stream)
         return [f for f in _functions(elf, model, kernels, f"{prefix}_") if f is not None]

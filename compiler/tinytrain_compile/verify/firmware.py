@@ -26,6 +26,8 @@ STACK_EXTRA_BYTES = 16384
 INPUT_MAGIC = 0x56495454
 
 COMPILE_FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize")
+SMALL_FLAG = "-Os"
+"""Behind the others, for files that are made for small code."""
 WARNING_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wvla", "-Wdouble-promotion", "-pedantic", "-Werror"),
 )
@@ -152,16 +154,24 @@ def qemu_arguments(board: QemuBoard) -> tuple[str, ...]:
 
 
 def _makefile(bundle: SourceBundle, target: Target) -> str:
-    sources = " ".join(f"../{path}" for path in model_sources(bundle))
+    sources = " ".join(f"../{path}" for path in model_sources(bundle) if path not in bundle.small)
     common = " ".join((*COMPILE_FLAGS, *WARNING_FLAGS, "-I..", "-I."))
+    host, models = " ".join(host_flags(target)), "$(MODEL) $(SMALL)" if bundle.small else "$(MODEL)"
+
+    def objects(folder: str) -> str:
+        """What is linked: sources, and objects of those that are compiled for small code."""
+        return " ".join(("$(MODEL)", *(f"{folder}/{path.removesuffix('.c')}.o" for path in bundle.small)))
+
     lines = [
         f"# Repeats the check of {bundle.interface.prefix}: vectors.bin holds the samples that it was made with.",
         f"MODEL = {sources}",
+        *([f"SMALL = {' '.join(f'../{path}' for path in bundle.small)}"] if bundle.small else []),
         f"FLAGS = {common}",
         "",
-        "host/output.bin: $(MODEL) main.c host.c vectors.bin",
+        f"host/output.bin: {models} main.c host.c vectors.bin",
         "\tmkdir -p host && cp vectors.bin host/input.bin",
-        f"\t$(CC) $(FLAGS) {' '.join(host_flags(target))} $(MODEL) main.c host.c -no-pie -lm -o host/check",
+        *_small_objects(bundle, "host", f"$(CC) $(FLAGS) {host}"),
+        f"\t$(CC) $(FLAGS) {host} {objects('host')} main.c host.c -no-pie -lm -o host/check",
         "\tcd host && ./check",
     ]
     if target.qemu is not None:
@@ -169,9 +179,10 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
         cross = " ".join(("arm-none-eabi-gcc", *target.gcc_flags))
         lines += [
             "",
-            "qemu/output.bin: $(MODEL) main.c startup.c link.ld vectors.bin",
+            f"qemu/output.bin: {models} main.c startup.c link.ld vectors.bin",
             "\tmkdir -p qemu && cp vectors.bin qemu/input.bin",
-            f"\t{cross} $(FLAGS) {' '.join(LINK_FLAGS)} $(MODEL) main.c startup.c -o qemu/check.elf",
+            *_small_objects(bundle, "qemu", f"{cross} $(FLAGS)"),
+            f"\t{cross} $(FLAGS) {' '.join(LINK_FLAGS)} {objects('qemu')} main.c startup.c -o qemu/check.elf",
             f"\tcd qemu && qemu-system-arm {options} -kernel check.elf",
             "",
             "# The board writes one more record, its stack; all before it is equal (but for the payload of NaNs).",
@@ -179,6 +190,12 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
             "\tcmp -n `wc -c < host/output.bin` host/output.bin qemu/output.bin && echo equal",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _small_objects(bundle: SourceBundle, folder: str, compiler: str) -> list[str]:
+    """Recipe lines that compile the bundle's small files."""
+    names = [path.removesuffix(".c") for path in bundle.small]
+    return [f"\t{compiler} {SMALL_FLAG} -c ../{name}.c -o {folder}/{name}.o" for name in names]
 
 
 def _readme(interface: Interface, target: Target) -> str:

@@ -19,10 +19,12 @@ from tinytrain_compile.lower.kernels import (
     shape,
     update,
 )
-from tinytrain_compile.lower.kernels.base import KERNELS, Features, KernelSpec
+from tinytrain_compile.lower.kernels.base import KERNELS, SIZE, SPEED, Features, KernelSpec
 
 __all__ = [
     "KERNELS",
+    "SIZE",
+    "SPEED",
     "Features",
     "KernelSpec",
     "activation",

@@ -1,0 +1,121 @@
+"""Kernels that differ in their numbers alone become one function, which reads its numbers from a table.
+
+Two layers of one kind have the same loops with other extents, strides and zero points: as C text, the same words with
+other integers. So nothing has to be known about operators, and what is shared computes what it did before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tinytrain_compile.ir.kernels import Kernel, KernelSet
+
+_NUMBER = re.compile(r"(?<![\w.])(?<!/ )(?<!% )(?<!>> )(?<!<< )\d+(?![\w.])")
+"""An integer constant; not one that divides or shifts, which costs a core much if it is unknown."""
+_LARGEST = 2**31 - 1
+_FACTORS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+"""A number may be so many times another one, plus a constant."""
+
+Column = tuple[int, ...]
+"""One number of a function: its value for every kernel that shares the function."""
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """A kernel as text without its comment, name and numbers, and these numbers in order."""
+
+    words: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+
+def share_kernels(kernels: KernelSet, prefix: str) -> KernelSet:
+    """The same calls with fewer functions: small kernels with the same words share one, and a table of numbers each."""
+    families: dict[object, list[Kernel]] = {}
+    for kernel in kernels.kernels:
+        key = _parsed(kernel).words if kernel.small else kernel.name
+        families.setdefault(key, []).append(kernel)
+    functions: list[Kernel] = []
+    names: dict[str, tuple[str, str]] = {}  # kernel -> (function, table)
+    tables: dict[str, Column] = {}
+    taken = {kernel.name for kernel in kernels.kernels}
+    for family in families.values():
+        if len(family) == 1:
+            functions.append(family[0])
+            continue
+        name = _shared_name(family[0].name, taken)
+        function, rows = _shared(family, name)
+        functions.append(function)
+        for kernel, row in zip(family, rows, strict=True):
+            table = f"{prefix}_n_{kernel.name.removeprefix(f'{prefix}_')}"
+            names[kernel.name] = name, table
+            tables[table] = row
+    shared = {node: names[kernel] for node, kernel in kernels.calls.items() if kernel in names}
+    calls = {node: shared[node][0] if node in shared else kernel for node, kernel in kernels.calls.items()}
+    return KernelSet(tuple(functions), calls, {node: table for node, (_, table) in shared.items()}, tables)
+
+
+def _parsed(kernel: Kernel) -> _Parsed:
+    text = kernel.source.partition("*/\n")[2].replace(f"{kernel.name}(", "(", 1)
+    return _Parsed(tuple(_NUMBER.split(text)), tuple(int(number) for number in _NUMBER.findall(text)))
+
+
+def _shared_name(first: str, taken: set[str]) -> str:
+    stem = re.sub(r"(_\d+(x\d+)*)?(_v\d+)?_small$", "_shared", first)
+    name, count = stem, 1
+    while name in taken:
+        count += 1
+        name = f"{stem}_v{count}"
+    taken.add(name)
+    return name
+
+
+def _shared(family: Sequence[Kernel], name: str) -> tuple[Kernel, list[Column]]:
+    """The function of kernels with the same words, and the numbers of each."""
+    first = family[0]
+    words = _parsed(first).words
+    columns: list[Column] = list(zip(*(_parsed(kernel).numbers for kernel in family), strict=True))
+    letter = "n" if not re.search(r"\bn\d+\b|\bnumbers\b", first.source) else "n_"
+    basis = _basis(columns)
+    texts = [_text(column, basis, letter) for column in columns]
+    body = "".join(part for pair in zip(words, [*texts, ""], strict=True) for part in pair)
+    head, _, rest = body.partition(") {\n")
+    loads = "".join(f"    const int32_t {letter}{i} = numbers[{i}];\n" for i in range(len(basis)))
+    signature = head.replace("(", f"{name}(", 1) + (", const int32_t *restrict numbers)" if basis else ")")
+    comment = first.source.partition("*/\n")[0].replace("/* ", f"/* Shared by {len(family)} kernels. The first: ", 1)
+    source = f"{comment}*/\n{signature} {{\n{loads}{rest}"
+    return replace(first, name=name, source=source, declaration=f"{signature};"), list(zip(*basis, strict=True))
+
+
+def _basis(columns: Iterable[Column]) -> list[Column]:
+    """Columns from which all others follow, the small ones first."""
+    basis: list[Column] = []
+    for column in sorted(set(columns), key=lambda c: (sum(c), c)):
+        if len(set(column)) > 1 and _derived(column, basis) is None:
+            basis.append(column)
+    return basis
+
+
+def _derived(column: Column, basis: Sequence[Column]) -> tuple[int, int, int] | None:
+    """(index, factor, constant) with column = basis[index] * factor + constant, the least constant there is."""
+    found: list[tuple[int, int, int]] = []
+    for factor in _FACTORS:
+        for index, base in enumerate(basis):
+            rest = {value - factor * part for value, part in zip(column, base, strict=True)}
+            if len(rest) == 1:
+                found.append((index, factor, rest.pop()))
+    return min(found, key=lambda way: (abs(way[2]), way[1], way[0]), default=None)
+
+
+def _text(column: Column, basis: Sequence[Column], letter: str) -> str:
+    """A number as C: a constant where all kernels agree."""
+    if len(set(column)) == 1:
+        return str(column[0])
+    way = _derived(column, basis)
+    assert way is not None
+    index, factor, constant = way
+    text = f"{letter}{index}" if factor == 1 else f"{letter}{index} * {factor}"
+    if constant:
+        text += f" {'+' if constant > 0 else '-'} {abs(constant)}"
+    return text if text.isidentifier() else f"({text})"
