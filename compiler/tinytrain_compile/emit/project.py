@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import jinja2
@@ -16,7 +16,8 @@ from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, tab
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.text import print_graph
-from tinytrain_compile.ir.types import Array, Value
+from tinytrain_compile.ir.types import Array, Node, Value
+from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qupdate import error_exponents
 
@@ -58,7 +59,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     prefix = options.prefix
     tables = Names(f"{prefix}_w_")
     watch = Watch(plan) if options.debug_header else None
-    sequencer = Sequencer(train, plan, kernels, tables, watch)
+    sequencer = Sequencer(train, plan, kernels, tables, watch, options.small_calls)
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = watch.tables() if watch else []
     constants = _flash_tables(train, tables)
@@ -161,11 +162,13 @@ def _template_data(
     needed_infer = graph.ancestors(graph.outputs)
     needed_train = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
     step = [node for node in plan.order if node.phase == "step"]
-    infer = sequencer.parts("infer", (n for n in step if n.name in needed_infer))
-    train_parts = sequencer.parts("step", (n for n in step if n.name in needed_train), infer)
+    starts = _common_runs(step, needed_infer, needed_train) if options.small_calls else set[str]()
+    infer = sequencer.parts("infer", (n for n in step if n.name in needed_infer), starts=starts)
+    train_parts = sequencer.parts("step", (n for n in step if n.name in needed_train), infer, starts)
     parts = {
         "infer_parts": infer,
         "step_parts": train_parts,
+        "small_calls": options.small_calls,
         "own_step_parts": [part for part in train_parts if part not in infer],
         "apply_parts": sequencer.parts("apply", (n for n in plan.order if n.phase == "apply")),
     }
@@ -204,6 +207,13 @@ def _template_data(
         **parts,
         "offsets": sequencer.offsets(),
     }
+
+
+def _common_runs(step: list[Node], infer: Container[str], train: Container[str]) -> set[str]:
+    """Where functions must begin for the runs of calls that inference and training have in common to be shared."""
+    calls = [node.name for node in step if not op_def(node.op).view]
+    kinds = [(name in infer, name in train) for name in calls]
+    return {name for name, before, kind in zip(calls[1:], kinds, kinds[1:], strict=False) if before != kind}
 
 
 def _initial(value: Value, data: Array, sequencer: Sequencer, tables: Names) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinytrain_compile.emit.names import Names, comment_text
@@ -31,12 +31,19 @@ class Part:
 
 
 class Sequencer:
-    """Turns nodes into calls; collects the offsets and tables that the calls use."""
+    """Turns nodes into calls; collects the offsets and tables that the calls use. small: no call stands there twice."""
 
     def __init__(
-        self, train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, tables: Names, watch: Watch | None = None
+        self,
+        train: TrainGraph,
+        plan: MemoryPlan,
+        kernels: KernelSet,
+        tables: Names,
+        watch: Watch | None = None,
+        small: bool = False,
     ) -> None:
         self._watch = watch
+        self._small = small
         self._train = train
         self._plan = plan
         self._kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in kernels.kernels}
@@ -76,13 +83,24 @@ class Sequencer:
         self._offsets[name] = self._plan.place(offset)[1]
         return name
 
-    def parts(self, stem: str, nodes: Iterable[Node], known: Sequence[Part] = ()) -> list[Part]:
-        """The calls of these nodes, in order, as functions `stem`_1, `stem`_2 ...; `known` functions are used again."""
+    def parts(
+        self, stem: str, nodes: Iterable[Node], known: Sequence[Part] = (), starts: Container[str] = ()
+    ) -> list[Part]:
+        """The calls of these nodes, in order, as functions `stem`_1, `stem`_2 ...; `known` functions are used again.
+
+        starts: nodes with which a function begins.
+        """
         self._coming.clear()
-        calls = [node for node in nodes if not op_def(node.op).view]
+        runs: list[list[Node]] = []
+        for node in nodes:
+            if op_def(node.op).view:
+                continue
+            if not runs or len(runs[-1]) == CALLS_PER_FUNCTION or node.name in starts:
+                runs.append([])
+            runs[-1].append(node)
         result: list[Part] = []
-        for i in range(0, len(calls), CALLS_PER_FUNCTION):
-            part = self._part(f"{stem}_{len(result) + 1}", calls[i : i + CALLS_PER_FUNCTION])
+        for run in runs:
+            part = self._part(f"{stem}_{len(result) + 1}", run)
             same = [other for other in known if other.lines == part.lines]
             result.append(same[0] if same else part)
         return result
@@ -102,16 +120,24 @@ class Sequencer:
         call = [*self._waits(node), *self._kernel_call(node)]
         if self._train.settled or node.op not in ERROR_OPS:
             return call
-        return [*self._first_time(node, call), *call]
+        return self._first_time(node, call)
 
     def _first_time(self, node: Node, call: list[str]) -> list[str]:
-        """The first step after m_init: find the error's exponent with one that cannot overflow, then compute anew."""
+        """The first step after m_init finds the error's exponent with one that cannot overflow, then computes anew."""
         read = [self._operand(v) for v in node.inputs[2 : 2 + exponents_read(node.op)]]
         own, peak = self._operand(node.inputs[1]), self._operand(node.inputs[0])
         above = getattr(node.attrs, "probe", 0)
         probe = wrap_call(f"tt_probe{len(read)}", [own, *read, str(above)])
         settle = wrap_call("tt_settle_first", [own, peak, "true" if node.op == "QuantizeError" else "false"])
-        return ["if (first) {", *(f"    {line}" for line in (*probe, *call, *settle)), "}"]
+        if self._small:
+            return [
+                "for (int32_t again = first ? 1 : 0; again >= 0; --again) {",
+                *_under("if (again > 0) {", probe),
+                *(f"    {line}" for line in call),
+                *_under("if (again > 0) {", settle),
+                "}",
+            ]
+        return ["if (first) {", *(f"    {line}" for line in (*probe, *call, *settle)), "}", *call]
 
     def _page(self, node: Node) -> list[str]:
         """A page move; what comes in is waited for by its first reader."""
@@ -164,6 +190,11 @@ class Sequencer:
         if value.name in self._train.graph.constants and value.name not in self._state:
             return self._tables.of(value.name)
         return self.typed(_ACCESS[value.dtype], value.name)
+
+
+def _under(condition: str, lines: Sequence[str]) -> list[str]:
+    """An indented `if` around statements."""
+    return [f"    {condition}", *(f"        {line}" for line in lines), "    }"]
 
 
 def _typed(access: str, memory: int, label: str) -> str:

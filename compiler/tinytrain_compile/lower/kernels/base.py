@@ -17,18 +17,17 @@ class CodeStyle:
 
     pair_steps: steps of four products in a turn of a product's innermost loop, at most. row_calls: helper calls per sum
     in a turn of a dense convolution's, at most. unrolled_rows: kernels of at most this height have the loop over their
-    rows unrolled. peel: loops are cut where a condition changes. unroll_moves: loops that move data are unrolled.
+    rows unrolled. unroll_moves: loops that move data are unrolled.
     """
 
     small: bool = False
     pair_steps: int = 4
     row_calls: int = 5
     unrolled_rows: int = 3
-    peel: bool = True
     unroll_moves: bool = True
 
 
-SPEED, SIZE = CodeStyle(), CodeStyle(True, pair_steps=1, row_calls=1, unrolled_rows=0, peel=False, unroll_moves=False)
+SPEED, SIZE = CodeStyle(), CodeStyle(True, pair_steps=2, row_calls=1, unrolled_rows=0, unroll_moves=False)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,10 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from tinytrain_compile.lower import intrinsics
-from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.schedules import HINT, keep_results
 from tinytrain_compile.ops.pairs import LANES, PairTiles
-
-UNROLL = 4
-"""Steps of LANES products that a turn of the innermost loop holds, at most."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Widened:
 
 
 def pair_product(
-    extents: tuple[int, int, int], left: Widened, right: Widened, finish: Finish, tiles: PairTiles
+    extents: tuple[int, int, int], left: Widened, right: Widened, finish: Finish, tiles: PairTiles, style: CodeStyle
 ) -> tuple[te.Tensor, Schedule]:
     """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n)."""
     m, n, k = extents
@@ -55,7 +52,7 @@ def pair_product(
 
     def schedule(sch: s_tir.Schedule) -> None:
         _loops(sch, tiles)
-        _sums(sch, tiles)
+        _sums(sch, tiles, style.pair_steps)
         _widen(sch, "left", left, tiles.depth == k)
         _widen(sch, "right", right, tiles.depth == k)
 
@@ -94,11 +91,11 @@ def _loops(sch: s_tir.Schedule, tiles: PairTiles) -> None:
     keep_results(sch, inside, 3)
 
 
-def _sums(sch: s_tir.Schedule, tiles: PairTiles) -> None:
+def _sums(sch: s_tir.Schedule, tiles: PairTiles, most_steps: int) -> None:
     acc = sch.get_sblock("acc")
     rows, columns, step, lanes = sch.get_loops(acc)[-4:]
     steps = tiles.depth // LANES
-    turn = max(u for u in range(1, UNROLL + 1) if steps % u == 0)
+    turn = max(u for u in range(1, most_steps + 1) if steps % u == 0)
     many, few = sch.split(step, [None, turn])
     square = tiles.tile == (2, 2)
     together = square and turn > 1  # blocks are inside the tile where a helper call takes several

@@ -8,17 +8,13 @@ from typing import Any
 from tvm import s_tir, te
 
 from tinytrain_compile.lower import intrinsics
-from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.schedules import HINT, keep_results
 from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles
 
 Pixel = Callable[[Any, Any, Any, Any], Any]
 """(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
-ROW_UNROLL = 5
-"""Helper calls per sum in a turn of the innermost loop of a dense convolution, at most."""
-UNROLLED_ROWS = 3
-"""Kernels of at most this height have the loop over their rows unrolled."""
 
 
 def plane_conv(
@@ -29,6 +25,7 @@ def plane_conv(
     finish: Finish,
     tiles: PlaneTiles,
     columns: int,
+    style: CodeStyle,
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,c] = finish(sum over taps of plane[c, y stride + r, x stride + s] tap(c, r, s)).
 
@@ -49,10 +46,10 @@ def plane_conv(
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    return out, lambda sch: _schedule(sch, tiles)
+    return out, lambda sch: _schedule(sch, tiles, style)
 
 
-def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles) -> None:
+def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle) -> None:
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     batch, height, width, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
@@ -69,7 +66,7 @@ def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles) -> None:
     sch.reorder(r, many, *spatial, lanes)
     for loop in (many, *spatial):
         sch.unroll(loop)
-    if tiles.taps[0] <= UNROLLED_ROWS:
+    if tiles.taps[0] <= style.unrolled_rows:
         sch.unroll(r)
     start = sch.decompose_reduction(acc, r)
     for loop in sch.get_loops(start)[5:]:
@@ -91,6 +88,7 @@ def row_conv(
     run: int,
     finish: Finish,
     tiles: RowTiles,
+    style: CodeStyle,
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]).
 
@@ -111,10 +109,10 @@ def row_conv(
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run)
+    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style)
 
 
-def _schedule_rows(sch: s_tir.Schedule, tiles: RowTiles, whole: bool) -> None:
+def _schedule_rows(sch: s_tir.Schedule, tiles: RowTiles, whole: bool, style: CodeStyle) -> None:
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     batch, height, width, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
@@ -131,7 +129,7 @@ def _schedule_rows(sch: s_tir.Schedule, tiles: RowTiles, whole: bool) -> None:
     own = sch.get_loops(acc)[6:]
     spatial, (r, f) = own[:4], own[4:]
     steps = tiles.run // tiles.lanes
-    turn = max(u for u in range(1, ROW_UNROLL + 1) if steps % u == 0)
+    turn = max(u for u in range(1, style.row_calls + 1) if steps % u == 0)
     many, few, lanes = sch.split(f, [None, turn, tiles.lanes])
     sch.reorder(r, many, few, *spatial, lanes)
     for loop in (few, *spatial):

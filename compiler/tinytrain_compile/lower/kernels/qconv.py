@@ -12,6 +12,7 @@ from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
+    CodeStyle,
     Features,
     KernelSpec,
     address,
@@ -118,10 +119,10 @@ def qconv(node: Node, features: Features) -> KernelSpec:
         extents, sliced = (pixels, shape[3], channels), conv.split is not None
         left = Widened(lambda i, a: x[i, a], -attrs.x_zero, contiguous=True)
         right = Widened(lambda j, a: whole(j, 0, 0, a), contiguous=not sliced, peel=sliced)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents))
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_rows(node):
-        return _rows(node, weights[0], [bias, multiplier, shift], finish)
+        return _rows(node, weights[0], [bias, multiplier, shift], finish, features.style)
     x = placeholder(node.inputs[0], "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
     if conv.groups == 1:
@@ -134,13 +135,13 @@ def qconv(node: Node, features: Features) -> KernelSpec:
 
         out, schedule = dense(form, stored, weight, finish, i32)
     elif is_plane(node):
-        out, schedule = _depthwise(node, x, whole, finish)
+        out, schedule = _depthwise(node, x, whole, finish, features.style)
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
     return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
 
 
-def _rows(node: Node, w: te.Tensor, operands: list[te.Tensor], finish: Finish) -> KernelSpec:
+def _rows(node: Node, w: te.Tensor, operands: list[te.Tensor], finish: Finish, style: CodeStyle) -> KernelSpec:
     """k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero point."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -156,11 +157,11 @@ def _rows(node: Node, w: te.Tensor, operands: list[te.Tensor], finish: Finish) -
 
     pitches = (conv.strides[0], conv.strides[1] * channels)
     shape = node.outputs[0].shape
-    out, schedule = row_conv(shape, pitches, element, lambda *i: w[i], run, finish, forward_rows(node))
+    out, schedule = row_conv(shape, pitches, element, lambda *i: w[i], run, finish, forward_rows(node), style)
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
-def _depthwise(node: Node, x: te.Tensor, weight: Load, finish: Finish) -> tuple[te.Tensor, Schedule]:
+def _depthwise(node: Node, x: te.Tensor, weight: Load, finish: Finish, style: CodeStyle) -> tuple[te.Tensor, Schedule]:
     """Forward: the plane is the image less its zero point, with a border of zeros."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -173,7 +174,14 @@ def _depthwise(node: Node, x: te.Tensor, weight: Load, finish: Finish) -> tuple[
 
     tiles = forward_planes(node)
     return plane_conv(
-        node.outputs[0].shape, conv.strides, pixel, lambda c, r, s: weight(c, r, s, 0), finish, tiles, conv.kernel[1]
+        node.outputs[0].shape,
+        conv.strides,
+        pixel,
+        lambda c, r, s: weight(c, r, s, 0),
+        finish,
+        tiles,
+        conv.kernel[1],
+        style,
     )
 
 
@@ -249,7 +257,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         extents = (pixels, shape[3], out_c)
         left = Widened(lambda i, a: g[i, a], contiguous=True)
         right = _transposed_weight(node, weights, whole)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents))
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     window = Window(conv, attrs.input_hw)
@@ -258,7 +266,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         form = _form(shape, conv, out_c, features, gather=True)
         out, schedule = dense(form, field, lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_plane(node):
-        out, schedule = _depthwise_gradient(node, g, whole, finish)
+        out, schedule = _depthwise_gradient(node, g, whole, finish, features.style)
     else:
         out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
     inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
@@ -276,7 +284,9 @@ def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load) -> Wid
     return Widened(lambda j, a: matrix[a, j], pitch=in_c)
 
 
-def _depthwise_gradient(node: Node, g: te.Tensor, weight: Load, finish: Finish) -> tuple[te.Tensor, Schedule]:
+def _depthwise_gradient(
+    node: Node, g: te.Tensor, weight: Load, finish: Finish, style: CodeStyle
+) -> tuple[te.Tensor, Schedule]:
     """The plane is the error with zeros between its pixels (strides) and around them; taps run backwards."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
@@ -297,7 +307,7 @@ def _depthwise_gradient(node: Node, g: te.Tensor, weight: Load, finish: Finish) 
     def tap(c: Any, r: Any, s: Any) -> Any:
         return weight(c, last[0] - r, last[1] - s, 0)
 
-    return plane_conv(node.outputs[0].shape, (1, 1), pixel, tap, finish, backward_planes(node), conv.kernel[1])
+    return plane_conv(node.outputs[0].shape, (1, 1), pixel, tap, finish, backward_planes(node), conv.kernel[1], style)
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
@@ -356,7 +366,7 @@ def weight_gradient(
     """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight)."""
     conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
     if is_product(conv):
-        return _flat_weight_gradient(node, attrs.x_zero, finish)
+        return _flat_weight_gradient(node, attrs.x_zero, finish, features.style)
     x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
     window = Window(conv, (x_value.shape[1], x_value.shape[2]))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
@@ -364,7 +374,9 @@ def weight_gradient(
     return x, g, out, schedule
 
 
-def _flat_weight_gradient(node: Node, x_zero: int, finish: Finish) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
+def _flat_weight_gradient(
+    node: Node, x_zero: int, finish: Finish, style: CodeStyle
+) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
     """The same for a 1x1 convolution: a product over pixels."""
     outputs, _, _, inputs = node.inputs[0].shape
     x_value, g_value = node.inputs[1:3]
@@ -377,5 +389,5 @@ def _flat_weight_gradient(node: Node, x_zero: int, finish: Finish) -> tuple[te.T
     def weight(acc: Any, o: Any, i: Any) -> Any:
         return finish(acc, o, 0, 0, i)
 
-    out, schedule = pair_product(extents, left, right, weight, pair_tiles(*extents))
+    out, schedule = pair_product(extents, left, right, weight, pair_tiles(*extents), style)
     return x, g, out, schedule
