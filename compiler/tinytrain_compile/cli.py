@@ -172,6 +172,11 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     type=click.Choice(["speed", "size"]),
     help="Kernels of their own for every shape, or small code that layers share. Default: speed.",
 )
+@click.option(
+    "--flash-budget",
+    metavar="SIZE",
+    help="Most that code and constants may take: small code where needed; copies of frozen weights with what is left.",
+)
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(
     "--dump-after", type=click.Choice(["frontend", "training", "plan"]), help="Print a stage's result and stop."
@@ -202,7 +207,7 @@ def command(**flags: Any) -> None:
 
 
 def _options(flags: dict[str, Any]) -> CompileOptions:
-    arena = parse_size(flags["arena"], "--arena") if flags["arena"] is not None else None
+    arena = _size(flags["arena"], "--arena")
     reports = tuple(part.strip() for part in flags["report"].split(",") if part.strip())
     unknown = sorted(set(reports) - {"text", "json", "html"})
     if unknown:
@@ -250,8 +255,13 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         dump_after=flags["dump_after"] or "",
         remat=flags["remat"],
         code=flags["code"],
+        flash_budget_bytes=_size(flags["flash_budget"], "--flash-budget"),
         report=reports,
     )
+
+
+def _size(text: str | None, flag: str) -> int | None:
+    return None if text is None else parse_size(text, flag)
 
 
 def _memories(texts: tuple[str, ...], arena: int | None) -> dict[str, int]:

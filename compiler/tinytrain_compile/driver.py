@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinytrain_compile.data import load_inputs, make_samples
-from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.fit import Candidate, Planner, search_update, suggestions
 from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.generate import Generated, generate
 from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import (
     Samples,
     SourceBundle,
@@ -27,8 +26,7 @@ from tinytrain_compile.output import check_place, write_output
 from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, count_saturations, prepare
 from tinytrain_compile.reference import run_reference
-from tinytrain_compile.report import batch_text, does_not_fit_text, plan_json, report_html, report_json
-from tinytrain_compile.resources import runtime_headers
+from tinytrain_compile.report import does_not_fit_text, plan_json, report_html, report_json
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
@@ -80,11 +78,11 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     settled = with_exponents(candidate.train, model, options)
     candidate = replace(candidate, train=settled)
     summary = replace(summary, train=settled, agreement=compare(settled, model, floats, options))
-    kernels, bundle = _generate(candidate, options, target, progress)
-    summary = replace(summary, calls=kernels.calls)
-    summary = _verify(summary, bundle, samples, options, target, progress)
+    made = _generate(candidate, options, target, progress)
+    summary = replace(summary, calls=made.kernels.calls, code=made.choice)
+    summary = _verify(summary, made.bundle, samples, options, target, progress)
     progress("writing", 0.98)
-    return _write(summary, bundle, samples, options, target)
+    return _write(summary, made.bundle, samples, options, target)
 
 
 def _load(options: CompileOptions) -> ImportedModel:
@@ -169,31 +167,11 @@ def _check_fit(
     raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))
 
 
-def _generate(
-    candidate: Candidate, options: CompileOptions, target: Target, progress: Progress
-) -> tuple[KernelSet, SourceBundle]:
-    from tinytrain_compile.lower import LowerOptions, lower_nodes  # imports tvm: 2-4 s, so only when it is needed
-    from tinytrain_compile.lower.kernels import SIZE, SPEED, Features
-    from tinytrain_compile.lower.share import share_kernels
-
-    prefix, small = c_identifier(options.model.stem), options.code == "size"
-
+def _generate(candidate: Candidate, options: CompileOptions, target: Target, progress: Progress) -> Generated:
     def report(done: int, count: int) -> None:
         progress(f"lowering kernels, {done} of {count} nodes", 0.2 + 0.4 * done / max(count, 1))
 
-    kernels: KernelSet = lower_nodes(
-        candidate.plan.order,
-        LowerOptions(prefix, Features(target.features.fpu, SIZE if small else SPEED), not candidate.train.integer),
-        report,
-    )
-    if small:
-        kernels = share_kernels(kernels, prefix)
-    settings = (
-        f"target {target.name}, {options.quant}, optimizer {options.optimizer}, {batch_text(candidate.train)}",
-        f"update {candidate.label}",
-    )
-    emit = EmitOptions(prefix, target.alignment_bytes, settings, runtime_headers(), small_calls=small)
-    return kernels, emit_project(candidate.train, candidate.plan, kernels, emit)
+    return generate(candidate, options, target, report)
 
 
 def _verify(

@@ -283,6 +283,13 @@ _kind(
 )
 # E04xx: memory
 _kind("E0401", EXIT_DOES_NOT_FIT, "does not fit", "The arena is too small; the block shows why and what would fit.")
+_kind(
+    "E0402",
+    EXIT_DOES_NOT_FIT,
+    "does not fit into flash",
+    "Code and constant tables need more than --flash-budget. Most of it are the model's weights; the code is smallest "
+    "with --code size (which --flash-budget chooses by itself where it has to), and with fewer trained layers.",
+)
 # E05xx: unsupported
 _kind(
     "E0501",

@@ -64,7 +64,7 @@ class CompileOptions:
 
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
     remat: None leaves it to the ladder in fit.py: a little, if --arena needs it.
-    code: of kernels and calls; None is speed.
+    code: of kernels and calls; None is speed, or what flash_budget_bytes (of code and constants) asks for.
     """
 
     model: Path
@@ -100,4 +100,5 @@ class CompileOptions:
     dump_after: str = ""
     remat: Literal["off", "auto", "min"] | None = None
     code: Literal["size", "speed"] | None = None
+    flash_budget_bytes: int | None = None
     report: tuple[str, ...] = ("text", "json", "html")

@@ -16,8 +16,8 @@ from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph, VerifyReport
-from tinytrain_compile.lower import LowerOptions, lower_nodes
-from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
+from tinytrain_compile.lower.kernels import SIZE, SPEED, Features
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.resources import runtime_headers
@@ -53,8 +53,10 @@ class Project:
     bundle: SourceBundle
 
 
-def kernels_of(train: TrainGraph, prefix: str, fpu: bool) -> KernelSet:
-    return lower_nodes(train.graph.nodes, LowerOptions(prefix, Features(fpu=fpu), not train.integer))
+def kernels_of(train: TrainGraph, prefix: str, fpu: bool, small: bool = False) -> KernelSet:
+    features = Features(fpu, SIZE if small else SPEED)
+    kernels = lower_nodes(train.graph.nodes, LowerOptions(prefix, features, not train.integer))
+    return share_kernels(kernels, prefix) if small else kernels
 
 
 def project(
@@ -87,7 +89,8 @@ def moved(made: Project, arena_bytes: int, target: str = "cortex-m7") -> Project
 
 def emitted(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net") -> Project:
     """The project of a plan, whether or not that plan is right."""
-    emit = EmitOptions(prefix, alignment, ("test",), runtime_headers())
+    small = all(kernel.small for kernel in kernels.kernels)
+    emit = EmitOptions(prefix, alignment, ("test",), runtime_headers(), small_calls=small)
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from tests.ops.case import Case
 from tinytrain_compile.ir import Node
-from tinytrain_compile.ir.kernels import Kernel
-from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.ir.kernels import Kernel, KernelSet
+from tinytrain_compile.lower import share_kernels
+from tinytrain_compile.lower.kernels import SIZE, SPEED, Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.resources import data_dir
@@ -37,16 +38,31 @@ class Built:
     node: Node
     kernel: Kernel
     library: ctypes.CDLL
+    numbers: tuple[int, ...] = ()
+    """What a shared kernel is called with."""
 
 
 def build(
-    cases: Sequence[Case], folder: Path, fpu: bool, fuse_multiply_add: bool = True, flags: Sequence[str] = ()
+    cases: Sequence[Case],
+    folder: Path,
+    fpu: bool,
+    fuse_multiply_add: bool = True,
+    flags: Sequence[str] = (),
+    small: bool = False,
 ) -> list[Built]:
-    """Lower and compile a kernel per case, for a core with an FPU (and fused multiply-add) or without."""
+    """Lower and compile a kernel per case, for a core with an FPU (and fused multiply-add) or without.
+
+    small: small kernels, which share functions as those of a project do.
+    """
     nodes = [case.node() for case in cases]
-    kernels = [lower_node(node, f"k{i}", Features(fpu=fpu), fuse_multiply_add) for i, node in enumerate(nodes)]
+    features = Features(fpu, SIZE if small else SPEED)
+    kernels = [lower_node(node, f"k{i}", features, fuse_multiply_add) for i, node in enumerate(nodes)]
+    known = share_kernels(KernelSet(tuple(kernels), {kernel.name: kernel.name for kernel in kernels}), "k")
+    functions = {kernel.name: kernel for kernel in known.kernels}
+    numbers = [known.tables[known.numbers[k.name]] if k.name in known.numbers else () for k in kernels]
+    kernels = [functions[known.calls[kernel.name]] for kernel in kernels]
     text = '#include "tt_dsp.h"\n#include <stdbool.h>\n' + "".join(
-        f"{kernel.declaration}\n{kernel.source}" for kernel in kernels
+        f"{kernel.declaration}\n{kernel.source}" for kernel in known.kernels
     )
     (folder / "kernels.c").write_text(text)
     command = [
@@ -64,7 +80,8 @@ def build(
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr + text
     library = ctypes.CDLL(str(folder / "kernels.so"))
-    return [Built(*parts, library) for parts in zip(cases, nodes, kernels, strict=True)]
+    rows = zip(cases, nodes, kernels, numbers, strict=True)
+    return [Built(case, node, kernel, library, row) for case, node, kernel, row in rows]
 
 
 class Memory:
@@ -96,6 +113,8 @@ def run(built: Built, inplace: tuple[int, int] | None = None) -> tuple[np.ndarra
     scratch = Memory(max(definition.scratch(node), 4))
     if definition.scratch(node):
         arguments.append(scratch.address())
+    if built.numbers:
+        arguments.append(ctypes.cast((ctypes.c_int32 * len(built.numbers))(*built.numbers), ctypes.c_void_p))
     getattr(built.library, built.kernel.declaration.split("(")[0].split()[-1])(*arguments)
     for memory in (*inputs, *outputs, scratch):
         memory.check()

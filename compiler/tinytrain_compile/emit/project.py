@@ -10,7 +10,7 @@ import jinja2
 import numpy as np
 
 from tinytrain_compile.emit.names import Names, comment_text
-from tinytrain_compile.emit.sequence import Sequencer
+from tinytrain_compile.emit.sequence import Sequencer, turned_name
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
@@ -19,6 +19,7 @@ from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.ops.qconv import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import error_exponents
 
 PAGE_HEADER = "tt_page.h"
@@ -63,6 +64,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = watch.tables() if watch else []
     constants = _flash_tables(train, tables)
+    constants += _turned_tables(train, kernels, tables)
     constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
     kernel_files = _kernel_files(model, kernels, prefix)
     small = [f"{prefix}_train.c"] if options.small_calls else []
@@ -148,6 +150,13 @@ def _flash_tables(train: TrainGraph, tables: Names) -> list[tuple[str, Array]]:
         for name, data in train.graph.constants.items()
         if name not in state or bool(np.any(data))
     ]
+
+
+def _turned_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> list[tuple[str, Array]]:
+    """Copies of frozen 1x1 weights, by (input channel, output channel)."""
+    nodes = [node for node in train.graph.nodes if node.name in kernels.turned]
+    weights = {turned_name(node): train.graph.constants[node.inputs[GRAD_WEIGHT].name] for node in nodes}
+    return [(tables.of(name), np.ascontiguousarray(data[:, 0, 0, :].T)) for name, data in weights.items()]
 
 
 def _template_data(

@@ -11,6 +11,7 @@ from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.qconv import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read
 
 CALLS_PER_FUNCTION = 14
@@ -49,6 +50,7 @@ class Sequencer:
         self._kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in kernels.kernels}
         self._calls = kernels.calls
         self._numbers = kernels.numbers
+        self._turned = kernels.turned
         self._tables = tables
         self._labels = Names("AT_")
         self._state = {value.name for value in train.graph.state}
@@ -167,6 +169,8 @@ class Sequencer:
         kernel = self._kernels[self._calls[node.name]]
         aliased = {out for out, _ in op_def(node.op).alias}
         arguments = [self._operand(value) for value in node.inputs]
+        if node.name in self._turned:
+            arguments[GRAD_WEIGHT] = self._tables.of(turned_name(node))
         arguments += [self._operand(value) for i, value in enumerate(node.outputs) if i not in aliased]
         if kernel.scratch_dtype:
             offset = self._plan.scratch_offsets[node.name]
@@ -190,6 +194,11 @@ class Sequencer:
         if value.name in self._train.graph.constants and value.name not in self._state:
             return self._tables.of(value.name)
         return self.typed(_ACCESS[value.dtype], value.name)
+
+
+def turned_name(node: Node) -> str:
+    """The name of the copy of a data gradient's weight that has its channel axes swapped."""
+    return f"{node.inputs[GRAD_WEIGHT].name}.turned"
 
 
 def _under(condition: str, lines: Sequence[str]) -> list[str]:

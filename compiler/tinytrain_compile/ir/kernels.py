@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,48 @@ class KernelSet:
     """All distinct kernels, and which one each node calls: node name -> kernel name ("" for a view).
 
     numbers: node -> the table that its call passes to a shared kernel; tables: by C name.
+    turned: nodes that read a copy of their frozen 1x1 weight, with its channel axes swapped.
     """
 
     kernels: tuple[Kernel, ...]
     calls: Mapping[str, str]
     numbers: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    turned: frozenset[str] = frozenset()
+
+    def only(self, nodes: Container[str]) -> KernelSet:
+        """The calls of these nodes, and all kernels."""
+        return replace(self, calls={node: kernel for node, kernel in self.calls.items() if node in nodes})
+
+    def updated(self, other: KernelSet) -> KernelSet:
+        """These calls, or those of `other` for nodes that it has; kernels that nobody calls are left out."""
+        calls = {**self.calls, **{node: kernel for node, kernel in other.calls.items() if node in self.calls}}
+        used = set(calls.values())
+        kernels = {kernel.name: kernel for kernel in (*self.kernels, *other.kernels) if kernel.name in used}
+        return KernelSet(tuple(kernels.values()), calls, turned=self.turned | other.turned)
+
+    def joined(self, other: KernelSet) -> KernelSet:
+        """The calls and kernels of both."""
+        calls, turned = {**self.calls, **other.calls}, self.turned | other.turned
+        return KernelSet((*self.kernels, *other.kernels), calls, turned=turned)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A frozen weight that lies in flash a second time, in the layout that its data gradient reads."""
+
+    layer: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class CodeChoice:
+    """Which code the nodes of a step got, and for what limit on flash.
+
+    variant: "speed", "size" or "mixed". small_nodes: whose kernels are small. budget_bytes: of code and constants.
+    """
+
+    variant: str = "speed"
+    small_nodes: tuple[str, ...] = ()
+    budget_bytes: int | None = None
+    copies: tuple[Copied, ...] = ()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tinytrain_compile.ir.kernels import CodeChoice
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
@@ -376,3 +377,4 @@ class Summary:
     agreement: Agreement | None = None
     calls: Mapping[str, str] = field(default_factory=dict[str, str])
     """Node -> the kernel that it calls; empty before kernels are made."""
+    code: CodeChoice = field(default_factory=CodeChoice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import tvm
 from tvm import s_tir, te
@@ -22,11 +22,13 @@ class LowerOptions:
     """prefix: what all external symbols start with; features: what kernels may use of the target.
 
     fuse_multiply_add: False gives separate multiplications and additions, byte-equal to the exact numpy references.
+    turned: nodes whose weight is stored once more, see Features.turned.
     """
 
     prefix: str
     features: Features = field(default_factory=Features)
     fuse_multiply_add: bool = True
+    turned: frozenset[str] = frozenset()
 
 
 def _no_progress(_done: int, _all: int) -> None:
@@ -44,15 +46,18 @@ def lower_nodes(
     taken: set[str] = set()
     for index, node in enumerate(todo):
         progress(index, len(todo))
-        key = _key(node)
+        features = replace(options.features, turned=node.name in options.turned)
+        key = (_key(node), features.turned)
         if key not in names:
-            name = _kernel_name(node, options.prefix, taken, "_small" if options.features.style.small else "")
-            kernel = lower_node(node, name, options.features, options.fuse_multiply_add)
+            ending = "_turned" if features.turned else ""
+            ending += "_small" if features.style.small else ""
+            name = _kernel_name(node, options.prefix, taken, ending)
+            kernel = lower_node(node, name, features, options.fuse_multiply_add)
             body = kernel.source.partition("*/\n")[2].replace(f"{name}(", "(", 1)
             names[key] = kernels.setdefault(body, kernel).name
         calls[node.name] = names[key]
     progress(len(todo), len(todo))
-    return KernelSet(tuple(kernels.values()), calls)
+    return KernelSet(tuple(kernels.values()), calls, turned=options.turned)
 
 
 def _key(node: Node) -> object:

@@ -53,7 +53,9 @@ def share_kernels(kernels: KernelSet, prefix: str) -> KernelSet:
             tables[table] = row
     shared = {node: names[kernel] for node, kernel in kernels.calls.items() if kernel in names}
     calls = {node: shared[node][0] if node in shared else kernel for node, kernel in kernels.calls.items()}
-    return KernelSet(tuple(functions), calls, {node: table for node, (_, table) in shared.items()}, tables)
+    return KernelSet(
+        tuple(functions), calls, {node: table for node, (_, table) in shared.items()}, tables, kernels.turned
+    )
 
 
 def _parsed(kernel: Kernel) -> _Parsed:
@@ -62,7 +64,7 @@ def _parsed(kernel: Kernel) -> _Parsed:
 
 
 def _shared_name(first: str, taken: set[str]) -> str:
-    stem = re.sub(r"(_\d+(x\d+)*)?(_v\d+)?_small$", "_shared", first)
+    stem = re.sub(r"(_\d+(x\d+)*)?(_v\d+)?(_turned)?_small$", "_shared", first)
     name, count = stem, 1
     while name in taken:
         count += 1

@@ -23,6 +23,8 @@ from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, expec
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
 GATHER_ROWS = 2
 """Output pixels whose receptive fields an integer k x k kernel gathers at a time: its register tile's height."""
+GRAD_WEIGHT = 6
+"""Which operand of a QConvGradInput is its weight."""
 _WEIGHT, _CENTRED, _ERROR = 128, 255, 128
 """Largest magnitudes of int8 weights, of activations less their zero point, and of errors."""
 
@@ -75,6 +77,13 @@ def is_plane(node: Node) -> bool:
     image = node.inputs[3] if isinstance(node.attrs, QConvGradInputAttrs) else node.inputs[0]
     depthwise = conv.groups == image.shape[3] == node.outputs[0].shape[3] > 1
     return depthwise and conv.dilations == (1, 1) and conv.kernel != (1, 1)
+
+
+def turned_weight(node: Node) -> Value | None:
+    """The weight that this node's kernel would rather read by input channel, (in, out): of a 1x1 data gradient."""
+    attrs = node.attrs
+    flat = isinstance(attrs, QConvGradInputAttrs) and is_product(attrs.conv) and attrs.conv.split is None
+    return node.inputs[GRAD_WEIGHT] if flat else None
 
 
 def forward_planes(node: Node) -> PlaneTiles:
@@ -220,7 +229,7 @@ def _plain(attrs: QConvGradInputAttrs) -> ConvGradInputAttrs:
 
 
 def _grad_infer(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> tuple[TensorType, ...]:
-    weights = inputs[6 : 6 + _parts(attrs.conv)]
+    weights = inputs[GRAD_WEIGHT : GRAD_WEIGHT + _parts(attrs.conv)]
     expect_dtypes("QConvGradInput", (inputs[3], *weights), ("int8",) * (1 + len(weights)))
     (out,) = op_def("ConvGradInput").infer(_as_float((inputs[3], *weights)), _plain(attrs))
     if any(v.shape != (out.shape[3],) for v in inputs[4:6]):

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, Summary, TrainGraph
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
+from tinytrain_compile.report.code import code_json
 from tinytrain_compile.report.formats import islands, quant_tensors
 from tinytrain_compile.report.kernels import kernel_work
 
@@ -31,7 +32,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "update": [_layer(layer) for layer in summary.layers if is_updated(layer)],
         "update_totals": update_totals(summary),
         "memory": _memory(summary, analysis),
-        "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary)},
+        "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
         "plan": _plan(analysis),
         "work": _work(summary),
         "quant_tensors": quant_tensors(summary.train),

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from tinytrain_compile.ir.stages import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
+from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.picture import Picture, about_text, build_picture, label_of, name_of
 from tinytrain_compile.report.text import (
@@ -167,6 +168,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Stack, high-water", bytes_text(verify.stack_measured_bytes)),
         ("Flash, code", bytes_text(code)),
         ("Flash, constants", bytes_text(const)),
+        *([("Flash, choice", name_of(", ".join(code_pieces(summary)), 400))] if code_pieces(summary) else []),
         ("Work, forward", f"{grouped(forward)} MAC"),
         ("Work, backward", f"{grouped(backward)} MAC"),
         ("Steps", plural(len(plan.order), "step")),

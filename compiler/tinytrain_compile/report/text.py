@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, Suggestion, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
+from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.formats import islands
 from tinytrain_compile.report.layout import MIN_WIDTH, Row, block, row, sentence
@@ -49,7 +50,7 @@ def success_text(summary: Summary, width: int = 100) -> list[str]:
         *_update_rows(summary, width),
         *_arena_rows(summary, analysis, width),
         row("stack", _stack(summary), width, most=1),
-        row("flash", _flash(summary), width, most=1),
+        row("flash", [*_flash(summary), *code_pieces(summary)], width),
         row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=1),
         row("work", _work(summary), width, most=2),
         *_island_rows(summary, width),

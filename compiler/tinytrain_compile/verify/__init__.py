@@ -7,6 +7,7 @@ from tinytrain_compile.verify.count import COUNTED_STEP
 from tinytrain_compile.verify.firmware import verification_files, verification_input
 from tinytrain_compile.verify.results import RunResult, parse_output
 from tinytrain_compile.verify.run import execute, run_steps
+from tinytrain_compile.verify.sizes import FlashSizes, flash_sizes
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
 from tinytrain_compile.verify.symbols import check_symbols, read_object
 from tinytrain_compile.verify.tools import Tools, find_tools
@@ -16,6 +17,7 @@ __all__ = [
     "TOLERANCE",
     "Built",
     "Compiled",
+    "FlashSizes",
     "ReferenceRun",
     "RunResult",
     "StackBound",
@@ -29,6 +31,7 @@ __all__ = [
     "compile_project",
     "execute",
     "find_tools",
+    "flash_sizes",
     "library_table",
     "link_project",
     "parse_output",

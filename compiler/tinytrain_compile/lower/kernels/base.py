@@ -32,10 +32,14 @@ SPEED, SIZE = CodeStyle(), CodeStyle(True, pair_steps=2, row_calls=1, unrolled_r
 
 @dataclass(frozen=True)
 class Features:
-    """What a kernel may ask of its target, and what code it may spend."""
+    """What a kernel may ask of its target, what code it may spend, and how its operands lie.
+
+    turned: the kernel of a 1x1 data gradient gets its weight as (in, out) channels.
+    """
 
     fpu: bool = True
     style: CodeStyle = SPEED
+    turned: bool = False
 
     @property
     def tile(self) -> tuple[int, int]:

@@ -256,7 +256,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     if flat:
         extents = (pixels, shape[3], out_c)
         left = Widened(lambda i, a: g[i, a], contiguous=True)
-        right = _transposed_weight(node, weights, whole)
+        right = _transposed_weight(node, weights, whole, features.turned)
         out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
@@ -273,13 +273,16 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     return KernelSpec(inputs, [out, None], schedule)
 
 
-def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load) -> Widened:
+def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned: bool) -> Widened:
     """A 1x1 weight by (input channel, output channel); one in one part is regrouped to a matrix in `weights`."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     if attrs.conv.split is not None:
         return Widened(lambda j, a: whole(a, 0, 0, j), peel=True)
     out_c, _, _, in_c = node.inputs[6].shape
+    if turned:
+        rows = weights[0] = placeholder(node.inputs[6], "w", (in_c, out_c))
+        return Widened(lambda j, a: rows[j, a], contiguous=True)
     matrix = weights[0] = placeholder(node.inputs[6], "w", (out_c, in_c))
     return Widened(lambda j, a: matrix[a, j], pitch=in_c)
 

@@ -1,0 +1,48 @@
+"""What a generated project takes of the target's flash, without running it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elftools.elf.elffile import ELFFile
+
+from tinytrain_compile.ir.stages import SourceBundle
+from tinytrain_compile.target import Target
+from tinytrain_compile.verify.build import compile_project
+from tinytrain_compile.verify.symbols import read_object
+from tinytrain_compile.verify.tools import Tools
+
+
+@dataclass(frozen=True)
+class FlashSizes:
+    """Bytes of all objects of a project; functions: of every external function, by name."""
+
+    code_bytes: int
+    const_bytes: int
+    functions: Mapping[str, int]
+
+    @property
+    def total_bytes(self) -> int:
+        """Code and constants."""
+        return self.code_bytes + self.const_bytes
+
+
+def flash_sizes(bundle: SourceBundle, target: Target, tools: Tools) -> FlashSizes:
+    """Compile for the target and add up. Errors: E0602."""
+    with tempfile.TemporaryDirectory(prefix="tinytrain-") as name:
+        objects = compile_project(bundle, target, "qemu", tools, Path(name), ()).model_objects
+        infos = [read_object(path) for path in objects]
+        functions = {symbol: size for path in objects for symbol, size in _functions(path)}
+    return FlashSizes(sum(i.code_bytes for i in infos), sum(i.const_bytes for i in infos), functions)
+
+
+def _functions(path: Path) -> Iterator[tuple[str, int]]:
+    with path.open("rb") as stream:
+        elf: Any = ELFFile(stream)
+        for symbol in elf.get_section_by_name(".symtab").iter_symbols():
+            if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_info"]["bind"] == "STB_GLOBAL":
+                yield symbol.name, symbol["st_size"]
