@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 
-_NUMBER = re.compile(r"(?<![\w.])(?<!/ )(?<!% )(?<!>> )(?<!<< )\d+(?![\w.])")
-"""An integer constant; not one that divides or shifts, which costs a core much if it is unknown."""
+_NUMBER = re.compile(r"(?:(?<=[-+*<>=?:,] )-|(?<=\()-|(?<![\w.]))(?<!/ )(?<!% )(?<!>> )(?<!<< )\d+(?![\w.])")
+"""An integer constant with its sign; not one that divides or shifts, which costs a core much if it is unknown."""
 _LARGEST = 2**31 - 1
 _FACTORS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 """A number may be so many times another one, plus a constant."""
@@ -37,7 +37,7 @@ def share_kernels(kernels: KernelSet, prefix: str) -> KernelSet:
         key = _parsed(kernel).words if kernel.small else kernel.name
         families.setdefault(key, []).append(kernel)
     functions: list[Kernel] = []
-    names: dict[str, tuple[str, str]] = {}  # kernel -> (function, table)
+    names: dict[str, tuple[str, str]] = {}  # kernel -> (function, table, "" if it needs none)
     tables: dict[str, Column] = {}
     taken = {kernel.name for kernel in kernels.kernels}
     for family in families.values():
@@ -48,14 +48,14 @@ def share_kernels(kernels: KernelSet, prefix: str) -> KernelSet:
         function, rows = _shared(family, name)
         functions.append(function)
         for kernel, row in zip(family, rows, strict=True):
-            table = f"{prefix}_n_{kernel.name.removeprefix(f'{prefix}_')}"
+            table = f"{prefix}_n_{kernel.name.removeprefix(f'{prefix}_')}" if row else ""
             names[kernel.name] = name, table
-            tables[table] = row
+            if row:
+                tables[table] = row
     shared = {node: names[kernel] for node, kernel in kernels.calls.items() if kernel in names}
     calls = {node: shared[node][0] if node in shared else kernel for node, kernel in kernels.calls.items()}
-    return KernelSet(
-        tuple(functions), calls, {node: table for node, (_, table) in shared.items()}, tables, kernels.turned
-    )
+    numbers = {node: table for node, (_, table) in shared.items() if table}
+    return KernelSet(tuple(functions), calls, numbers, tables, kernels.turned)
 
 
 def _parsed(kernel: Kernel) -> _Parsed:
@@ -87,13 +87,14 @@ def _shared(family: Sequence[Kernel], name: str) -> tuple[Kernel, list[Column]]:
     signature = head.replace("(", f"{name}(", 1) + (", const int32_t *restrict numbers)" if basis else ")")
     comment = first.source.partition("*/\n")[0].replace("/* ", f"/* Shared by {len(family)} kernels. The first: ", 1)
     source = f"{comment}*/\n{signature} {{\n{loads}{rest}"
-    return replace(first, name=name, source=source, declaration=f"{signature};"), list(zip(*basis, strict=True))
+    rows = [tuple(column[i] for column in basis) for i in range(len(family))]
+    return replace(first, name=name, source=source, declaration=f"{signature};"), rows
 
 
 def _basis(columns: Iterable[Column]) -> list[Column]:
     """Columns from which all others follow, the small ones first."""
     basis: list[Column] = []
-    for column in sorted(set(columns), key=lambda c: (sum(c), c)):
+    for column in sorted(set(columns), key=lambda c: (sum(map(abs, c)), c)):
         if len(set(column)) > 1 and _derived(column, basis) is None:
             basis.append(column)
     return basis
