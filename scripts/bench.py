@@ -1,7 +1,8 @@
-"""Compile times and arenas of three real networks, and equal bytes on six cores (`make bench`): tables.
+"""Compile times and arenas of three real networks, equal bytes on six cores, code sizes (`make bench`): tables.
 
 A row of the first is one run of the command line, verification excluded; nothing here asserts a time. The second runs
-an int8 network on six cores, where a byte that differs from numpy would end it.
+an int8 network on six cores, where a byte that differs from numpy would end it. The third compares --code speed with
+--code size.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ SHARED = Path(os.environ.get("TINYTRAIN_SHARED") or Path(__file__).resolve().par
 MODELS = ("mcunet-5fps-10c", "mbv2-w0.35-10c", "proxyless-w0.3-10c")
 ARENA, TARGET = "2MB", "cortex-m7"
 CORES = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+INT8 = ("--quant", "int8", "--update", str(SHARED / "schemes" / "mcunet-5fps-49kb.toml"))
+CODE_SIZES = (
+    *(("mcunet-5fps-10c-qdq", core) for core in ("cortex-m7", "cortex-m0plus", "cortex-m55")),
+    ("mcunet-5fps-10c", "cortex-m7"),
+)
 SETTINGS = (("--update", "last:6", "--arena", ARENA), ("--arena", ARENA), ("--update", "all"))
 
 
@@ -53,16 +59,30 @@ def times() -> None:
 
 def equal_bytes() -> None:
     """int8 MCUNet on six cores: every tensor after every step, numpy == host == QEMU (100 steps on the M7)."""
-    flags = ("--quant", "int8", "--update", str(SHARED / "schemes" / "mcunet-5fps-49kb.toml"))
     print(f"{'core':16} {'steps':>5} {'result':>7} {'arena B':>10} {'stack B':>8} {'code B':>8} {'const B':>8}")
     for core in CORES:
         steps = 100 if core == TARGET else 10
         model = SHARED / "models" / "mcunet-5fps-10c-qdq.onnx"
-        _, report = compile_once(model, (*flags, "--verify-steps", str(steps)), "qemu", core)
+        _, report = compile_once(model, (*INT8, "--verify-steps", str(steps)), "qemu", core)
         verified, flash = report["verify"], report["flash"]
         sizes = f"{report['memory']['arena_bytes']:>10,} {report['memory']['stack_bytes']:>8,}"
         sizes += f" {flash['code_bytes']:>8,} {flash['const_bytes']:>8,}"
         print(f"{core:16} {verified['steps']:>5} {verified['result']:>7} {sizes}", flush=True)
+
+
+def code_sizes() -> None:
+    """Whole projects with --code speed and --code size, side by side: bytes of code, instructions of a step."""
+    heads = f"{'speed: code B':>13} {'step':>12} {'size: code B':>13} {'step':>12} {'bytes':>6} {'step':>6}"
+    print(f"{'model':22} {'core':14} {heads}")
+    for model, core in CODE_SIZES:
+        flags = INT8 if model.endswith("qdq") else ("--update", "last:6")
+        found: list[int] = []
+        for code in ("speed", "size"):
+            path = SHARED / "models" / f"{model}.onnx"
+            _, report = compile_once(path, (*flags, "--code", code, "--count"), "qemu", core)
+            found += [report["flash"]["code_bytes"], report["work"]["train_step_instructions"]]
+        cells = f"{found[0]:>13,} {found[1]:>12,} {found[2]:>13,} {found[3]:>12,}"
+        print(f"{model:22} {core:14} {cells} {found[2] / found[0]:6.2f} {found[3] / found[1]:6.2f}", flush=True)
 
 
 def main() -> None:
@@ -70,6 +90,7 @@ def main() -> None:
     if (SHARED / "models").is_dir():
         times()
         equal_bytes()
+        code_sizes()
     else:
         print(f"skipped: no models in {SHARED / 'models'} (set TINYTRAIN_SHARED)")
 

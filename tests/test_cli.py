@@ -27,7 +27,7 @@ from tinytrain_compile.target import list_targets
 NESTED = {kind.__name__: kind for kind in (Split, ConvAttrs, GemmAttrs, NllAttrs, PoolAttrs)}
 CONTRACT_FLAGS = """--arena --target --loss --label --optimizer --lr --momentum --weight-decay --update --batch --quant
 --input-shape --input-layout --verify --verify-steps --count --data --seed --report --dry-run --dump-after
---list-targets --list-ops --explain --color --remat -v"""
+--list-targets --list-ops --explain --color --remat --code --flash-budget -v"""
 
 
 @pytest.fixture

@@ -1,0 +1,158 @@
+"""--code and --flash-budget: which nodes get small code, which weights are copied, what the command says and does."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.e2e.broken import write
+from tests.e2e.command import Outcome, run, tree
+from tests.e2e.marks import needs_qemu
+from tests.ops import case_quantised as quantised
+from tests.quantize import nets
+from tinytrain_compile.flash import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
+from tinytrain_compile.ir.kernels import Kernel, KernelSet
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.qconv import GRAD_WEIGHT
+from tinytrain_compile.ops.qerror import NO_CLAMP
+from tinytrain_compile.verify import FlashSizes
+
+# ---- what is chosen -------------------------------------------------------------------------------------------------
+
+
+def layer(name: str, size: int, depthwise: bool = False) -> Node:
+    attrs = ConvAttrs((1, 1), (1, 1), (0,) * 4, groups=8 if depthwise else 1)
+    node = quantised.qconv(np.random.default_rng(1), ((1, size, size, 8), 8, attrs), 0).node()
+    return replace(node, name=name)
+
+
+def variant(calls: dict[str, str], sizes: dict[str, int], rest: int, numbers: int = 0) -> Variant:
+    names = tuple(dict.fromkeys(calls.values()))
+    tables = {node: f"n_{node}" for node in calls} if numbers else {}
+    kernels = KernelSet(
+        tuple(Kernel(name, "", "") for name in names), calls, tables, dict.fromkeys(tables.values(), (1,) * numbers)
+    )
+    total = rest + sum(sizes[name] for name in names) + 4 * numbers * len(tables)
+    return Variant(kernels, FlashSizes(total, 0, sizes))
+
+
+NODES = [layer("a", 4), layer("b", 8), layer("c", 16), layer("d", 4, depthwise=True)]
+FAST = variant({n: f"fast_{n}" for n in "abcd"}, {"fast_a": 400, "fast_b": 400, "fast_c": 500, "fast_d": 300}, 1000)
+SMALL = variant({"a": "s", "b": "s", "c": "s", "d": "small_d"}, {"s": 300, "small_d": 200}, 600, numbers=2)
+
+
+def chosen(limit: int) -> str:
+    return "".join(sorted(choose_mix(FAST, SMALL, NODES, limit).nodes))
+
+
+def test_estimates_are_the_sums_of_what_is_called() -> None:
+    assert estimate(FAST, SMALL, Mix(frozenset(), False)) == FAST.sizes.total_bytes == 2600
+    everything = Mix(frozenset("abcd"), True)
+    assert estimate(FAST, SMALL, everything) == SMALL.sizes.total_bytes == 600 + 300 + 200 + 4 * 8
+    assert estimate(FAST, SMALL, Mix(frozenset("ab"), True)) == 600 + 500 + 300 + 300 + 2 * 8
+
+
+def test_calls_first_then_what_saves_most_per_instruction_then_back_what_gains_most_per_byte() -> None:
+    work = [extra_instructions(node) for node in NODES]
+    assert work == [4 * 4 * 64 * 6 // 10, 64 * 64 * 6 // 10, 256 * 64 * 6 // 10, 4 * 4 * 8 * 24 // 10]
+    assert choose_mix(FAST, SMALL, NODES, 2200) == Mix(frozenset(), True)
+    assert chosen(2199) == "d", "saves 92 bytes for 307 instructions"
+    assert chosen(2107) == "ad", "the family of three saves more than is needed: its larger layers go back"
+    assert chosen(1632) == "abd"
+    assert chosen(1599) == "acd", "the largest does not fit, the next one does"
+    assert chosen(1523) == "abc"
+    assert chosen(1223) == chosen(1) == "abcd"
+
+
+def gradient(name: str, size: int, channels: int) -> Node:
+    shape = ((1, size, size, channels), channels, ConvAttrs((1, 1), (1, 1), (0,) * 4))
+    node = quantised.qconv_grad_input(np.random.default_rng(1), shape, 0, NO_CLAMP).node()
+    weight = replace(node.inputs[GRAD_WEIGHT], name=f"w_{name}")
+    inputs = (*node.inputs[:GRAD_WEIGHT], weight, *node.inputs[GRAD_WEIGHT + 1 :])
+    return replace(node, name=name, inputs=inputs)
+
+
+def test_weights_that_are_widened_most_often_are_copied_while_bytes_are_left() -> None:
+    """Of 128 channels and 32 x 32 pixels not everything lies in scratch at once: weights are widened in every strip."""
+    nodes = [gradient("small", 4, 16), gradient("large", 32, 16), gradient("deep", 4, 32), NODES[0]]
+    frozen = {f"w_{node.name}" for node in nodes}
+    assert list(choose_copies(nodes, frozen, 1 << 20)) == ["w_large", "w_small", "w_deep"]
+    assert list(choose_copies(nodes, frozen, 256 + 1023)) == ["w_large", "w_small"]
+    assert list(choose_copies(nodes, frozen - {"w_large"}, 1279)) == ["w_small"], "an updated weight has one copy"
+    assert choose_copies(nodes, frozen, 255) == {}
+
+
+# ---- on the command line --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Arguments that compile a small int8 network and check it on the host."""
+    folder = tmp_path_factory.mktemp("cnn")
+    np.savez(folder / "calib.npz", x=nets.calibration(nets.cnn()))
+    model = write(nets.cnn(), folder)
+    return (model, "--quant", "int8", "--calib", str(folder / "calib.npz"), "--update", "stem/Conv,deep/Conv")
+
+
+def flash(out: Path) -> dict[str, Any]:
+    return json.loads((out / "report.json").read_text())["flash"]
+
+
+def compiled(cnn: tuple[str, ...], out: Path, *more: str) -> Outcome:
+    return run(*cnn, "-o", out, *more)
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_a_budget_is_kept_by_what_it_chooses(cnn: tuple[str, ...], tmp_path: Path) -> None:
+    """The whole ladder on one network: its own size, less, the least, and too little."""
+    compiled(cnn, tmp_path / "speed").check_success()
+    compiled(cnn, tmp_path / "size", "--code", "size").check_success()
+    fast, small = flash(tmp_path / "speed"), flash(tmp_path / "size")
+    assert (fast["code"], small["code"]) == ("speed", "size")
+    assert small["code_bytes"] < 0.65 * fast["code_bytes"] and len(small["small_nodes"]) > 20
+    most, least = (part["code_bytes"] + part["const_bytes"] for part in (fast, small))
+
+    compiled(cnn, tmp_path / "enough", "--flash-budget", str(most)).check_success()
+    first, same = (tree(tmp_path / name) for name in ("speed", "enough"))
+    assert {n for n in first if first[n] != same[n]} == {"report.json", "report.html"}, "nothing had to change"
+
+    middle = (most + least) // 2
+    outcome = compiled(cnn, tmp_path / "mixed", "--flash-budget", str(middle)).check_success()
+    mixed = flash(tmp_path / "mixed")
+    assert mixed["code"] == "mixed" and mixed["budget_bytes"] == middle
+    assert least < mixed["code_bytes"] + mixed["const_bytes"] <= middle
+    assert re.search(rf"small code for \d+ of \d+ nodes +budget {middle:,} B", outcome.out)
+    assert {p.name for p in (tmp_path / "mixed").glob("*_kernels*.c")} == {"net_kernels.c", "net_kernels_small.c"}
+
+    error = compiled(cnn, tmp_path / "none", "--flash-budget", str(least - 1)).check_error("E0402", 3).err
+    assert f"needs {least} B of flash" in error and f"try --flash-budget {least}" in error
+    error = compiled(cnn, tmp_path / "none", "--flash-budget", str(least), "--code", "speed").err
+    assert f"needs {most} B" in error and "leave out --code" in error, "what was asked for is not changed"
+    assert not (tmp_path / "none").exists()
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_room_that_is_left_holds_a_second_copy_of_frozen_weights(cnn: tuple[str, ...], tmp_path: Path) -> None:
+    outcome = compiled(cnn, tmp_path / "out", "--flash-budget", "1MB").check_success()
+    found = flash(tmp_path / "out")
+    assert found["code"] == "speed"
+    assert found["turned_weights"] == [{"layer": "point/Conv", "size_bytes": 36}]
+    assert "1 frozen weight stored twice (36 B): point/Conv" in outcome.out
+    weights = (tmp_path / "out" / "net_weights.c").read_text()
+    assert "turned[36]" in weights
+    assert "stored twice" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_what_cannot_be_measured_is_an_error(cnn: tuple[str, ...], tmp_path: Path) -> None:
+    compiled(cnn, tmp_path / "out", "--target", "host", "--flash-budget", "1MB").check_error("E0101", 2)
+    compiled(cnn, tmp_path / "out", "--flash-budget", "none").check_error("E0101", 2)
+    compiled(cnn, tmp_path / "out", "--code", "tiny").check_error("E0101", 2)
