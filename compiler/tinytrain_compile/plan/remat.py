@@ -43,7 +43,7 @@ def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> 
     capacity = options.capacity_bytes
     if remat.mode == "off" or (remat.mode == "auto" and (capacity is None or without.plan.arena_bytes <= capacity)):
         return without
-    task = _Task(graph, without.plan, options)
+    task = Rematerialiser(graph, without.plan, options)
     if remat.mode == "min" or capacity is None:
         return task.best_of(task.minimal(), without)
     most = float("inf") if remat.most_share is None else remat.most_share
@@ -65,7 +65,7 @@ def share_of(graph: Graph, plan: MemoryPlan) -> float:
     return extra / max(1, total - extra)
 
 
-class _Task:
+class Rematerialiser:
     """One graph with its order and problem; yields choices and plans them."""
 
     def __init__(self, graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
