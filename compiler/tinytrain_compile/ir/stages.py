@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tinytrain_compile.ir.cost import Choice
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
@@ -252,8 +253,7 @@ class Interface:
     accumulates: bool
     state: tuple[StateSlot, ...]
     input_dtype: str = "float32"
-    exact: bool = False
-    """Whether the numpy reference must agree to the byte (int8) or within a bound (float32)."""
+    exact: bool = False  # whether the reference must agree to the byte (int8) or within a bound (float32)
     further_bytes: tuple[int, ...] = ()  # of every memory besides the arena
     transient_offset: int | None = None
     """Where persistent memory ends: nothing from there on is carried from one call to the next (None: unknown)."""
@@ -394,6 +394,7 @@ class Summary:
     code_bytes: int | None
     const_bytes: int | None
     suggestions: tuple[Suggestion, ...] = ()
+    choice: Choice | None = None
     agreement: Agreement | None = None
     calls: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Node -> the kernel that it calls; empty before kernels are made."""
+    """Node -> the kernel that it calls; empty before there are any."""

@@ -6,8 +6,10 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from tinytrain_compile.ir.cost import Choice
 from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, Summary, TrainGraph
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
+from tinytrain_compile.report.choice import choice_json
 from tinytrain_compile.report.formats import islands, quant_tensors
 from tinytrain_compile.report.kernels import kernel_work
 
@@ -32,7 +34,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "update_totals": update_totals(summary),
         "memory": _memory(summary, analysis),
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary)},
-        "plan": _plan(analysis),
+        "plan": _plan(analysis, summary.choice),
         "work": _work(summary),
         "quant_tensors": quant_tensors(summary.train),
         "islands": [asdict(island) for island in islands(summary.train)],
@@ -190,7 +192,7 @@ def _further(memory: FurtherMemory) -> dict[str, Any]:
     }
 
 
-def _plan(analysis: Analysis) -> dict[str, Any]:
+def _plan(analysis: Analysis, choice: Choice | None) -> dict[str, Any]:
     plan = analysis.plan
     node = plan.order[plan.peak_step] if plan.order else None
     return {
@@ -203,6 +205,7 @@ def _plan(analysis: Analysis) -> dict[str, Any]:
         "steps": len(plan.order),
         "remat": _remat(analysis),
         "paging": _paging(plan),
+        **choice_json(choice),
     }
 
 
