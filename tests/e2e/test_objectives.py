@@ -1,4 +1,4 @@
-"""--optimise, --max-step-time and the ladder on the command line: promises, reports, and what is said if nothing fits."""
+"""--optimise, --max-step-time and the ladder on the command line: promises, reports, and errors with ways out."""
 
 from __future__ import annotations
 

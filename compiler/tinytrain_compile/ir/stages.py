@@ -255,8 +255,8 @@ class Interface:
     input_dtype: str = "float32"
     exact: bool = False  # whether the reference must agree to the byte (int8) or within a bound (float32)
     further_bytes: tuple[int, ...] = ()  # of every memory besides the arena
-    transient_offset: int | None = None
-    """Where persistent memory ends: nothing from there on is carried from one call to the next (None: unknown)."""
+    transient_offsets: tuple[int, ...] = ()
+    """Per memory, where what is carried from one call to the next ends (nothing: unknown)."""
 
 
 @dataclass(frozen=True)
