@@ -228,7 +228,9 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         model=flags["model"],
         out=flags["out"],
         arena_bytes=arena,
-        memories=_memories(flags["memory"], arena, flags["optimise"]),
+        memories=_memories(
+            flags["memory"], arena is not None or flags["optimise"] == "memory" or flags["lock"] is not None
+        ),
         target=flags["target"],
         loss=flags["loss"],
         label=flags["label"],
@@ -263,9 +265,9 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
     )
 
 
-def _memories(texts: tuple[str, ...], arena: int | None, objective: str | None) -> dict[str, int]:
+def _memories(texts: tuple[str, ...], useful: bool) -> dict[str, int]:
     memories = parse_memories(texts)
-    if memories and arena is None and objective != "memory":
+    if memories and not useful:
         what = "without --arena nothing has to lie in another memory"
         raise CompileError(
             "E0101", "--memory", what, "add --arena SIZE, the size of the first memory, or --optimise memory"

@@ -130,7 +130,7 @@ class Planner:
         """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
         train = self._train(update, self.options.optimizer, self.options.batch, self.options.accumulate)
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
-        planned = plan_from_lock(train.graph, lock, settings)
+        planned = plan_from_lock(train.graph, lock, settings, self.means.memories)
         choice = Choice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
         return Candidate(update, _with_graph(train, planned.graph), planned.plan, update.label, choice)
 

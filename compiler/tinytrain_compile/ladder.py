@@ -74,7 +74,8 @@ def _least(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, 
     if again is not None:
         how = f"recompute, up to {LADDER_SHARE:.0%} more MACs" if means.remat is None else f"--remat {means.remat}"
         share = share_of(again.graph, again.plan)
-        rungs.append(Rung(how, again.plan.arena_bytes, f"+{share:.1%} MACs{_over(share, means)}"))
+        price = f"+{share:.1%} MACs{_over(share, means)}" if again.plan.arena_bytes < alone else "no gain"
+        rungs.append(Rung(how, again.plan.arena_bytes, price))
     if room is None or planned.plan.arena_bytes <= room or not means.memories:
         return planned, tuple(rungs)
     moved = _moved(planned, settings, means)

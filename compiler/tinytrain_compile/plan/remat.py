@@ -111,5 +111,7 @@ class Rematerialiser:
         check_graph(rewritten, infer)
         plan = plan_memory(rewritten, self.options)
         validate_remat(self.graph, rewritten, plan)
-        remat = Rematerialisation(runs, self.without.arena_bytes, choice.budget_bytes + self.below, choice.cheapest)
+        names = tuple(node.name for node in rewritten.nodes)
+        budget = choice.budget_bytes + self.below
+        remat = Rematerialisation(runs, self.without.arena_bytes, budget, choice.cheapest, names)
         return Planned(rewritten, replace(plan, remat=remat if runs else None))

@@ -80,15 +80,24 @@ def plan_json(summary: Summary) -> dict[str, Any]:
         ],
         "load_bytes": list(analysis.load),
         **_second_runs(summary),
+        **_page_moves(summary),
     }
 
 
 def _second_runs(summary: Summary) -> dict[str, Any]:
     """What --lock needs to find the graph with its second runs again; nothing if there are none."""
-    if summary.plan.remat is None:
+    remat = summary.plan.remat
+    if remat is None:
         return {}
-    runs = [{"name": run.name, "of": run.of} for run in summary.plan.remat.runs]
-    return {"graph": [node.name for node in summary.train.graph.nodes], "second_runs": runs}
+    runs = [{"name": run.name, "of": run.of} for run in remat.runs]
+    return {"graph": list(remat.nodes), "second_runs": runs}
+
+
+def _page_moves(summary: Summary) -> dict[str, Any]:
+    """What --lock needs of a plan in several memories; nothing in one."""
+    plan = summary.plan
+    moves = [{"name": m.name, "op": m.op, "of": m.value, "memory": m.memory} for m in plan.paging]
+    return {"memories": [memory.name for memory in plan.further], "page_moves": moves} if plan.further else {}
 
 
 def is_updated(layer: LayerUpdate) -> bool:
