@@ -205,7 +205,8 @@ def _check_int8_flags(quant: str) -> None:
         given = context.get_parameter_source(flag) is ParameterSource.COMMANDLINE
         if quant == "fp32" and given and context.params[flag] not in ("fp32", "off"):
             name = "--" + flag.replace("_", "-")
-            raise CompileError("E0101", name, "has no meaning for --quant fp32", f"add --quant int8, or leave {name} out")
+            way = f"add --quant int8, or leave {name} out"
+            raise CompileError("E0101", name, "has no meaning for --quant fp32", way)
 
 
 def _options(flags: dict[str, Any]) -> CompileOptions:

@@ -15,7 +15,7 @@ from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.loss import NllAttrs
-from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded
+from tinytrain_compile.ops.qconv import BACKWARD
 from tinytrain_compile.ops.qerror import NO_CLAMP, error_infer, finish_error
 
 TABLE = 256
@@ -125,7 +125,6 @@ def _sum_infer(inputs: tuple[Value, ...], attrs: SoftmaxSumAttrs) -> tuple[Tenso
     logits, table = inputs
     if (logits.dtype, table.dtype, table.shape) != ("int8", "int32", (TABLE,)):
         raise ValueError(f"QSoftmaxSum: logits {logits.type}, table {table.type}")
-    expect_bounded("QSoftmaxSum", logits.shape[attrs.axis] << attrs.bits)
     shape = _group_shape(logits.shape, attrs.axis)
     return TensorType(shape, "int8"), TensorType(shape, "int32")
 
@@ -145,6 +144,7 @@ register(
         _softmax_sum,
         BACKWARD,
         SoftmaxSumAttrs,
+        accumulator=lambda inputs, attrs: inputs[0].shape[attrs.axis] << attrs.bits,
     )
 )
 
