@@ -1,4 +1,4 @@
-"""The eight pitfalls of int8 training as tests, and proof that the tests notice when one of them is planted."""
+"""The pitfalls of int8 training as tests (overflow: test_overflow.py), and proof that they notice a planted one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ import pytest
 from tests.e2e import models
 from tests.quantize import nets
 from tinytrain_compile.data import random_samples
-from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Samples, TrainGraph
-from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import qconv, qerror
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
 from tinytrain_compile.ops.qerror import MaskAttrs
 from tinytrain_compile.ops.qupdate import ERROR_OPS, QWeightApplyAttrs, settle, split_rate
 from tinytrain_compile.reference import Trainer
@@ -317,50 +314,7 @@ def test_slices_are_the_selected_channels(layer: str, axis: str, channels: list[
     assert np.any(part)
 
 
-# ---- 7: overflow of int32 sums --------------------------------------------------------------------------------------
-
-
-def value(name: str, *shape: int, dtype: str = "int8") -> Value:
-    return Value(name, shape, dtype, "NHWC" if len(shape) == 4 else "")  # type: ignore[arg-type]
-
-
-def test_sums_that_could_overflow_are_refused() -> None:
-    conv = ConvAttrs((1, 1))
-    for side, fits in ((256, True), (257, False)):  # 255 * 128 * side**2 against 2**31 - 1
-        x, g, total = value("x", 1, side, side, 1), value("g", 1, side, side, 1), value("s", 1, 1, 1, 1, dtype="int32")
-        attrs = QConvUpdateAttrs(conv, 0)
-        if fits:
-            assert OPS["QConvSum"].infer((total, x, g), attrs)[0].shape == total.shape
-        else:
-            with pytest.raises(ValueError, match="can reach"):
-                OPS["QConvSum"].infer((total, x, g), attrs)
-    for channels, fits in ((65_793, True), (65_795, False)):
-        x, w = value("x", 1, 1, 1, channels), value("w", 1, 1, 1, channels)
-        tables = (value("b", 1, dtype="int32"), value("m", 1, dtype="int32"), value("h", 1))
-        if fits:
-            OPS["QConv"].infer((x, w, *tables), QConvAttrs(replace(conv, bias=True), 0, 0))
-        else:
-            with pytest.raises(ValueError, match="can reach"):
-                OPS["QConv"].infer((x, w, *tables), QConvAttrs(replace(conv, bias=True), 0, 0))
-
-
-def test_error_sums_that_could_overflow_are_refused() -> None:
-    channels = 2**31 // (128 * 128) + 1
-    words = tuple(value(name, *shape, dtype="int32") for name, shape in (("k", ()), ("p", (2,)), ("q", (2,))))
-    g, w = value("g", 1, 1, 1, channels), value("w", channels, 1, 1, 1)
-    with pytest.raises(ValueError, match="can reach"):
-        OPS["QConvGradInput"].infer(
-            (*words, g, value("m", 1, dtype="int32"), value("h", 1), w),
-            QConvGradInputAttrs(ConvAttrs((1, 1)), (1, 1), 0),
-        )
-
-
-def test_an_image_that_is_too_large_is_an_error_with_a_way_out() -> None:
-    with pytest.raises(CompileError, match=r"E0101.*stem/Conv.*int32 sums can reach 2937600000.*--quant fp32"):
-        nets.int8_train(nets.cnn(size=300, channels=2))
-
-
-# ---- 8: delayed exponents -------------------------------------------------------------------------------------------
+# ---- 7: delayed exponents -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", [nets.cnn, nets.quantised, nets.islands])

@@ -129,6 +129,10 @@ def _sum_infer(inputs: tuple[Value, ...], attrs: SoftmaxSumAttrs) -> tuple[Tenso
     return TensorType(shape, "int8"), TensorType(shape, "int32")
 
 
+def _sum_bound(inputs: tuple[Value, ...], attrs: SoftmaxSumAttrs) -> int:
+    return inputs[0].shape[attrs.axis] << attrs.bits
+
+
 def _softmax_sum(arrays: tuple[Array, ...], attrs: SoftmaxSumAttrs) -> tuple[Array, ...]:
     logits, table = arrays[0].astype(np.int64), arrays[1]
     largest = logits.max(axis=attrs.axis, keepdims=True)
@@ -144,7 +148,7 @@ register(
         _softmax_sum,
         BACKWARD,
         SoftmaxSumAttrs,
-        accumulator=lambda inputs, attrs: inputs[0].shape[attrs.axis] << attrs.bits,
+        accumulator=_sum_bound,
     )
 )
 

@@ -115,6 +115,10 @@ def _rescale_infer(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> tuple[Ten
     return (TensorType(shape, "int8", inputs[0].layout),)
 
 
+def _rescale_bound(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> int:
+    return (255 * math.prod(inputs[0].shape[i] for i in attrs.axes)) << attrs.lift
+
+
 def rescale_lift(elements: int) -> int:
     """Most bits (at most ADD_BITS) by which a sum of centred int8 numbers may be shifted to the left."""
     return min(ADD_BITS, (fx.INT32_MAX // (255 * elements)).bit_length() - 1)
@@ -135,7 +139,7 @@ register(
         BACKWARD,
         QRescaleAttrs,
         ((0, 0),),
-        accumulator=lambda x, attrs: (255 * math.prod(x[0].shape[i] for i in attrs.axes)) << attrs.lift,
+        accumulator=_rescale_bound,
     )
 )
 
