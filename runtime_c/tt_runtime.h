@@ -642,6 +642,74 @@ static inline float tt_scaled_float(int32_t value, int32_t multiplier, int32_t s
     return tt_from_bits((value < 0 ? 0x80000000u : 0u) + ((uint32_t)exponent << 23) + (high >> 8) + up);
 }
 
+/* ---- mse and bce in integers. Twins in compiler/tinytrain_compile/ops/qtargets.py. */
+
+/* Largest magnitude of a target in fixed point, and what NaN becomes. */
+#define TT_TARGET_LIMIT (1 << 30)
+#define TT_NO_TARGET INT32_MIN
+/* Fraction bits of a sigmoid. */
+#define TT_SIGMOID_BITS 28
+
+/* value * multiplier * 2^(shift - 31) as an integer, ties away from zero, made of the float's bits; a denormal is 0. */
+TT_SHARED int32_t tt_fixed(float value, int32_t multiplier, int32_t shift)
+{
+    const uint32_t bits = tt_bits(value);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    const int32_t right = 181 - shift - (int32_t)(magnitude >> 23);
+    if (magnitude > 0x7f800000u) {
+        return TT_NO_TARGET;
+    }
+    if (magnitude < 0x00800000u || multiplier == 0) {
+        return 0;
+    }
+    uint64_t product = (uint64_t)((magnitude & 0x007fffffu) | 0x00800000u) * (uint32_t)multiplier;
+    if (right < 1 || magnitude == 0x7f800000u) {
+        product = TT_TARGET_LIMIT;
+    } else {
+        const uint32_t n = right > 62 ? 62u : (uint32_t)right;
+        product = (product + ((uint64_t)1 << (n - 1u))) >> n;
+    }
+    const int32_t result = product > TT_TARGET_LIMIT ? TT_TARGET_LIMIT : (int32_t)product;
+    return (bits >> 31) != 0u ? -result : result;
+}
+
+/* value less a target in its units, within +-limit; 0 if the target is NaN. */
+static inline int32_t tt_difference(int32_t value, float target, int32_t multiplier, int32_t shift, int32_t limit)
+{
+    const int32_t wanted = tt_fixed(target, multiplier, shift);
+    return wanted == TT_NO_TARGET ? 0 : tt_clamp(tt_subtract(value, wanted), -limit, limit);
+}
+
+static inline int64_t tt_square(int32_t value)
+{
+    return (int64_t)value * value;
+}
+
+/* The binary cross entropy of a logit, `distance` units (multiplier, shift) from 0, with loss_bits of fraction:
+ * |z| (1 - t) or |z| t, by the logit's sign, less ln(sigmoid |z|); sigmoid: the latter's, with TT_SIGMOID_BITS. */
+static inline int32_t tt_sigmoid_loss(
+    int32_t distance, int32_t sigmoid, float target, int32_t multiplier, int32_t shift, int32_t loss_bits)
+{
+    const int32_t wanted = tt_fixed(target, 1 << 30, TT_SIGMOID_BITS + 1);
+    if (wanted == TT_NO_TARGET) {
+        return 0;
+    }
+    const int32_t weight = distance > 0 ? (1 << TT_SIGMOID_BITS) - wanted : wanted;
+    const int32_t far = tt_requantise((distance < 0 ? -distance : distance) * (1 << 22), multiplier, shift);
+    const int32_t above = TT_SIGMOID_BITS * (1 << 24) - tt_binary_log(sigmoid);
+    return tt_add(tt_scaled(far, weight, -TT_SIGMOID_BITS), tt_requantise(above, 1488522236, loss_bits - 24));
+}
+
+/* tt_scaled_float of 64 bits, cut to 31 first. */
+static inline float tt_wide_float(int64_t value, int32_t multiplier, int32_t shift)
+{
+    uint64_t magnitude = value < 0 ? (uint64_t)-value : (uint64_t)value;
+    for (; magnitude >> 31 != 0u; magnitude >>= 1) {
+        shift++;
+    }
+    return tt_scaled_float(value < 0 ? -(int32_t)magnitude : (int32_t)magnitude, multiplier, shift);
+}
+
 /* Whether a loss is no number, without float instructions. */
 static inline bool tt_is_nan(float x)
 {

@@ -16,6 +16,7 @@ from tinytrain_compile.ir.stages import Kernel
 from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
+from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.resources import data_dir
 
 C_FLAGS = (
@@ -23,7 +24,7 @@ C_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"),
 )
 
-EXACT = ("Dequantize", "DequantizeError", "QSoftmaxLoss")
+EXACT = ("Dequantize", "DequantizeError", *LOSSES)
 """Ops with float outputs that equal their reference to the bit however they are compiled."""
 GUARD = 64
 """Bytes on both sides of every buffer that a kernel must leave alone."""

@@ -298,7 +298,7 @@ def _qrescale(rng: Rng, index: int) -> Case:
     return make("QRescale", (bytes_of(rng, shape, kind),), attrs)
 
 
-def _floats(rng: Rng, shape: tuple[int, ...], kind: int) -> np.ndarray:
+def any_floats(rng: Rng, shape: tuple[int, ...], kind: int) -> np.ndarray:
     """Numbers of ordinary size; halves (ties); any bit patterns, NaN, infinities and denormals among them."""
     if kind == 0:
         return rng.standard_normal(shape)
@@ -313,7 +313,7 @@ def _floats(rng: Rng, shape: tuple[int, ...], kind: int) -> np.ndarray:
 def _quantise(rng: Rng, index: int) -> Case:
     shape, kind = _shape(index)
     scale = (0.01, 1.0, 1e-20, 3e20)[kind]
-    return make("Quantize", (_floats(rng, shape, kind),), QuantAttrs(scale, zero_point(rng, kind), *bounds(rng)))
+    return make("Quantize", (any_floats(rng, shape, kind),), QuantAttrs(scale, zero_point(rng, kind), *bounds(rng)))
 
 
 @generator("Dequantize", len(SHAPES))
@@ -345,7 +345,7 @@ def _error_add(rng: Rng, index: int) -> Case:
 @generator("QuantizeError", 3 * len(SHAPES))
 def _quantise_error(rng: Rng, index: int) -> Case:
     shape, kind = _shape(index)
-    g = _floats(rng, shape, kind) * (0.1 if kind == 0 else 1.0)
+    g = any_floats(rng, shape, kind) * (0.1 if kind == 0 else 1.0)
     attrs = ErrorUnitAttrs((1.0, 0.5, 3.7e-3, 1e20)[kind])
     seen = np.asarray(0 if rng.random() < 0.5 else 0x3F800000, np.int32)
     return make("QuantizeError", (seen, exponent(rng, kind), g), attrs, ())

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.ops import case_groups, case_linear, case_pointwise, case_qloss, case_qpool, case_quantised, case_structure
+from tests.ops import (
+    case_groups,
+    case_linear,
+    case_pointwise,
+    case_qloss,
+    case_qpool,
+    case_qtargets,
+    case_quantised,
+    case_structure,
+)
 from tests.ops.case import GENERATORS, Bits, Case, cases_of, make
 
 __all__ = [
@@ -14,6 +23,7 @@ __all__ = [
     "case_pointwise",
     "case_qloss",
     "case_qpool",
+    "case_qtargets",
     "case_quantised",
     "case_structure",
     "cases_of",

@@ -25,6 +25,8 @@ LOG_BITS = 24
 """Fraction bits of an inverse sum, and of a binary logarithm."""
 DISTANCE_BITS = 22
 """Left shift of a distance before it is scaled."""
+LOSSES = {"QSoftmaxLoss": "cross-entropy", "QMeanSquaredError": "mse", "QSigmoidCrossEntropy": "bce"}
+"""Losses in integers, whose only float32 is put together from bits, and their names on the command line."""
 LN2 = fx.split_factor(math.log(2.0))
 LEAST_LOSS_BITS = 12
 """Fraction bits of a loss below which it is better computed in float32."""

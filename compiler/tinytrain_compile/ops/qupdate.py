@@ -189,6 +189,8 @@ _READ = {
     "ErrorAdd": 2,
     "QuantizeError": 0,
     "QSoftmaxError": 0,
+    "QMeanSquaredErrorGrad": 0,
+    "QSigmoidCrossEntropyGrad": 0,
     "QMaxPoolGrad": 1,
 }
 ERROR_OPS = tuple(_READ)
