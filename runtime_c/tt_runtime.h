@@ -680,9 +680,14 @@ static inline int32_t tt_difference(int32_t value, float target, int32_t multipl
     return wanted == TT_NO_TARGET ? 0 : tt_clamp(tt_subtract(value, wanted), -limit, limit);
 }
 
+static inline int64_t tt_product(int32_t a, int32_t b)
+{
+    return (int64_t)a * b;
+}
+
 static inline int64_t tt_square(int32_t value)
 {
-    return (int64_t)value * value;
+    return tt_product(value, value);
 }
 
 /* The binary cross entropy of a logit, `distance` units (multiplier, shift) from 0, with loss_bits of fraction:
@@ -708,6 +713,20 @@ static inline float tt_wide_float(int64_t value, int32_t multiplier, int32_t shi
         shift++;
     }
     return tt_scaled_float(value < 0 ? -(int32_t)magnitude : (int32_t)magnitude, multiplier, shift);
+}
+
+/* The float32 of value / divisor times a factor; |value| < 2^62, divisor > 0. */
+static inline float tt_quotient_float(int64_t value, int32_t divisor, int32_t multiplier, int32_t shift)
+{
+    uint64_t magnitude = value < 0 ? (uint64_t)-value : (uint64_t)value;
+    if (magnitude == 0u) {
+        return tt_from_bits(0u);
+    }
+    for (; (magnitude >> 61) == 0u; magnitude <<= 1) {
+        shift--;
+    }
+    const int64_t quotient = (int64_t)(magnitude / (uint32_t)divisor);
+    return tt_wide_float(value < 0 ? -quotient : quotient, multiplier, shift);
 }
 
 /* Whether a loss is no number, without float instructions. */

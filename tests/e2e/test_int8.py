@@ -79,6 +79,7 @@ def test_a_hundred_steps_of_digits_on_all_cores(head: str) -> None:
         ("qdq", {"optimizer": "momentum", "head": "int8", "batch": 4}),
         ("qdq", {"optimizer": "momentum", "store": "q8.8", "head": "int8"}),
         ("qdq", {"head": "int8", "batch": 3, "accumulate": "inplace", "store": "q8.8"}),
+        ("weighted", {"head": "int8"}),
         ("cnn", {"head": "int8", "loss": "mse"}),
         ("qdq", {"head": "int8", "loss": "bce", "batch": 2}),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.runtime_c.fixed_point_helpers import FLOAT, MULTIPLIER, WORD, Helper, Words, between, real
-from tinytrain_compile.ops import qtargets
+from tinytrain_compile.ops import qtargets, qweighted
 from tinytrain_compile.ops.fixed_point import INT32_MAX
 from tinytrain_compile.ops.qtargets import SIGMOID_BITS, TargetAttrs, TargetLossAttrs
 
@@ -44,6 +44,13 @@ TARGET_HELPERS = (
         "y0 = tt_sigmoid_loss(a0, (1 << 28) - d * 500000, tt_from_bits((uint32_t)a1), a2, a3, a4);",
         (between(-255, 255, -255, 0, 255), FLOAT, MULTIPLIER, between(-24, 0), between(12, 24)),
         _sigmoid_loss,
+        scalar=True,
+    ),
+    Helper(
+        "quotient_float",
+        "y0 = (int32_t)tt_bits(tt_quotient_float(tt_product(a0, a1 >> 1), a2, a3, a4));",
+        (WORD, WORD, between(1, 1 << 30, 1, 3, 1 << 30), MULTIPLIER, between(-60, 40, -60, 0, 40)),
+        lambda a, b, d, m, e: (int(np.float32(qweighted.quotient_float(a * (b >> 1), d, m, e)).view(np.int32)),),
         scalar=True,
     ),
     Helper(

@@ -21,6 +21,7 @@ from tinytrain_compile.ops import (
     qrescale,
     qtargets,
     qupdate,
+    qweighted,
     shape,
     update,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "qrescale",
     "qtargets",
     "qupdate",
+    "qweighted",
     "run_node",
     "shape",
     "update",

@@ -189,6 +189,7 @@ _READ = {
     "ErrorAdd": 2,
     "QuantizeError": 0,
     "QSoftmaxError": 0,
+    "QWeightedSoftmaxError": 0,
     "QMeanSquaredErrorGrad": 0,
     "QSigmoidCrossEntropyGrad": 0,
     "QMaxPoolGrad": 1,
