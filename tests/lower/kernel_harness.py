@@ -46,7 +46,7 @@ def build(
     """Lower and compile a kernel per case, for a core with an FPU (and fused multiply-add) or without."""
     nodes = [case.node() for case in cases]
     kernels = [lower_node(node, f"k{i}", Features(fpu=fpu), fuse_multiply_add) for i, node in enumerate(nodes)]
-    text = '#include "tt_dsp.h"\n#include <stdbool.h>\n' + "".join(
+    text = '#include "tt_dsp.h"\n#include "tt_qloss.h"\n#include <stdbool.h>\n' + "".join(
         f"{kernel.declaration}\n{kernel.source}" for kernel in kernels
     )
     (folder / "kernels.c").write_text(text)

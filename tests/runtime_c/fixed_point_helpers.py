@@ -1,4 +1,4 @@
-"""The integer helpers of tt_runtime.h: how C calls each, its numpy twin, and the arguments to compare them on."""
+"""The integer helpers of tt_fixed.h and tt_qloss.h: how C calls each, its numpy twin, and what to compare them on."""
 
 from __future__ import annotations
 

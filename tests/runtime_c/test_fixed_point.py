@@ -27,7 +27,7 @@ from tinytrain_compile.verify.run import run_image
 RANDOM, SCALAR_RANDOM, BOARD_RANDOM = 1_000_000, 10_000, 500
 HELPERS = (*WORD_HELPERS, *TARGET_HELPERS, *DSP_HELPERS)
 BY_NAME = {helper.name: helper for helper in HELPERS}
-SOURCE = '#include "tt_dsp.h"\n' + "".join(helper.function() for helper in HELPERS)
+SOURCE = '#include "tt_dsp.h"\n#include "tt_qloss.h"\n' + "".join(helper.function() for helper in HELPERS)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 CHUNK = 256

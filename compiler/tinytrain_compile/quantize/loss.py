@@ -90,10 +90,11 @@ class IntegerLoss:
 
     def _has_weights(self, loss: Node, classes: int) -> bool:
         """Whether the labels' weights have integer forms."""
-        if len(loss.inputs) > 2 and loss.inputs[2].name not in self._r.constants:
+        label, *weights = loss.inputs[1:]
+        if any(value.name not in self._r.constants for value in weights):
             return False
         real = self._class_weights(loss, classes)
-        fits = loss.inputs[1].elements * classes <= qweighted.MOST_RATIOS
+        fits = label.elements * classes <= qweighted.MOST_RATIOS
         return fits and bool(np.isfinite(real).all() and (real >= 0).all() and (real > 0).any())
 
     def _loss_of(self, node: Node) -> Node | None:
