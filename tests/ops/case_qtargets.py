@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tests.ops.case import Case, Rng, generator, make
-from tests.ops.case_quantised import SHAPES, any_floats, bytes_of, exponent, peak, zero_point
+from tests.ops.case_qpointwise import SHAPES, any_floats
+from tests.ops.case_quantised import bytes_of, exponent, peak, zero_point
 from tinytrain_compile.ops import qtargets
 from tinytrain_compile.ops.fixed_point import split_factor
 from tinytrain_compile.ops.qtargets import SIGMOID_BITS, TargetErrorAttrs, TargetLossAttrs

@@ -7,9 +7,11 @@ from tests.ops import (
     case_linear,
     case_pointwise,
     case_qloss,
+    case_qpointwise,
     case_qpool,
     case_qtargets,
     case_quantised,
+    case_qupdate,
     case_structure,
 )
 from tests.ops.case import GENERATORS, Bits, Case, cases_of, make
@@ -22,9 +24,11 @@ __all__ = [
     "case_linear",
     "case_pointwise",
     "case_qloss",
+    "case_qpointwise",
     "case_qpool",
     "case_qtargets",
     "case_quantised",
+    "case_qupdate",
     "case_structure",
     "cases_of",
     "make",
