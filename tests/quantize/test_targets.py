@@ -16,7 +16,7 @@ from tinytrain_compile.ops.fixed_point import EXPONENT_START
 from tinytrain_compile.ops.qtargets import TargetErrorAttrs, TargetLossAttrs
 from tinytrain_compile.ops.qupdate import settled_exponent
 from tinytrain_compile.reference import Trainer
-from tinytrain_compile.report.formats import island_nodes
+from tinytrain_compile.report.formats import island_nodes, islands
 
 FLOAT = {"mse": "MeanSquaredError", "bce": "SigmoidCrossEntropy"}
 
@@ -121,6 +121,7 @@ def test_an_integer_head_has_an_integer_loss(name: str) -> None:
     train = nets.int8_train(nets.cnn(), head="int8", loss=name)
     assert {f"Q{op}" for op in floats} <= ops_of(train) and not ops_of(train) & {*floats, "QuantizeError"}
     assert [node.op for node in island_nodes(train)] == ["Dequantize"], "the output that m_infer gives"
+    assert [island.nodes for island in islands(train)] == [0]
     assert floats <= ops_of(nets.int8_train(nets.cnn(), loss=name))
 
 

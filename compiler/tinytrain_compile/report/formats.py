@@ -63,7 +63,7 @@ def islands(train: TrainGraph) -> list[Island]:
     groups: list[tuple[set[str], list[Node]]] = []
     for node in train.graph.nodes:
         keys = {v.name for v in (*node.inputs, *node.outputs) if v.dtype == "float32" and v.name not in shared}
-        if not keys:
+        if not keys or node.op.removesuffix("Grad") in LOSSES:  # these read float32 targets, but compute with integers
             continue
         keys.add(f"origin of {node.origin or node.name}")
         touched = [group for group in groups if keys & group[0]]
