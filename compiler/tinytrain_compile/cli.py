@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tinytrain_compile import __version__
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
@@ -194,6 +195,7 @@ def command(**flags: Any) -> None:
     from tinytrain_compile.driver import compile_model
     from tinytrain_compile.terminal import Terminal
 
+    _check_int8_flags(flags["quant"])
     options = _options(flags)
     terminal = Terminal(flags["color"], flags["verbose"])
     try:
@@ -204,6 +206,17 @@ def command(**flags: Any) -> None:
         _say(result.dump.rstrip("\n").split("\n"))
         return
     terminal.success(result, options)
+
+
+def _check_int8_flags(quant: str) -> None:
+    """E0101 for a flag that only int8 has a meaning for, unless it asks for what float32 does anyway."""
+    context = click.get_current_context()
+    for flag in ("calib", "calib_range", "head", "weight_store", "rescale"):
+        given = context.get_parameter_source(flag) is ParameterSource.COMMANDLINE
+        if quant == "fp32" and given and context.params[flag] not in ("fp32", "off"):
+            name = "--" + flag.replace("_", "-")
+            way = f"add --quant int8, or leave {name} out"
+            raise CompileError("E0101", name, "has no meaning for --quant fp32", way)
 
 
 def _options(flags: dict[str, Any]) -> CompileOptions:

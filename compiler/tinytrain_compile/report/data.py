@@ -8,12 +8,13 @@ from typing import Any
 
 from tinytrain_compile.ir.cost import Choice
 from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, Summary, TrainGraph
+from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json
 from tinytrain_compile.report.formats import islands, quant_tensors
 from tinytrain_compile.report.kernels import kernel_work
 
-LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", "QSoftmaxLoss": "cross-entropy"}
+LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
 
 
 def report_json(summary: Summary) -> dict[str, Any]:
