@@ -132,7 +132,7 @@ def test_a_budget_is_kept_by_what_it_chooses(cnn: tuple[str, ...], tmp_path: Pat
     assert re.search(rf"small code for \d+ of \d+ nodes +budget {middle:,} B", outcome.out)
     assert {p.name for p in (tmp_path / "mixed").glob("*_kernels*.c")} == {"net_kernels.c", "net_kernels_small.c"}
 
-    error = compiled(cnn, tmp_path / "none", "--flash-budget", str(least - 1)).check_error("E0402", 3).err
+    error = compiled(cnn, tmp_path / "none", "--flash-budget", str(least - 1)).check_error("E0403", 3).err
     assert f"needs {least} B of flash" in error and f"try --flash-budget {least}" in error
     error = compiled(cnn, tmp_path / "none", "--flash-budget", str(least), "--code", "speed").err
     assert f"needs {most} B" in error and "leave out --code" in error, "what was asked for is not changed"

@@ -286,6 +286,13 @@ _kind("E0401", EXIT_DOES_NOT_FIT, "does not fit", "The arena is too small; the b
 _kind(
     "E0402",
     EXIT_DOES_NOT_FIT,
+    "step takes too long",
+    "No plan was found whose modelled step time, with second runs and page moves, is within --max-step-time. The "
+    "figures are a model from the target file (its core and its memories), no measurement.",
+)
+_kind(
+    "E0403",
+    EXIT_DOES_NOT_FIT,
     "does not fit into flash",
     "Code and constant tables need more than --flash-budget. Most of it are the model's weights; the code is smallest "
     "with --code size (which --flash-budget chooses by itself where it has to), and with fewer trained layers.",

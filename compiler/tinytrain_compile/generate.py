@@ -85,7 +85,7 @@ class Generator:
 
 
 def generate(candidate: Candidate, options: CompileOptions, target: Target, report: Report) -> Generated:
-    """Kernels and project as --code and --flash-budget ask. Errors: E0402 if no code that is allowed fits."""
+    """Kernels and project as --code and --flash-budget ask. Errors: E0403 if no code that is allowed fits."""
     generator = Generator(candidate, options, target, report)
     if options.flash_budget_bytes is not None:
         return _Budget(generator, options, target, options.flash_budget_bytes).generate()
@@ -176,7 +176,7 @@ class _Budget:
         return Generated(kernels, bundle, CodeChoice(variant, tuple(names), self._budget, layers))
 
     def _fail(self, found: dict[bool, Variant]) -> None:
-        """E0402: what is needed, and what would fit."""
+        """E0403: what is needed, and what would fit."""
         small = True in found
         smallest = found[small].sizes
         what = (
@@ -190,7 +190,7 @@ class _Budget:
             ways = "leave out --code" if other.total_bytes <= self._budget else f"{ways} without --code"
         elif smallest.const_bytes < self._budget:
             ways += ", or train fewer layers (less backward code)"
-        raise CompileError("E0402", "--flash-budget", what, ways)
+        raise CompileError("E0403", "--flash-budget", what, ways)
 
 
 def _weight_bytes(node: Node) -> int:

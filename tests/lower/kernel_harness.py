@@ -17,6 +17,7 @@ from tinytrain_compile.lower import share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
+from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.resources import data_dir
 
 C_FLAGS = (
@@ -24,7 +25,7 @@ C_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"),
 )
 
-EXACT = ("Dequantize", "DequantizeError", "QSoftmaxLoss")
+EXACT = ("Dequantize", "DequantizeError", *LOSSES)
 """Ops with float outputs that equal their reference to the bit however they are compiled."""
 GUARD = 64
 """Bytes on both sides of every buffer that a kernel must leave alone."""
@@ -61,7 +62,7 @@ def build(
     functions = {kernel.name: kernel for kernel in known.kernels}
     numbers = [known.tables[known.numbers[k.name]] if k.name in known.numbers else () for k in kernels]
     kernels = [functions[known.calls[kernel.name]] for kernel in kernels]
-    text = '#include "tt_dsp.h"\n#include <stdbool.h>\n' + "".join(
+    text = '#include "tt_dsp.h"\n#include "tt_qloss.h"\n#include <stdbool.h>\n' + "".join(
         f"{kernel.declaration}\n{kernel.source}" for kernel in known.kernels
     )
     (folder / "kernels.c").write_text(text)
