@@ -128,7 +128,7 @@ def qconv(rng: Rng, geometry: Geometry, kind: int) -> Case:
     multiplier, shift = factors(rng, out, kind, 1 / (60 * taps**0.5))
     if rng.random() < 0.5:
         shift = np.minimum(shift, np.int8(-1))
-    down = bool((shift < 0).all())
+    down = bool(((shift < 0) & (multiplier != 0)).all())
     attrs = QConvAttrs(replace(conv, bias=True), zero_point(rng, kind), zero_point(rng, kind), low, high, down)
     w = weight_parts(bytes_of(rng, _weight_shape(geometry), kind), conv.split, 3)
     bias = words(rng, (out,), kind, 2000)

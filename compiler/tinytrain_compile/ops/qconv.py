@@ -31,7 +31,7 @@ _WEIGHT, _CENTRED, _ERROR = 128, 255, 128
 class QConvAttrs(Attrs):
     """conv: geometry (bias included); zero points of x and y; y is clamped to [low, high].
 
-    shifts_down: all shifts are in -31..-1 (factors below 1/2), which shortens the kernel.
+    shifts_down: all shifts are in -31..-1 (factors below 1/2) and no factor is 0, which shortens the kernel.
     """
 
     conv: ConvAttrs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import s_tir, te
@@ -10,7 +10,7 @@ from tvm import s_tir, te
 from tinytrain_compile.lower import intrinsics
 from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.schedules import HINT, keep_results
+from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles
 
 Pixel = Callable[[Any, Any, Any, Any], Any]
@@ -29,10 +29,11 @@ def plane_conv(
     finish: Finish,
     tiles: PlaneTiles,
     columns: int,
+    tables: Sequence[te.Tensor] = (),
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,c] = finish(sum over taps of plane[c, y stride + r, x stride + s] tap(c, r, s)).
 
-    columns: of the kernel; tiles.taps has more where they are odd.
+    columns: of the kernel; tiles.taps has more where they are odd. tables: what finish reads of a channel.
     """
     n, _, _, channels = shape
     plane = te.compute((n, channels, *tiles.plane), lambda b, c, y, x: pixel(b, y, x, c), "plane")
@@ -49,10 +50,10 @@ def plane_conv(
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    return out, lambda sch: _schedule(sch, tiles)
+    return out, lambda sch: _schedule(sch, tiles, tables)
 
 
-def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles) -> None:
+def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, tables: Sequence[te.Tensor]) -> None:
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     batch, height, width, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
@@ -75,6 +76,7 @@ def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles) -> None:
     for loop in sch.get_loops(start)[5:]:
         sch.unroll(loop)
     keep_results(sch, column, 5)
+    keep_tables(sch, tables, channel, 2)
     sch.tensorize(lanes, intrinsics.dot(2))
     sch.annotate(sch.get_loops(sch.get_sblock("plane"))[-1], HINT, 1)
     sch.annotate(sch.get_loops(sch.get_sblock("taps"))[-1], HINT, 1)
@@ -91,6 +93,7 @@ def row_conv(
     run: int,
     finish: Finish,
     tiles: RowTiles,
+    tables: Sequence[te.Tensor] = (),
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]).
 
@@ -111,10 +114,10 @@ def row_conv(
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run)
+    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, tables)
 
 
-def _schedule_rows(sch: s_tir.Schedule, tiles: RowTiles, whole: bool) -> None:
+def _schedule_rows(sch: s_tir.Schedule, tiles: RowTiles, whole: bool, tables: Sequence[te.Tensor]) -> None:
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     batch, height, width, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
@@ -140,6 +143,7 @@ def _schedule_rows(sch: s_tir.Schedule, tiles: RowTiles, whole: bool) -> None:
     for loop in sch.get_loops(start)[6:]:
         sch.unroll(loop)
     keep_results(sch, pair, 6)
+    keep_tables(sch, tables, pair, 6)
     sch.tensorize(lanes, intrinsics.dot(tiles.lanes))
     sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
     if not whole:

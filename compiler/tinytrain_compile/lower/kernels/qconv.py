@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,6 @@ from tinytrain_compile.lower.kernels.conv import (
     dense,
     grouped,
     grouped_grad_input,
-    guard,
     weight_parts,
     weight_sums,
     window_field,
@@ -35,6 +34,7 @@ from tinytrain_compile.lower.kernels.conv import (
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.planes import plane_conv, row_conv
+from tinytrain_compile.lower.kernels.qerror import kept_factors, mask_operand, tables
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
 from tinytrain_compile.ops.pairs import pair_tiles
 from tinytrain_compile.ops.qconv import (
@@ -49,7 +49,6 @@ from tinytrain_compile.ops.qconv import (
     is_product,
     is_rows,
 )
-from tinytrain_compile.ops.qerror import MaskAttrs
 
 FRACTION_BITS = 8
 """Of a weight, while an update is rounded."""
@@ -69,11 +68,6 @@ class Centred:
     def __getitem__(self, index: Any, /) -> Any:
         element = i32(self._tensor[index])
         return element - i32(self._zero) if self._zero else element
-
-
-def tables(node: Node, first: int, names: Sequence[str]) -> list[te.Tensor]:
-    """Operands in their own shapes, from input `first` on."""
-    return [placeholder(node.inputs[first + i], name) for i, name in enumerate(names)]
 
 
 def saturated(value: Any, zero: int, low: int, high: int) -> Any:
@@ -96,21 +90,18 @@ def qconv(node: Node, features: Features) -> KernelSpec:
     bias, multiplier, shift = tables(node, 1 + parts, ("bias", "multiplier", "shift"))
     n, height, width, channels = node.inputs[0].shape
 
+    kept = is_product(conv) or is_rows(node) or is_plane(node)
+    factor, stages = kept_factors(multiplier, lambda o: i32(shift[o]), kept and not attrs.shifts_down)
+
     def weight(*index: Any) -> Any:
         return i32(whole(*index))
 
     def finish(acc: Any, *index: Any) -> Any:
         o = index[-1]
         limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
-        return call_int(
-            "tt_requantise8_down" if attrs.shifts_down else "tt_requantise8",
-            acc,
-            bias[o],
-            multiplier[o],
-            shift[o].astype("int32"),
-            *limits,
-            dtype="int8",
-        )
+        if attrs.shifts_down:
+            return call_int("tt_requantise8_down", acc, bias[o], multiplier[o], i32(shift[o]), *limits, dtype="int8")
+        return call_int("tt_requantise8", acc, bias[o], *factor(o), *limits, dtype="int8")
 
     if is_product(conv):
         pixels = n * height * width
@@ -118,10 +109,10 @@ def qconv(node: Node, features: Features) -> KernelSpec:
         extents, sliced = (pixels, shape[3], channels), conv.split is not None
         left = Widened(lambda i, a: x[i, a], -attrs.x_zero, contiguous=True)
         right = Widened(lambda j, a: whole(j, 0, 0, a), contiguous=not sliced, peel=sliced)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents))
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_rows(node):
-        return _rows(node, weights[0], [bias, multiplier, shift], finish)
+        return _rows(node, weights[0], [bias, multiplier, shift], finish, stages)
     x = placeholder(node.inputs[0], "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
     if conv.groups == 1:
@@ -134,13 +125,15 @@ def qconv(node: Node, features: Features) -> KernelSpec:
 
         out, schedule = dense(form, stored, weight, finish, i32)
     elif is_plane(node):
-        out, schedule = _depthwise(node, x, whole, finish)
+        out, schedule = _depthwise(node, x, whole, finish, stages)
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
     return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
 
 
-def _rows(node: Node, w: te.Tensor, operands: list[te.Tensor], finish: Finish) -> KernelSpec:
+def _rows(
+    node: Node, w: te.Tensor, operands: list[te.Tensor], finish: Finish, stages: Sequence[te.Tensor]
+) -> KernelSpec:
     """k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero point."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -156,11 +149,13 @@ def _rows(node: Node, w: te.Tensor, operands: list[te.Tensor], finish: Finish) -
 
     pitches = (conv.strides[0], conv.strides[1] * channels)
     shape = node.outputs[0].shape
-    out, schedule = row_conv(shape, pitches, element, lambda *i: w[i], run, finish, forward_rows(node))
+    out, schedule = row_conv(shape, pitches, element, lambda *i: w[i], run, finish, forward_rows(node), stages)
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
-def _depthwise(node: Node, x: te.Tensor, weight: Load, finish: Finish) -> tuple[te.Tensor, Schedule]:
+def _depthwise(
+    node: Node, x: te.Tensor, weight: Load, finish: Finish, stages: Sequence[te.Tensor]
+) -> tuple[te.Tensor, Schedule]:
     """Forward: the plane is the image less its zero point, with a border of zeros."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -171,9 +166,9 @@ def _depthwise(node: Node, x: te.Tensor, weight: Load, finish: Finish) -> tuple[
         value = x[b, row, column, c].astype("int16") - tirx.const(attrs.x_zero, "int16")
         return guarded(inside_image(row, column, (height, width)), value)
 
-    tiles = forward_planes(node)
+    shape, tiles = node.outputs[0].shape, forward_planes(node)
     return plane_conv(
-        node.outputs[0].shape, conv.strides, pixel, lambda c, r, s: weight(c, r, s, 0), finish, tiles, conv.kernel[1]
+        shape, conv.strides, pixel, lambda c, r, s: weight(c, r, s, 0), finish, tiles, conv.kernel[1], stages
     )
 
 
@@ -188,39 +183,6 @@ def _form(shape: tuple[int, ...], conv: ConvAttrs, channels: int, features: Feat
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
-
-Keep = Callable[..., Any]
-"""index expressions of an error -> whether the clamp let this element pass"""
-
-
-def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
-    """The mask (the last input) as an operand and as a test; shape: how the error's elements are indexed."""
-    if not attrs.kind:
-        return [], None
-    if attrs.kind == "value":
-        value = placeholder(node.inputs[-1], "mask", shape)
-        return [value], lambda *i: passes(value[i], attrs)
-    bits = placeholder(node.inputs[-1], "mask")
-
-    def bit_is_set(*index: Any) -> Any:
-        flat: Any = 0
-        for position, extent in zip(index, shape, strict=True):
-            flat = flat * extent + position
-        byte = i32(bits[tirx.indexdiv(flat, 8)])
-        return tirx.NE(tirx.bitwise_and(byte >> tirx.indexmod(flat, 8), i32(1)), i32(0))
-
-    return [bits], bit_is_set
-
-
-def passes(value: Any, attrs: MaskAttrs) -> Any:
-    """Whether a clamp let an int8 value pass."""
-    return call_int("tt_passes", i32(value), i32(attrs.low), i32(attrs.high), dtype="bool")
-
-
-def error_output(value: Any, keep: Keep | None, peak: te.Tensor, index: Sequence[Any]) -> Any:
-    """An int8 error of an int32 value, 0 where masked; the helper updates the peak."""
-    kept = guard(None if keep is None else keep(*index), value)
-    return call_int("tt_error", kept, address(peak), dtype="int8")
 
 
 @kernel("QConvGradInput")
@@ -240,16 +202,20 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     def weight(*index: Any) -> Any:
         return i32(whole(*index))
 
+    def exponent(c: Any) -> Any:
+        return i32(shift[c]) + p_in[0] - p_out[0]
+
+    factor, stages = kept_factors(multiplier, exponent, flat or is_plane(node))
+
     def finish(acc: Any, *index: Any) -> Any:
-        c = index[-1]
-        value = call_int("tt_rescale", acc, multiplier[c], shift[c].astype("int32") + p_in[0] - p_out[0])
-        return error_output(value, keep, peak, index)
+        kept = tirx.const(True, "bool") if keep is None else keep(*index)
+        return call_int("tt_rescaled_error", kept, acc, *factor(index[-1]), address(peak), dtype="int8")
 
     if flat:
         extents = (pixels, shape[3], out_c)
         left = Widened(lambda i, a: g[i, a], contiguous=True)
         right = _transposed_weight(node, weights, whole)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents))
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     window = Window(conv, attrs.input_hw)
@@ -258,7 +224,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         form = _form(shape, conv, out_c, features, gather=True)
         out, schedule = dense(form, field, lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_plane(node):
-        out, schedule = _depthwise_gradient(node, g, whole, finish)
+        out, schedule = _depthwise_gradient(node, g, whole, finish, stages)
     else:
         out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
     inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
@@ -276,7 +242,9 @@ def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load) -> Wid
     return Widened(lambda j, a: matrix[a, j], pitch=in_c)
 
 
-def _depthwise_gradient(node: Node, g: te.Tensor, weight: Load, finish: Finish) -> tuple[te.Tensor, Schedule]:
+def _depthwise_gradient(
+    node: Node, g: te.Tensor, weight: Load, finish: Finish, stages: Sequence[te.Tensor]
+) -> tuple[te.Tensor, Schedule]:
     """The plane is the error with zeros between its pixels (strides) and around them; taps run backwards."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
@@ -297,7 +265,8 @@ def _depthwise_gradient(node: Node, g: te.Tensor, weight: Load, finish: Finish) 
     def tap(c: Any, r: Any, s: Any) -> Any:
         return weight(c, last[0] - r, last[1] - s, 0)
 
-    return plane_conv(node.outputs[0].shape, (1, 1), pixel, tap, finish, backward_planes(node), conv.kernel[1])
+    shape, tiles = node.outputs[0].shape, backward_planes(node)
+    return plane_conv(shape, (1, 1), pixel, tap, finish, tiles, conv.kernel[1], stages)
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------

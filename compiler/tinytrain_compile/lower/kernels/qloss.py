@@ -22,7 +22,7 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.kernels.loss import Labels
-from tinytrain_compile.lower.kernels.qconv import error_output, tables
+from tinytrain_compile.lower.kernels.qerror import error_output, tables
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qloss import QLossAttrs, QLossErrorAttrs, SoftmaxSumAttrs
 

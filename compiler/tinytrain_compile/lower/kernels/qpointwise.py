@@ -24,7 +24,8 @@ from tinytrain_compile.lower.kernels.base import (
     reduce_axes,
     total,
 )
-from tinytrain_compile.lower.kernels.qconv import Centred, error_output, mask_operand, passes, saturated, tables
+from tinytrain_compile.lower.kernels.qconv import Centred, saturated
+from tinytrain_compile.lower.kernels.qerror import error_output, mask_operand, passes, tables
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.qerror import MaskAttrs

@@ -9,7 +9,7 @@ from tvm import te
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call_int, i32, kernel, placeholder
 from tinytrain_compile.lower.kernels.pool import PoolWindow, channel_tiles, won_gradient
-from tinytrain_compile.lower.kernels.qconv import error_output, tables
+from tinytrain_compile.lower.kernels.qerror import error_output, tables
 from tinytrain_compile.lower.schedules import tile_reduction
 from tinytrain_compile.ops.qpointwise import LIFT
 from tinytrain_compile.ops.qpool import QMaxPoolGradAttrs
