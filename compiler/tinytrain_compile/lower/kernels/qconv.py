@@ -33,7 +33,7 @@ from tinytrain_compile.lower.kernels.conv import (
 )
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
-from tinytrain_compile.lower.kernels.planes import plane_conv, row_conv
+from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, row_conv
 from tinytrain_compile.lower.kernels.qerror import kept_factors, mask_operand, tables
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
 from tinytrain_compile.ops.pairs import pair_tiles
@@ -42,6 +42,7 @@ from tinytrain_compile.ops.qconv import (
     QConvAttrs,
     QConvGradInputAttrs,
     QConvUpdateAttrs,
+    backward_phases,
     backward_planes,
     forward_planes,
     forward_rows,
@@ -166,10 +167,11 @@ def _depthwise(
         value = x[b, row, column, c].astype("int16") - tirx.const(attrs.x_zero, "int16")
         return guarded(inside_image(row, column, (height, width)), value)
 
+    def tap(c: Any, _p: Any, _q: Any, r: Any, s: Any) -> Any:
+        return guarded(s < conv.kernel[1], weight(c, r, s, 0).astype("int16"))
+
     shape, tiles = node.outputs[0].shape, forward_planes(node)
-    return plane_conv(
-        shape, conv.strides, pixel, lambda c, r, s: weight(c, r, s, 0), finish, tiles, conv.kernel[1], stages
-    )
+    return plane_conv(shape, conv.strides, pixel, Taps(tap), finish, tiles, stages)
 
 
 def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
@@ -245,28 +247,42 @@ def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load) -> Wid
 def _depthwise_gradient(
     node: Node, g: te.Tensor, weight: Load, finish: Finish, stages: Sequence[te.Tensor]
 ) -> tuple[te.Tensor, Schedule]:
-    """The plane is the error with zeros between its pixels (strides) and around them; taps run backwards."""
+    """The plane is the error with a border of zeros; taps run backwards.
+
+    Between the rows of an error whose strides do not divide the image there are zeros; else the phases are computed
+    one by one (see backward_phases), and the plane has only what there is.
+    """
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    conv, (_, height, width, _) = attrs.conv, node.inputs[3].shape
-    last = (conv.kernel[0] - 1, conv.kernel[1] - 1)
+    conv, (_, height, width, _), phases = attrs.conv, node.inputs[3].shape, backward_phases(node)
+    tiles = backward_planes(node)
+    last = [-(-extent // count) - 1 for extent, count in zip(conv.kernel, phases, strict=True)]
 
     def pixel(b: Any, y: Any, s: Any, c: Any) -> Any:
-        rows = [y + conv.pads[0] - last[0], s + conv.pads[1] - last[1]]
+        rows = [place + conv.pads[i] // phases[i] - last[i] for i, place in enumerate((y, s))]
         tests: list[Any] = []
         for axis, extent in enumerate((height, width)):
-            stride = conv.strides[axis]
+            stride = conv.strides[axis] // phases[axis]
             tests += [rows[axis] >= 0, rows[axis] < extent * stride]
             if stride > 1:
                 tests.append(tirx.EQ(tirx.indexmod(rows[axis], stride), 0))
                 rows[axis] = tirx.indexdiv(rows[axis], stride)
         return guarded(functools.reduce(tirx.And, tests), g[b, rows[0], rows[1], c].astype("int16"))
 
-    def tap(c: Any, r: Any, s: Any) -> Any:
-        return weight(c, last[0] - r, last[1] - s, 0)
+    def tap(c: Any, p: Any, q: Any, r: Any, s: Any) -> Any:
+        places: list[Any] = []
+        for axis, (phase, back) in enumerate(((p, last[0] - r), (q, last[1] - s))):
+            places.append(back * phases[axis] + tirx.indexmod(phase + conv.pads[axis], phases[axis]))
+        inside = [test for i, place in enumerate(places) for test in (place >= 0, place < conv.kernel[i])]
+        return guarded(functools.reduce(tirx.And, inside), weight(c, *places, 0).astype("int16"))
 
-    shape, tiles = node.outputs[0].shape, backward_planes(node)
-    return plane_conv(shape, (1, 1), pixel, tap, finish, tiles, conv.kernel[1], stages)
+    def ahead(p: Any, q: Any) -> tuple[Any, Any]:
+        row, column = (
+            tirx.indexdiv(phase + conv.pads[axis] % phases[axis], phases[axis]) for axis, phase in enumerate((p, q))
+        )
+        return row, column
+
+    return plane_conv(node.outputs[0].shape, (1, 1), pixel, Taps(tap, ahead), finish, tiles, stages)
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
