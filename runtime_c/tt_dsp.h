@@ -258,23 +258,77 @@ static inline int32_t tt_rescaled(int32_t acc, int32_t factor, int32_t down)
     return tt_requantise(acc, multiplier, -down);
 }
 
-/* tt_error of a sum by a kept factor, or 0 if it is not kept. A magnitude below the peak and 127 changes neither. */
+/* tt_error. A magnitude below the peak and 127 changes neither. */
+static inline int32_t tt_quick_error(int32_t value, int32_t *peak)
+{
+#if TT_HAS_THUMB2
+    int32_t limit;
+    __asm__("usat %0, #7, %1" : "=r"(limit) : "r"(*peak));
+    if (TT_LIKELY((value ^ (value >> 31)) < limit)) {
+        return value;
+    }
+#endif
+    return tt_error(value, peak);
+}
+
+/* tt_error of a sum by a kept factor, or 0 if it is not kept. */
 static inline int8_t tt_rescaled_error(bool keep, int32_t acc, int32_t factor, int32_t down, int32_t *peak)
 {
-    int32_t value = 0;
-    if (keep) {
-        value = tt_rescaled(acc, factor, down);
+    return (int8_t)(keep ? tt_quick_error(tt_rescaled(acc, factor, down), peak) : 0);
+}
+
+/* tt_aligned of an error: `lift` is what tt_lift gives for the exponent, the bits to the left, or -1 if these do not do. */
+static inline int32_t tt_lift(int32_t exponent)
+{
+    return exponent >= -8 && exponent <= 14 ? exponent + 8 : -1;
+}
+
+static inline int32_t tt_lifted(int32_t error, int32_t exponent, int32_t lift)
+{
+    return TT_LIKELY(lift >= 0) ? (int32_t)((uint32_t)error << lift) : tt_aligned(error, exponent);
+}
+
+/* The error that the halved sum of two lifted errors is, or 0 if it is not kept. */
+static inline int8_t tt_summed_error(bool keep, int32_t sum, int32_t bits, int32_t *peak)
+{
+    return (int8_t)(keep ? tt_quick_error(tt_halve(sum, bits), peak) : 0);
+}
+
+/* tt_moved_weight, short where a step is small enough for the high word of its product to tell. */
+static inline int8_t tt_quick_move(
+    int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent, int32_t noise, int32_t limit)
+{
 #if TT_HAS_THUMB2
-        int32_t limit;
-        __asm__("usat %0, #7, %1" : "=r"(limit) : "r"(*peak));
-        if (!TT_LIKELY((value ^ (value >> 31)) < limit)) {
-            value = tt_error(value, peak);
-        }
-#else
-        value = tt_error(value, peak);
-#endif
+    if (TT_LIKELY(exponent <= -33 && exponent >= -62)) {
+        int32_t move;
+        __asm__("ssat %0, #25, %1" : "=r"(move) : "r"(tt_scaled(gradient, multiplier, exponent)));
+        return (int8_t)tt_clamp((weight * 256 - move + noise) >> 8, -limit, limit);
     }
-    return (int8_t)value;
+#endif
+    return tt_moved_weight(weight, gradient, multiplier, exponent, noise, limit);
+}
+
+/* Bit 7 of every byte tells whether this byte of `bytes`, without sign, is at least `bound` <= 255: bit 7 of a difference
+ * tells it of the other seven bits. */
+static inline uint32_t tt_at_least(uint32_t bytes, uint32_t bound)
+{
+    const uint32_t rest = (bytes | 0x80808080u) - (bound & 127u) * 0x01010101u;
+    return bound > 127u ? bytes & rest : bytes | rest;
+}
+
+/* Bit i is set where low < from[i] < high, for i < 8; -128 <= low < high <= 127. */
+static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
+{
+    uint32_t bits = 0;
+    for (uint32_t half = 0; half < 8u; half += 4u) {
+        uint32_t bytes;
+        memcpy(&bytes, from + half, sizeof bytes);
+        bytes ^= 0x80808080u;
+        const uint32_t inside = tt_at_least(bytes, (uint32_t)(low + 129)) & ~tt_at_least(bytes, (uint32_t)(high + 128));
+        /* the multiplication brings bit 0 of byte i to bit 24 + i */
+        bits |= ((((inside >> 7) & 0x01010101u) * 0x01020408u) >> 24 & 15u) << half;
+    }
+    return (uint8_t)bits;
 }
 
 /* acc + bias by a kept factor, plus zero, in [low, high], as int8: the end of a convolution. */

@@ -81,11 +81,12 @@ def keep_results(schedule: s_tir.Schedule, loop: Any, depth: int) -> None:
         schedule.unroll(inner)
 
 
-def keep_tables(schedule: s_tir.Schedule, tables: Sequence[te.Tensor], loop: Any, depth: int) -> None:
-    """Compute what `out` reads of these stages once in a turn of `loop` (the depth-th), in registers."""
+def keep_tables(schedule: s_tir.Schedule, tables: Sequence[te.Tensor], loop: Any = None, depth: int = 0) -> None:
+    """Compute what `out` reads of these stages once in a turn of `loop` (the depth-th; None: of all), in registers."""
     for table in tables:
         block = schedule.get_sblock(str(table.op.name))
         schedule.set_scope(block, 0, "local")
-        schedule.compute_at(block, loop, preserve_unit_loops=True)
+        if loop is not None:
+            schedule.compute_at(block, loop, preserve_unit_loops=True)
         for inner in schedule.get_loops(block)[depth:]:
             schedule.unroll(inner)

@@ -92,8 +92,8 @@ def plane_tiles(
     phases divide out_hw; lead: rows and columns of the plane by which the last phase is ahead of the first.
     """
     height, width = out_hw[0] // phases[0], out_hw[1] // phases[1]
-    tap_rows = -(-kernel[0] // phases[0])
-    columns = -(-(-(-kernel[1] // phases[1])) // _PAIR) * _PAIR
+    tap_rows, tap_columns = -(-kernel[0] // phases[0]), -(-kernel[1] // phases[1])
+    columns = -(-tap_columns // _PAIR) * _PAIR
     plane_columns = (width - 1) * strides[1] + columns + lead[1]
 
     def rows(strip: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from tinytrain_compile.lower.kernels.conv import (
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, row_conv
-from tinytrain_compile.lower.kernels.qerror import kept_factors, mask_operand, tables
+from tinytrain_compile.lower.kernels.qerror import kept_factors, kept_here, mask_operand, tables
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
 from tinytrain_compile.ops.pairs import pair_tiles
 from tinytrain_compile.ops.qconv import (
@@ -210,8 +210,8 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     factor, stages = kept_factors(multiplier, exponent, flat or is_plane(node))
 
     def finish(acc: Any, *index: Any) -> Any:
-        kept = tirx.const(True, "bool") if keep is None else keep(*index)
-        return call_int("tt_rescaled_error", kept, acc, *factor(index[-1]), address(peak), dtype="int8")
+        operands = (kept_here(keep, index), acc, *factor(index[-1]), address(peak))
+        return call_int("tt_rescaled_error", *operands, dtype="int8")
 
     if flat:
         extents = (pixels, shape[3], out_c)
@@ -295,12 +295,22 @@ def step(operands: Sequence[te.Tensor], channel: Any, fraction_bits: int) -> tup
     return call_int("tt_high_multiply", multiplier[channel], rate[0]), exponent
 
 
+def kept_steps(scale: Sequence[te.Tensor], kept: bool) -> tuple[Callable[[Any], Any], list[te.Tensor]]:
+    """(a channel's `step`, the stages that hold all steps if they are kept in registers)."""
+    if not kept:
+        return lambda o: step(scale, o, FRACTION_BITS), []
+    shape = scale[0].shape
+    size = te.compute(shape, lambda o: step(scale, o, FRACTION_BITS)[0], "size")
+    exponent = te.compute(shape, lambda o: step(scale, o, FRACTION_BITS)[1], "exponent")
+    return lambda o: (size[o], exponent[o]), [size, exponent]
+
+
 def moved_weight(
     w: Any, gradient: Any, scale: tuple[Any, Any], noise: te.Tensor, salt: te.Tensor, index: Any, limit: int
 ) -> Any:
     """An int8 weight after its step; index: of the weight in its tensor."""
     random = call_int("tt_noise", noise[0], salt[0], index)
-    return call_int("tt_moved_weight", i32(w), gradient, *scale, random, i32(limit), dtype="int8")
+    return call_int("tt_quick_move", i32(w), gradient, *scale, random, i32(limit), dtype="int8")
 
 
 @kernel("QConvUpdate")
@@ -313,11 +323,13 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
     noise, salt = tables(node, 7, ("noise", "salt"))
     _, kernel_h, kernel_w, channels = shape
 
+    size, stages = kept_steps(scale, is_product(attrs.conv))
+
     def finish(acc: Any, o: Any, r: Any, s: Any, i: Any) -> Any:
         index = ((o * kernel_h + r) * kernel_w + s) * channels + i
-        return moved_weight(w[o, r, s, i], acc, step(scale, o, FRACTION_BITS), noise, salt, index, attrs.limit)
+        return moved_weight(w[o, r, s, i], acc, size(o), noise, salt, index, attrs.limit)
 
-    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features, stages)
     return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)
 
 
@@ -336,12 +348,20 @@ def qconv_sum(node: Node, features: Features) -> KernelSpec:
 
 
 def weight_gradient(
-    node: Node, attrs: QConvUpdateAttrs, shape: tuple[int, ...], finish: Finish, features: Features
+    node: Node,
+    attrs: QConvUpdateAttrs,
+    shape: tuple[int, ...],
+    finish: Finish,
+    features: Features,
+    stages: Sequence[te.Tensor] = (),
 ) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
-    """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight)."""
+    """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight).
+
+    stages: what finish reads of an output channel, for 1x1 convolutions.
+    """
     conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
     if is_product(conv):
-        return _flat_weight_gradient(node, attrs.x_zero, finish)
+        return _flat_weight_gradient(node, attrs.x_zero, finish, stages)
     x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
     window = Window(conv, (x_value.shape[1], x_value.shape[2]))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
@@ -349,7 +369,9 @@ def weight_gradient(
     return x, g, out, schedule
 
 
-def _flat_weight_gradient(node: Node, x_zero: int, finish: Finish) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
+def _flat_weight_gradient(
+    node: Node, x_zero: int, finish: Finish, stages: Sequence[te.Tensor]
+) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
     """The same for a 1x1 convolution: a product over pixels."""
     outputs, _, _, inputs = node.inputs[0].shape
     x_value, g_value = node.inputs[1:3]
@@ -362,5 +384,5 @@ def _flat_weight_gradient(node: Node, x_zero: int, finish: Finish) -> tuple[te.T
     def weight(acc: Any, o: Any, i: Any) -> Any:
         return finish(acc, o, 0, 0, i)
 
-    out, schedule = pair_product(extents, left, right, weight, pair_tiles(*extents))
+    out, schedule = pair_product(extents, left, right, weight, pair_tiles(*extents), stages, channel_axis=0)
     return x, g, out, schedule

@@ -9,7 +9,6 @@ from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import address, call_int, i32, placeholder
-from tinytrain_compile.lower.kernels.conv import guard
 from tinytrain_compile.ops.qerror import MaskAttrs
 
 Factor = Callable[[Any], list[Any]]
@@ -42,10 +41,14 @@ def passes(value: Any, attrs: MaskAttrs) -> Any:
     return call_int("tt_passes", i32(value), i32(attrs.low), i32(attrs.high), dtype="bool")
 
 
-def error_output(value: Any, keep: Keep | None, peak: te.Tensor, index: Sequence[Any]) -> Any:
-    """An int8 error of an int32 value, 0 where masked; the helper updates the peak."""
-    kept = guard(None if keep is None else keep(*index), value)
-    return call_int("tt_error", kept, address(peak), dtype="int8")
+def error_output(value: Any, peak: te.Tensor) -> Any:
+    """An int8 error of an int32 value; the helper updates the peak."""
+    return call_int("tt_error", value, address(peak), dtype="int8")
+
+
+def kept_here(keep: Keep | None, index: Sequence[Any]) -> Any:
+    """Whether an error's element is kept, as an operand of a helper."""
+    return tirx.const(True, "bool") if keep is None else keep(*index)
 
 
 def tables(node: Node, first: int, names: Sequence[str]) -> list[te.Tensor]:

@@ -95,7 +95,7 @@ def softmax_error(node: Node, _features: Features) -> KernelSpec:
         above = _exponential(table, largest[o, i], x[o, c, i])
         above = above - select(view.hits(o, c, i), summed[o, i], i32(0))
         value = call_int("tt_requantise", above, inverse[o, i], i32(1 - attrs.bits) - p_out[0])
-        return error_output(view.weighted(o, i, lambda _label: value), None, peak, (o, c, i))
+        return error_output(view.weighted(o, i, lambda _label: value), peak)
 
     out = te.compute((view.outer, view.classes, view.inner), element, "out")
 

@@ -27,7 +27,7 @@ def qmax_pool_grad(node: Node, _features: Features) -> KernelSpec:
 
     def element(*i: Any) -> Any:
         exponent = p_in[0] - p_out[0] - i32(LIFT)
-        return error_output(call_int("tt_shift", acc[i] * i32(1 << LIFT), exponent), None, peak, i)
+        return error_output(call_int("tt_shift", acc[i] * i32(1 << LIFT), exponent), peak)
 
     out = te.compute(shape, element, "out")
     tiles = channel_tiles(shape[3])
