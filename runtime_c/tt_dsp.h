@@ -294,16 +294,20 @@ static inline int8_t tt_summed_error(bool keep, int32_t sum, int32_t bits, int32
     return (int8_t)(keep ? tt_quick_error(tt_halve(sum, bits), peak) : 0);
 }
 
-/* tt_moved_weight, short where a step is small enough for the high word of its product to tell. */
-static inline int8_t tt_quick_move(
-    int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent, int32_t noise, int32_t limit)
+/* tt_moved_weight, short where the high word of the step's product tells it: of the gradient times 2^spare, which must not
+ * overflow. */
+static inline int8_t tt_quick_move(int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent,
+    int32_t noise, int32_t limit, int32_t spare)
 {
 #if TT_HAS_THUMB2
-    if (TT_LIKELY(exponent <= -33 && exponent >= -62)) {
+    const int32_t lifted = (int32_t)((uint32_t)gradient << spare);
+    if (TT_LIKELY(exponent - spare <= -33 && exponent - spare >= -62)) {
         int32_t move;
-        __asm__("ssat %0, #25, %1" : "=r"(move) : "r"(tt_scaled(gradient, multiplier, exponent)));
-        return (int8_t)tt_clamp((weight * 256 - move + noise) >> 8, -limit, limit);
+        __asm__("ssat %0, #25, %1" : "=r"(move) : "r"(tt_scaled(lifted, multiplier, exponent - spare)));
+        return (int8_t)tt_clamp((weight * 256 + noise - move) >> 8, -limit, limit);
     }
+#else
+    (void)spare;
 #endif
     return tt_moved_weight(weight, gradient, multiplier, exponent, noise, limit);
 }

@@ -8,8 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from tests.runtime_c.fixed_point_helpers import MULTIPLIER, PEAK, SHIFT, WORD, Argument, Helper, between
+from tests.runtime_c.fixed_point_helpers import (
+    EXPONENT,
+    INT8,
+    MULTIPLIER,
+    PEAK,
+    SHIFT,
+    WORD,
+    Argument,
+    Helper,
+    between,
+)
+from tests.runtime_c.fixed_point_helpers import aligned as _aligned
+from tests.runtime_c.fixed_point_helpers import error as _error
 from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.qconv import moved_weight
 
 WIDE = between(-383, 383, -383, -128, 0, 1, 383)
 """int16 that kernels multiply: bytes less a zero point."""
@@ -36,10 +49,12 @@ def _requantise(name: str, zero: int, low: int, high: int, down: bool) -> Helper
     return Helper(name, body, ranges, _requantised(zero, low, high))
 
 
+LIFTS = between(-200, 200, -200, -9, -8, 0, 14, 15, 200)
+
+
 def _rescaled_error(keep: Any, acc: Any, multiplier: Any, shift: Any, peak: Any) -> Sequence[Any]:
     value = np.where(keep != 0, fx.requantise(acc, multiplier, shift), 0)
-    magnitude = np.minimum(np.abs(value), fx.INT32_MAX)
-    return np.clip(value, -127, 127), np.maximum(magnitude, peak)
+    return _error(value, peak)
 
 
 def _row(seed: Any, count: int) -> list[Any]:
@@ -71,6 +86,16 @@ def _dots(blocks: int, zero: bool = False) -> Helper:
     return Helper(f"dot_2x2_{blocks}", body, (WORD, WORD, SUM), twin, 4)
 
 
+def _passed(low: int, high: int) -> Helper:
+    body = f"const int32_t both[2] = {{a0, a1}}; y0 = tt_passed8((const int8_t *)both, {low}, {high});"
+
+    def twin(first: Any, second: Any) -> Sequence[Any]:
+        values = [*_bytes(first), *_bytes(second)]
+        return (sum(((v > low) & (v < high)).astype(np.int64) << i for i, v in enumerate(values)),)
+
+    return Helper(f"passed8_{low + 128}_{high + 128}", body, (WORD, WORD), twin)
+
+
 def _bytes(word: Any) -> list[Any]:
     return [(((word >> (8 * i)) & 255) ^ 128) - 128 for i in range(4)]
 
@@ -97,6 +122,21 @@ DSP_HELPERS = (
         _rescaled_error,
         2,
     ),
+    Helper("lifted", "y0 = tt_lifted(a0, a1, tt_lift(a1));", (INT8, LIFTS), lambda e, p: _aligned(e, p)),
+    Helper(
+        "summed_error",
+        "y1 = a2; y0 = tt_summed_error(a0 != 0, a1, 8, &y1);",
+        (between(0, 3), WORD, PEAK),
+        lambda keep, total, seen: _error(np.where(keep != 0, fx.shift_right(total, 8), 0), seen),
+        2,
+    ),
+    Helper(
+        "quick_move",
+        "y0 = tt_quick_move(a0, a1, a2, a3, a4, 127, 8);",
+        (INT8, between(-(1 << 23) + 1, (1 << 23) - 1), FACTOR, EXPONENT, between(0, 255, 0, 255)),
+        lambda w, g, m, e, noise: (moved_weight(w, g, (m, e), noise, 127),),
+    ),
+    *(_passed(low, high) for low, high in ((-128, 127), (-128, -127), (-3, 100), (126, 127), (-1, 0))),
     Helper(
         "dot2",
         "const int16_t a[3] = {7, (int16_t)a1, (int16_t)a2}; const int16_t b[3] = {9, (int16_t)a2, (int16_t)a1};"

@@ -35,6 +35,7 @@ from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, row_conv
 from tinytrain_compile.lower.kernels.qerror import kept_factors, kept_here, mask_operand, tables
+from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
 from tinytrain_compile.ops.pairs import pair_tiles
 from tinytrain_compile.ops.qconv import (
@@ -42,6 +43,7 @@ from tinytrain_compile.ops.qconv import (
     QConvAttrs,
     QConvGradInputAttrs,
     QConvUpdateAttrs,
+    accumulator_bound,
     backward_phases,
     backward_planes,
     forward_planes,
@@ -306,11 +308,18 @@ def kept_steps(scale: Sequence[te.Tensor], kept: bool) -> tuple[Callable[[Any], 
 
 
 def moved_weight(
-    w: Any, gradient: Any, scale: tuple[Any, Any], noise: te.Tensor, salt: te.Tensor, index: Any, limit: int
+    w: Any,
+    gradient: Any,
+    scale: tuple[Any, Any],
+    noise: te.Tensor,
+    salt: te.Tensor,
+    index: Any,
+    limit: int,
+    bound: int = fx.INT32_MAX,
 ) -> Any:
-    """An int8 weight after its step; index: of the weight in its tensor."""
-    random = call_int("tt_noise", noise[0], salt[0], index)
-    return call_int("tt_quick_move", i32(w), gradient, *scale, random, i32(limit), dtype="int8")
+    """An int8 weight after its step; index: of the weight in its tensor; bound: of the gradient's magnitude."""
+    random, spare = call_int("tt_noise", noise[0], salt[0], index), 31 - bound.bit_length()
+    return call_int("tt_quick_move", i32(w), gradient, *scale, random, i32(limit), i32(spare), dtype="int8")
 
 
 @kernel("QConvUpdate")
@@ -327,7 +336,7 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
 
     def finish(acc: Any, o: Any, r: Any, s: Any, i: Any) -> Any:
         index = ((o * kernel_h + r) * kernel_w + s) * channels + i
-        return moved_weight(w[o, r, s, i], acc, size(o), noise, salt, index, attrs.limit)
+        return moved_weight(w[o, r, s, i], acc, size(o), noise, salt, index, attrs.limit, accumulator_bound(node))
 
     x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features, stages)
     return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)
