@@ -55,7 +55,7 @@ remat-real: $(STAMP) ## 20 steps of MCUNet, all of it updated, with and without 
 ledger: setup ## Record the instructions of layers and steps in benchmarks/ledger.json
 	$(BIN)/python benchmarks/instructions.py --write
 
-fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator, on three boards
+fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator: host under ASan and UBSan, three boards
 	$(BIN)/python benchmarks/fuzz_kernels.py
 
 convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls

@@ -105,20 +105,19 @@ def _loops(sch: s_tir.Schedule, tiles: PairTiles, tables: Sequence[te.Tensor], c
 def _sums(sch: s_tir.Schedule, tiles: PairTiles) -> None:
     acc = sch.get_sblock("acc")
     rows, columns, step, lanes = sch.get_loops(acc)[-4:]
-    square = tiles.tile == (2, 2)
-    if square:
-        first = step
+    square, steps = tiles.tile == (2, 2), tiles.depth // LANES
+    if square and steps > 1:
+        start = sch.decompose_reduction(acc, rows)
     else:
-        turn = max(u for u in range(1, UNROLL + 1) if (tiles.depth // LANES) % u == 0)
-        first, few = sch.split(step, [None, turn])
+        first, few = sch.split(step, [None, max(u for u in range(1, UNROLL + 1) if steps % u == 0)])
         sch.reorder(first, few, rows, columns, lanes)
-        for loop in (few, rows, columns):
+        for loop in () if square else (few, rows, columns):
             sch.unroll(loop)
-    start = sch.decompose_reduction(acc, rows if square else first)
+        start = sch.decompose_reduction(acc, first)
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
     if square:
-        sch.tensorize(rows, intrinsics.dot_2x2(tiles.depth // LANES))
+        sch.tensorize(rows, intrinsics.dot_2x2(steps))
     else:
         sch.tensorize(lanes, intrinsics.dot(LANES))
 
