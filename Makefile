@@ -35,6 +35,7 @@ fast: $(STAMP)
 
 bench: setup ## Instructions of layers and steps against the ledger; compile times and arenas of the three real models
 	$(BIN)/python benchmarks/instructions.py
+	$(BIN)/python -m benchmarks.ratios
 	$(BIN)/python scripts/bench.py
 
 bench-placement: $(STAMP) ## Place the eight MiniMalloc instances, print heights, gaps and seconds

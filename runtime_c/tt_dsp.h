@@ -27,9 +27,9 @@
 #define TT_LIKELY(condition) (condition)
 #endif
 
-/* Before a short loop that only moves data: four turns in one. */
+/* Before a short loop that only moves data: eight turns in one. */
 #if defined(__GNUC__) && !defined(__clang__)
-#define TT_UNROLL _Pragma("GCC unroll 4")
+#define TT_UNROLL _Pragma("GCC unroll 8")
 #else
 #define TT_UNROLL
 #endif
