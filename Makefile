@@ -33,7 +33,7 @@ check: $(STAMP) ## Format, lint, types, import rules
 fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
-bench: setup ## Instructions of layers and steps against the ledger; compile times and arenas of the three real models
+bench: setup ## Instructions of layers and steps against the ledger and bars; compile times and arenas of the three real models
 	$(BIN)/python benchmarks/instructions.py
 	$(BIN)/python -m benchmarks.ratios
 	$(BIN)/python scripts/bench.py
