@@ -10,7 +10,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
-from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded
+from tinytrain_compile.ops.qconv import BACKWARD
 from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 
 ADD_BITS = 20
@@ -112,8 +112,11 @@ register(
 def _rescale_infer(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("QRescale", inputs, ("int8",))
     shape = tuple(1 if i in attrs.axes else d for i, d in enumerate(inputs[0].shape))
-    expect_bounded("QRescale", (255 * math.prod(inputs[0].shape[i] for i in attrs.axes)) << attrs.lift)
     return (TensorType(shape, "int8", inputs[0].layout),)
+
+
+def _rescale_bound(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> int:
+    return (255 * math.prod(inputs[0].shape[i] for i in attrs.axes)) << attrs.lift
 
 
 def rescale_lift(elements: int) -> int:
@@ -136,6 +139,7 @@ register(
         BACKWARD,
         QRescaleAttrs,
         ((0, 0),),
+        accumulator=_rescale_bound,
     )
 )
 

@@ -36,6 +36,7 @@ from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, row_conv
 from tinytrain_compile.lower.kernels.qerror import kept_factors, kept_here, mask_operand, tables
 from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
 from tinytrain_compile.ops.pairs import pair_tiles
 from tinytrain_compile.ops.qconv import (
@@ -43,7 +44,6 @@ from tinytrain_compile.ops.qconv import (
     QConvAttrs,
     QConvGradInputAttrs,
     QConvUpdateAttrs,
-    accumulator_bound,
     backward_phases,
     backward_planes,
     forward_planes,
@@ -333,10 +333,11 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
     _, kernel_h, kernel_w, channels = shape
 
     size, stages = kept_steps(scale, is_product(attrs.conv))
+    bound = op_def(node.op).accumulator(node.inputs, attrs)
 
     def finish(acc: Any, o: Any, r: Any, s: Any, i: Any) -> Any:
         index = ((o * kernel_h + r) * kernel_w + s) * channels + i
-        return moved_weight(w[o, r, s, i], acc, size(o), noise, salt, index, attrs.limit, accumulator_bound(node))
+        return moved_weight(w[o, r, s, i], acc, size(o), noise, salt, index, attrs.limit, bound)
 
     x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features, stages)
     return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)
