@@ -33,8 +33,9 @@ check: $(STAMP) ## Format, lint, types, import rules
 fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
-bench: setup ## Instructions against the ledger; compile times, arenas and code sizes of real models
+bench: setup ## Instructions against the ledger and bars; compile times, arenas and code sizes of real models
 	$(BIN)/python benchmarks/instructions.py
+	$(BIN)/python -m benchmarks.ratios
 	$(BIN)/python scripts/bench.py
 
 bench-placement: $(STAMP) ## Place the eight MiniMalloc instances, print heights, gaps and seconds
@@ -58,7 +59,7 @@ slow: $(STAMP) ## The long forms of tests, which `make test` leaves out (remat-r
 ledger: setup ## Record the instructions of layers and steps in benchmarks/ledger.json
 	$(BIN)/python benchmarks/instructions.py --write
 
-fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator, on three boards
+fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator: host under ASan and UBSan, three boards
 	$(BIN)/python benchmarks/fuzz_kernels.py
 
 convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tests.ops import case_quantised as quantised
@@ -15,6 +15,8 @@ from tinytrain_compile.ops.qerror import NO_CLAMP
 from tinytrain_compile.ops.qpointwise import QAddAttrs
 
 SEED = 5
+SETTLED_BITS = 2
+"""By how much the errors that come out of a layer are scaled down."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,22 @@ def _forward(name: str, *shape: int, depthwise: bool = False) -> Layer:
     return Layer(name, lambda rng: quantised.qconv(rng, _conv(*shape, depthwise=depthwise), 0))  # type: ignore[arg-type]
 
 
+def pixels_layer(pixels: int) -> Layer:
+    """The 1x1 convolution of the first row, of so many pixels at a time."""
+    geometry = ((1, 1, pixels, 48), 96, ConvAttrs((1, 1)))
+    return Layer(f"1x1 {pixels} pixels", lambda rng: quantised.qconv(rng, geometry, 0))
+
+
+def _error(rng: np.random.Generator, geometry: object) -> Case:
+    """With the exponent that a training step would have settled on: few errors beyond 127, where kernels branch."""
+    case = quantised.qconv_grad_input(rng, geometry, 0, NO_CLAMP)  # type: ignore[arg-type]
+    _, p_out, p_in, *rest = case.arrays
+    settled = np.asarray([p_in[0] + SETTLED_BITS, p_out[1]], np.int32)
+    return replace(case, arrays=(case.arrays[0], settled, p_in, *rest))
+
+
 def _backward(name: str, *shape: int, depthwise: bool = False) -> Layer:
-    return Layer(
-        name,
-        lambda rng: quantised.qconv_grad_input(rng, _conv(*shape, depthwise=depthwise), 0, NO_CLAMP),  # type: ignore[arg-type]
-    )
+    return Layer(name, lambda rng: _error(rng, _conv(*shape, depthwise=depthwise)))
 
 
 def _weights(name: str, *shape: int) -> Layer:
@@ -74,6 +87,7 @@ LAYERS = (
     _forward("depthwise 5x5 4x4x384", 4, 384, 384, 5, 1, depthwise=True),
     _backward("dX 1x1 4x4x160 to 576", 4, 576, 160),
     _backward("dX 1x1 8x8x48 to 192", 8, 192, 48),
+    _backward("dX 1x1 16x16x96 to 48", 16, 48, 96),
     _backward("dX depthwise 3x3 8x8x192", 8, 192, 192, 3, 1, depthwise=True),
     _backward("dX depthwise 7x7 8x8x240, stride 2", 8, 240, 240, 7, 2, depthwise=True),
     _weights("dW 1x1 8x8x24 to 240", 8, 24, 240),

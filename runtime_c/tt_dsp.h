@@ -21,9 +21,15 @@
 #define TT_HAS_THUMB2 0
 #endif
 
-/* Before a short loop that only moves data: four turns in one. */
+#ifdef __GNUC__
+#define TT_LIKELY(condition) __builtin_expect((condition), 1)
+#else
+#define TT_LIKELY(condition) (condition)
+#endif
+
+/* Before a short loop that only moves data: eight turns in one. */
 #if defined(__GNUC__) && !defined(__clang__)
-#define TT_UNROLL _Pragma("GCC unroll 4")
+#define TT_UNROLL _Pragma("GCC unroll 8")
 #else
 #define TT_UNROLL
 #endif
@@ -52,41 +58,54 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
 }
 
 /* Four sums of products of two rows of a and two rows of b, 4 * blocks elements each: sum_ij += a_i . b_j. A block is
- * four elements of row 0, then four of row 1; a and b are aligned to 8 bytes, blocks is 1 to 4. */
+ * four elements of row 0, then four of row 1; a and b are aligned to 8 bytes, blocks is a constant. */
 #if TT_HAS_DSP
-#define TT_BLOCK(row_0, row_1)                                                                                         \
-    "ldrd %[x], %[x_next], [%[a], #" row_0 "]\n\t"                                                                     \
-    "ldrd %[y], %[y_next], [%[b], #" row_0 "]\n\t"                                                                     \
-    "ldrd %[z], %[z_next], [%[b], #" row_1 "]\n\t"                                                                     \
-    "smlad %[s00], %[x], %[y], %[s00]\n\t"                                                                             \
-    "smlad %[s01], %[x], %[z], %[s01]\n\t"                                                                             \
+#define TT_BLOCK_WITH(first, dots)                                                                                     \
+    "ldrd %[x], %[x_next], [%[a]], #8\n\t"                                                                             \
+    "ldrd %[y], %[y_next], [%[b]], #8\n\t"                                                                             \
+    "ldrd %[z], %[z_next], [%[b]], #8\n\t" first " %[s00], %[x], %[y]" dots(00) first " %[s01], %[x], %[z]" dots(01)    \
     "smlad %[s00], %[x_next], %[y_next], %[s00]\n\t"                                                                   \
     "smlad %[s01], %[x_next], %[z_next], %[s01]\n\t"                                                                   \
-    "ldrd %[x], %[x_next], [%[a], #" row_1 "]\n\t"                                                                     \
-    "smlad %[s10], %[x], %[y], %[s10]\n\t"                                                                             \
-    "smlad %[s11], %[x], %[z], %[s11]\n\t"                                                                             \
+    "ldrd %[x], %[x_next], [%[a]], #8\n\t" first " %[s10], %[x], %[y]" dots(10) first " %[s11], %[x], %[z]" dots(11)    \
     "smlad %[s10], %[x_next], %[y_next], %[s10]\n\t"                                                                   \
     "smlad %[s11], %[x_next], %[z_next], %[s11]\n\t"
-#define TT_BLOCKS(code)                                                                                                \
-    __asm__(code                                                                                                       \
-            : [s00] "+r"(*sum_00), [s01] "+r"(*sum_01), [s10] "+r"(*sum_10), [s11] "+r"(*sum_11), [x] "=&r"(x),        \
-              [x_next] "=&r"(x_next), [y] "=&r"(y), [y_next] "=&r"(y_next), [z] "=&r"(z), [z_next] "=&r"(z_next)       \
-            : [a] "r"(a), [b] "r"(b)                                                                                   \
-            : "memory") /* besides: what comes after is not loaded before, and kept on the stack */
+#define TT_ADDED(sum) ", %[s" #sum "]\n\t"
+#define TT_ALONE(sum) "\n\t"
+#define TT_BLOCK TT_BLOCK_WITH("smlad", TT_ADDED)
+#define TT_FIRST_BLOCK TT_BLOCK_WITH("smuad", TT_ALONE)
+#define TT_IS_ZERO(sum) (__builtin_constant_p(sum) && (sum) == 0)
+#define TT_SUMS(kind) [s00] kind(*sum_00), [s01] kind(*sum_01), [s10] kind(*sum_10), [s11] kind(*sum_11)
+#define TT_PAIRS                                                                                                       \
+    [x] "=&r"(x), [x_next] "=&r"(x_next), [y] "=&r"(y), [y_next] "=&r"(y_next), [z] "=&r"(z),                          \
+        [z_next] "=&r"(z_next), [a] "+r"(a), [b] "+r"(b)
 #endif
 static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
     const int16_t *a, const int16_t *b, int32_t blocks)
 {
 #if TT_HAS_DSP
+    /* "memory": it reads a and b; besides, what comes after is not loaded before, and kept on the stack. */
     uint32_t x, x_next, y, y_next, z, z_next;
-    if (blocks == 4) {
-        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24") TT_BLOCK("32", "40") TT_BLOCK("48", "56"));
-    } else if (blocks == 3) {
-        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24") TT_BLOCK("32", "40"));
-    } else if (blocks == 2) {
-        TT_BLOCKS(TT_BLOCK("0", "8") TT_BLOCK("16", "24"));
-    } else {
-        TT_BLOCKS(TT_BLOCK("0", "8"));
+    if (blocks >= 8) {
+        int32_t turns = blocks / 4;
+        __asm__("1:\n\t" TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK "subs %[turns], #1\n\tbne 1b"
+                : TT_SUMS("+r"), TT_PAIRS, [turns] "+r"(turns)
+                :
+                : "memory", "cc");
+        blocks %= 4;
+    } else if (TT_IS_ZERO(*sum_00) && TT_IS_ZERO(*sum_01) && TT_IS_ZERO(*sum_10) && TT_IS_ZERO(*sum_11)) {
+        __asm__(TT_FIRST_BLOCK : TT_SUMS("=&r"), TT_PAIRS : : "memory");
+        blocks -= 1;
+    }
+    if (blocks >= 4) {
+        __asm__(TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
+        blocks -= 4;
+    }
+    if (blocks >= 2) {
+        __asm__(TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
+        blocks -= 2;
+    }
+    if (blocks == 1) {
+        __asm__(TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
     }
 #else
     for (int32_t i = 0; i < 8 * blocks; i += 8) {
@@ -184,14 +203,20 @@ static inline int8_t tt_narrow8(int32_t value)
     return (int8_t)y;
 }
 
-/* tt_requantise of a factor below 1/2 (-31 <= shift < 0), plus `zero`, a constant that fits an instruction.
- * The product's bit 30 is the carry of a shift by 31, and rounds it up. Dividing, the last bit that is shifted out
- * rounds up; a negative number less one is thereby rounded half away from zero. */
+/* tt_requantise of a factor below 1/2 that is not 0 (-31 <= shift < 0), plus `zero`, a constant that fits an instruction.
+ * Twice the multiplier is 2^32 and a word: the high half of acc times it is acc and that of acc times the word, rounded
+ * up. Without that instruction, the product's bit 30 is the carry of a shift by 31, and rounds it up. Dividing, the last
+ * bit that is shifted out rounds up; a negative number less one is thereby rounded half away from zero. */
 static inline int32_t tt_requantise_down(int32_t acc, int32_t multiplier, int32_t shift, int32_t zero)
 {
-    int32_t low, high;
+    int32_t low;
+#if TT_HAS_DSP
+    __asm__("smmlar %0, %1, %2, %1" : "=r"(low) : "r"(acc), "r"((uint32_t)multiplier << 1));
+#else
+    int32_t high;
     __asm__("smull %0, %1, %2, %3" : "=&r"(low), "=&r"(high) : "r"(acc), "r"(multiplier));
     __asm__("lsrs %0, %0, #31\n\tadc %0, %0, %1, lsl #1" : "+r"(low) : "r"(high) : "cc");
+#endif
     low += low >> 31;
     __asm__("asrs %0, %0, %1\n\tadc %0, %0, %2" : "+r"(low) : "r"(-shift), "rI"(zero) : "cc");
     return low;
@@ -202,21 +227,122 @@ static inline int32_t tt_requantise_down(int32_t acc, int32_t multiplier, int32_
 static inline int32_t tt_rescale(int32_t acc, int32_t multiplier, int32_t shift)
 {
 #if TT_HAS_THUMB2
-    if (shift < 0) {
+    if (shift < 0 && multiplier != 0) {
         return tt_requantise_down(acc, multiplier, shift < -31 ? -31 : shift, 0);
     }
 #endif
     return tt_requantise(acc, multiplier, shift);
 }
 
-/* acc + bias, requantised, plus zero, in [low, high], as int8: the end of a convolution. */
-static inline int8_t tt_requantise8(
-    int32_t acc, int32_t bias, int32_t multiplier, int32_t shift, int32_t zero, int32_t low, int32_t high)
+/* How a kernel keeps a factor (multiplier, shift) that is known when it runs: tt_factor, and by how many bits the factor
+ * shifts right: 1 to 31 (more count as 31); 0 and less (minus the bits to the left) also stand for multiplier 0. */
+static inline int32_t tt_factor(int32_t multiplier)
 {
-    return tt_saturate8(tt_requantise(tt_add(acc, bias), multiplier, shift), zero, low, high);
+    return TT_HAS_DSP ? (int32_t)((uint32_t)multiplier << 1) : multiplier;
 }
 
-/* The same for -31 <= shift < 0. */
+static inline int32_t tt_down(int32_t multiplier, int32_t shift)
+{
+    return multiplier == 0 ? 0 : shift < -31 ? 31 : -shift;
+}
+
+/* tt_requantise by a kept factor. */
+static inline int32_t tt_rescaled(int32_t acc, int32_t factor, int32_t down)
+{
+    const int32_t multiplier = TT_HAS_DSP ? (int32_t)((uint32_t)factor >> 1) : factor;
+#if TT_HAS_THUMB2
+    if (TT_LIKELY(down > 0)) {
+        return tt_requantise_down(acc, multiplier, -down, 0);
+    }
+#endif
+    return tt_requantise(acc, multiplier, -down);
+}
+
+/* tt_error. A magnitude below the peak and 127 changes neither. */
+static inline int32_t tt_quick_error(int32_t value, int32_t *peak)
+{
+#if TT_HAS_THUMB2
+    int32_t limit;
+    __asm__("usat %0, #7, %1" : "=r"(limit) : "r"(*peak));
+    if (TT_LIKELY((value ^ (value >> 31)) < limit)) {
+        return value;
+    }
+#endif
+    return tt_error(value, peak);
+}
+
+/* tt_error of a sum by a kept factor, or 0 if it is not kept. */
+static inline int8_t tt_rescaled_error(bool keep, int32_t acc, int32_t factor, int32_t down, int32_t *peak)
+{
+    return (int8_t)(keep ? tt_quick_error(tt_rescaled(acc, factor, down), peak) : 0);
+}
+
+/* tt_aligned of an error: `lift` is what tt_lift gives for the exponent, the bits to the left, or -1 if these do not do. */
+static inline int32_t tt_lift(int32_t exponent)
+{
+    return exponent >= -8 && exponent <= 14 ? exponent + 8 : -1;
+}
+
+static inline int32_t tt_lifted(int32_t error, int32_t exponent, int32_t lift)
+{
+    return TT_LIKELY(lift >= 0) ? (int32_t)((uint32_t)error << lift) : tt_aligned(error, exponent);
+}
+
+/* The error that the halved sum of two lifted errors is, or 0 if it is not kept. */
+static inline int8_t tt_summed_error(bool keep, int32_t sum, int32_t bits, int32_t *peak)
+{
+    return (int8_t)(keep ? tt_quick_error(tt_halve(sum, bits), peak) : 0);
+}
+
+/* tt_moved_weight, short where the high word of the step's product tells it: of the gradient times 2^spare, which must not
+ * overflow. */
+static inline int8_t tt_quick_move(int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent,
+    int32_t noise, int32_t limit, int32_t spare)
+{
+#if TT_HAS_THUMB2
+    const int32_t lifted = (int32_t)((uint32_t)gradient << spare);
+    if (TT_LIKELY(exponent - spare <= -33 && exponent - spare >= -62)) {
+        int32_t move;
+        __asm__("ssat %0, #25, %1" : "=r"(move) : "r"(tt_scaled(lifted, multiplier, exponent - spare)));
+        return (int8_t)tt_clamp((weight * 256 + noise - move) >> 8, -limit, limit);
+    }
+#else
+    (void)spare;
+#endif
+    return tt_moved_weight(weight, gradient, multiplier, exponent, noise, limit);
+}
+
+/* Bit 7 of every byte tells whether this byte of `bytes`, without sign, is at least `bound` <= 255: bit 7 of a difference
+ * tells it of the other seven bits. */
+static inline uint32_t tt_at_least(uint32_t bytes, uint32_t bound)
+{
+    const uint32_t rest = (bytes | 0x80808080u) - (bound & 127u) * 0x01010101u;
+    return bound > 127u ? bytes & rest : bytes | rest;
+}
+
+/* Bit i is set where low < from[i] < high, for i < 8; -128 <= low < high <= 127. */
+static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
+{
+    uint32_t bits = 0;
+    for (uint32_t half = 0; half < 8u; half += 4u) {
+        uint32_t bytes;
+        memcpy(&bytes, from + half, sizeof bytes);
+        bytes ^= 0x80808080u;
+        const uint32_t inside = tt_at_least(bytes, (uint32_t)(low + 129)) & ~tt_at_least(bytes, (uint32_t)(high + 128));
+        /* the multiplication brings bit 0 of byte i to bit 24 + i */
+        bits |= ((((inside >> 7) & 0x01010101u) * 0x01020408u) >> 24 & 15u) << half;
+    }
+    return (uint8_t)bits;
+}
+
+/* acc + bias by a kept factor, plus zero, in [low, high], as int8: the end of a convolution. */
+static inline int8_t tt_requantise8(
+    int32_t acc, int32_t bias, int32_t factor, int32_t down, int32_t zero, int32_t low, int32_t high)
+{
+    return tt_saturate8(tt_rescaled(tt_quick_add(acc, bias), factor, down), zero, low, high);
+}
+
+/* The same for a factor (multiplier, shift) that is not 0, with -31 <= shift < 0. */
 static inline int8_t tt_requantise8_down(
     int32_t acc, int32_t bias, int32_t multiplier, int32_t shift, int32_t zero, int32_t low, int32_t high)
 {
@@ -224,7 +350,7 @@ static inline int8_t tt_requantise8_down(
     const int32_t y = tt_requantise_down(tt_quick_add(acc, bias), multiplier, shift, zero);
     return low == -128 && high == 127 ? tt_narrow8(y) : (int8_t)tt_clamp(y, low, high);
 #else
-    return tt_requantise8(acc, bias, multiplier, shift, zero, low, high);
+    return tt_saturate8(tt_requantise(tt_add(acc, bias), multiplier, shift), zero, low, high);
 #endif
 }
 

@@ -97,6 +97,9 @@ static inline int32_t tt_scaled(int32_t value, int32_t multiplier, int32_t expon
         return tt_shift_left(tt_clamp64(product), exponent);
     }
     const uint32_t n = exponent < -62 ? 62u : (uint32_t)-exponent;
+    if (n > 32u) { /* the low word does not matter */
+        return ((int32_t)(product >> 32) + (1 << (n - 33u))) >> (n - 32u);
+    }
     product = (product + ((int64_t)1 << (n - 1u))) >> n;
     return tt_clamp64(product);
 }

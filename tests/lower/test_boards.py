@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from benchmarks.board import measure
 
 from tests.e2e.marks import needs_qemu
+from tests.lower.sanitised import run_sanitised
+from tests.ops.case import Case
+from tests.ops.cases import cases_of
 from tests.ops.random_structure import RANDOM, random_cases
 
 CASES = 5
 BOARDS = ("cortex-m0plus", "cortex-m7", "cortex-m55")
 """Scalar code, DSP instructions, and the core with vectors."""
-OPS = ("QConv", "QConvGradInput", "QConvUpdate", "QConvSum")
+CONVOLUTIONS = (
+    "QConv",
+    "QConvGradInput",
+    "QConvUpdate",
+    "QConvUpdateFine",
+    "QConvMomentum",
+    "QConvMomentumFine",
+    "QConvSum",
+)
+"""Operators with random shapes."""
+OTHERS = ("QAdd", "QRescale", "ErrorScale", "ErrorAdd", "QClipMask", "QBiasUpdate", "QWeightApply")
+"""Operators with the shapes of their tests; there are fewer of these cases."""
+OPS = (*CONVOLUTIONS, *OTHERS)
+
+
+def fuzz_cases(cases_per_op: int, first: int = 0) -> list[Case]:
+    """Cases `first` to `first + cases_per_op` of every operator."""
+    made = {op: random_cases(op, first + cases_per_op) for op in CONVOLUTIONS} | {op: cases_of(op) for op in OTHERS}
+    return [case for op in OPS for case in made[op][first : first + cases_per_op]]
 
 
 def check_on_board(target: str, cases_per_op: int, first: int = 0) -> int:
-    """Compare `cases_per_op` random cases of every op, from number `first` on; the number of kernels that ran."""
-    cases = [case for op in OPS for case in random_cases(op, first + cases_per_op)[first:]]
+    """Compare `cases_per_op` cases of every op, from number `first` on; the number of kernels that ran."""
+    cases = fuzz_cases(cases_per_op, first)
     for case, found in zip(cases, measure(cases, target), strict=True):
         assert found.equal, f"{target}: {case}"
         assert found.instructions > 0
@@ -27,5 +50,16 @@ def check_on_board(target: str, cases_per_op: int, first: int = 0) -> int:
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", BOARDS)
 def test_random_kernels_on_a_board(target: str) -> None:
-    assert set(OPS) <= set(RANDOM)
+    assert set(CONVOLUTIONS) <= set(RANDOM)
     assert check_on_board(target, CASES) == CASES * len(OPS)
+
+
+def test_random_kernels_stay_inside_their_operands(tmp_path: Path) -> None:
+    run_sanitised(fuzz_cases(CASES), tmp_path)
+
+
+def test_an_access_outside_and_a_wrong_result_are_seen(tmp_path: Path) -> None:
+    case = random_cases("QConv", 1)[0]
+    for shift in (("y[", "y[1000 + "), ("y[", "y[0 * "), ("x[", "x[-1 + ")):
+        with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+            run_sanitised([case], tmp_path, lambda source, shift=shift: source.replace(*shift))

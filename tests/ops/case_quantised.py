@@ -117,7 +117,7 @@ def qconv(rng: Rng, geometry: Geometry, kind: int) -> Case:
     multiplier, shift = factors(rng, out, kind, 1 / (60 * taps**0.5))
     if rng.random() < 0.5:
         shift = np.minimum(shift, np.int8(-1))
-    down = bool((shift < 0).all())
+    down = bool(((shift < 0) & (multiplier != 0)).all())
     attrs = QConvAttrs(replace(conv, bias=True), zero_point(rng, kind), zero_point(rng, kind), low, high, down)
     w = weight_parts(bytes_of(rng, _weight_shape(geometry), kind), conv.split, 3)
     bias = words(rng, (out,), kind, 2000)
@@ -252,15 +252,17 @@ def _split(rng: Rng, out: int, channels: int, groups: int) -> Split | None:
 
 
 def geometry(rng: Rng, splits: bool) -> Geometry:
-    """A random convolution: dense, depthwise or grouped, odd sizes, strides, dilations and pads."""
+    """A random convolution: dense, depthwise or grouped, few or many channels, odd sizes, strides, dilations, pads."""
+
+    def pair(usual: float, low: int, high: int) -> tuple[int, int]:
+        return (1, 1) if rng.random() < usual else (int(rng.integers(low, high)), int(rng.integers(low, high)))
+
     while True:
         height, width = (int(n) for n in rng.integers(1, 10, 2))
         groups = int(rng.choice([1, 1, 1, 3, 5]))
-        channels = int(rng.integers(1, 14)) if groups == 1 else groups * int(rng.choice([1, 1, 2]))
+        channels = int(rng.integers(1, 14) * rng.choice([1, 4])) if groups == 1 else groups * int(rng.choice([1, 1, 2]))
         out = int(rng.integers(1, 14)) if groups == 1 else groups * int(rng.choice([1, 1, 2]))
-        kernel = (1, 1) if rng.random() < 0.25 else (int(rng.integers(1, 6)), int(rng.integers(1, 6)))
-        strides = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
-        dilations = (int(rng.integers(1, 3)), int(rng.integers(1, 3)))
+        kernel, strides, dilations = pair(0.3, 1, 8), pair(0.4, 1, 4), pair(0.6, 1, 3)
         pads = tuple(int(rng.integers(0, (kernel[i % 2] - 1) * dilations[i % 2] + 1)) for i in range(4))
         split = _split(rng, out, channels, groups) if splits else None
         conv = ConvAttrs(kernel, strides, (pads[0], pads[1], pads[2], pads[3]), dilations, groups, split=split)

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tests.runtime_c.fixed_point_helpers import MULTIPLIER, SHIFT, WORD, Helper, between
+from tests.runtime_c.fixed_point_helpers import (
+    EXPONENT,
+    INT8,
+    MULTIPLIER,
+    PEAK,
+    SHIFT,
+    WORD,
+    Argument,
+    Helper,
+    between,
+)
+from tests.runtime_c.fixed_point_helpers import aligned as _aligned
+from tests.runtime_c.fixed_point_helpers import error as _error
 from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.qconv import moved_weight
 
 WIDE = between(-383, 383, -383, -128, 0, 1, 383)
 """int16 that kernels multiply: bytes less a zero point."""
 SUM = between(-(1 << 20), 1 << 20)
 DOWN = between(-31, -1, -31, -30, -8, -1)
+NORMAL = Argument((1 << 30, (1 << 30) + 1, 0x5A82799A, 2**31 - 2, 2**31 - 1), MULTIPLIER.draw)
+"""Multipliers of factors that are not 0."""
+FACTOR = replace(NORMAL, edges=(0, *NORMAL.edges))
 PITCH = 3
 
 
@@ -26,9 +43,18 @@ def _requantised(zero: int, low: int, high: int) -> Any:
 
 
 def _requantise(name: str, zero: int, low: int, high: int, down: bool) -> Helper:
-    suffix = "_down" if down else ""
-    body = f"y0 = tt_requantise8{suffix}(a0, a1, a2, a3, {zero}, {low}, {high});"
-    return Helper(name, body, (WORD, WORD, MULTIPLIER, DOWN if down else SHIFT), _requantised(zero, low, high))
+    how = "_down(a0, a1, a2, a3," if down else "(a0, a1, tt_factor(a2), tt_down(a2, a3),"
+    body = f"y0 = tt_requantise8{how} {zero}, {low}, {high});"
+    ranges = (WORD, WORD, NORMAL, DOWN) if down else (WORD, WORD, FACTOR, SHIFT)
+    return Helper(name, body, ranges, _requantised(zero, low, high))
+
+
+LIFTS = between(-200, 200, -200, -9, -8, 0, 14, 15, 200)
+
+
+def _rescaled_error(keep: Any, acc: Any, multiplier: Any, shift: Any, peak: Any) -> Sequence[Any]:
+    value = np.where(keep != 0, fx.requantise(acc, multiplier, shift), 0)
+    return _error(value, peak)
 
 
 def _row(seed: Any, count: int) -> list[Any]:
@@ -39,10 +65,11 @@ def _row(seed: Any, count: int) -> list[Any]:
 ROW = "(int16_t)((int32_t)((uint32_t)(a{} >> (k % 13)) * (uint32_t)(k + 3) & 511u) - 255)"
 
 
-def _dots(blocks: int) -> Helper:
+def _dots(blocks: int, zero: bool = False) -> Helper:
     count = 8 * blocks
+    first = "(void)a2;" if zero else "y0 = a2; y1 = 1; y2 = -a2; y3 = 0;"
     body = (
-        f"_Alignas(8) int16_t a[{count}]; _Alignas(8) int16_t b[{count}]; y0 = a2; y1 = 1; y2 = -a2; y3 = 0;"
+        f"_Alignas(8) int16_t a[{count}]; _Alignas(8) int16_t b[{count}]; {first}"
         f"for (int32_t k = 0; k < {count}; k++) {{ a[k] = {ROW.format(0)}; b[k] = {ROW.format(1)}; }}"
         f"tt_dot_2x2(&y0, &y1, &y2, &y3, a, b, {blocks});"
     )
@@ -53,9 +80,20 @@ def _dots(blocks: int) -> Helper:
         def dot(p: int, q: int) -> Any:
             return sum(a[8 * s + 4 * p + k] * b[8 * s + 4 * q + k] for s in range(blocks) for k in range(4))
 
-        return start + dot(0, 0), 1 + dot(0, 1), -start + dot(1, 0), dot(1, 1)
+        one, start = (0, 0 * start) if zero else (1, start)
+        return start + dot(0, 0), one + dot(0, 1), -start + dot(1, 0), dot(1, 1)
 
     return Helper(f"dot_2x2_{blocks}", body, (WORD, WORD, SUM), twin, 4)
+
+
+def _passed(low: int, high: int) -> Helper:
+    body = f"const int32_t both[2] = {{a0, a1}}; y0 = tt_passed8((const int8_t *)both, {low}, {high});"
+
+    def twin(first: Any, second: Any) -> Sequence[Any]:
+        values = [*_bytes(first), *_bytes(second)]
+        return (sum(((v > low) & (v < high)).astype(np.int64) << i for i, v in enumerate(values)),)
+
+    return Helper(f"passed8_{low + 128}_{high + 128}", body, (WORD, WORD), twin)
 
 
 def _bytes(word: Any) -> list[Any]:
@@ -73,10 +111,32 @@ DSP_HELPERS = (
     Helper("quick_add", "y0 = tt_quick_add(a0, a1);", (WORD, WORD), lambda a, b: (fx.saturate(a + b),)),
     Helper("halve", "y0 = tt_halve(a0, 8);", (WORD,), lambda a: (fx.shift_right(a, 8),)),
     Helper("halve_once", "y0 = tt_halve(a0, 1);", (WORD,), lambda a: (fx.shift_right(a, 1),)),
-    Helper("rescale", "y0 = tt_rescale(a0, a1, a2);", (WORD, MULTIPLIER, SHIFT), lambda *a: (fx.requantise(*a),)),
+    Helper("rescale", "y0 = tt_rescale(a0, a1, a2);", (WORD, FACTOR, SHIFT), lambda *a: (fx.requantise(*a),)),
     _requantise("requantise8", -128, -128, 127, down=False),
     _requantise("requantise8_down", -128, -128, 127, down=True),
     _requantise("requantise8_bounds", 37, -5, 60, down=True),
+    Helper(
+        "rescaled_error",
+        "y1 = a4; y0 = tt_rescaled_error(a0 != 0, a1, tt_factor(a2), tt_down(a2, a3), &y1);",
+        (between(0, 3), WORD, FACTOR, between(-328, 328, -32, -31, -1, 0, 1), PEAK),
+        _rescaled_error,
+        2,
+    ),
+    Helper("lifted", "y0 = tt_lifted(a0, a1, tt_lift(a1));", (INT8, LIFTS), lambda e, p: _aligned(e, p)),
+    Helper(
+        "summed_error",
+        "y1 = a2; y0 = tt_summed_error(a0 != 0, a1, 8, &y1);",
+        (between(0, 3), WORD, PEAK),
+        lambda keep, total, seen: _error(np.where(keep != 0, fx.shift_right(total, 8), 0), seen),
+        2,
+    ),
+    Helper(
+        "quick_move",
+        "y0 = tt_quick_move(a0, a1, a2, a3, a4, 127, 8);",
+        (INT8, between(-(1 << 23) + 1, (1 << 23) - 1), FACTOR, EXPONENT, between(0, 255, 0, 255)),
+        lambda w, g, m, e, noise: (moved_weight(w, g, (m, e), noise, 127),),
+    ),
+    *(_passed(low, high) for low, high in ((-128, 127), (-128, -127), (-3, 100), (126, 127), (-1, 0))),
     Helper(
         "dot2",
         "const int16_t a[3] = {7, (int16_t)a1, (int16_t)a2}; const int16_t b[3] = {9, (int16_t)a2, (int16_t)a1};"
@@ -91,7 +151,8 @@ DSP_HELPERS = (
         (SUM, WIDE, WIDE),
         lambda acc, p, q: (acc + p * q - 5 * q + 3 * p - 11 * p,),
     ),
-    *(_dots(blocks) for blocks in (1, 2, 3, 4)),
+    *(_dots(blocks) for blocks in (1, 2, 3, 4, 7, 8, 11)),
+    _dots(6, zero=True),
     Helper(
         "widen4",
         f"_Alignas(8) int16_t to[4]; tt_widen4(to, (const int8_t *)(const void *)&a0, a1); {FOUR}",

@@ -133,11 +133,11 @@ def _bits(values: Any) -> Words:
     return np.asarray(values, np.float32).view(np.int32)
 
 
-def _error(value: Words, peak: Words) -> Sequence[Any]:
+def error(value: Words, peak: Words) -> Sequence[Any]:
     return np.clip(value, -127, 127), np.maximum(np.minimum(np.abs(value), fx.INT32_MAX), peak)
 
 
-def _aligned(error: Words, exponent: Words) -> Sequence[Any]:
+def aligned(error: Words, exponent: Words) -> Sequence[Any]:
     return (np.clip(fx.shift(error << 16, exponent - 8), -(1 << 29), 1 << 29),)
 
 
@@ -232,9 +232,9 @@ HELPERS = (
         (WORD, INT8, LOW, HIGH),
         lambda a, zero, low, high: (np.clip(a + zero, low, high),),
     ),
-    Helper("error", "y1 = a1; y0 = tt_error(a0, &y1);", (WORD, PEAK), _error, 2),
+    Helper("error", "y1 = a1; y0 = tt_error(a0, &y1);", (WORD, PEAK), error, 2),
     Helper("passes", "y0 = tt_passes(a0, a1, a2) ? 1 : 0;", (INT8, INT8, INT8), lambda a, b, c: ((a > b) & (a < c),)),
-    Helper("aligned", "y0 = tt_aligned(a0, a1);", (INT8, between(-200, 200, -200, -40, -8, 0, 8, 30, 200)), _aligned),
+    Helper("aligned", "y0 = tt_aligned(a0, a1);", (INT8, between(-200, 200, -200, -40, -8, 0, 8, 30, 200)), aligned),
     Helper("noise", "y0 = tt_noise(a0, a1, a2);", (WORD, WORD, between(0, 300)), _noise, scalar=True),
     Helper("next_noise", "y0 = tt_next_noise(a0);", (WORD,), _next_noise, scalar=True),
     Helper(

@@ -214,7 +214,11 @@ MUTATIONS = (
     ("dot4", "acc += a[2] * b[2];", "acc += a[2] * b[1];"),
     ("dot_2x2_3", "a + i + 4, b + i + 4);", "a + i + 4, b + i);"),
     ("gather4", "from[2 * pitch] + offset);", "from[2 * pitch]);"),
-    ("requantise8", "tt_add(acc, bias), multiplier, shift), zero", "acc + bias, multiplier, shift), zero"),
+    ("rescaled_error", "keep ? tt_quick_error(tt_rescaled", "true ? tt_quick_error(tt_rescaled"),
+    ("lifted", "exponent <= 14 ?", "exponent <= 15 ?"),
+    ("passed8_125_228", "(low + 129)", "(low + 128)"),
+    ("requantise8", "tt_rescaled(tt_quick_add(acc, bias)", "tt_rescaled(acc + bias"),
+    ("requantise8_down", "tt_add(acc, bias), multiplier, shift), zero", "acc + bias, multiplier, shift), zero"),
 )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm import s_tir
+from tvm import s_tir, te
 
 HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
@@ -79,3 +79,14 @@ def keep_results(schedule: s_tir.Schedule, loop: Any, depth: int) -> None:
     schedule.reverse_compute_at(results, loop, preserve_unit_loops=True)
     for inner in schedule.get_loops(results)[depth:]:
         schedule.unroll(inner)
+
+
+def keep_tables(schedule: s_tir.Schedule, tables: Sequence[te.Tensor], loop: Any = None, depth: int = 0) -> None:
+    """Compute what `out` reads of these stages once in a turn of `loop` (the depth-th; None: of all), in registers."""
+    for table in tables:
+        block = schedule.get_sblock(str(table.op.name))
+        schedule.set_scope(block, 0, "local")
+        if loop is not None:
+            schedule.compute_at(block, loop, preserve_unit_loops=True)
+        for inner in schedule.get_loops(block)[depth:]:
+            schedule.unroll(inner)

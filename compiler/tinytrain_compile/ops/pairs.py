@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 LANES = 4
@@ -59,10 +60,10 @@ _PAIR = 2
 
 @dataclass(frozen=True)
 class PlaneTiles:
-    """strip: output rows whose input rows lie in scratch at a time; width: output pixels in a register tile.
+    """strip: output rows (of each phase) whose input rows lie in scratch at a time; width: output pixels in a tile.
 
-    taps: (rows, columns) of the kernel, columns filled up with zeros to whole pairs; plane: (rows, columns) for all
-    output rows.
+    phases: how many interleaved images the output is, each with taps of its own. taps: (rows, columns) of the kernel
+    of one phase, columns filled up with zeros to whole pairs; plane: (rows, columns) for all output rows.
     """
 
     strip: int
@@ -70,27 +71,38 @@ class PlaneTiles:
     taps: tuple[int, int]
     plane: tuple[int, int]
     strip_rows: int
+    phases: tuple[int, int] = (1, 1)
 
     @property
     def scratch_bytes(self) -> int:
-        """Of the strip of the plane and of the taps, each on 8 bytes."""
-        sizes = (self.strip_rows * self.plane[1], self.taps[0] * self.taps[1])
+        """Of the strip of the plane and of the taps of all phases, each on 8 bytes."""
+        sizes = (self.strip_rows * self.plane[1], math.prod(self.phases) * self.taps[0] * self.taps[1])
         return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
 
 
-def plane_tiles(out_hw: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int]) -> PlaneTiles:
-    """Strips as high as PLANE_BYTES allow; four pixels at a time where they divide the width."""
-    height, width = out_hw
-    columns = -(-kernel[1] // _PAIR) * _PAIR
-    plane_columns = (width - 1) * strides[1] + columns
+def plane_tiles(
+    out_hw: tuple[int, int],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    phases: tuple[int, int] = (1, 1),
+    lead: tuple[int, int] = (0, 0),
+) -> PlaneTiles:
+    """Strips as high as PLANE_BYTES allow; four pixels at a time where they divide the width.
+
+    phases divide out_hw; lead: rows and columns of the plane by which the last phase is ahead of the first.
+    """
+    height, width = out_hw[0] // phases[0], out_hw[1] // phases[1]
+    tap_rows, tap_columns = -(-kernel[0] // phases[0]), -(-kernel[1] // phases[1])
+    columns = -(-tap_columns // _PAIR) * _PAIR
+    plane_columns = (width - 1) * strides[1] + columns + lead[1]
 
     def rows(strip: int) -> int:
-        return (strip - 1) * strides[0] + kernel[0]
+        return (strip - 1) * strides[0] + tap_rows + lead[0]
 
     strips = [s for s in range(1, height + 1) if height % s == 0]
     strip = max((s for s in strips if _WIDE * rows(s) * plane_columns <= PLANE_BYTES), default=1)
     tile = max(t for t in (1, 2, 3, 4) if width % t == 0)
-    return PlaneTiles(strip, tile, (kernel[0], columns), (rows(height), plane_columns), rows(strip))
+    return PlaneTiles(strip, tile, (tap_rows, columns), (rows(height), plane_columns), rows(strip), phases)
 
 
 # ---- dense convolution: rows of the image, with their border, in scratch --------------------------------------------

@@ -33,7 +33,7 @@ _WEIGHT, _CENTRED, _ERROR = 128, 255, 128
 class QConvAttrs(Attrs):
     """conv: geometry (bias included); zero points of x and y; y is clamped to [low, high].
 
-    shifts_down: all shifts are in -31..-1 (factors below 1/2), which shortens the kernel.
+    shifts_down: all shifts are in -31..-1 (factors below 1/2) and no factor is 0, which shortens the kernel.
     """
 
     conv: ConvAttrs
@@ -92,10 +92,22 @@ def forward_planes(node: Node) -> PlaneTiles:
     return plane_tiles((height, width), conv.kernel, conv.strides)
 
 
+def backward_phases(node: Node) -> tuple[int, int]:
+    """Into how many interleaved images a depthwise QConvGradInput is cut: the strides, where they divide the image.
+
+    A pixel's row plus the padding, modulo the stride, tells which taps reach it; so each phase is a convolution with
+    stride 1 and a subset of the taps.
+    """
+    strides, (_, height, width, _) = _geometry(node).strides, node.outputs[0].shape
+    return strides if height % strides[0] == width % strides[1] == 0 else (1, 1)
+
+
 def backward_planes(node: Node) -> PlaneTiles:
-    """Tiles of a depthwise QConvGradInput, a convolution with stride 1 whatever the layer's is."""
+    """Tiles of a depthwise QConvGradInput: a convolution with stride 1, whatever the layer's is."""
     conv, (_, height, width, _) = _geometry(node), node.outputs[0].shape
-    return plane_tiles((height, width), conv.kernel, (1, 1))
+    phases = backward_phases(node)
+    lead = [(count - 1 + pad % count) // count for count, pad in zip(phases, conv.pads, strict=False)]
+    return plane_tiles((height, width), conv.kernel, (1, 1), phases, (lead[0], lead[1]))
 
 
 def is_rows(node: Node) -> bool:

@@ -71,13 +71,13 @@ class Rewriter:
         return table, own, largest
 
     def fixed_factors(self, hint: str, values: Any) -> tuple[Value, Value, bool]:
-        """The same tables where no exponent is added to the shifts, and whether all of these are in -31..-1.
+        """The same tables where no exponent is added to the shifts; whether all are in -31..-1 and no factor is 0.
 
         Shifts below -31 count as -31 anyway, and with a multiplier of 0 a shift means nothing.
         """
         multiplier, shift = fx.split_factors(values)
         shift = np.where(multiplier == 0, np.int8(-1), np.maximum(shift, np.int8(-31)))
-        down = bool((shift < 0).all())
+        down = bool(((shift < 0) & (multiplier != 0)).all())
         return self.table(f"{hint}.multiplier", multiplier), self.table(f"{hint}.shift", shift), down
 
     def take(self, node: Node) -> None:

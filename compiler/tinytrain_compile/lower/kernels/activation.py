@@ -9,7 +9,17 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain, select
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    address,
+    call,
+    f32,
+    kernel,
+    placeholder,
+    plain,
+    select,
+)
 from tinytrain_compile.lower.kernels.elementwise import broadcast, pointwise, unary
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 
@@ -49,12 +59,17 @@ def clip_grad(node: Node, _features: Features) -> KernelSpec:
     return pointwise(node, lambda dy, y: select(_inside(y, attrs), dy, f32(0)))
 
 
-def packed(node: Node, inside: Callable[[Any], Any]) -> KernelSpec:
-    """One bit per element, eight to a byte, the first in the lowest bit; `inside` tests an element (None: always)."""
+def packed(node: Node, inside: Callable[[Any], Any], eight: Callable[[Any], Any] | None = None) -> KernelSpec:
+    """One bit per element, eight to a byte, the first in the lowest bit; `inside` tests an element (None: always).
+
+    eight: makes a whole byte of the address of its first element.
+    """
     size = node.inputs[0].elements
     x = placeholder(node.inputs[0], "y", (size,))
 
     def byte(b: Any) -> Any:
+        if eight is not None and size % 8 == 0:
+            return eight(address(x, b * 8))
         bits: Any = None
         for j in range(8):
             one, zero = tirx.const(1 << j, "int32"), tirx.const(0, "int32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from tvm import s_tir, te, tirx
 from tinytrain_compile.lower import intrinsics
 from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.schedules import HINT, keep_results
+from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.pairs import LANES, PairTiles
 
 
@@ -35,9 +36,16 @@ class Widened:
 
 
 def pair_product(
-    extents: tuple[int, int, int], left: Widened, right: Widened, finish: Finish, tiles: PairTiles, style: CodeStyle
+    extents: tuple[int, int, int],
+    left: Widened,
+    right: Widened,
+    finish: Finish,
+    tiles: PairTiles,
+    style: CodeStyle,
+    tables: Sequence[te.Tensor] = (),
+    channel_axis: int = 1,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n)."""
+    """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n); tables: what finish reads of a channel, m or n."""
     m, n, k = extents
     (ti, tj), steps = tiles.tile, tiles.depth // LANES
     a, b = _stage(left, (m, k), ti, tiles, "left"), _stage(right, (n, k), tj, tiles, "right")
@@ -51,7 +59,7 @@ def pair_product(
     out = te.compute((m, n), lambda i, j: finish(acc[div(i, ti), div(j, tj), mod(i, ti), mod(j, tj)], i, j), "out")
 
     def schedule(sch: s_tir.Schedule) -> None:
-        _loops(sch, tiles)
+        _loops(sch, tiles, tables, channel_axis)
         _sums(sch, tiles, style.pair_steps)
         _widen(sch, "left", left, tiles.depth == k)
         _widen(sch, "right", right, tiles.depth == k)
@@ -71,7 +79,7 @@ def _stage(operand: Widened, extents: tuple[int, int], tile: int, tiles: PairTil
     return te.compute((rows // tile, tiles.depth // LANES, tile, LANES), element, name)
 
 
-def _loops(sch: s_tir.Schedule, tiles: PairTiles) -> None:
+def _loops(sch: s_tir.Schedule, tiles: PairTiles, tables: Sequence[te.Tensor], channel_axis: int) -> None:
     """Strip of one operand, tile of the other, tile of the strip; operands are widened where their loop starts."""
     out = sch.get_sblock("out")
     loops = list(sch.get_loops(out))
@@ -89,24 +97,25 @@ def _loops(sch: s_tir.Schedule, tiles: PairTiles) -> None:
     for loop in inner:
         sch.unroll(loop)
     keep_results(sch, inside, 3)
+    keep_tables(sch, tables, *((outer, 2) if channel_axis == moved else (inside, 3)))
 
 
 def _sums(sch: s_tir.Schedule, tiles: PairTiles, most_steps: int) -> None:
     acc = sch.get_sblock("acc")
     rows, columns, step, lanes = sch.get_loops(acc)[-4:]
-    steps = tiles.depth // LANES
-    turn = max(u for u in range(1, most_steps + 1) if steps % u == 0)
-    many, few = sch.split(step, [None, turn])
-    square = tiles.tile == (2, 2)
-    together = square and turn > 1  # blocks are inside the tile where a helper call takes several
-    sch.reorder(many, *((rows, columns, few) if together else (few, rows, columns)), lanes)
-    for loop in () if square else (few, rows, columns):
-        sch.unroll(loop)
-    start = sch.decompose_reduction(acc, many)
+    square, steps = tiles.tile == (2, 2), tiles.depth // LANES
+    if square and steps > 1:
+        start = sch.decompose_reduction(acc, rows)
+    else:
+        first, few = sch.split(step, [None, max(u for u in range(1, most_steps + 1) if steps % u == 0)])
+        sch.reorder(first, few, rows, columns, lanes)
+        for loop in () if square else (few, rows, columns):
+            sch.unroll(loop)
+        start = sch.decompose_reduction(acc, first)
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
     if square:
-        sch.tensorize(rows, intrinsics.dot_2x2(turn))
+        sch.tensorize(rows, intrinsics.dot_2x2(steps))
     else:
         sch.tensorize(lanes, intrinsics.dot(LANES))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir, te
@@ -10,58 +11,72 @@ from tvm import s_tir, te
 from tinytrain_compile.lower import intrinsics
 from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.schedules import HINT, keep_results
+from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles
 
 Pixel = Callable[[Any, Any, Any, Any], Any]
 """(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
 
 
+@dataclass(frozen=True)
+class Taps:
+    """What each phase of the output is multiplied with.
+
+    load(channel, phase row, phase column, row, column): int16, 0 where there is none. ahead(phase row, phase column):
+    by how many rows and columns of the plane a phase is ahead of the first.
+    """
+
+    load: Load
+    ahead: Callable[[Any, Any], tuple[Any, Any]] = lambda _row, _column: (0, 0)
+
+
 def plane_conv(
     shape: tuple[int, ...],
     strides: tuple[int, int],
     pixel: Pixel,
-    tap: Load,
+    taps: Taps,
     finish: Finish,
     tiles: PlaneTiles,
-    columns: int,
     style: CodeStyle,
+    tables: Sequence[te.Tensor] = (),
 ) -> tuple[te.Tensor, Schedule]:
-    """out[n,y,x,c] = finish(sum over taps of plane[c, y stride + r, x stride + s] tap(c, r, s)).
+    """out[n,y,x,c] = finish(sum over taps of plane[c, y stride + r, x stride + s] tap(c, r, s)), phase by phase.
 
-    columns: of the kernel; tiles.taps has more where they are odd.
+    tables: what finish reads of a channel.
     """
-    n, _, _, channels = shape
+    n, height, width, channels = shape
+    rows, columns = tiles.phases
     plane = te.compute((n, channels, *tiles.plane), lambda b, c, y, x: pixel(b, y, x, c), "plane")
-
-    def filled(c: Any, r: Any, s: Any) -> Any:
-        value = tap(c, r, s).astype("int16")
-        return value if columns == tiles.taps[1] else guarded(s < columns, value)
-
-    taps = te.compute((channels, *tiles.taps), filled, "taps")
+    factors = te.compute((channels, rows, columns, *tiles.taps), taps.load, "taps")
     r, s = reduce_axes(*tiles.taps)
 
-    def term(b: Any, y: Any, x: Any, c: Any) -> Any:
-        return total(i32(plane[b, c, y * strides[0] + r, x * strides[1] + s]) * i32(taps[c, r, s]), [r, s])
+    def term(b: Any, y: Any, p: Any, x: Any, q: Any, c: Any) -> Any:
+        down, right = taps.ahead(p, q)
+        value = plane[b, c, y * strides[0] + down + r, x * strides[1] + right + s]
+        return total(i32(value) * i32(factors[c, p, q, r, s]), [r, s])
 
-    acc = te.compute(shape, term, "acc")
-    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    return out, lambda sch: _schedule(sch, tiles, style)
+    cut = (n, height // rows, rows, width // columns, columns, channels)  # the same elements in the same order
+    acc = te.compute(cut, term, "acc")
+
+    def element(b: Any, y: Any, p: Any, x: Any, q: Any, c: Any) -> Any:
+        return finish(acc[b, y, p, x, q, c], b, y * rows + p, x * columns + q, c)
+
+    return te.compute(cut, element, "out"), lambda sch: _schedule(sch, tiles, style, tables)
 
 
-def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle) -> None:
+def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, tables: Sequence[te.Tensor]) -> None:
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
-    batch, height, width, channel = sch.get_loops(out)
+    batch, height, phase_row, width, phase_column, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
     column, pixel = sch.split(width, [None, tiles.width])
-    sch.reorder(batch, channel, strip, row, column, pixel)
+    sch.reorder(batch, channel, strip, phase_row, phase_column, row, column, pixel)
     sch.unroll(pixel)
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, column, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("plane"), strip, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("taps"), channel, preserve_unit_loops=True)
-    own = sch.get_loops(acc)[5:]
-    spatial, (r, s) = own[:4], own[4:]
+    own = sch.get_loops(acc)[7:]
+    spatial, (r, s) = own[:6], own[6:]
     many, lanes = sch.split(s, [None, 2])
     sch.reorder(r, many, *spatial, lanes)
     for loop in (many, *spatial):
@@ -69,12 +84,13 @@ def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle) -> None:
     if tiles.taps[0] <= style.unrolled_rows:
         sch.unroll(r)
     start = sch.decompose_reduction(acc, r)
-    for loop in sch.get_loops(start)[5:]:
+    for loop in sch.get_loops(start)[7:]:
         sch.unroll(loop)
-    keep_results(sch, column, 5)
+    keep_results(sch, column, 7)
+    keep_tables(sch, tables, channel, 2)
     sch.tensorize(lanes, intrinsics.dot(2))
-    sch.annotate(sch.get_loops(sch.get_sblock("plane"))[-1], HINT, 1)
-    sch.annotate(sch.get_loops(sch.get_sblock("taps"))[-1], HINT, 1)
+    for name in ("plane", "taps"):
+        sch.annotate(sch.get_loops(sch.get_sblock(name))[-1], HINT, 1)
 
 
 # ---- dense ----------------------------------------------------------------------------------------------------------
@@ -89,6 +105,7 @@ def row_conv(
     finish: Finish,
     tiles: RowTiles,
     style: CodeStyle,
+    tables: Sequence[te.Tensor] = (),
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]).
 
@@ -109,10 +126,12 @@ def row_conv(
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style)
+    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables)
 
 
-def _schedule_rows(sch: s_tir.Schedule, tiles: RowTiles, whole: bool, style: CodeStyle) -> None:
+def _schedule_rows(
+    sch: s_tir.Schedule, tiles: RowTiles, whole: bool, style: CodeStyle, tables: Sequence[te.Tensor]
+) -> None:
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     batch, height, width, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
@@ -138,6 +157,7 @@ def _schedule_rows(sch: s_tir.Schedule, tiles: RowTiles, whole: bool, style: Cod
     for loop in sch.get_loops(start)[6:]:
         sch.unroll(loop)
     keep_results(sch, pair, 6)
+    keep_tables(sch, tables, pair, 6)
     sch.tensorize(lanes, intrinsics.dot(tiles.lanes))
     sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
     if not whole:

@@ -28,14 +28,16 @@ from tinytrain_compile.lower.kernels.conv import (
     dense,
     grouped,
     grouped_grad_input,
-    guard,
     weight_parts,
     weight_sums,
     window_field,
 )
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
-from tinytrain_compile.lower.kernels.planes import plane_conv, row_conv
+from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, row_conv
+from tinytrain_compile.lower.kernels.qerror import kept_factors, kept_here, mask_operand, tables
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
 from tinytrain_compile.ops.pairs import pair_tiles
 from tinytrain_compile.ops.qconv import (
@@ -43,6 +45,7 @@ from tinytrain_compile.ops.qconv import (
     QConvAttrs,
     QConvGradInputAttrs,
     QConvUpdateAttrs,
+    backward_phases,
     backward_planes,
     forward_planes,
     forward_rows,
@@ -50,7 +53,6 @@ from tinytrain_compile.ops.qconv import (
     is_product,
     is_rows,
 )
-from tinytrain_compile.ops.qerror import MaskAttrs
 
 FRACTION_BITS = 8
 """Of a weight, while an update is rounded."""
@@ -70,11 +72,6 @@ class Centred:
     def __getitem__(self, index: Any, /) -> Any:
         element = i32(self._tensor[index])
         return element - i32(self._zero) if self._zero else element
-
-
-def tables(node: Node, first: int, names: Sequence[str]) -> list[te.Tensor]:
-    """Operands in their own shapes, from input `first` on."""
-    return [placeholder(node.inputs[first + i], name) for i, name in enumerate(names)]
 
 
 def saturated(value: Any, zero: int, low: int, high: int) -> Any:
@@ -97,21 +94,18 @@ def qconv(node: Node, features: Features) -> KernelSpec:
     bias, multiplier, shift = tables(node, 1 + parts, ("bias", "multiplier", "shift"))
     n, height, width, channels = node.inputs[0].shape
 
+    kept = is_product(conv) or is_rows(node) or is_plane(node)
+    factor, stages = kept_factors(multiplier, lambda o: i32(shift[o]), kept and not attrs.shifts_down)
+
     def weight(*index: Any) -> Any:
         return i32(whole(*index))
 
     def finish(acc: Any, *index: Any) -> Any:
         o = index[-1]
         limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
-        return call_int(
-            "tt_requantise8_down" if attrs.shifts_down else "tt_requantise8",
-            acc,
-            bias[o],
-            multiplier[o],
-            shift[o].astype("int32"),
-            *limits,
-            dtype="int8",
-        )
+        if attrs.shifts_down:
+            return call_int("tt_requantise8_down", acc, bias[o], multiplier[o], i32(shift[o]), *limits, dtype="int8")
+        return call_int("tt_requantise8", acc, bias[o], *factor(o), *limits, dtype="int8")
 
     if is_product(conv):
         pixels = n * height * width
@@ -119,10 +113,10 @@ def qconv(node: Node, features: Features) -> KernelSpec:
         extents, sliced = (pixels, shape[3], channels), conv.split is not None
         left = Widened(lambda i, a: x[i, a], -attrs.x_zero, contiguous=True)
         right = Widened(lambda j, a: whole(j, 0, 0, a), contiguous=not sliced, peel=sliced)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_rows(node):
-        return _rows(node, weights[0], [bias, multiplier, shift], finish, features.style)
+        return _rows(node, weights[0], [bias, multiplier, shift], finish, features.style, stages)
     x = placeholder(node.inputs[0], "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
     if conv.groups == 1:
@@ -135,13 +129,20 @@ def qconv(node: Node, features: Features) -> KernelSpec:
 
         out, schedule = dense(form, stored, weight, finish, i32)
     elif is_plane(node):
-        out, schedule = _depthwise(node, x, whole, finish, features.style)
+        out, schedule = _depthwise(node, x, whole, finish, features.style, stages)
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
     return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
 
 
-def _rows(node: Node, w: te.Tensor, operands: list[te.Tensor], finish: Finish, style: CodeStyle) -> KernelSpec:
+def _rows(
+    node: Node,
+    w: te.Tensor,
+    operands: list[te.Tensor],
+    finish: Finish,
+    style: CodeStyle,
+    stages: Sequence[te.Tensor],
+) -> KernelSpec:
     """k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero point."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -157,11 +158,14 @@ def _rows(node: Node, w: te.Tensor, operands: list[te.Tensor], finish: Finish, s
 
     pitches = (conv.strides[0], conv.strides[1] * channels)
     shape = node.outputs[0].shape
-    out, schedule = row_conv(shape, pitches, element, lambda *i: w[i], run, finish, forward_rows(node), style)
+    tiles = forward_rows(node)
+    out, schedule = row_conv(shape, pitches, element, lambda *i: w[i], run, finish, tiles, style, stages)
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
-def _depthwise(node: Node, x: te.Tensor, weight: Load, finish: Finish, style: CodeStyle) -> tuple[te.Tensor, Schedule]:
+def _depthwise(
+    node: Node, x: te.Tensor, weight: Load, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
+) -> tuple[te.Tensor, Schedule]:
     """Forward: the plane is the image less its zero point, with a border of zeros."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -172,17 +176,11 @@ def _depthwise(node: Node, x: te.Tensor, weight: Load, finish: Finish, style: Co
         value = x[b, row, column, c].astype("int16") - tirx.const(attrs.x_zero, "int16")
         return guarded(inside_image(row, column, (height, width)), value)
 
-    tiles = forward_planes(node)
-    return plane_conv(
-        node.outputs[0].shape,
-        conv.strides,
-        pixel,
-        lambda c, r, s: weight(c, r, s, 0),
-        finish,
-        tiles,
-        conv.kernel[1],
-        style,
-    )
+    def tap(c: Any, _p: Any, _q: Any, r: Any, s: Any) -> Any:
+        return guarded(s < conv.kernel[1], weight(c, r, s, 0).astype("int16"))
+
+    shape, tiles = node.outputs[0].shape, forward_planes(node)
+    return plane_conv(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages)
 
 
 def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
@@ -196,39 +194,6 @@ def _form(shape: tuple[int, ...], conv: ConvAttrs, channels: int, features: Feat
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
-
-Keep = Callable[..., Any]
-"""index expressions of an error -> whether the clamp let this element pass"""
-
-
-def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
-    """The mask (the last input) as an operand and as a test; shape: how the error's elements are indexed."""
-    if not attrs.kind:
-        return [], None
-    if attrs.kind == "value":
-        value = placeholder(node.inputs[-1], "mask", shape)
-        return [value], lambda *i: passes(value[i], attrs)
-    bits = placeholder(node.inputs[-1], "mask")
-
-    def bit_is_set(*index: Any) -> Any:
-        flat: Any = 0
-        for position, extent in zip(index, shape, strict=True):
-            flat = flat * extent + position
-        byte = i32(bits[tirx.indexdiv(flat, 8)])
-        return tirx.NE(tirx.bitwise_and(byte >> tirx.indexmod(flat, 8), i32(1)), i32(0))
-
-    return [bits], bit_is_set
-
-
-def passes(value: Any, attrs: MaskAttrs) -> Any:
-    """Whether a clamp let an int8 value pass."""
-    return call_int("tt_passes", i32(value), i32(attrs.low), i32(attrs.high), dtype="bool")
-
-
-def error_output(value: Any, keep: Keep | None, peak: te.Tensor, index: Sequence[Any]) -> Any:
-    """An int8 error of an int32 value, 0 where masked; the helper updates the peak."""
-    kept = guard(None if keep is None else keep(*index), value)
-    return call_int("tt_error", kept, address(peak), dtype="int8")
 
 
 @kernel("QConvGradInput")
@@ -248,16 +213,20 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     def weight(*index: Any) -> Any:
         return i32(whole(*index))
 
+    def exponent(c: Any) -> Any:
+        return i32(shift[c]) + p_in[0] - p_out[0]
+
+    factor, stages = kept_factors(multiplier, exponent, flat or is_plane(node))
+
     def finish(acc: Any, *index: Any) -> Any:
-        c = index[-1]
-        value = call_int("tt_rescale", acc, multiplier[c], shift[c].astype("int32") + p_in[0] - p_out[0])
-        return error_output(value, keep, peak, index)
+        operands = (kept_here(keep, index), acc, *factor(index[-1]), address(peak))
+        return call_int("tt_rescaled_error", *operands, dtype="int8")
 
     if flat:
         extents = (pixels, shape[3], out_c)
         left = Widened(lambda i, a: g[i, a], contiguous=True)
         right = _transposed_weight(node, weights, whole, features.turned)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     window = Window(conv, attrs.input_hw)
@@ -266,7 +235,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         form = _form(shape, conv, out_c, features, gather=True)
         out, schedule = dense(form, field, lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_plane(node):
-        out, schedule = _depthwise_gradient(node, g, whole, finish, features.style)
+        out, schedule = _depthwise_gradient(node, g, whole, finish, features.style, stages)
     else:
         out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
     inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
@@ -288,29 +257,44 @@ def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned
 
 
 def _depthwise_gradient(
-    node: Node, g: te.Tensor, weight: Load, finish: Finish, style: CodeStyle
+    node: Node, g: te.Tensor, weight: Load, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
 ) -> tuple[te.Tensor, Schedule]:
-    """The plane is the error with zeros between its pixels (strides) and around them; taps run backwards."""
+    """The plane is the error with a border of zeros; taps run backwards.
+
+    Between the rows of an error whose strides do not divide the image there are zeros; else the phases are computed
+    one by one (see backward_phases), and the plane has only what there is.
+    """
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    conv, (_, height, width, _) = attrs.conv, node.inputs[3].shape
-    last = (conv.kernel[0] - 1, conv.kernel[1] - 1)
+    conv, (_, height, width, _), phases = attrs.conv, node.inputs[3].shape, backward_phases(node)
+    tiles = backward_planes(node)
+    last = [-(-extent // count) - 1 for extent, count in zip(conv.kernel, phases, strict=True)]
 
     def pixel(b: Any, y: Any, s: Any, c: Any) -> Any:
-        rows = [y + conv.pads[0] - last[0], s + conv.pads[1] - last[1]]
+        rows = [place + conv.pads[i] // phases[i] - last[i] for i, place in enumerate((y, s))]
         tests: list[Any] = []
         for axis, extent in enumerate((height, width)):
-            stride = conv.strides[axis]
+            stride = conv.strides[axis] // phases[axis]
             tests += [rows[axis] >= 0, rows[axis] < extent * stride]
             if stride > 1:
                 tests.append(tirx.EQ(tirx.indexmod(rows[axis], stride), 0))
                 rows[axis] = tirx.indexdiv(rows[axis], stride)
         return guarded(functools.reduce(tirx.And, tests), g[b, rows[0], rows[1], c].astype("int16"))
 
-    def tap(c: Any, r: Any, s: Any) -> Any:
-        return weight(c, last[0] - r, last[1] - s, 0)
+    def tap(c: Any, p: Any, q: Any, r: Any, s: Any) -> Any:
+        places: list[Any] = []
+        for axis, (phase, back) in enumerate(((p, last[0] - r), (q, last[1] - s))):
+            places.append(back * phases[axis] + tirx.indexmod(phase + conv.pads[axis], phases[axis]))
+        inside = [test for i, place in enumerate(places) for test in (place >= 0, place < conv.kernel[i])]
+        return guarded(functools.reduce(tirx.And, inside), weight(c, *places, 0).astype("int16"))
 
-    return plane_conv(node.outputs[0].shape, (1, 1), pixel, tap, finish, backward_planes(node), conv.kernel[1], style)
+    def ahead(p: Any, q: Any) -> tuple[Any, Any]:
+        row, column = (
+            tirx.indexdiv(phase + conv.pads[axis] % phases[axis], phases[axis]) for axis, phase in enumerate((p, q))
+        )
+        return row, column
+
+    return plane_conv(node.outputs[0].shape, (1, 1), pixel, Taps(tap, ahead), finish, tiles, style, stages)
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
@@ -323,12 +307,29 @@ def step(operands: Sequence[te.Tensor], channel: Any, fraction_bits: int) -> tup
     return call_int("tt_high_multiply", multiplier[channel], rate[0]), exponent
 
 
+def kept_steps(scale: Sequence[te.Tensor], kept: bool) -> tuple[Callable[[Any], Any], list[te.Tensor]]:
+    """(a channel's `step`, the stages that hold all steps if they are kept in registers)."""
+    if not kept:
+        return lambda o: step(scale, o, FRACTION_BITS), []
+    shape = scale[0].shape
+    size = te.compute(shape, lambda o: step(scale, o, FRACTION_BITS)[0], "size")
+    exponent = te.compute(shape, lambda o: step(scale, o, FRACTION_BITS)[1], "exponent")
+    return lambda o: (size[o], exponent[o]), [size, exponent]
+
+
 def moved_weight(
-    w: Any, gradient: Any, scale: tuple[Any, Any], noise: te.Tensor, salt: te.Tensor, index: Any, limit: int
+    w: Any,
+    gradient: Any,
+    scale: tuple[Any, Any],
+    noise: te.Tensor,
+    salt: te.Tensor,
+    index: Any,
+    limit: int,
+    bound: int = fx.INT32_MAX,
 ) -> Any:
-    """An int8 weight after its step; index: of the weight in its tensor."""
-    random = call_int("tt_noise", noise[0], salt[0], index)
-    return call_int("tt_moved_weight", i32(w), gradient, *scale, random, i32(limit), dtype="int8")
+    """An int8 weight after its step; index: of the weight in its tensor; bound: of the gradient's magnitude."""
+    random, spare = call_int("tt_noise", noise[0], salt[0], index), 31 - bound.bit_length()
+    return call_int("tt_quick_move", i32(w), gradient, *scale, random, i32(limit), i32(spare), dtype="int8")
 
 
 @kernel("QConvUpdate")
@@ -341,11 +342,14 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
     noise, salt = tables(node, 7, ("noise", "salt"))
     _, kernel_h, kernel_w, channels = shape
 
+    size, stages = kept_steps(scale, is_product(attrs.conv))
+    bound = op_def(node.op).accumulator(node.inputs, attrs)
+
     def finish(acc: Any, o: Any, r: Any, s: Any, i: Any) -> Any:
         index = ((o * kernel_h + r) * kernel_w + s) * channels + i
-        return moved_weight(w[o, r, s, i], acc, step(scale, o, FRACTION_BITS), noise, salt, index, attrs.limit)
+        return moved_weight(w[o, r, s, i], acc, size(o), noise, salt, index, attrs.limit, bound)
 
-    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features, stages)
     return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)
 
 
@@ -364,12 +368,20 @@ def qconv_sum(node: Node, features: Features) -> KernelSpec:
 
 
 def weight_gradient(
-    node: Node, attrs: QConvUpdateAttrs, shape: tuple[int, ...], finish: Finish, features: Features
+    node: Node,
+    attrs: QConvUpdateAttrs,
+    shape: tuple[int, ...],
+    finish: Finish,
+    features: Features,
+    stages: Sequence[te.Tensor] = (),
 ) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
-    """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight)."""
+    """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight).
+
+    stages: what finish reads of an output channel, for 1x1 convolutions.
+    """
     conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
     if is_product(conv):
-        return _flat_weight_gradient(node, attrs.x_zero, finish, features.style)
+        return _flat_weight_gradient(node, attrs.x_zero, finish, features.style, stages)
     x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
     window = Window(conv, (x_value.shape[1], x_value.shape[2]))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
@@ -378,7 +390,7 @@ def weight_gradient(
 
 
 def _flat_weight_gradient(
-    node: Node, x_zero: int, finish: Finish, style: CodeStyle
+    node: Node, x_zero: int, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
 ) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
     """The same for a 1x1 convolution: a product over pixels."""
     outputs, _, _, inputs = node.inputs[0].shape
@@ -392,5 +404,6 @@ def _flat_weight_gradient(
     def weight(acc: Any, o: Any, i: Any) -> Any:
         return finish(acc, o, 0, 0, i)
 
-    out, schedule = pair_product(extents, left, right, weight, pair_tiles(*extents), style)
+    tiles = pair_tiles(*extents)
+    out, schedule = pair_product(extents, left, right, weight, tiles, style, stages, channel_axis=0)
     return x, g, out, schedule

@@ -17,7 +17,8 @@ from tinytrain_compile.lower.kernels.base import (
     placeholder,
     plain,
 )
-from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, SCALE, step, tables, weight_gradient
+from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, SCALE, step, weight_gradient
+from tinytrain_compile.lower.kernels.qerror import tables
 from tinytrain_compile.ops.qconv import QConvUpdateAttrs
 from tinytrain_compile.ops.qupdate import QWeightApplyAttrs
 

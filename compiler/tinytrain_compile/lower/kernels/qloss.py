@@ -23,7 +23,7 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.kernels.loss import Labels, label_counts
-from tinytrain_compile.lower.kernels.qconv import error_output, tables
+from tinytrain_compile.lower.kernels.qerror import error_output, tables
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qloss import QLossAttrs, QLossErrorAttrs, SoftmaxSumAttrs
 from tinytrain_compile.ops.qweighted import LabelWeightAttrs
@@ -147,7 +147,7 @@ def softmax_error(node: Node, _features: Features) -> KernelSpec:
         above = _exponential(table, largest[o, i], x[o, c, i])
         above = above - select(view.hits(o, c, i), summed[o, i], i32(0))
         value = call_int("tt_requantise", above, inverse[o, i], i32(shift) - p_out[0])
-        return error_output(view.weighted(o, i, lambda _label: value), None, peak, (o, c, i))
+        return error_output(view.weighted(o, i, lambda _label: value), peak)
 
     out = te.compute((view.outer, view.classes, view.inner), element, "out")
 

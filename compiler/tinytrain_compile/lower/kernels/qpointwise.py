@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import te
+from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.activation import packed
@@ -24,8 +24,9 @@ from tinytrain_compile.lower.kernels.base import (
     reduce_axes,
     total,
 )
-from tinytrain_compile.lower.kernels.qconv import Centred, error_output, mask_operand, passes, saturated, tables
-from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.lower.kernels.qconv import Centred, saturated
+from tinytrain_compile.lower.kernels.qerror import kept_factors, kept_here, mask_operand, passes, tables
+from tinytrain_compile.lower.schedules import best_tile, keep_tables, tile_reduction
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.qerror import MaskAttrs
 from tinytrain_compile.ops.qpointwise import (
@@ -121,13 +122,19 @@ def error_scale(node: Node, _features: Features) -> KernelSpec:
     e, (multiplier, shift) = placeholder(node.inputs[3], "e", shape), tables(node, 4, ("multiplier", "shift"))
     masks, keep = mask_operand(node, attrs.mask, shape)
 
+    factor, stages = kept_factors(multiplier, lambda c: i32(shift[c]) + p_in[0] - p_out[0] - i32(LIFT))
+
     def element(i: Any, c: Any) -> Any:
-        exponent = shift[c].astype("int32") + p_in[0] - p_out[0] - i32(LIFT)
-        value = call_int("tt_rescale", i32(e[i, c]) * i32(1 << LIFT), multiplier[c], exponent)
-        return error_output(value, keep, peak, (i, c))
+        operands = (kept_here(keep, (i, c)), i32(e[i, c]) * i32(1 << LIFT), *factor(c), address(peak))
+        return call_int("tt_rescaled_error", *operands, dtype="int8")
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        i, c = sch.get_loops(sch.get_sblock("out"))
+        sch.reorder(c, i)
+        keep_tables(sch, stages, c, 1)
 
     out = te.compute(shape, element, "out")
-    return KernelSpec([peak, p_out, p_in, e, multiplier, shift, *masks], [out, None], plain)
+    return KernelSpec([peak, p_out, p_in, e, multiplier, shift, *masks], [out, None], schedule)
 
 
 @kernel("ErrorAdd")
@@ -139,13 +146,19 @@ def error_add(node: Node, _features: Features) -> KernelSpec:
     a, b = _flat(node, 4, "a"), _flat(node, 5, "b")
     masks, keep = mask_operand(node, attrs.mask, (node.inputs[4].elements,))
 
+    def lift(p: te.Tensor, name: str) -> te.Tensor:
+        return te.compute((1,), lambda _i: call_int("tt_lift", p[0] - p_out[0]), name)
+
+    lifts = [lift(p_a, "lift_a"), lift(p_b, "lift_b")]
+
     def element(i: Any) -> Any:
-        parts = [call_int("tt_aligned", i32(e[i]), p[0] - p_out[0]) for e, p in ((a, p_a), (b, p_b))]
-        value = call_int("tt_halve", parts[0] + parts[1], i32(SUM_BITS))
-        return error_output(value, keep, peak, (i,))
+        operands = zip((a, b), (p_a, p_b), lifts, strict=True)
+        parts = [call_int("tt_lifted", i32(e[i]), p[0] - p_out[0], lift[0]) for e, p, lift in operands]
+        summed = (kept_here(keep, (i,)), parts[0] + parts[1], i32(SUM_BITS), address(peak))
+        return call_int("tt_summed_error", *summed, dtype="int8")
 
     out = te.compute(a.shape, element, "out")
-    return KernelSpec([peak, p_out, p_a, p_b, a, b, *masks], [out, None], plain)
+    return KernelSpec([peak, p_out, p_a, p_b, a, b, *masks], [out, None], lambda sch: keep_tables(sch, lifts))
 
 
 # ---- borders of float islands ---------------------------------------------------------------------------------------
@@ -204,4 +217,5 @@ def clip_mask(node: Node, _features: Features) -> KernelSpec:
     """Where the clamp to int8 was not active."""
     attrs = node.attrs
     assert isinstance(attrs, MaskAttrs)
-    return packed(node, lambda y: passes(y, attrs))
+    limits = (i32(attrs.low), i32(attrs.high))
+    return packed(node, lambda y: passes(y, attrs), lambda y: call_int("tt_passed8", y, *limits, dtype="uint8"))

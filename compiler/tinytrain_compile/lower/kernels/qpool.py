@@ -9,7 +9,7 @@ from tvm import te
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call_int, i32, kernel, placeholder
 from tinytrain_compile.lower.kernels.pool import PoolWindow, channel_tiles, won_gradient
-from tinytrain_compile.lower.kernels.qconv import error_output, tables
+from tinytrain_compile.lower.kernels.qerror import error_output, tables
 from tinytrain_compile.lower.schedules import tile_reduction
 from tinytrain_compile.ops.qpointwise import LIFT
 from tinytrain_compile.ops.qpool import QMaxPoolGradAttrs
@@ -27,7 +27,7 @@ def qmax_pool_grad(node: Node, _features: Features) -> KernelSpec:
 
     def element(*i: Any) -> Any:
         exponent = p_in[0] - p_out[0] - i32(LIFT)
-        return error_output(call_int("tt_shift", acc[i] * i32(1 << LIFT), exponent), None, peak, i)
+        return error_output(call_int("tt_shift", acc[i] * i32(1 << LIFT), exponent), peak)
 
     out = te.compute(shape, element, "out")
     tiles = channel_tiles(shape[3])

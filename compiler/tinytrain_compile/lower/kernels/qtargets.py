@@ -19,7 +19,7 @@ from tinytrain_compile.lower.kernels.base import (
     select,
     total,
 )
-from tinytrain_compile.lower.kernels.qconv import error_output, tables
+from tinytrain_compile.lower.kernels.qerror import error_output, tables
 from tinytrain_compile.ops.qtargets import SIGMOID_BITS, TargetAttrs, TargetErrorAttrs, TargetLossAttrs
 
 
@@ -82,7 +82,7 @@ def target_error(node: Node, _features: Features) -> KernelSpec:
 
     def element(i: Any) -> Any:
         value = call_int("tt_shift", _difference(operands, i, attrs), i32(-attrs.bits) - p_out[0])
-        return error_output(value, None, peak, (i,))
+        return error_output(value, peak)
 
     out = te.compute((node.inputs[2].elements,), element, "out")
     return KernelSpec([peak, p_out, *operands], [out, None], plain)

@@ -22,7 +22,8 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.kernels.linear import Schedule
-from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, SCALE, moved_weight, step, tables
+from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, SCALE, moved_weight, step
+from tinytrain_compile.lower.kernels.qerror import tables
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
 

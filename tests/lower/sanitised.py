@@ -1,0 +1,82 @@
+"""Kernels on the host under AddressSanitizer and UBSan, every operand in a block of its exact size."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tests.ops.case import Case
+from tinytrain_compile.ir import Node
+from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.lower import lower_node
+from tinytrain_compile.ops import op_def, run_node
+from tinytrain_compile.resources import data_dir
+
+FLAGS = ("-std=c11", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off")
+HEAD = """#include "tt_dsp.h"
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+static FILE *data;
+static void *operand(size_t bytes, bool filled)
+{
+    void *const block = malloc(bytes);
+    if (block == NULL || (filled && fread(block, 1, bytes, data) != bytes)) {
+        exit(3);
+    }
+    return block;
+}
+static void check(const void *got, size_t bytes, int index)
+{
+    void *const expected = operand(bytes, true);
+    if (memcmp(got, expected, bytes) != 0) {
+        fprintf(stderr, "kernel %d differs\\n", index);
+        exit(1);
+    }
+    free(expected);
+}
+"""
+
+
+def run_sanitised(cases: Sequence[Case], folder: Path, change: Callable[[str], str] = lambda source: source) -> None:
+    """Run all cases in one program; AssertionError with the first error. change: applied to the kernels' C text."""
+    kernels, calls, data = "", "", bytearray()
+    for index, case in enumerate(cases):
+        node = case.node()
+        kernel = lower_node(node, f"k{index}", Features())
+        kernels += f"{kernel.declaration}\n{change(kernel.source)}"
+        arrays = [np.ascontiguousarray(array).tobytes() for array in case.float32()]
+        data += b"".join(arrays)
+        calls += _call(index, [len(a) for a in arrays], node, bool(kernel.scratch_dtype))
+        for value, expected in zip(node.outputs, run_node(node, case.float32()), strict=True):
+            assert value.dtype != "float32", "floats are not compared to the byte here"
+            data += np.ascontiguousarray(expected).tobytes()
+    main = f'int main(void) {{ data = fopen("data.bin", "rb"); if (data == NULL) {{ return 3; }}\n{calls}return 0; }}\n'
+    (folder / "data.bin").write_bytes(bytes(data))
+    (folder / "fuzz.c").write_text(HEAD + kernels + main)
+    command = ["gcc", *FLAGS, f"-I{data_dir('runtime_c')}", "fuzz.c", "-o", "fuzz", "-lm"]
+    for step in (command, ["./fuzz"]):
+        finished = subprocess.run(step, cwd=folder, capture_output=True, text=True, check=False)
+        assert finished.returncode == 0, finished.stderr[:4000]
+
+
+def _call(index: int, sizes: Sequence[int], node: Node, scratch: bool) -> str:
+    """C statements: operands, outputs and scratch in blocks of their own, the kernel, comparison."""
+    definition = op_def(node.op)
+    alias = dict(definition.alias)
+    lines = [f"void *i{n} = operand({size}u, true);" for n, size in enumerate(sizes)]
+    names = [f"i{alias[n]}" if n in alias else f"o{n}" for n in range(len(node.outputs))]
+    own = [n for n in range(len(names)) if n not in alias]
+    lines += [f"void *o{n} = operand({node.outputs[n].size_bytes}u, false);" for n in own]
+    arguments = [f"i{n}" for n in range(len(sizes))] + [f"o{n}" for n in own]
+    if scratch:
+        lines.append(f"void *scratch = operand({definition.scratch(node)}u, false);")
+        arguments.append("scratch")
+    lines.append(f"k{index}({', '.join(arguments)});")
+    for name, value in zip(names, node.outputs, strict=True):
+        lines.append(f"check({name}, {value.size_bytes}u, {index});")
+    lines += [f"free({name});" for name in arguments]
+    return "{ " + " ".join(lines) + " }\n"
