@@ -16,7 +16,8 @@ from tests.quantize import nets
 from tinytrain_compile.data import random_samples
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import Buffer, KernelSet, MemoryPlan, SourceBundle, TrainGraph
+from tinytrain_compile.ir.buffers import Buffer
+from tinytrain_compile.ir.stages import KernelSet, MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.plan import PlanOptions, plan_memory
 from tinytrain_compile.resources import read_text, runtime_headers
 from tinytrain_compile.target import load_target

@@ -12,14 +12,14 @@ import pytest
 from tests.plan.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.ir import Graph, Value
-from tinytrain_compile.ir.stages import Buffer, MemoryPlan
+from tinytrain_compile.ir.buffers import Buffer, load_of
+from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.shape import ReduceAttrs, ReshapeAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
-from tinytrain_compile.plan.explain import load_of
 
 OPTIONS = PlanOptions(effort="quick", keep=("loss",))
 

@@ -14,9 +14,9 @@ from typing import Any, cast, get_args
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.stages import Buffer, BufferKind, MemoryPlan, Rematerialisation
+from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of
+from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation
 from tinytrain_compile.plan.bounds import peak_bound
-from tinytrain_compile.plan.explain import load_of
 from tinytrain_compile.plan.model import build_model
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
@@ -78,7 +78,12 @@ def _buffer(entry: Mapping[str, object]) -> Buffer:
         raise ValueError(f"unknown kind of buffer {kind!r}")
     size, offset, first, last = (_number(entry[key]) for key in ("size_bytes", "offset", "first_step", "last_step"))
     values = tuple(_text(name) for name in cast(Sequence[object], entry["values"]))
-    return Buffer(_text(entry["name"]), cast(BufferKind, kind), size, offset, first, last, values)
+    over = _over(cast(Mapping[str, object], entry["over"])) if "over" in entry else None
+    return Buffer(_text(entry["name"]), cast(BufferKind, kind), size, offset, first, last, values, over)
+
+
+def _over(entry: Mapping[str, object]) -> Over:
+    return Over(_text(entry["name"]), _number(entry["distance"]), entry["exact"] is True, _number(entry["saved_bytes"]))
 
 
 def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions) -> Planned:

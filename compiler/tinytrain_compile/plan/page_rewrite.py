@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.ir import Graph, Node, Value
-from tinytrain_compile.ir.stages import Buffer, MemoryPlan, PageMove
+from tinytrain_compile.ir.buffers import Buffer
+from tinytrain_compile.ir.stages import MemoryPlan, PageMove
 from tinytrain_compile.plan.pages import Memory, Option
 
 

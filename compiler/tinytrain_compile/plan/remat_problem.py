@@ -23,14 +23,14 @@ Decision = Mapping[int, int]
 class Operation:
     """One node of the order as far as memory goes. Cells are indices of the memory model; persistent ones are left out.
 
-    pairs: (cell that it opens, cell that it may overwrite if that dies here).
+    pairs: (cell that it opens, cell that it may overwrite if that dies here, bytes that this saves).
     """
 
     node: int
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     scratch: int
-    pairs: tuple[tuple[int, int], ...]
+    pairs: tuple[tuple[int, int, int], ...]
 
 
 class Again(NamedTuple):
@@ -108,7 +108,7 @@ def _operation(model: MemoryModel, task: int, made: set[int]) -> Operation:
         tuple(cell for cell in touched if cell not in made),
         tuple(cell for cell in touched if cell in made),
         model.tasks.scratch[task],
-        tuple((pair.output, pair.source) for pair in model.tasks.pairs[task]),
+        tuple((pair.output, pair.source, pair.overlap_bytes) for pair in model.tasks.pairs[task]),
     )
 
 
@@ -245,9 +245,9 @@ def _sums(problem: Problem, events: list[Event], lives: dict[tuple[int, int], li
         if cell >= 0:
             copy[cell] = 1
         saved = 0
-        for output, source in operation.pairs:
+        for _, source, overlap in operation.pairs:
             if lives[source, copy[source]][1] == now:
-                saved = max(saved, problem.size[output])
+                saved = max(saved, overlap)
         loads.append(live + operation.scratch - saved)
     return loads
 

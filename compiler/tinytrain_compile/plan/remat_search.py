@@ -37,7 +37,7 @@ def floor_bytes(problem: Problem) -> int:
     loads = [0] * len(problem.operations)
     for index, operation in enumerate(problem.operations):
         own = sum(problem.size[cell] for cell in (*operation.reads, *operation.writes)) + operation.scratch
-        loads[index] = own - max((problem.size[output] for output, _ in operation.pairs), default=0)
+        loads[index] = own - max((overlap for *_, overlap in operation.pairs), default=0)
     for cell, size in enumerate(problem.size):
         touched = {problem.birth[cell], *problem.uses[cell]}
         if cell not in problem.again and (problem.uses[cell] or problem.fixed_end[cell] >= 0):
