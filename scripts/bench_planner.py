@@ -33,6 +33,7 @@ from tinytrain_compile.plan.planner import persistent_buffers, thorough_orders  
 from tinytrain_compile.plan.ranks import rank_order  # noqa: E402
 from tinytrain_compile.plan.rectangles import rectangles  # noqa: E402
 from tinytrain_compile.sparse import resolve_update  # noqa: E402
+from tinytrain_compile.target import load_target  # noqa: E402
 
 SHARED = Path(os.environ.get("TINYTRAIN_SHARED") or ROOT.parent / "shared")
 SCHEMES = {
@@ -179,9 +180,9 @@ def graphs(only: str) -> Iterator[tuple[str, Graph, str]]:
         specs[2:2] = [(scheme, str(SHARED / "schemes" / f"{scheme}.toml")) for scheme in schemes]
         for quant, suffix in (("int8", "qdq"), ("fp32", "10c")):
             options = CompileOptions(SHARED / "models" / f"{model}-{suffix}.onnx", quant=quant)
-            planner = Planner(_load(options), options, 8)
+            planner = Planner(_load(options), options, load_target(options.target))
             for label, spec in specs:
-                train = planner._train(resolve_update(planner.model.graph, spec), "sgd", 1)
+                train = planner._train(resolve_update(planner.model.graph, spec), "sgd", 1, "exact")
                 other = materialised(train.graph) if quant == "int8" else fused(train.graph)
                 pair = (train.graph, other) if quant == "int8" else (other, train.graph)
                 for kind, graph in zip(("fused", "whole"), pair, strict=True):

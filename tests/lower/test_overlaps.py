@@ -25,6 +25,9 @@ OVERLAPPING = {
     "Dequantize": 5,
     "DequantizeError": 10,
     "QClipMask": 0,
+    "Concat": 5,
+    "Slice": 0,
+    "Embed": 3,
 }
 """Op -> in how many cases, at least, a smaller distance must show (a loop that writes less than it reads has room)."""
 

@@ -46,7 +46,7 @@ def test_rectangles_carry_exactly_the_simulated_load(newest: bool, mixed: bool) 
             packing = build_packing(rectangles(model, ranked.order, newest))
             assert packing.bound * packing.unit_bytes == ranked.peak
             covering += len(packing.ties)
-    assert (covering > 100) == mixed
+    assert covering > 100
 
 
 def test_updates_run_right_after_the_last_reader() -> None:

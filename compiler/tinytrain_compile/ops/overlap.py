@@ -8,6 +8,7 @@ What is claimed here, `tests/lower/test_overlaps.py` runs: each kernel at its di
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -88,3 +89,33 @@ def windows(node: Node, strides: tuple[int, int], pads: tuple[int, ...]) -> tupl
     starts = np.concatenate([read, read + 1])
     order = np.argsort(np.concatenate([2 * pixels, 2 * pixels + 1]), kind="stable")
     return (Overlap(0, 0, size * smallest_distance(written[order], starts[order])),)
+
+
+def within_concat(node: Node, axis: int) -> tuple[Overlap, ...]:
+    """Element by element in the output's order: every input may lie where its own last element goes, no lower."""
+    shape = node.outputs[0].shape
+    rows, width = math.prod(shape[:axis]), math.prod(shape[axis:])
+    found: list[Overlap] = []
+    start = 0
+    for index, value in enumerate(node.inputs):
+        own = math.prod(value.shape[axis:])
+        distance = (rows - 1) * (width - own) + start
+        found.append(Overlap(0, index, distance * ITEM_BYTES[value.dtype]))
+        start += own
+    return tuple(found)
+
+
+def embedded(node: Node, starts: Sequence[int], steps: Sequence[int]) -> tuple[Overlap, ...]:
+    """In the output's order, the input's too if no axis runs backwards: as far as its last element moves up."""
+    sizes, shape = node.inputs[0].shape, node.outputs[0].shape
+    if min(steps, default=1) < 1:
+        return ()
+    place = 0
+    for start, step, size, extent in zip(starts, steps, sizes, shape, strict=True):
+        place = place * extent + start + (size - 1) * step
+    return (Overlap(0, 0, (place + 1 - node.inputs[0].elements) * ITEM_BYTES[node.inputs[0].dtype]),)
+
+
+def never_upwards(steps: Sequence[int]) -> tuple[Overlap, ...]:
+    """A slice moves no element to a higher place, unless an axis runs backwards."""
+    return (Overlap(0, 0, 0),) if min(steps, default=1) > 0 else ()

@@ -7,7 +7,8 @@ else is decided: `expand` turns a decision into the sequence of operations, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -255,3 +256,28 @@ def _sums(problem: Problem, events: list[Event], lives: dict[tuple[int, int], li
 def extra_cost(problem: Problem, decision: Decision) -> int:
     """Cost of all second runs."""
     return sum(problem.again[cell].cost for cell in decision)
+
+
+def stages_of(problem: Problem, chosen: Collection[int]) -> dict[int, int]:
+    """The decision that recomputes these cells, each as late as possible, without cells for which that is useless."""
+    stages: dict[int, int] = {}
+    wanted: dict[int, int] = {}  # cell -> earliest stage of a second run that reads it
+    for cell in sorted(chosen, key=lambda item: -problem.again[item].operation):
+        begin, end = _gap(problem, cell, wanted.get(cell))
+        stage = min(end, problem.again[cell].latest)
+        if stage <= begin or stage <= problem.birth[cell] + 1:
+            continue
+        stages[cell] = stage
+        for read in problem.operations[problem.again[cell].operation].reads:
+            wanted[read] = min(stage, wanted.get(read, stage))
+    return stages
+
+
+def _gap(problem: Problem, cell: int, wanted: int | None) -> tuple[int, int]:
+    """(last use before, first use after) the longest time without a use; nothing after: an empty gap."""
+    moments = [problem.birth[cell], *problem.uses[cell]]
+    if wanted is not None:
+        moments = sorted({*moments, wanted})
+    gaps = [(after - before, before, after) for before, after in itertools.pairwise(moments)]
+    _, begin, end = max(gaps, default=(0, 0, 0))
+    return begin, end

@@ -6,12 +6,12 @@ it, and made again right before it is read next, or before another second run re
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, profile
+from tinytrain_compile.plan.remat_chain import checkpoints
+from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, profile, stages_of
 
 DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.4, 0.2, 0.05
 """CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
@@ -21,6 +21,9 @@ MOVES = 24
 
 TOLERANCE = 200
 """The lowest budget is found to one part in this many."""
+
+GREEDY_EVENTS = 2_000_000
+"""Events that the greedy start may price: on deep networks checkpoints are a better start, and come much sooner."""
 
 
 @dataclass(frozen=True)
@@ -46,31 +49,6 @@ def floor_bytes(problem: Problem) -> int:
     return max(loads, default=0)
 
 
-def stages_of(problem: Problem, chosen: Collection[int]) -> dict[int, int]:
-    """The decision that recomputes these cells, each as late as possible, without cells for which that is useless."""
-    stages: dict[int, int] = {}
-    wanted: dict[int, int] = {}  # cell -> earliest stage of a second run that reads it
-    for cell in sorted(chosen, key=lambda item: -problem.again[item].operation):
-        begin, end = _gap(problem, cell, wanted.get(cell))
-        stage = min(end, problem.again[cell].latest)
-        if stage <= begin or stage <= problem.birth[cell] + 1:
-            continue
-        stages[cell] = stage
-        for read in problem.operations[problem.again[cell].operation].reads:
-            wanted[read] = min(stage, wanted.get(read, stage))
-    return stages
-
-
-def _gap(problem: Problem, cell: int, wanted: int | None) -> tuple[int, int]:
-    """(last use before, first use after) the longest time without a use; nothing after: an empty gap."""
-    moments = [problem.birth[cell], *problem.uses[cell]]
-    if wanted is not None:
-        moments = sorted({*moments, wanted})
-    gaps = [(after - before, before, after) for before, after in itertools.pairwise(moments)]
-    _, begin, end = max(gaps, default=(0, 0, 0))
-    return begin, end
-
-
 def excess(problem: Problem, decision: Decision, budget: int) -> int:
     """Bytes above the budget, summed over time: 0 if the decision fits."""
     return sum(max(0, load - budget) for load in profile(problem, decision).loads)
@@ -80,7 +58,9 @@ def greedy_decision(problem: Problem, budget: int) -> dict[int, int]:
     """A decision that fits the budget at a low cost, or the one that exceeds it least."""
     chosen: frozenset[int] = frozenset()
     left = excess(problem, {}, budget)
-    while left > 0:
+    rounds = GREEDY_EVENTS // (2 * MOVES * max(1, len(problem.operations)))
+    while left > 0 and rounds > 0:
+        rounds -= 1
         found = _best_addition(problem, chosen, left, budget)
         if found is None:
             break
@@ -159,7 +139,7 @@ def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> Choic
 
 def smallest(problem: Problem, options: PlanOptions) -> Iterator[Choice]:
     """Decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better)."""
-    low, best = floor_bytes(problem), greedy_decision(problem, floor_bytes(problem))
+    low, best = floor_bytes(problem), _start(problem, floor_bytes(problem))
     high = peak_of(problem, best)
     budget = low
     while high - low > high // TOLERANCE:
@@ -177,12 +157,21 @@ def smallest(problem: Problem, options: PlanOptions) -> Iterator[Choice]:
         yield Choice(best, high, False)
 
 
+def _start(problem: Problem, budget: int) -> dict[int, int]:
+    """Of the greedy decision and those that keep checkpoints, the one of smallest peak."""
+    segments = [dict(item.decision) for item in checkpoints(problem)]
+    return min((greedy_decision(problem, budget), *segments), key=lambda decision: peak_of(problem, decision))
+
+
 def _any_below(problem: Problem, budget: int, options: PlanOptions) -> dict[int, int] | None:
     # Imported here: loading ortools takes most of a second, which runs without rematerialisation do not have.
     from tinytrain_compile.plan.remat_cpsat import Limits, solve
 
     if budget < floor_bytes(problem):
         return None
+    segments = next((item for item in checkpoints(problem) if item.peak <= budget), None)
+    if segments is not None:
+        return dict(segments.decision)
     limits = Limits(QUICK_TIME if options.effort == "quick" else DECIDE_TIME, options.seed, cheapest=False)
     return solve(problem, problem.again, budget, None, limits).decision
 
