@@ -7,7 +7,7 @@ it, and made again right before it is read next, or before another second run re
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.remat_chain import checkpoints
@@ -173,7 +173,24 @@ def _any_below(problem: Problem, budget: int, options: PlanOptions) -> dict[int,
     if segments is not None:
         return dict(segments.decision)
     limits = Limits(QUICK_TIME if options.effort == "quick" else DECIDE_TIME, options.seed, cheapest=False)
-    return solve(problem, problem.again, budget, None, limits).decision
+    coarse = _whole_pairs_only(problem)
+    found = solve(coarse, problem.again, budget, None, limits).decision
+    return (
+        found
+        if found is not None or coarse == problem
+        else solve(problem, problem.again, budget, None, limits).decision
+    )
+
+
+def _whole_pairs_only(problem: Problem) -> Problem:
+    """The problem without outputs that cover a part of an input: loads are never smaller, and answers come sooner."""
+    return replace(
+        problem,
+        operations=tuple(
+            replace(item, pairs=tuple(pair for pair in item.pairs if pair[2] == problem.size[pair[0]]))
+            for item in problem.operations
+        ),
+    )
 
 
 def _cheaper(problem: Problem, start: dict[int, int], budget: int, options: PlanOptions) -> Choice:
