@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-paging remat-real ledger fuzz convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-paging remat-real slow ledger fuzz convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml scripts/install_tools.sh
 demo: setup ## Compile examples/digits, train it in QEMU, print accuracy before and after
 	$(BIN)/python examples/digits/run.py
 
-test: setup check fast ## Set up, then every check and test
+test: setup check fast ## Set up, then every check, and every test but the long forms of some (make slow)
 
 check: $(STAMP) ## Format, lint, types, import rules
 	$(BIN)/ruff format --check compiler tests examples scripts benchmarks
@@ -50,7 +50,10 @@ bench-paging: $(STAMP) ## A 256 KB arena and external RAM: time and energy of pa
 	$(BIN)/python -m benchmarks.paging --run
 
 remat-real: $(STAMP) ## 20 steps of MCUNet, all of it updated, with and without rematerialisation: equal bytes in QEMU
-	$(BIN)/python -m pytest -q -m slow tests/e2e/test_remat.py
+	$(BIN)/python -m pytest -m slow tests/e2e/test_remat.py
+
+slow: $(STAMP) ## The long forms of tests, which `make test` leaves out (remat-real is one)
+	$(BIN)/python -m pytest -m slow
 
 ledger: setup ## Record the instructions of layers and steps in benchmarks/ledger.json
 	$(BIN)/python benchmarks/instructions.py --write

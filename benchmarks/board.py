@@ -48,7 +48,8 @@ def measure(cases: Sequence[Case], target_name: str, fuse_multiply_add: bool = T
     interface = Interface("bench", 1, 1, "float", 1, POOL_BYTES, 0, target.alignment_bytes, False, ())
     files = {
         **runtime_headers(),
-        "bench_kernels.c": '#include "tt_dsp.h"\n' + "".join(f"{k.declaration}\n{k.source}" for k in kernels),
+        "bench_kernels.c": '#include "tt_dsp.h"\n#include "tt_qloss.h"\n'
+        + "".join(f"{k.declaration}\n{k.source}" for k in kernels),
         "verify/bench.c": _main(calls, kernels),
         "bench_train.h": "",
     }

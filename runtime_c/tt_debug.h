@@ -30,12 +30,19 @@ const char *__asan_default_options(void)
 enum { TT_KEPT, TT_WRITTEN, TT_OPERAND }; /* live and not to change; live and written; exact bytes of an operand */
 enum { TT_PAINT = 0xa5, TT_LIVE_MOST = 65536 };
 
-/* Live buffers at one step, by offset, then the operands. */
+/* Live buffers at one step, by memory and offset, then the operands. */
 typedef struct {
+    uint32_t memory;
     uint32_t offset;
     uint32_t size;
     uint32_t kind;
 } tt_range_t;
+
+/* The arena, then every further memory. */
+typedef struct {
+    uint8_t *at;
+    size_t size;
+} tt_memory_t;
 
 static uint32_t tt_debug_sums[TT_LIVE_MOST];
 
@@ -55,51 +62,59 @@ static inline void tt_debug_fail(const char *step, const char *what, size_t offs
 }
 
 /* Paint (or check) what lies between live buffers. */
-static inline void tt_debug_dead(uint8_t *arena, size_t low, size_t high, const char *step, int check)
+static inline void tt_debug_dead(uint8_t *memory, size_t low, size_t high, const char *step, int check)
 {
     if (!check && low < high) {
-        memset(arena + low, TT_PAINT, high - low);
+        memset(memory + low, TT_PAINT, high - low);
     }
     for (size_t i = low; check && i < high; ++i) {
-        if (arena[i] != TT_PAINT) {
+        if (memory[i] != TT_PAINT) {
             tt_debug_fail(step, "dead memory was written", i);
         }
     }
 }
 
+/* One memory: number `index` of those that the ranges speak of. */
 static inline void tt_debug_walk(
-    uint8_t *arena, size_t size, const tt_range_t *ranges, size_t count, const char *step, int check)
+    const tt_memory_t *memory, uint32_t index, const tt_range_t *ranges, size_t count, const char *step, int check)
 {
     size_t end = 0;
     for (size_t i = 0; i < count && ranges[i].kind != TT_OPERAND; ++i) {
-        tt_debug_dead(arena, end, ranges[i].offset, step, check);
+        if (ranges[i].memory != index) {
+            continue;
+        }
+        tt_debug_dead(memory->at, end, ranges[i].offset, step, check);
         end = end > (size_t)ranges[i].offset + ranges[i].size ? end : (size_t)ranges[i].offset + ranges[i].size;
-        const uint32_t sum = tt_debug_sum(arena + ranges[i].offset, ranges[i].size);
+        const uint32_t sum = tt_debug_sum(memory->at + ranges[i].offset, ranges[i].size);
         if (check && ranges[i].kind == TT_KEPT && tt_debug_sums[i] != sum) {
             tt_debug_fail(step, "a live buffer was overwritten", ranges[i].offset);
         }
         tt_debug_sums[i] = sum;
     }
-    tt_debug_dead(arena, end, size, step, check);
+    tt_debug_dead(memory->at, end, memory->size, step, check);
 }
 
 static inline void tt_debug_enter(
-    uint8_t *arena, size_t size, const tt_range_t *ranges, size_t count, const char *step)
+    const tt_memory_t *memories, uint32_t number, const tt_range_t *ranges, size_t count, const char *step)
 {
-    tt_debug_walk(arena, size, ranges, count, step, 0);
-    TT_POISON(arena, size);
+    for (uint32_t i = 0; i < number; ++i) {
+        tt_debug_walk(&memories[i], i, ranges, count, step, 0);
+        TT_POISON(memories[i].at, memories[i].size);
+    }
     for (size_t i = 0; i < count; ++i) {
         if (ranges[i].kind == TT_OPERAND) {
-            TT_UNPOISON(arena + ranges[i].offset, ranges[i].size);
+            TT_UNPOISON(memories[ranges[i].memory].at + ranges[i].offset, ranges[i].size);
         }
     }
 }
 
 static inline void tt_debug_leave(
-    uint8_t *arena, size_t size, const tt_range_t *ranges, size_t count, const char *step)
+    const tt_memory_t *memories, uint32_t number, const tt_range_t *ranges, size_t count, const char *step)
 {
-    TT_UNPOISON(arena, size);
-    tt_debug_walk(arena, size, ranges, count, step, 1);
+    for (uint32_t i = 0; i < number; ++i) {
+        TT_UNPOISON(memories[i].at, memories[i].size);
+        tt_debug_walk(&memories[i], i, ranges, count, step, 1);
+    }
 }
 
 #endif

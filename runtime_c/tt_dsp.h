@@ -5,7 +5,7 @@
 #ifndef TT_DSP_H
 #define TT_DSP_H
 
-#include "tt_runtime.h"
+#include "tt_fixed.h"
 
 #if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP
 #include <arm_acle.h>

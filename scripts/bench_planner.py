@@ -17,14 +17,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from ortools.sat.python import cp_model  # noqa: E402
 from tests.plan.plan_graphs import training_graph  # noqa: E402
 
-from tinytrain_compile.driver import _load  # noqa: E402
+from tinytrain_compile.driver import _load, _stored  # noqa: E402
 from tinytrain_compile.fit import Planner  # noqa: E402
-from tinytrain_compile.ir import Attrs, Graph, Node, Value  # noqa: E402
+from tinytrain_compile.ir import Attrs, Graph, Node, TensorType, Value  # noqa: E402
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register  # noqa: E402
 from tinytrain_compile.options import CompileOptions  # noqa: E402
-from tinytrain_compile.plan import PlanOptions, plan_memory  # noqa: E402
+from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory, plan_with_remat, share_of  # noqa: E402
 from tinytrain_compile.plan.bounds import peak_bound  # noqa: E402
 from tinytrain_compile.plan.exact import Optimum  # noqa: E402
 from tinytrain_compile.plan.model import MemoryModel, build_model, program_order  # noqa: E402
@@ -32,6 +33,8 @@ from tinytrain_compile.plan.placement import build_packing, fit, sequences  # no
 from tinytrain_compile.plan.planner import persistent_buffers, thorough_orders  # noqa: E402
 from tinytrain_compile.plan.ranks import rank_order  # noqa: E402
 from tinytrain_compile.plan.rectangles import rectangles  # noqa: E402
+from tinytrain_compile.plan.remat import Rematerialiser  # noqa: E402
+from tinytrain_compile.plan.remat_search import floor_bytes  # noqa: E402
 from tinytrain_compile.sparse import resolve_update  # noqa: E402
 from tinytrain_compile.target import load_target  # noqa: E402
 
@@ -42,6 +45,9 @@ SCHEMES = {
     "proxyless-w0.3": ("b19_*,b20_*,*/Gemm", ("proxyless-w0.3-98kb",)),
 }
 """Model -> its last two blocks as a glob list, and its published schemes."""
+
+GENERATED = "generated, 1,000 nodes"
+"""A graph that is there for its size; --remat min takes too long on it for a table."""
 
 SOLVER_UNITS = 4.0
 """Deterministic time that CP-SAT may spend on proving what the search has proven."""
@@ -56,6 +62,18 @@ GRADIENTS = ("ConvGradWeight", "GemmGradWeight", "Reduce")
 @dataclass(frozen=True)
 class _FusedAttrs(Attrs):
     scratch_bytes: int = 0
+    macs: int = 0
+    made: TensorType | None = None
+    """What a gradient is; None for an update, which makes what it overwrites."""
+
+
+def _attrs_of(node: Node, made: TensorType | None = None) -> _FusedAttrs:
+    """What stays of an operator that is replaced: its working memory and its work."""
+    return _FusedAttrs(op_def(node.op).scratch(node), op_def(node.op).macs(node), made)
+
+
+def _infer(inputs: tuple[Value, ...], attrs: _FusedAttrs) -> tuple[TensorType, ...]:
+    return (attrs.made or inputs[0].type,)
 
 
 def _never(*_arguments: object) -> tuple[()]:
@@ -67,12 +85,13 @@ for _name, _alias in (("PlannedGradient", ()), ("PlannedUpdate", ((0, 0),))):
         OpDef(
             _name,
             "What a planner sees of a gradient or an update.",
-            _never,
+            _infer,
             _never,
             NonDifferentiable("planned only"),
             _FusedAttrs,
             alias=_alias,
             scratch=lambda node: node.attrs.scratch_bytes,
+            macs=lambda node: node.attrs.macs,
         )
     )
 
@@ -88,8 +107,7 @@ def fused(graph: Graph) -> Graph:
         if maker is not None and uses.count(node.inputs[1].name) == 1:
             gone.add(maker.name)
             operands = (node.inputs[0], *maker.inputs, *node.inputs[2:])
-            attrs = _FusedAttrs(op_def(maker.op).scratch(maker))
-            node = replace(node, op="PlannedUpdate", inputs=operands, attrs=attrs)
+            node = replace(node, op="PlannedUpdate", inputs=operands, attrs=_attrs_of(maker))
         nodes.append(node)
     return replace(graph, nodes=tuple(node for node in nodes if node.name not in gone))
 
@@ -102,8 +120,11 @@ def materialised(graph: Graph) -> Graph:
             count = 3 if node.op == "QConvUpdate" else 2
             gradient = Value(f"{node.name}.whole_gradient", node.inputs[0].shape, "int32")
             name = f"{node.name}.gradient"
-            nodes.append(replace(node, name=name, op="PlannedGradient", inputs=node.inputs[1:count],
-                                 outputs=(gradient,), attrs=_FusedAttrs()))  # fmt: skip
+            attrs = replace(_attrs_of(node, gradient.type), scratch_bytes=0)
+            operands = node.inputs[1:count]
+            nodes.append(
+                replace(node, name=name, op="PlannedGradient", inputs=operands, outputs=(gradient,), attrs=attrs)
+            )
             operands = (node.inputs[0], gradient, *node.inputs[count:])
             node = replace(node, op="PlannedUpdate", inputs=operands, attrs=_FusedAttrs())
         nodes.append(node)
@@ -129,9 +150,38 @@ def by_size(model: MemoryModel, order: Sequence[int]) -> int:
     return fit(packing, sequences(packing)[0]).height * packing.unit_bytes
 
 
-def smallest_with_remat(_graph: Graph, _options: PlanOptions) -> int | None:
-    """Transient bytes of `--remat min`, and None where that is not part of this build."""
-    return None
+class Meter:
+    """CP-SAT's deterministic time, summed over all solves while it is switched on."""
+
+    def __init__(self) -> None:
+        self.units = 0.0
+        self._solve = cp_model.CpSolver.solve
+
+    def __enter__(self) -> Meter:
+        def metered(solver: cp_model.CpSolver, *arguments: object) -> object:
+            status = self._solve(solver, *arguments)  # type: ignore[arg-type]
+            self.units += solver.response_proto.deterministic_time
+            return status
+
+        cp_model.CpSolver.solve = metered  # type: ignore[method-assign,assignment]
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        cp_model.CpSolver.solve = self._solve  # type: ignore[method-assign]
+
+
+def with_remat(graph: Graph, options: PlanOptions) -> str:
+    """`--remat min`: transient bytes, what no decision of this order is below, extra work, solver's units, seconds."""
+    begin = time.monotonic()
+    with Meter() as meter:
+        without = plan_memory(graph, options)
+        meter.units = 0.0
+        found = plan_with_remat(graph, options, RematOptions("min"))
+    seconds = time.monotonic() - begin
+    task = Rematerialiser(graph, without, options)
+    bound = min(floor_bytes(task.problem) + task.below, found.plan.arena_bytes) - without.persistent_bytes
+    placed = found.plan.arena_bytes - found.plan.persistent_bytes
+    return f"{placed:10,} {bound:10,} {share_of(found.graph, found.plan):6.1%} {meter.units:6.2f} {seconds:6.1f}"
 
 
 def cross_check(model: MemoryModel, found: Optimum) -> str:
@@ -144,7 +194,8 @@ def cross_check(model: MemoryModel, found: Optimum) -> str:
 
 HEADER = (
     f"{'graph':54} {'nodes':>5} {'late B':>10} {'program B':>10} {'order B':>10} {'bound B':>10} {'proven':6} "
-    f"{'CP-SAT':7} {'s':>6} {'placed B':>10} {'gap':>6} {'remat B':>10} {'s':>6}"
+    f"{'CP-SAT':7} {'s':>6} {'placed B':>10} {'gap':>6} {'s':>6} "
+    f"{'remat B':>10} {'bound B':>10} {'MACs':>6} {'units':>6} {'s':>6}"
 )
 
 
@@ -165,10 +216,9 @@ def row(name: str, graph: Graph, keep: str, with_placement: bool) -> bool:
     if with_placement:
         begin = time.monotonic()
         plan = plan_memory(graph, options)
-        remat = smallest_with_remat(graph, options)
         placed = plan.arena_bytes - plan.persistent_bytes
-        text += f"{placed:10,} {plan.gap_bytes / placed:6.2%} {'-' if remat is None else f'{remat:,}':>10} "
-        text += f"{time.monotonic() - begin:6.2f}"
+        text += f"{placed:10,} {plan.gap_bytes / placed:6.2%} {time.monotonic() - begin:6.2f} "
+        text += with_remat(graph, options) if name != GENERATED else ""
     print(text, flush=True)
     return found.proven
 
@@ -179,8 +229,9 @@ def graphs(only: str) -> Iterator[tuple[str, Graph, str]]:
         specs = [("head", "head"), ("bias", "bias"), ("last 2 blocks", blocks), ("all", "all")]
         specs[2:2] = [(scheme, str(SHARED / "schemes" / f"{scheme}.toml")) for scheme in schemes]
         for quant, suffix in (("int8", "qdq"), ("fp32", "10c")):
-            options = CompileOptions(SHARED / "models" / f"{model}-{suffix}.onnx", quant=quant)
-            planner = Planner(_load(options), options, load_target(options.target))
+            path, classes = SHARED / "models" / f"{model}-{suffix}.onnx", 10 if quant == "int8" else None
+            options = CompileOptions(path, quant=quant, classes=classes)
+            planner = Planner(_stored(_load(options), options), options, load_target(options.target))
             for label, spec in specs:
                 train = planner._train(resolve_update(planner.model.graph, spec), "sgd", 1, "exact")
                 other = materialised(train.graph) if quant == "int8" else fused(train.graph)
@@ -189,8 +240,8 @@ def graphs(only: str) -> Iterator[tuple[str, Graph, str]]:
                     name = f"{model} {quant} {label} {kind}"
                     if only in name:
                         yield name, graph, train.loss.name
-    if only in "generated, 1,000 nodes":
-        yield "generated, 1,000 nodes", *training_graph(depth=4, blocks=99)
+    if only in GENERATED:
+        yield GENERATED, *training_graph(depth=4, blocks=99)
 
 
 def main() -> None:
@@ -206,6 +257,7 @@ def main() -> None:
     proven = [row(name, graph, loss, not wanted.orders) for name, graph, loss in graphs(wanted.only)]
     print(f"{sum(proven)} of {len(proven)} orders proven optimal")
     print("late: program order, updates after the backward pass; program: each update at its gradient; both by size")
+    print("remat: --remat min; bound: of this order, whatever is computed twice; MACs: extra; units: of CP-SAT's time")
 
 
 if __name__ == "__main__":

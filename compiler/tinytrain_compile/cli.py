@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tinytrain_compile import __version__
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
-from tinytrain_compile.options import CompileOptions, parse_memories, parse_shapes, parse_size
+from tinytrain_compile.options import CompileOptions, parse_memories, parse_shapes, parse_size, parse_time
 
 _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in one static arena, and check it under QEMU.
 
@@ -167,6 +168,16 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     type=click.Choice(["off", "auto", "min"]),
     help="Compute tensors twice: auto, as --arena needs; min, smallest arena. Default: auto up to 25 % more MACs.",
 )
+@click.option(
+    "--optimise",
+    type=click.Choice(["memory", "time", "energy"]),
+    help="Smallest arena, least step time or energy by the target's model. Default: the least extra time that fits.",
+)
+@click.option(
+    "--max-step-time",
+    metavar="TIME",
+    help="Longest step by the target's model, with paging and second runs: 500ms, 2s.",
+)
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(
     "--dump-after", type=click.Choice(["frontend", "training", "plan"]), help="Print a stage's result and stop."
@@ -184,6 +195,7 @@ def command(**flags: Any) -> None:
     from tinytrain_compile.driver import compile_model
     from tinytrain_compile.terminal import Terminal
 
+    _check_int8_flags(flags["quant"])
     options = _options(flags)
     terminal = Terminal(flags["color"], flags["verbose"])
     try:
@@ -196,8 +208,20 @@ def command(**flags: Any) -> None:
     terminal.success(result, options)
 
 
+def _check_int8_flags(quant: str) -> None:
+    """E0101 for a flag that only int8 has a meaning for, unless it asks for what float32 does anyway."""
+    context = click.get_current_context()
+    for flag in ("calib", "calib_range", "head", "weight_store", "rescale"):
+        given = context.get_parameter_source(flag) is ParameterSource.COMMANDLINE
+        if quant == "fp32" and given and context.params[flag] not in ("fp32", "off"):
+            name = "--" + flag.replace("_", "-")
+            way = f"add --quant int8, or leave {name} out"
+            raise CompileError("E0101", name, "has no meaning for --quant fp32", way)
+
+
 def _options(flags: dict[str, Any]) -> CompileOptions:
     arena = parse_size(flags["arena"], "--arena") if flags["arena"] is not None else None
+    longest = parse_time(flags["max_step_time"], "--max-step-time") if flags["max_step_time"] is not None else None
     reports = tuple(part.strip() for part in flags["report"].split(",") if part.strip())
     unknown = sorted(set(reports) - {"text", "json", "html"})
     if unknown:
@@ -211,11 +235,15 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
     if flags["count"] and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
         what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
         raise CompileError("E0101", "--count", what, "leave these options out")
+    if flags["optimise"] is not None and flags["lock"] is not None:
+        raise CompileError("E0101", "--optimise", "a lock leaves nothing to choose", "leave out --lock or --optimise")
     return CompileOptions(
         model=flags["model"],
         out=flags["out"],
         arena_bytes=arena,
-        memories=_memories(flags["memory"], arena),
+        memories=_memories(
+            flags["memory"], arena is not None or flags["optimise"] == "memory" or flags["lock"] is not None
+        ),
         target=flags["target"],
         loss=flags["loss"],
         label=flags["label"],
@@ -244,15 +272,19 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         dry_run=flags["dry_run"],
         dump_after=flags["dump_after"] or "",
         remat=flags["remat"],
+        optimise=flags["optimise"],
+        max_step_ps=longest,
         report=reports,
     )
 
 
-def _memories(texts: tuple[str, ...], arena: int | None) -> dict[str, int]:
+def _memories(texts: tuple[str, ...], useful: bool) -> dict[str, int]:
     memories = parse_memories(texts)
-    if memories and arena is None:
+    if memories and not useful:
         what = "without --arena nothing has to lie in another memory"
-        raise CompileError("E0101", "--memory", what, "add --arena SIZE, the size of the first memory")
+        raise CompileError(
+            "E0101", "--memory", what, "add --arena SIZE, the size of the first memory, or --optimise memory"
+        )
     return memories
 
 

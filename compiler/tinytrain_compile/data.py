@@ -36,7 +36,7 @@ def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
     classes = class_count(train)
     if classes:
         return Samples(x, rng.integers(0, classes, shape).astype(np.int32))
-    if any(node.op == "SigmoidCrossEntropy" for node in train.graph.nodes):
+    if any(node.op.endswith("SigmoidCrossEntropy") for node in train.graph.nodes):
         return Samples(x, rng.integers(0, 2, shape).astype(np.float32))
     return Samples(x, rng.standard_normal(shape).astype(np.float32))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tinytrain_compile.data import load_inputs, make_samples
 from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.fit import Candidate, Planner, search_update, suggestions
+from tinytrain_compile.fit import Candidate, Planner, faster, search_update, suggestions
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
@@ -27,7 +27,15 @@ from tinytrain_compile.output import check_place, write_output
 from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, count_saturations, prepare
 from tinytrain_compile.reference import run_reference
-from tinytrain_compile.report import batch_text, does_not_fit_text, plan_json, report_html, report_json
+from tinytrain_compile.report import (
+    batch_text,
+    does_not_fit_text,
+    milliseconds,
+    plan_json,
+    report_html,
+    report_json,
+    too_slow_text,
+)
 from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
@@ -124,7 +132,7 @@ def _choose(model: ImportedModel, options: CompileOptions, target: Target) -> Ca
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
     if options.update == "auto":
-        return search_update(planner, len(layers_of(model.graph)), options.arena_bytes)
+        return search_update(planner, len(layers_of(model.graph)))
     return planner.full(resolve_update(model.graph, options.update))
 
 
@@ -149,6 +157,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         layers=layer_updates(model.graph, candidate.update),
         train=candidate.train,
         plan=candidate.plan,
+        choice=candidate.choice,
         verify=VerifyReport("none", 0, "skipped", "not verified"),
         code_bytes=None,
         const_bytes=None,
@@ -160,6 +169,7 @@ def _check_fit(
 ) -> None:
     limit, needed = options.arena_bytes, candidate.plan.arena_bytes
     if limit is None or needed <= limit:
+        _check_time(summary, model, candidate, options, target)
         return
     ways = suggestions(Planner(model, options, target), candidate, len(layers_of(model.graph)), limit)
     summary = replace(summary, suggestions=ways)
@@ -167,6 +177,18 @@ def _check_fit(
     try_ = f"try {fitting[0]}" if fitting else f"nothing to update fits; {ways[0].options} does"
     what = f"training needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"
     raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))
+
+
+def _check_time(
+    summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target
+) -> None:
+    longest, needed = options.max_step_ps, candidate.choice.cost.ps
+    if longest is None or needed <= longest:
+        return
+    ways = faster(Planner(model, options, target), candidate, len(layers_of(model.graph)))
+    what = f"a step takes {milliseconds(needed)} by the target's figures, the limit is {milliseconds(longest)}"
+    details = too_slow_text(replace(summary, suggestions=ways))
+    raise CompileError("E0402", f"--update {candidate.label}", what, f"try {ways[0].options}", tuple(details))
 
 
 def _generate(

@@ -283,6 +283,13 @@ _kind(
 )
 # E04xx: memory
 _kind("E0401", EXIT_DOES_NOT_FIT, "does not fit", "The arena is too small; the block shows why and what would fit.")
+_kind(
+    "E0402",
+    EXIT_DOES_NOT_FIT,
+    "step takes too long",
+    "No plan was found whose modelled step time, with second runs and page moves, is within --max-step-time. The "
+    "figures are a model from the target file (its core and its memories), no measurement.",
+)
 # E05xx: unsupported
 _kind(
     "E0501",

@@ -1,4 +1,8 @@
-"""Finds what fits: the deepest update under the arena, and priced ways out when nothing the user asked for fits."""
+"""Finds what fits: the ladder of ways to need less, the deepest update under the limits, and priced ways out.
+
+The ladder: some recomputation, then other memories, then a smaller update; every rung is a plan of its own. A flag that
+was given is never changed.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +12,46 @@ from typing import Literal
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir import Graph
+from tinytrain_compile.ir.cost import Choice, Rung
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
+from tinytrain_compile.ladder import Means, climb
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.plan import (
+    CoreModel,
     Lock,
     Memory,
     Planned,
     PlanOptions,
-    RematOptions,
     plan_from_lock,
-    plan_with_remat,
     share_of,
     spread,
+    step_cost,
 )
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import Target
 from tinytrain_compile.training import Accumulate, TrainingOptions, build_training
 
-LADDER_SHARE = 0.25
-"""Without --remat: extra multiply-accumulates, as a share of a step's, that are spent before less is updated."""
-
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One way to train: what is updated, its training graph and its memory plan."""
+    """One way to train: what is updated, its training graph and its memory plan, and how that was chosen."""
 
     update: UpdatePlan
     train: TrainGraph
     plan: MemoryPlan
     label: str
+    choice: Choice
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an update needs by a quick plan, and the rungs that led there."""
+
+    arena_bytes: int
+    ps: int
+    rungs: tuple[Rung, ...]
 
 
 def further_memories(target: Target, sizes: Mapping[str, int]) -> tuple[Memory, ...]:
@@ -62,7 +75,16 @@ def further_memories(target: Target, sizes: Mapping[str, int]) -> tuple[Memory, 
 
 def _with_graph(train: TrainGraph, graph: Graph) -> TrainGraph:
     """The training graph with what a plan added to it; a checkpoint's identity stays."""
+    if graph is train.graph:
+        return train
     return replace(train, graph=graph, before_remat=train.before_remat or train.graph)
+
+
+def core_model(target: Target) -> CoreModel:
+    """The core's prices as the planner takes them."""
+    core = target.core
+    macs = (core.int8_mac_millicycles, core.float_mac_millicycles)
+    return CoreModel(core.clock_mhz, *macs, core.element_millicycles, core.pj_per_cycle)
 
 
 class Planner:
@@ -72,8 +94,14 @@ class Planner:
         self.model = model
         self.options = options
         self.target = target
-        self._memories = further_memories(target, options.memories)
-        self._quick: dict[str, int] = {}
+        memories = further_memories(target, options.memories)
+        self.means = Means(core_model(target), memories, options.remat, options.optimise, options.max_step_ps)
+        self._quick: dict[str, Price] = {}
+
+    def meets(self, arena_bytes: int, ps: int) -> bool:
+        """Whether a plan keeps to --arena and --max-step-time."""
+        limit, longest = self.options.arena_bytes, self.options.max_step_ps
+        return (limit is None or arena_bytes <= limit) and (longest is None or ps <= longest)
 
     def _train(self, update: UpdatePlan, optimizer: str, batch: int, accumulate: Accumulate) -> TrainGraph:
         o = self.options
@@ -81,51 +109,55 @@ class Planner:
         train = build_training(self.model, update, chosen)
         return quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale)) if o.quant == "int8" else train
 
-    def _plan(self, train: TrainGraph, quick: bool, remat: RematOptions) -> tuple[TrainGraph, MemoryPlan]:
-        """The plan, and the training graph with what it computes twice."""
+    def _settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
         limit, effort = self.options.arena_bytes, "quick" if quick else "full"
         keep = (train.loss.name,)
-        settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort=effort, keep=keep)
-        planned = plan_with_remat(train.graph, settings, remat)
-        found, plan = _with_clones(train, planned)
-        if limit is None or plan.arena_bytes <= limit:
-            return found, plan
-        moved = spread(planned.graph, plan, settings, self._memories)
-        return (found, plan) if moved is None else (_with_graph(found, moved.graph), moved.plan)
+        return PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort=effort, keep=keep)
 
-    def _remat(self) -> RematOptions:
-        """What --remat says; without it, the rung of the ladder before less is updated."""
-        mode = self.options.remat
-        return RematOptions("auto", LADDER_SHARE) if mode is None else RematOptions(mode)
+    def _plan(self, train: TrainGraph, quick: bool, means: Means | None = None) -> tuple[Planned, Choice]:
+        means = means or self.means
+        planned, rungs = climb(train.graph, self._settings(train, quick), means)
+        return planned, Choice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, rungs)
 
     def full(self, update: UpdatePlan) -> Candidate:
         """The candidate planned with full effort."""
         o = self.options
         train = self._train(update, o.optimizer, o.batch, o.accumulate)
-        return Candidate(update, *self._plan(train, False, self._remat()), update.label)
+        planned, choice = self._plan(train, False)
+        return Candidate(update, _with_graph(train, planned.graph), planned.plan, update.label, choice)
 
     def locked(self, update: UpdatePlan, lock: Lock) -> Candidate:
         """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
         train = self._train(update, self.options.optimizer, self.options.batch, self.options.accumulate)
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
-        return Candidate(update, *_with_clones(train, plan_from_lock(train.graph, lock, settings)), update.label)
+        planned = plan_from_lock(train.graph, lock, settings, self.means.memories)
+        choice = Choice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
+        return Candidate(update, _with_graph(train, planned.graph), planned.plan, update.label, choice)
 
-    def arena(
+    def price(
         self, spec: str, optimizer: str | None = None, batch: int | None = None, accumulate: Accumulate | None = None
-    ) -> int:
-        """Bytes that an update needs, by a quick plan (an upper bound of what a full plan finds)."""
+    ) -> Price:
+        """What an update needs, by a quick plan (an upper bound of what a full plan finds)."""
         key, o = f"{spec}|{optimizer}|{batch}|{accumulate}", self.options
         if key not in self._quick:
             update = resolve_update(self.model.graph, spec)
             train = self._train(update, optimizer or o.optimizer, batch or o.batch, accumulate or o.accumulate)
-            self._quick[key] = self._plan(train, True, self._remat())[1].arena_bytes
+            planned, choice = self._plan(train, True)
+            self._quick[key] = Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
         return self._quick[key]
 
     def recomputed(self, candidate: Candidate, mode: Literal["auto", "min"]) -> tuple[int, float]:
         """Bytes that a candidate needs with --remat `mode`, by a quick plan, and its extra share of MACs."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
-        train, plan = self._plan(train, True, RematOptions(mode))
-        return plan.arena_bytes, share_of(train.graph, plan)
+        planned, _ = self._plan(train, True, replace(self.means, remat=mode, objective=None, limit_ps=None))
+        return planned.plan.arena_bytes, share_of(planned.graph, planned.plan)
+
+    def unhelped(self, candidate: Candidate) -> tuple[int, int]:
+        """Arena and modelled time of a candidate that computes nothing twice and moves nothing."""
+        train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
+        means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
+        planned, choice = self._plan(train, True, means)
+        return planned.plan.arena_bytes, choice.cost.ps
 
     def moved(self, candidate: Candidate) -> MemoryPlan | None:
         """The candidate with all of the target's memories at hand, if it then fits."""
@@ -140,50 +172,55 @@ class Planner:
         return self.full(resolve_update(self.model.graph, spec))
 
 
-def _with_clones(train: TrainGraph, planned: Planned) -> tuple[TrainGraph, MemoryPlan]:
-    """The training graph with what its plan computes twice, and that plan."""
-    if planned.plan.remat is not None:
-        train = replace(train, graph=planned.graph, before_remat=train.graph)
-    return train, planned.plan
-
-
-def search_update(planner: Planner, layer_count: int, limit: int | None) -> Candidate:
-    """The deepest last:N that fits, for --update auto; the head alone if even that does not fit."""
-    if limit is None:
-        candidate = planner.exact("all")
-        return replace(candidate, label="auto: all")
-    depth = deepest(planner, layer_count, limit)
+def search_update(planner: Planner, layer_count: int) -> Candidate:
+    """The deepest last:N that keeps to the limits, for --update auto; the head alone if even that does not."""
+    if planner.options.arena_bytes is None and planner.options.max_step_ps is None:
+        return replace(planner.exact("all"), label="auto: all")
+    depth = deepest(planner, layer_count)
     best: Candidate | None = planner.exact(f"last:{depth}") if depth else None
     while depth < layer_count:
         deeper = planner.exact(f"last:{depth + 1}")  # a full plan may fit where the quick one did not
-        if deeper.plan.arena_bytes > limit:
+        if not planner.meets(deeper.plan.arena_bytes, deeper.choice.cost.ps):
             best = best if best is not None else deeper
             break
         best, depth = deeper, depth + 1
     assert best is not None
-    return replace(best, label=f"auto: last:{max(depth, 1)}")
+    label = f"last:{max(depth, 1)}"
+    if depth < layer_count:
+        best = _with_rungs(best, planner.price(f"last:{layer_count}").rungs, label)
+    return replace(best, label=f"auto: {label}")
 
 
-def deepest(planner: Planner, layer_count: int, limit: int) -> int:
-    """Largest N for which the quick plan of last:N fits, by bisection (deeper needs more); 0 if none does."""
+def _with_rungs(candidate: Candidate, above: tuple[Rung, ...], label: str) -> Candidate:
+    """What was tried for all layers, then the smaller update that was taken."""
+    note = f"{candidate.choice.cost.ps / 1e9:.3g} ms a step"
+    rungs = (*above, Rung(f"--update {label}", candidate.plan.arena_bytes, note))
+    return replace(candidate, choice=replace(candidate.choice, rungs=rungs))
+
+
+def deepest(planner: Planner, layer_count: int) -> int:
+    """Largest N for which the quick plan of last:N meets the limits, by bisection (deeper needs more); 0 if none."""
+
+    def meets(depth: int) -> bool:
+        price = planner.price(f"last:{depth}")
+        return planner.meets(price.arena_bytes, price.ps)
+
     low, high = 0, layer_count
-    if planner.arena(f"last:{high}") <= limit:
+    if meets(high):
         return high
     while high - low > 1:
         middle = (low + high) // 2
-        if planner.arena(f"last:{middle}") <= limit:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if meets(middle) else (low, middle)
     return low
 
 
 def suggestions(planner: Planner, candidate: Candidate, layer_count: int, limit: int) -> tuple[Suggestion, ...]:
     """Ways out, each priced by planning it: less to update, a smaller optimizer, no accumulation, a larger arena."""
     found: list[Suggestion] = []
-    depth = deepest(planner, layer_count, limit)
+    depth = deepest(planner, layer_count)
     if depth:
-        found.append(Suggestion(f"--update last:{depth}", planner.arena(f"last:{depth}"), f"of {layer_count} layers"))
+        size = planner.price(f"last:{depth}").arena_bytes
+        found.append(Suggestion(f"--update last:{depth}", size, f"of {layer_count} layers"))
     found += _recomputing(planner, candidate, limit)
     found += _more_memory(planner, candidate)
     found += _smaller_state(planner, candidate, limit)
@@ -194,6 +231,26 @@ def suggestions(planner: Planner, candidate: Candidate, layer_count: int, limit:
     needed = candidate.plan.arena_bytes
     found.append(Suggestion(f"--arena {needed}", needed, "fits as is"))
     return tuple(found)
+
+
+def faster(planner: Planner, candidate: Candidate, layer_count: int) -> tuple[Suggestion, ...]:
+    """Ways out of --max-step-time, each priced by planning it: less to update, a larger arena, more time."""
+    found: list[Suggestion] = []
+    depth = deepest(planner, layer_count)
+    if depth:
+        price = planner.price(f"last:{depth}")
+        found.append(Suggestion(f"--update last:{depth}", price.arena_bytes, _step(price.ps)))
+    alone, cost = planner.unhelped(candidate)
+    if alone > candidate.plan.arena_bytes:
+        slow = "" if planner.meets(0, cost) else ", still too slow"
+        found.append(Suggestion(f"--arena {alone}", alone, f"{_step(cost)}{slow}"))
+    longest = -(-candidate.choice.cost.ps // 10**9)
+    found.append(Suggestion(f"--max-step-time {longest}ms", candidate.plan.arena_bytes, "as it is"))
+    return tuple(sorted(found, key=lambda way: way.note.endswith("slow")))
+
+
+def _step(ps: int) -> str:
+    return f"{ps / 1e9:.4g} ms a step"
 
 
 def _recomputing(planner: Planner, candidate: Candidate, limit: int) -> list[Suggestion]:
@@ -222,13 +279,13 @@ def _smaller_state(planner: Planner, candidate: Candidate, limit: int) -> list[S
     spec = candidate.label.split(": ")[-1].split(" ")[0]
     found: list[Suggestion] = []
     if planner.options.optimizer != "sgd":
-        size = planner.arena(spec, optimizer="sgd")
+        size = planner.price(spec, optimizer="sgd").arena_bytes
         gain = f"{planner.options.optimizer} state costs {candidate.plan.arena_bytes - size} B"
         found.append(Suggestion("--optimizer sgd", size, gain if size <= limit else f"{gain}, still over"))
     if planner.options.batch > 1 and planner.options.accumulate == "exact":
         over = "no gradient sums, still over"
-        size = planner.arena(spec, batch=1)
+        size = planner.price(spec, batch=1).arena_bytes
         found.append(Suggestion("--batch 1", size, "no gradient sums" if size <= limit else over))
-        size = planner.arena(spec, accumulate="inplace")
+        size = planner.price(spec, accumulate="inplace").arena_bytes
         found.append(Suggestion("--accumulate inplace", size, "no gradient sums" if size <= limit else over))
     return found

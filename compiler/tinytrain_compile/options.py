@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.cost import Objective
 
 _UNITS = {"": 1, "B": 1} | {
     letter + ending: 1 << bits for letter, bits in (("K", 10), ("M", 20), ("G", 30)) for ending in ("", "B", "IB")
 }
+
+
+_TIMES = {"us": 10**6, "ms": 10**9, "s": 10**12}
 
 
 def parse_size(text: str, where: str) -> int:
@@ -23,6 +27,15 @@ def parse_size(text: str, where: str) -> int:
     if not 0 < size < 1 << 40:
         raise CompileError("E0101", where, f"{text!r} is not a size above 0", "for example 256KB, 256KiB or 262144")
     return size
+
+
+def parse_time(text: str, where: str) -> int:
+    """Picoseconds of "500ms", "2s" or "1.5 ms"; CompileError E0101 unless it is a positive time."""
+    match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(us|ms|s)\s*", text)
+    time = round(float(match[1]) * _TIMES[match[2]]) if match else 0
+    if time <= 0:
+        raise CompileError("E0101", where, f"{text!r} is not a time above 0", "for example 500ms or 2s")
+    return time
 
 
 def parse_memories(texts: tuple[str, ...]) -> dict[str, int]:
@@ -63,7 +76,8 @@ class CompileOptions:
     """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
 
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
-    remat: None leaves it to the ladder in fit.py: a little, if --arena needs it.
+    remat: None leaves it to the ladder in fit.py: a little, if --arena needs it; with `optimise`, to the objective.
+    optimise: None is the least extra time that fits. max_step_ps: longest step by the target's model, in picoseconds.
     """
 
     model: Path
@@ -98,4 +112,6 @@ class CompileOptions:
     dry_run: bool = False
     dump_after: str = ""
     remat: Literal["off", "auto", "min"] | None = None
+    optimise: Objective | None = None
+    max_step_ps: int | None = None
     report: tuple[str, ...] = ("text", "json", "html")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+HEADERS = ("tt_runtime.h", "tt_fixed.h", "tt_qloss.h", "tt_dsp.h", "tt_page.h")
+"""Of runtime_c/: what goes beside generated C. tt_debug.h is for the tests."""
 _PACKAGE = Path(__file__).resolve().parent
 _ROOTS = (_PACKAGE / "_data", _PACKAGE.parent.parent)
 """A wheel carries the folders inside the package (pyproject: force-include); a checkout has them at its root."""
@@ -24,4 +26,4 @@ def read_text(folder: str, path: str) -> str:
 
 def runtime_headers() -> dict[str, str]:
     """File name -> text of the headers that generated C includes."""
-    return {name: read_text("runtime_c", name) for name in ("tt_runtime.h", "tt_dsp.h", "tt_page.h")}
+    return {name: read_text("runtime_c", name) for name in HEADERS}

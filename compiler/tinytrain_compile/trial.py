@@ -49,27 +49,35 @@ def settled_on(train: TrainGraph, samples: Samples) -> TrainGraph:
 
 
 def compare(train: TrainGraph, model: ImportedModel, floats: Graph | None, options: CompileOptions) -> Agreement | None:
-    """The untrained model on --data, or else on --calib: against its float form (None: there is none), and labels."""
+    """The untrained model on --data, or else on --calib: against its float form (None: there is none), and labels.
+
+    None without data, or where it has neither class labels nor a float form to be compared with.
+    """
     path = options.data or options.calib
-    if path is None:
+    floats = floats if train.integer else None
+    with_labels = path is not None and labelled(path)
+    if path is None or not (with_labels or floats is not None):
         return None
-    if labelled(path):
+    if with_labels:
         samples = load_samples(path, model, train)
         x, y = samples.x, samples.y
     else:
         x, y = stored_input(load_inputs(path, model), train), None
     macs = max(work_of(train)[0], 1)
     count = min(len(x), COMPARED_SAMPLES, max(FEWEST_SAMPLES, COMPARED_MACS // macs))
+    classes = y[:count].ravel() if y is not None and y.dtype == np.int32 and y[:count].size == count else None
+    if classes is None and floats is None:
+        return None
     trainer = Trainer(train)
     ours = np.stack([trainer.infer(x[i : i + 1]).ravel() for i in range(count)]).astype(np.float64)
-    real = None
-    if floats is not None and train.integer:
-        inputs = load_inputs(path, model)
-        source, out = floats.inputs[0], floats.outputs[0].name
-        runs = (run_graph(floats, {source.name: inputs[i].reshape(source.shape)}) for i in range(count))
-        real = np.stack([values[out].ravel() for values in runs]).astype(np.float64)
-    classes = y[:count].ravel() if y is not None and y.dtype == np.int32 and y[:count].size == count else None
-    return _agreement(ours, real, classes)
+    return _agreement(ours, None if floats is None else _outputs(floats, load_inputs(path, model)[:count]), classes)
+
+
+def _outputs(floats: Graph, inputs: Array) -> Array:
+    """What the float model gives, a row per sample."""
+    source, out = floats.inputs[0], floats.outputs[0].name
+    runs = (run_graph(floats, {source.name: x.reshape(source.shape)}) for x in inputs)
+    return np.stack([values[out].ravel() for values in runs]).astype(np.float64)
 
 
 def _agreement(ours: Array, real: Array | None, classes: Array | None) -> Agreement:

@@ -34,13 +34,13 @@ class Outcome:
         return self
 
     def check_error(self, error_id: str, exit_code: int) -> Outcome:
-        """Assert one line of the given kind, and only E0401 and the lists of nodes with lines behind it."""
+        """Assert one line of the given kind, and only E04xx and the lists of nodes with lines behind it."""
         assert self.error_id == error_id, self.err or self.out
         assert self.exit_code == exit_code
         lines = self.err.rstrip("\n").split("\n")
         assert lines[0].isprintable()
         assert lines[0].count("; ") >= 1, "says what to try"
-        assert error_id in ("E0401", "E0501", "E0503") or len(lines) == 1, self.err
+        assert error_id in ("E0401", "E0402", "E0501", "E0503") or len(lines) == 1, self.err
         assert "Traceback" not in self.err
         assert self.out == ""
         return self

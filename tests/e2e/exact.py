@@ -22,6 +22,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "islands": nets.islands,
     "padded": lambda: nets.cnn(window=f"{nets.OVERLAPPING}, count_include_pad = 1"),
     "mlp": models.mlp,
+    "weighted": lambda: nets.pixels([1.0, 0.25, 3.0], ignore=1),
     "encoder": lambda: models.transformer(tokens=4, width=8, heads=2),
 }
 STEPS = 10

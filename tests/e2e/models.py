@@ -171,7 +171,8 @@ def with_loss(
     result.CopyFrom(model)
     graph = result.graph
     old = graph.output[0]
-    graph.input.append(onnx.helper.make_tensor_value_info("target", onnx.TensorProto.INT64, [1]))
+    batch, _, *places = (d.dim_value for d in old.type.tensor_type.shape.dim)
+    graph.input.append(onnx.helper.make_tensor_value_info("target", onnx.TensorProto.INT64, [batch, *places]))
     operands = [old.name, "target"]
     if weights is not None:
         graph.initializer.append(numpy_helper.from_array(np.asarray(weights, np.float32), "class_weights"))

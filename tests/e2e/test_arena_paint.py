@@ -49,6 +49,22 @@ def test_bytes_that_nobody_uses_are_seen() -> None:
     assert size - 8 < report.arena_measured_bytes <= size
 
 
+def test_what_a_step_leaves_in_a_second_memory_is_lost() -> None:
+    """The same there: the highest byte of memory 1 that is not persistent is painted between calls."""
+    made = chain.project(NETS["residual net"]())
+    made = chain.moved(made, made.plan.arena_bytes // 3)
+    assert chain.check(made, mode="host").result == "pass"
+    source, top = made.bundle.files["net_train.c"], made.plan.further[0].used_bytes - 4
+    assert top >= made.bundle.interface.transient_offsets[1]
+    byte = f"*U8_AT(1, {top})"
+    body = rf"\g<1>    *F32(AT_learning_rate) += 1e-3f * (float)({byte} == 0xa5u || {byte} == 0x5au);\n"
+    changed = re.sub(r"(static void step_1\(.*\n\{\n)", body, source, count=1)
+    assert changed != source
+    bundle = SourceBundle({**made.bundle.files, "net_train.c": changed}, made.bundle.interface)
+    with pytest.raises(CompileError, match="E0601"):
+        chain.check(replace(made, bundle=bundle), mode="host")
+
+
 def test_what_a_step_leaves_in_transient_memory_is_lost() -> None:
     """An update that reads the arena's transient part of the step before: painted over in between, so it differs."""
     made = chain.project(NETS["mlp, adam"]())

@@ -79,6 +79,9 @@ def test_a_hundred_steps_of_digits_on_all_cores(head: str) -> None:
         ("qdq", {"optimizer": "momentum", "head": "int8", "batch": 4}),
         ("qdq", {"optimizer": "momentum", "store": "q8.8", "head": "int8"}),
         ("qdq", {"head": "int8", "batch": 3, "accumulate": "inplace", "store": "q8.8"}),
+        ("weighted", {"head": "int8"}),
+        ("cnn", {"head": "int8", "loss": "mse"}),
+        ("qdq", {"head": "int8", "loss": "bce", "batch": 2}),
     ],
 )
 def test_variants_on_two_cores(name: str, options: dict[str, Any]) -> None:
@@ -245,9 +248,9 @@ FAULTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 def test_a_fault_in_a_rounding_fails_the_check(sound: str, broken: str, options: dict[str, Any]) -> None:
     train = nets.int8_train(nets.cnn(), learning_rate=0.05, **options)
     made = chain.project(train, kernels=chain.kernels_of(train, "net", True))
-    text = made.bundle.files["tt_runtime.h"]
+    text = made.bundle.files["tt_fixed.h"]
     assert text.count(sound) == 1
-    files = {**made.bundle.files, "tt_runtime.h": text.replace(sound, broken)}
+    files = {**made.bundle.files, "tt_fixed.h": text.replace(sound, broken)}
     faulty = replace(made, bundle=replace(made.bundle, files=files))
     with pytest.raises(CompileError, match="E0601"):
         chain.check(faulty, "cortex-m7", "host", 5)

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.exact import check_exact, check_on
 from tests.e2e.marks import SHARED, needs_qemu, needs_shared
 from tests.quantize import nets
 from tinytrain_compile.data import random_samples
+from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.reference import Trainer
-from tinytrain_compile.trial import settled_on
+from tinytrain_compile.trial import compare, settled_on
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,27 @@ def test_report_compares_int8_with_float_on_the_users_data(calibrated: tuple[str
     assert 0 <= both["accuracy"] <= 1 and abs(both["accuracy"] - both["float_accuracy"]) <= 2 / 12
     assert plain["accuracy"] is None and plain["float_accuracy"] is None and plain["top1_agreement"] > 0.8
     assert qdq["accuracy"] is not None and qdq["top1_agreement"] is None and qdq["output_rmse"] is None
+
+
+def test_nothing_to_compare_with_is_no_agreement(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    """A report has figures, or none: not a count of samples alone. Float models are not compared with themselves."""
+    model, train = chain.imported(nets.cnn()), nets.float_train(nets.cnn())
+    with_y, without = (CompileOptions(Path("net.onnx"), calib=Path(p)) for p in (labelled(tmp_path), calibrated[1]))
+    assert compare(train, model, model.graph, without) is None
+    found = compare(train, model, model.graph, with_y)
+    assert found is not None and found.accuracy is not None and found.top1_agreement is None
+    values = nets.float_train(nets.cnn(), loss="mse")
+    np.savez(tmp_path / "values.npz", x=nets.calibration(nets.cnn(), 2), y=np.zeros((2, 5), np.float32))
+    assert compare(values, model, model.graph, CompileOptions(Path("net.onnx"), data=tmp_path / "values.npz")) is None
+
+
+@pytest.mark.parametrize(
+    "flag", ["--calib calib.npz", "--calib-range percentile", "--head int8", "--weight-store sr8", "--rescale on"]
+)
+def test_int8_flags_need_int8(flag: str, calibrated: tuple[str, str], tmp_path: Path) -> None:
+    outcome = run(calibrated[0], *flag.split(), "--dry-run").check_error("E0101", 2)
+    assert flag.split()[0] in outcome.err and "--quant int8" in outcome.err
+    run(calibrated[0], "--head", "fp32", "--rescale", "off", "--dry-run", "-o", tmp_path / "out").check_success()
 
 
 def test_percentiles_narrow_the_ranges(calibrated: tuple[str, str], tmp_path: Path) -> None:

@@ -65,6 +65,42 @@ def test_a_lock_keeps_what_is_computed_twice(tmp_path: Path) -> None:
         run(model, "--lock", tmp_path / "wrong.json", "-o", tmp_path / "no", *FAST).check_error("E0106", 2)
 
 
+@pytest.mark.parametrize(("remat", "channels", "arena"), [("off", 4, "9KB"), ("min", 8, "40KB")])
+def test_a_lock_keeps_what_lies_in_other_memories(remat: str, channels: int, arena: str, tmp_path: Path) -> None:
+    """Page moves and places are built again from the lock, and judged anew."""
+    model = write(models.resnet8(channels, size=2 * channels), tmp_path)
+    first, again, memory = tmp_path / "first", tmp_path / "again", ("--memory", "sram2=256KB")
+    run(model, "--update", "all", "--arena", arena, *memory, "--remat", remat, "-o", first, *FAST).check_success()
+    run(model, "--lock", first / "plan.json", *memory, "-o", again, *FAST).check_success()
+    old, new = tree(first), tree(again)
+    assert [path for path in old if old[path] != new[path] and path not in REPORTS] == []
+    plan = plan_of(first)
+    assert {move["op"] for move in plan["page_moves"]} == {"PageOut", "PageIn"}
+    assert ("second_runs" in plan) == (remat == "min")
+    same = ("buffers", "memories", "page_moves", "arena_bytes", "lower_bound_bytes", "gap_bytes", "load_bytes")
+    assert [plan_of(again)[key] for key in same] == [plan[key] for key in same]
+    costs = [json.loads((folder / "report.json").read_text())["plan"]["model"] for folder in (first, again)]
+    assert {**costs[0], "limit_us": None} == {**costs[1], "limit_us": None}
+    outs = [i for i, node in enumerate(plan["order"]) if node["op"] == "PageOut"]
+    for damage in (
+        lambda p: p["page_moves"].pop(),
+        lambda p: p["page_moves"][0].update(of=p["page_moves"][-1]["of"]),
+        lambda p: p["page_moves"][0].update(of="learning_rate"),
+        lambda p: p["page_moves"][0].update(memory="arena"),
+        lambda p: p["page_moves"][0].update(op="Reshape"),
+        lambda p: p["memories"].clear(),
+        lambda p: p["order"].insert(0, p["order"].pop(outs[0])),
+        lambda p: next(b for b in p["buffers"] if b["memory"] == "sram2").update(memory="arena"),
+    ):
+        wrong = json.loads(json.dumps(plan))
+        damage(wrong)
+        (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+        run(model, "--lock", tmp_path / "wrong.json", *memory, "-o", tmp_path / "no", *FAST).check_error("E0106", 2)
+    for flags, reason in (((), "add --memory sram2=SIZE"), (("--memory", "sram2=1KB"), "of 1024 B")):
+        refused = run(model, "--lock", first / "plan.json", *flags, "-o", tmp_path / "no", *FAST)
+        assert reason in refused.check_error("E0106", 2).err
+
+
 def test_a_lock_may_be_the_plan_that_is_replaced(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(place / "net.onnx", "-o", out, "--update", "head", *FAST).check_success()

@@ -101,9 +101,9 @@ FAULTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 def test_a_fault_in_a_rescale_fails_the_check(sound: str, broken: str, options: dict[str, Any]) -> None:
     train = rescaling("cnn", **options)
     made = chain.project(train, kernels=chain.kernels_of(train, "net", True))
-    text = made.bundle.files["tt_runtime.h"]
+    text = made.bundle.files["tt_fixed.h"]
     assert text.count(sound) == 1
-    files = {**made.bundle.files, "tt_runtime.h": text.replace(sound, broken)}
+    files = {**made.bundle.files, "tt_fixed.h": text.replace(sound, broken)}
     with pytest.raises(CompileError, match="E0601"):
         chain.check(replace(made, bundle=replace(made.bundle, files=files)), "cortex-m7", "host", STEPS)
     chain.check(made, "cortex-m7", "host", STEPS)

@@ -16,9 +16,10 @@ from tests.quantize import nets
 from tinytrain_compile.data import random_samples
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.fit import further_memories
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import KernelSet, MemoryPlan, SourceBundle, TrainGraph
-from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.plan import PlanOptions, plan_memory, spread
 from tinytrain_compile.resources import read_text, runtime_headers
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import RunResult, run_steps
@@ -83,6 +84,41 @@ def test_firmware_is_never_watched() -> None:
     train = chain.train_graph(models.mlp(), "head")
     plain = bundle_of(train, plan_of(train), chain.kernels_of(train, "net", fpu=True), debug=False)
     assert not any("tt_debug" in text for text in (*plain.files, *plain.files.values()))
+
+
+def in_two_memories(train: TrainGraph) -> tuple[TrainGraph, MemoryPlan]:
+    """A third of the arena stays; the rest lies in, or moves to and from, a second memory."""
+    plan = plan_of(train, "quick")
+    settings = PlanOptions(plan.arena_bytes // 3, ALIGNMENT, effort="quick", keep=(train.loss.name,))
+    planned = spread(train.graph, plan, settings, further_memories(M7, {"sram2": 1 << 20}))
+    assert planned is not None and planned.plan.further and planned.plan.paging
+    return replace(train, graph=planned.graph, before_remat=train.graph), planned.plan
+
+
+@pytest.mark.parametrize("name", ["residual net", "int8 net, int8 head, two samples"])
+def test_several_memories_are_watched_too(name: str, tmp_path: Path) -> None:
+    train, plan = in_two_memories(NETS[name]())
+    kernels = chain.kernels_of(train, "net", fpu=True)
+    plain = outcome(train, bundle_of(train, plan, kernels, debug=False), tmp_path / "plain", "host")
+    watched = outcome(train, bundle_of(train, plan, kernels, debug=True), tmp_path / "watched", "debug")
+    assert watched.status == plain.status == "ok"
+    assert watched.states == plain.states
+    np.testing.assert_array_equal(watched.losses, plain.losses)
+
+
+def test_faults_in_a_second_memory_are_seen(tmp_path: Path) -> None:
+    """A tensor there over another that waits, and a source that dies before it is read."""
+    train, plan = in_two_memories(NETS["residual net"]())
+    kernels = chain.kernels_of(train, "net", fpu=True)
+    away = [b for b in plan.buffers if plan.place(b.offset)[0] == 1 and b.kind == "tensor"]
+    pairs = ((a, b) for a in away for b in away if a.first_step < b.first_step < a.last_step)
+    victim, intruder = next(pairs)
+    bad = with_buffer(plan, intruder.values[0], offset=victim.offset)
+    text = report(train, bundle_of(train, bad, kernels, debug=True), tmp_path / "over")
+    assert f"a live buffer was overwritten at offset {plan.place(victim.offset)[1]}" in text
+    step, move = next((step, node) for step, node in enumerate(plan.order) if node.op == "PageIn")
+    bad = with_buffer(plan, move.inputs[0].name, last_step=step - 1)
+    assert "use-after-poison" in report(train, bundle_of(train, bad, kernels, debug=True), tmp_path / "dead")
 
 
 # ---- planted faults -------------------------------------------------------------------------------------------------

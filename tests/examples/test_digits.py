@@ -79,6 +79,7 @@ def test_the_int8_firmware_learns_in_qemu_what_the_host_learns() -> None:
 
 @pytest.mark.slow
 def test_the_int8_firmware_ends_with_the_weights_of_the_reference(tmp_path: Path) -> None:
+    """8,400 steps; tests/e2e/test_int8.py compares the first hundred on all cores."""
     command = [sys.executable, str(DIGITS / "run.py"), "--quant", "int8", "--host", "--work", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT, timeout=600)
     seeds = _seeds()
@@ -87,7 +88,7 @@ def test_the_int8_firmware_ends_with_the_weights_of_the_reference(tmp_path: Path
     for _ in range(12):
         seeds.epoch(trainer, samples, range(len(samples[1])))
     state = b"".join(trainer.state[value.name].tobytes() for value in train.graph.state)
-    assert (tmp_path / "host" / "trained.bin").read_bytes()[16:-4] == state  # after 8,400 steps
+    assert (tmp_path / "host" / "trained.bin").read_bytes()[16:-4] == state
 
 
 def test_the_reference_learns_as_well_in_int8_as_in_float32() -> None:
@@ -136,6 +137,5 @@ def test_data_comes_from_its_script(name: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(new[key], old[key], atol=1.01 / 255)  # a grey level may round otherwise
 
 
-@pytest.mark.slow
 def test_accuracy_by_arena_is_what_the_readme_says() -> None:
     check_page(README, only="arenas.py")

@@ -34,7 +34,6 @@ int flash_write(void *ctx, const void *data, size_t size) { (void)data; written 
 
 
 @pytest.mark.qemu
-@pytest.mark.slow
 @needs_qemu
 def test_the_readme_shows_what_the_commands_print() -> None:
     check_page("README.md", without=DEMO)

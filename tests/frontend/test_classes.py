@@ -10,7 +10,7 @@ import pytest
 from tests.frontend import nets
 from tests.frontend.models import parse, run_imported, write
 from tests.frontend.qdq import quantised_of
-from tests.frontend.test_qdq import shared_model
+from tests.frontend.test_qdq_models import shared_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 

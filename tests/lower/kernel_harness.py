@@ -17,6 +17,7 @@ from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.ops.base import Overlap
+from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.resources import data_dir
 
 C_FLAGS = (
@@ -24,7 +25,7 @@ C_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"),
 )
 
-EXACT = ("Dequantize", "DequantizeError", "QSoftmaxLoss")
+EXACT = ("Dequantize", "DequantizeError", *LOSSES)
 """Ops with float outputs that equal their reference to the bit however they are compiled."""
 GUARD = 64
 """Bytes on both sides of every buffer that a kernel must leave alone."""
@@ -46,7 +47,7 @@ def build(
     """Lower and compile a kernel per case, for a core with an FPU (and fused multiply-add) or without."""
     nodes = [case.node() for case in cases]
     kernels = [lower_node(node, f"k{i}", Features(fpu=fpu), fuse_multiply_add) for i, node in enumerate(nodes)]
-    text = '#include "tt_dsp.h"\n#include <stdbool.h>\n' + "".join(
+    text = '#include "tt_dsp.h"\n#include "tt_qloss.h"\n#include <stdbool.h>\n' + "".join(
         f"{kernel.declaration}\n{kernel.source}" for kernel in kernels
     )
     (folder / "kernels.c").write_text(text)

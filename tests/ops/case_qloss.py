@@ -8,8 +8,9 @@ import numpy as np
 
 from tests.ops.case import Case, Rng, generator, make
 from tests.ops.case_quantised import bytes_of, exponent, peak
-from tinytrain_compile.ops import OPS, qloss
+from tinytrain_compile.ops import OPS, qloss, qweighted
 from tinytrain_compile.ops.fixed_point import split_factor
+from tinytrain_compile.ops.qweighted import LabelWeightAttrs
 
 SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((1, 10), 1),
@@ -60,6 +61,47 @@ def _softmax_loss(rng: Rng, index: int) -> Case:
     share = split_factor(2.0**-loss_bits / labels.size)
     attrs = qloss.QLossAttrs(axis, "mean", ignored, bits, loss_bits, distance, share)
     return make("QSoftmaxLoss", operands[:4], attrs)
+
+
+@generator("QLabelWeight", COUNT)
+def _label_weight(rng: Rng, index: int) -> Case:
+    operands, axis, _scale, _bits, ignored = _labelled(rng, index)
+    return make("QLabelWeight", *_weights_of(rng, index, operands, axis, ignored))
+
+
+def _weights_of(
+    rng: Rng, index: int, operands: tuple[Any, ...], axis: int, ignored: int | None
+) -> tuple[tuple[Any, Any], LabelWeightAttrs]:
+    """((labels, class weights), attributes): a mean of some weights, of none that counts, or a sum."""
+    labels, kind = operands[1], index % 4
+    weights = rng.uniform(0, 3, operands[0].shape[axis]) * (rng.random(operands[0].shape[axis]) < 0.8)
+    weights = qweighted.class_weights(np.maximum(weights, 1e-3), labels.size) * (kind != 3)
+    divisor = 1 << qweighted.weight_bits(labels.size) if kind == 2 else 0
+    return (labels, weights.astype(np.int32)), LabelWeightAttrs(ignored, divisor)
+
+
+def _weighted(rng: Rng, index: int, operands: tuple[Any, ...], axis: int, ignored: int | None) -> tuple[Any, ...]:
+    """(weight of each label, divisor)"""
+    arrays, attrs = _weights_of(rng, index, operands, axis, ignored)
+    return OPS["QLabelWeight"].reference(arrays, attrs)
+
+
+@generator("QWeightedSoftmaxLoss", COUNT)
+def _weighted_loss(rng: Rng, index: int) -> Case:
+    operands, axis, scale, bits, ignored = _labelled(rng, index)
+    logits, labels = operands[:2]
+    loss_bits = qloss.loss_fraction_bits(scale, logits.shape[axis], labels.size)
+    distance, share = split_factor(scale * 2.0 ** (loss_bits - qloss.DISTANCE_BITS)), split_factor(2.0**-loss_bits)
+    attrs = qloss.QLossAttrs(axis, "mean", ignored, bits, loss_bits, distance, share)
+    return make("QWeightedSoftmaxLoss", (*operands[:4], *_weighted(rng, index, operands, axis, ignored)), attrs)
+
+
+@generator("QWeightedSoftmaxError", COUNT)
+def _weighted_error(rng: Rng, index: int) -> Case:
+    operands, axis, _scale, bits, ignored = _labelled(rng, index)
+    attrs = qloss.QLossErrorAttrs(axis, "mean", ignored, bits, qweighted.weight_probe(bits))
+    kind, weights = index // len(SHAPES), _weighted(rng, index, operands, axis, ignored)
+    return make("QWeightedSoftmaxError", (peak(rng, kind), exponent(rng, kind), *operands, *weights), attrs)
 
 
 @generator("QSoftmaxError", COUNT)

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.ops import case_groups, case_linear, case_pointwise, case_qloss, case_qpool, case_quantised, case_structure
+from tests.ops import (
+    case_groups,
+    case_linear,
+    case_pointwise,
+    case_qloss,
+    case_qpointwise,
+    case_qpool,
+    case_qtargets,
+    case_quantised,
+    case_qupdate,
+    case_structure,
+)
 from tests.ops.case import GENERATORS, Bits, Case, cases_of, make
 
 __all__ = [
@@ -13,8 +24,11 @@ __all__ = [
     "case_linear",
     "case_pointwise",
     "case_qloss",
+    "case_qpointwise",
     "case_qpool",
+    "case_qtargets",
     "case_quantised",
+    "case_qupdate",
     "case_structure",
     "cases_of",
     "make",

@@ -19,7 +19,6 @@ from tinytrain_compile.ops.qconv import (
     QConvAttrs,
     QConvGradInputAttrs,
     QConvUpdateAttrs,
-    accumulator_bound,
     moved_weight,
     step_size,
 )
@@ -192,7 +191,7 @@ def test_the_step_is_constant_times_rate_times_exponent() -> None:
 
 def bound_holds(case: Case) -> None:
     node = case.node()
-    bound = accumulator_bound(node)
+    bound = op_def(node.op).accumulator(node.inputs, node.attrs)
     assert 0 < bound <= fx.INT32_MAX
     if node.op == "QConv":
         conv: ConvAttrs = node.attrs.conv  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from tests.ops.case_linear import CONVS
 from tests.ops.case_structure import POOLS
 from tests.ops.cases import Bits, Case, cases_of, make
 from tinytrain_compile.ir import NO_ATTRS, Attrs
-from tinytrain_compile.ops import OPS, Split, run_node
+from tinytrain_compile.ops import OPS, Split, qloss, run_node
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
@@ -66,7 +66,7 @@ def runtime_result(op: str, *arrays: np.ndarray, **attributes: Any) -> np.ndarra
 # ---- both float types, and what inference says ----------------------------------------------------------------------
 
 
-FLOAT32_ONLY = ("Dequantize", "DequantizeError", "QSoftmaxLoss")
+FLOAT32_ONLY = ("Dequantize", "DequantizeError", *qloss.LOSSES)
 """Ops from integers to float32: defined to the bit, so in no other type."""
 
 

@@ -215,7 +215,7 @@ def test_random_addresses_are_judged_as_the_rectangles_say() -> None:
             if collides(bad):
                 with pytest.raises(PlanError) as caught:
                     validate_plan(net, bad, options)
-                assert caught.value.verdict in ("overlap", "write after read", "in place")
+                assert caught.value.verdict in ("overlap", "write after read", "in place", "distance")
             else:
                 validate_plan(net, bad, options)
     assert min(verdicts.values()) > 50
@@ -227,9 +227,14 @@ def collides(plan: MemoryPlan) -> bool:
         and two.first_step <= one.last_step
         and one.offset < two.offset + two.size_bytes
         and two.offset < one.offset + one.size_bytes
+        and not (covers(one, two) or covers(two, one))
         for i, one in enumerate(plan.buffers)
         for two in plan.buffers[:i]
     )
+
+
+def covers(one: Buffer, two: Buffer) -> bool:
+    return one.over is not None and one.over.name == two.name and two.offset - one.offset >= one.over.distance
 
 
 def test_apply_must_not_read_what_the_step_left_in_transient_memory() -> None:

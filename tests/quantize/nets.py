@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from tests.e2e import chain
-from tests.e2e.models import Network
+from tests.e2e.models import Network, with_loss
 from tests.frontend.qdq import Maker
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
@@ -40,6 +40,14 @@ def cnn(
     flat = net.node("flat", f"flat = Flatten <axis = 1> ({mean})")
     net.node("logits", f"y = Identity ({net.dense('fc', flat, 2 * channels, classes)})")
     return net.model()
+
+
+def pixels(weights: list[float] | None = None, reduction: str = "mean", ignore: int | None = None) -> onnx.ModelProto:
+    """Two convolutions that give every one of 16 pixels a class of three, and the model's own loss of these."""
+    net = Network("pixels", "float[1, 2, 4, 4] x", "float[1, 3, 4, 4] y", seed=15)
+    x = net.relu(net.conv("first", "x", (4, 2, 3, 3), "pads = [1, 1, 1, 1]"))
+    net.node("logits", f"y = Identity ({net.conv('second', x, (3, 4, 1, 1), 'pads = [0, 0, 0, 0]')})")
+    return with_loss(net.model(), weights, reduction, ignore)
 
 
 def islands(size: int = 6, channels: int = 4, classes: int = 3) -> onnx.ModelProto:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.quantize import nets
-from tests.quantize.test_training import per_channel, real_inputs, scales_of
+from tests.quantize.gradients import per_channel, real_inputs, scales_of
 from tinytrain_compile.data import random_samples
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import qmomentum

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.quantize import nets
-from tests.quantize.test_training import check_gradients
+from tests.quantize.gradients import check_gradients
 from tinytrain_compile.ir.types import Quant
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import split_factor

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e import chain
 from tests.e2e.models import Network
 from tests.quantize import nets
-from tests.quantize.test_training import real_inputs
+from tests.quantize.gradients import real_inputs
 from tinytrain_compile.data import random_samples, stored_input
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node

@@ -67,6 +67,9 @@ def test_memory_and_plan() -> None:
         "steps": 11,
         "remat": None,
         "paging": None,
+        "objective": None,
+        "model": None,
+        "ladder": [],
     }
 
 

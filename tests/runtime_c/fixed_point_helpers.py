@@ -1,4 +1,4 @@
-"""The integer helpers of tt_runtime.h: how C calls each, its numpy twin, and the arguments to compare them on."""
+"""The integer helpers of tt_fixed.h and tt_qloss.h: how C calls each, its numpy twin, and what to compare them on."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ POSITIVE_BITS = Argument(tuple(int(n) for n in np.abs(EDGE_FLOATS[~np.isnan(EDGE
 # ---- twins that are parts of an op's reference ----------------------------------------------------------------------
 
 
-def _real(bits: Any) -> Words:
+def real(bits: Any) -> Words:
     return np.asarray(bits, np.int64).astype(np.uint32).view(np.float32)
 
 
@@ -155,7 +155,7 @@ SCALE, UNIT = 0.037, 0.0123
 
 def _quantise(bits: Words, zero: Words, low: Words, high: Words) -> Sequence[Any]:
     """By the op, for every zero point; low and high are applied afterwards, which gives the same."""
-    x, result = _real(bits), np.empty(bits.shape, np.int64)
+    x, result = real(bits), np.empty(bits.shape, np.int64)
     for z in np.unique(zero):
         chosen = zero == z
         result[chosen] = op_def("Quantize").reference((x[chosen],), QuantAttrs(SCALE, int(z)))[0]
@@ -169,9 +169,9 @@ def _quantise_error(bits: Words, exponent: Words, peak: Words) -> Sequence[Any]:
         chosen = exponent == p
         state = np.asarray([p, 0], np.int32)
         with np.errstate(all="ignore"):
-            errors[chosen] = reference((np.asarray(0, np.int32), state, _real(bits[chosen])), ErrorUnitAttrs(UNIT))[0]
+            errors[chosen] = reference((np.asarray(0, np.int32), state, real(bits[chosen])), ErrorUnitAttrs(UNIT))[0]
     with np.errstate(all="ignore"):
-        product_ = _real(bits) * np.float32(1.0 / UNIT)
+        product_ = real(bits) * np.float32(1.0 / UNIT)
     magnitude = np.where(np.isnan(product_), np.float32(0), np.abs(product_)).astype(np.float32).view(np.int32)
     peaks = np.maximum(magnitude, peak)
     return errors, peaks
@@ -254,7 +254,7 @@ HELPERS = (
         "round_even",
         "y0 = tt_round_even(tt_near(tt_from_bits((uint32_t)a0)));",
         (FLOAT,),
-        lambda x: (round_even(np.clip(np.nan_to_num(_real(x), nan=-1024.0), -1024, 1024).astype(np.float32)),),
+        lambda x: (round_even(np.clip(np.nan_to_num(real(x), nan=-1024.0), -1024, 1024).astype(np.float32)),),
     ),
     Helper(
         "quantise",
@@ -319,7 +319,7 @@ HELPERS = (
         "split_rate",
         "int32_t s[2] = {5, 5}; tt_split_rate(s, tt_from_bits((uint32_t)a0), (uint32_t)a1); y0 = s[0]; y1 = s[1];",
         (FLOAT, between(1, 100_000, 1, 2, 3, 8, 9, 1000, 65_535)),
-        lambda bits, samples: split_rate(_real(bits)[()], samples).tolist(),
+        lambda bits, samples: split_rate(real(bits)[()], samples).tolist(),
         2,
         scalar=True,
     ),
@@ -352,5 +352,5 @@ HELPERS = (
         lambda a, m, e: (int(np.float32(qloss.scaled_float(a, m, e)).view(np.int32)),),
         scalar=True,
     ),
-    Helper("is_nan", "y0 = tt_is_nan(tt_from_bits((uint32_t)a0)) ? 1 : 0;", (FLOAT,), lambda x: (np.isnan(_real(x)),)),
+    Helper("is_nan", "y0 = tt_is_nan(tt_from_bits((uint32_t)a0)) ? 1 : 0;", (FLOAT,), lambda x: (np.isnan(real(x)),)),
 )

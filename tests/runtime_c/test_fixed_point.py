@@ -14,6 +14,7 @@ import pytest
 from tests.runtime_c.dsp_helpers import DSP_HELPERS
 from tests.runtime_c.fixed_point_helpers import HELPERS as WORD_HELPERS
 from tests.runtime_c.fixed_point_helpers import Helper
+from tests.runtime_c.target_helpers import TARGET_HELPERS
 from tests.runtime_c.test_scalar_math import FLAGS, WARNINGS
 from tinytrain_compile.ir.stages import Interface, SourceBundle
 from tinytrain_compile.resources import data_dir, runtime_headers
@@ -24,9 +25,9 @@ from tinytrain_compile.verify.firmware import GUARD_BYTES
 from tinytrain_compile.verify.run import run_image
 
 RANDOM, SCALAR_RANDOM, BOARD_RANDOM = 1_000_000, 10_000, 500
-HELPERS = (*WORD_HELPERS, *DSP_HELPERS)
+HELPERS = (*WORD_HELPERS, *TARGET_HELPERS, *DSP_HELPERS)
 BY_NAME = {helper.name: helper for helper in HELPERS}
-SOURCE = '#include "tt_dsp.h"\n' + "".join(helper.function() for helper in HELPERS)
+SOURCE = '#include "tt_dsp.h"\n#include "tt_qloss.h"\n' + "".join(helper.function() for helper in HELPERS)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 CHUNK = 256

@@ -84,6 +84,8 @@ def test_unreadable_file(name: str, tmp_path: Path) -> None:
         ("setup_ns = 1000", "", r"key .memories\[1\].setup_ns. is missing"),
         ("pj_per_byte = 250", "", r"key 'memories\[1\].pj_per_byte' is missing"),
         ("writable = true", "writable = false", "key 'memories' must begin with the memory of the arena"),
+        ("clock_mhz = 216", "clock_mhz = 0", "key 'core.clock_mhz' must be an integer from 1"),
+        ("[core]", "[cores]", "key 'core' is missing"),
         ('"-mthumb"', "3", "key 'gcc_flags' must be a list of strings"),
         ('"-mthumb"', '"-o/etc/passwd"', "key 'gcc_flags' may hold machine flags"),
         ('machine = "mps2-an500"', 'machine = "a,b=c"', "key 'qemu.machine' is not a QEMU machine name"),

@@ -106,14 +106,18 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         input_dtype=train.graph.inputs[0].dtype,
         exact=train.integer,
         further_bytes=tuple(memory.used_bytes for memory in plan.further),
-        transient_offset=_transient_offset(plan),
+        transient_offsets=_transient_offsets(plan),
     )
 
 
-def _transient_offset(plan: MemoryPlan) -> int:
-    """Where persistent memory ends in the arena."""
-    fixed = [b.offset + b.size_bytes for b in plan.buffers if b.kind in ("header", "state", "accumulator")]
-    return max((end for end in fixed if end <= plan.arena_bytes), default=0)
+def _transient_offsets(plan: MemoryPlan) -> tuple[int, ...]:
+    """Where persistent buffers end in every memory: they lie at its bottom."""
+    ends = [0] * (1 + len(plan.further))
+    for buffer in plan.buffers:
+        if buffer.kind in ("header", "state", "accumulator"):
+            memory, offset = plan.place(buffer.offset)
+            ends[memory] = max(ends[memory], offset + buffer.size_bytes)
+    return tuple(ends)
 
 
 def _first_exponent(train: TrainGraph, sequencer: Sequencer) -> str:

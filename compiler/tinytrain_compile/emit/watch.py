@@ -16,8 +16,6 @@ class Watch:
     """One table per step, from the plan alone: a wrong plan gives a wrong table, and the build finds it."""
 
     def __init__(self, plan: MemoryPlan) -> None:
-        if plan.further:
-            raise ValueError("only plans in one memory can be watched")
         self._plan = plan
         self._home = {name: buffer for buffer in plan.buffers for name in buffer.values}
         self._scratch = {buffer.name: buffer for buffer in plan.buffers if buffer.kind == "scratch"}
@@ -28,7 +26,7 @@ class Watch:
         lines: list[str] = []
         for step, node in enumerate(self._plan.order):
             if not op_def(node.op).view:
-                rows = ", ".join(f"{{{offset}u, {size}u, {kind}}}" for offset, size, kind in self._ranges(step, node))
+                rows = ", ".join(self._row(*found) for found in self._ranges(step, node))
                 lines.append(f"static const tt_range_t live_{step}[] = {{{rows}}};")
         return lines
 
@@ -37,8 +35,12 @@ class Watch:
         step = self._steps[node.name]
         table = f"live_{step}, sizeof live_{step} / sizeof *live_{step}"
         name = comment_text(node.name).replace("\\", "?").replace('"', "?")
-        rest = f'(arena, ARENA_BYTES_, {table}, "step {step} ({name})");'
+        rest = f'(MEMORIES_, {table}, "step {step} ({name})");'
         return [f"tt_debug_enter{rest}", *lines, f"tt_debug_leave{rest}"]
+
+    def _row(self, offset: int, size: int, kind: str) -> str:
+        memory, at = self._plan.place(offset)
+        return f"{{{memory}u, {at}u, {size}u, {kind}}}"
 
     def _ranges(self, step: int, node: Node) -> Iterator[tuple[int, int, str]]:
         live = [buffer for buffer in self._plan.buffers if buffer.first_step <= step <= buffer.last_step]
@@ -51,6 +53,8 @@ class Watch:
             else:
                 rows.append((buffer.offset, buffer.size_bytes, "TT_WRITTEN" if buffer in written else "TT_KEPT"))
         yield from sorted(rows)
+        if self._plan.further:  # the handle holds the addresses of the other memories
+            yield 0, next(buffer.size_bytes for buffer in live if buffer.kind == "header"), "TT_OPERAND"
         for value in (*node.inputs, *node.outputs):
             if value.name in self._home and self._home[value.name] in live and value.size_bytes:
                 yield self._plan.offsets[value.name], value.size_bytes, "TT_OPERAND"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tinytrain_compile.ir.buffers import Buffer
+from tinytrain_compile.ir.cost import Choice
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
@@ -36,7 +37,7 @@ class TrainGraph:
     """One training step as a graph: forward, loss, backward, updates.
 
     loss: the scalar that training minimises (value after the forward pass).
-    label: the graph input that holds the labels (not in the arena: the caller passes a pointer).
+    label: the graph input that holds the labels (never in the arena).
     logits: the value that the loss reads (what verification compares besides loss and parameters).
     learning_rate: the state scalar that m_set_lr writes.
     inverse_count: accumulator scalar that m_apply sets to 1/samples before "apply" nodes; None without accumulation.
@@ -89,12 +90,14 @@ class Rematerialisation:
     """What a plan computes twice. arena_without_bytes: the arena of the same graph without it.
 
     cheapest: whether fewer multiply-accumulates are proven impossible below `budget_bytes` of load, for this order.
+    nodes: names of all nodes as the graph with second runs lists them (for locks).
     """
 
     runs: tuple[SecondRun, ...]
     arena_without_bytes: int
     budget_bytes: int
     cheapest: bool
+    nodes: tuple[str, ...] = ()
 
     @property
     def extra_macs(self) -> int:
@@ -192,8 +195,7 @@ class Kernel:
     name: str
     source: str
     declaration: str
-    scratch_dtype: str = ""
-    """Element type of its scratch parameter; "" if it has none."""
+    scratch_dtype: str = ""  # element type of its scratch parameter
 
 
 @dataclass(frozen=True)
@@ -233,11 +235,10 @@ class Interface:
     accumulates: bool
     state: tuple[StateSlot, ...]
     input_dtype: str = "float32"
-    exact: bool = False
-    """Whether the numpy reference must agree to the byte (int8) or within a bound (float32)."""
+    exact: bool = False  # whether the reference must agree to the byte (int8) or within a bound (float32)
     further_bytes: tuple[int, ...] = ()  # of every memory besides the arena
-    transient_offset: int | None = None
-    """Where persistent memory ends: nothing from there on is carried from one call to the next (None: unknown)."""
+    transient_offsets: tuple[int, ...] = ()
+    """Per memory, where what is carried from one call to the next ends (nothing: unknown)."""
 
 
 @dataclass(frozen=True)
@@ -375,6 +376,6 @@ class Summary:
     code_bytes: int | None
     const_bytes: int | None
     suggestions: tuple[Suggestion, ...] = ()
+    choice: Choice | None = None
     agreement: Agreement | None = None
-    calls: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Node -> the kernel that it calls; empty before kernels are made."""
+    calls: Mapping[str, str] = field(default_factory=dict[str, str])  # node -> kernel; empty before there are any

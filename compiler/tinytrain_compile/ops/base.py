@@ -10,6 +10,7 @@ import numpy as np
 
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops.fixed_point import INT32_MAX
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,10 @@ def _no_overlaps(_node: Node) -> tuple[Overlap, ...]:
     return ()
 
 
+def _no_sums(_inputs: tuple[Value, ...], _attrs: Any) -> int:
+    return 0
+
+
 @dataclass(frozen=True)
 class OpDef:
     """The whole meaning of one operator.
@@ -111,6 +116,8 @@ class OpDef:
     view: output 0 is input 0 with another shape; costs no code and no memory.
     scratch: bytes of working memory that the kernel needs while it runs.
     macs: nominal multiply-accumulates, padding taps counted.
+    accumulator: largest magnitude that an int32 sum of the kernel can reach, whatever the data, from the shapes; what
+        could leave int32 is refused. 0: nothing is summed, or only with saturation.
     page: a copy out of, or into, the arena: a call of the runtime (tt_page.h), not a kernel.
     """
 
@@ -126,6 +133,7 @@ class OpDef:
     scratch: Callable[[Node], int] = _no_scratch
     macs: Callable[[Node], int] = _no_work
     exact: ReferenceRule | None = None
+    accumulator: Callable[[tuple[Value, ...], Any], int] = _no_sums
     page: Literal["", "out", "in"] = ""
     overlaps: Callable[[Node], tuple[Overlap, ...]] = _no_overlaps
 
@@ -146,12 +154,23 @@ def op_def(name: str) -> OpDef:
     return OPS[name]
 
 
+class SumOverflowError(ValueError):
+    """An operator on shapes with which its int32 sums could overflow."""
+
+
 def infer(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Output types of an operator on these inputs (the InferFn that builders and checks take)."""
+    """Output types of an operator on these inputs (the InferFn that builders and checks take).
+
+    ValueError on operands that make no sense; SumOverflowError where an int32 sum could overflow.
+    """
     definition = OPS[op]
     if not isinstance(attrs, definition.attrs):
         raise ValueError(f"{op} takes {definition.attrs.__name__}, got {type(attrs).__name__}")
-    return definition.infer(inputs, attrs)
+    types = definition.infer(inputs, attrs)
+    bound = definition.accumulator(inputs, attrs)
+    if bound > INT32_MAX:
+        raise SumOverflowError(f"{op}: its int32 sums can reach {bound}")
+    return types
 
 
 def new_builder(taken: Iterable[str] = ()) -> GraphBuilder:

@@ -1,4 +1,4 @@
-"""Integer arithmetic of the quantised ops, bit for bit as runtime_c/tt_runtime.h computes it.
+"""Integer arithmetic of the quantised ops, bit for bit as runtime_c/tt_fixed.h computes it.
 
 A real factor f is stored as (multiplier, shift) with f = multiplier * 2**(shift - 31), multiplier in [2**30, 2**31).
 `requantise` is CMSIS-NN's double rounding: a doubling high multiply (round half up), then a division by a power of

@@ -126,37 +126,25 @@ def _as_float(values: tuple[Value, ...]) -> tuple[Value, ...]:
 # ---- overflow of the int32 sums ------------------------------------------------------------------------------------
 
 
-def accumulator_bound(node: Node) -> int:
-    """Largest magnitude that an int32 sum of this node's kernel can reach, whatever the data; 0 for other ops."""
-    if isinstance(node.attrs, QConvAttrs):
-        return _conv_bound(node.inputs[0].shape[3], node.attrs.conv)
-    if isinstance(node.attrs, QConvGradInputAttrs):
-        return _grad_bound(node.inputs[3].shape[3], node.attrs.conv)
-    if isinstance(node.attrs, QConvUpdateAttrs):
-        return _weight_bound(node.inputs[2])
-    return 0
+def _conv_bound(inputs: tuple[Value, ...], attrs: QConvAttrs) -> int:
+    return _CENTRED * _WEIGHT * _products(inputs[0], attrs.conv)
 
 
-def _conv_bound(channels: int, conv: ConvAttrs) -> int:
-    return _CENTRED * _WEIGHT * conv.kernel[0] * conv.kernel[1] * (channels // conv.groups)
+def _grad_bound(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> int:
+    return _ERROR * _WEIGHT * _products(inputs[3], attrs.conv)
 
 
-def _grad_bound(channels: int, conv: ConvAttrs) -> int:
-    return _ERROR * _WEIGHT * conv.kernel[0] * conv.kernel[1] * (channels // conv.groups)
+def _products(image: Value, conv: ConvAttrs) -> int:
+    return conv.kernel[0] * conv.kernel[1] * (image.shape[3] // conv.groups)
 
 
-def _weight_bound(g: Value) -> int:
-    return _CENTRED * _ERROR * g.shape[0] * g.shape[1] * g.shape[2]
+def _weight_bound(inputs: tuple[Value, ...], _attrs: QConvUpdateAttrs) -> int:
+    return _CENTRED * _ERROR * math.prod(inputs[2].shape[:3])
 
 
-class SumOverflowError(ValueError):
-    """A layer whose int32 sums could overflow."""
-
-
-def expect_bounded(op: str, bound: int) -> None:
-    """Raise SumOverflowError if a sum of this magnitude does not fit an int32."""
-    if bound > fx.INT32_MAX:
-        raise SumOverflowError(f"{op}: its int32 sums can reach {bound}")
+def channel_sum_bound(g: Value) -> int:
+    """Largest magnitude of the sum of an error over all but its channels."""
+    return _ERROR * math.prod(g.shape[:-1])
 
 
 # ---- QConv: (x, w, [w_rest], bias, multiplier, shift) -> y ---------------------------------------------------------
@@ -168,7 +156,6 @@ def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorTy
     (kind,) = op_def("Conv").infer(_as_float(inputs[: 2 + parts]), attrs.conv)
     if any(v.shape != (kind.shape[3],) for v in inputs[2 + parts :]):
         raise ValueError("multiplier and shift are one per output channel")
-    expect_bounded("QConv", _conv_bound(inputs[0].shape[3], attrs.conv))
     return (TensorType(kind.shape, "int8", "NHWC"),)
 
 
@@ -227,6 +214,7 @@ register(
         BACKWARD,
         QConvAttrs,
         scratch=_conv_scratch,
+        accumulator=_conv_bound,
         macs=_conv_macs,
         overlaps=_conv_overlaps,
     )
@@ -246,7 +234,6 @@ def _grad_infer(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> tuple[
     (out,) = op_def("ConvGradInput").infer(_as_float((inputs[3], *weights)), _plain(attrs))
     if any(v.shape != (out.shape[3],) for v in inputs[4:6]):
         raise ValueError("QConvGradInput: multiplier and shift are one per input channel")
-    expect_bounded("QConvGradInput", _grad_bound(inputs[3].shape[3], attrs.conv))
     return error_infer("QConvGradInput", out, inputs, attrs.mask)
 
 
@@ -284,6 +271,7 @@ register(
         QConvGradInputAttrs,
         alias=((1, 0),),
         scratch=_grad_scratch,
+        accumulator=_grad_bound,
         macs=_grad_macs,
     )
 )
@@ -331,7 +319,6 @@ def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[T
     (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
     if kind.shape != inputs[0].shape:
         raise ValueError(f"QConvUpdate: weight {inputs[0].shape}, gradient {kind.shape}")
-    expect_bounded("QConvUpdate", _weight_bound(inputs[2]))
     return (inputs[0].type,)
 
 
@@ -351,6 +338,7 @@ register(
         QConvUpdateAttrs,
         alias=((0, 0),),
         scratch=_update_scratch,
+        accumulator=_weight_bound,
         macs=lambda node: node.outputs[0].elements * node.inputs[2].shape[1] * node.inputs[2].shape[2],
     )
 )
@@ -361,7 +349,6 @@ def _sum_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[Tens
     (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
     if kind.shape != inputs[0].shape:
         raise ValueError(f"QConvSum: sum {inputs[0].shape}, gradient {kind.shape}")
-    expect_bounded("QConvSum", _weight_bound(inputs[2]))
     return (inputs[0].type,)
 
 
@@ -375,6 +362,7 @@ register(
         QConvUpdateAttrs,
         alias=((0, 0),),
         scratch=_update_scratch,
+        accumulator=_weight_bound,
         macs=lambda node: node.outputs[0].elements * node.inputs[2].shape[1] * node.inputs[2].shape[2],
     )
 )

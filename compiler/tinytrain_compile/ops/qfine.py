@@ -62,6 +62,7 @@ register(
         QConvUpdateAttrs,
         alias=((0, 0), (1, 7)),
         scratch=op_def("QConvUpdate").scratch,
+        accumulator=op_def("QConvUpdate").accumulator,
         macs=op_def("QConvUpdate").macs,
     )
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.loss import NllAttrs
-from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded
+from tinytrain_compile.ops.qconv import BACKWARD
 from tinytrain_compile.ops.qerror import NO_CLAMP, error_infer, finish_error
 
 TABLE = 256
@@ -25,6 +26,13 @@ LOG_BITS = 24
 """Fraction bits of an inverse sum, and of a binary logarithm."""
 DISTANCE_BITS = 22
 """Left shift of a distance before it is scaled."""
+LOSSES = {
+    "QSoftmaxLoss": "cross-entropy",
+    "QWeightedSoftmaxLoss": "cross-entropy",
+    "QMeanSquaredError": "mse",
+    "QSigmoidCrossEntropy": "bce",
+}
+"""Losses in integers, whose only float32 is put together from bits, and their names on the command line."""
 LN2 = fx.split_factor(math.log(2.0))
 LEAST_LOSS_BITS = 12
 """Fraction bits of a loss below which it is better computed in float32."""
@@ -125,9 +133,12 @@ def _sum_infer(inputs: tuple[Value, ...], attrs: SoftmaxSumAttrs) -> tuple[Tenso
     logits, table = inputs
     if (logits.dtype, table.dtype, table.shape) != ("int8", "int32", (TABLE,)):
         raise ValueError(f"QSoftmaxSum: logits {logits.type}, table {table.type}")
-    expect_bounded("QSoftmaxSum", logits.shape[attrs.axis] << attrs.bits)
     shape = _group_shape(logits.shape, attrs.axis)
     return TensorType(shape, "int8"), TensorType(shape, "int32")
+
+
+def _sum_bound(inputs: tuple[Value, ...], attrs: SoftmaxSumAttrs) -> int:
+    return inputs[0].shape[attrs.axis] << attrs.bits
 
 
 def _softmax_sum(arrays: tuple[Array, ...], attrs: SoftmaxSumAttrs) -> tuple[Array, ...]:
@@ -145,6 +156,7 @@ register(
         _softmax_sum,
         BACKWARD,
         SoftmaxSumAttrs,
+        accumulator=_sum_bound,
     )
 )
 
@@ -152,7 +164,8 @@ register(
 # ---- QSoftmaxLoss: (logits, labels, largest, sum) -> loss ----------------------------------------------------------
 
 
-def _check(op: str, values: tuple[Value, ...], attrs: NllAttrs) -> None:
+def check_operands(op: str, values: tuple[Value, ...], attrs: NllAttrs) -> None:
+    """ValueError unless these are (logits, labels, largest, sum)."""
     shape = _group_shape(values[0].shape, attrs.axis)
     dtypes = [v.dtype for v in values]
     if dtypes != ["int8", "int32", "int8", "int32"] or any(v.shape != shape for v in values[1:]):
@@ -160,24 +173,30 @@ def _check(op: str, values: tuple[Value, ...], attrs: NllAttrs) -> None:
 
 
 def _loss_infer(inputs: tuple[Value, ...], attrs: QLossAttrs) -> tuple[TensorType, ...]:
-    _check("QSoftmaxLoss", inputs, attrs)
+    check_operands("QSoftmaxLoss", inputs, attrs)
     return (TensorType(()),)
 
 
-def _counts(labels: Array, attrs: NllAttrs, classes: int) -> Array:
+def counted(labels: Array, ignore_index: int | None, classes: int) -> Array:
+    """Which labels count: those that are a class, and not the ignored one."""
     counts = (labels >= 0) & (labels < classes)
-    return counts if attrs.ignore_index is None else counts & (labels != attrs.ignore_index)
+    return counts if ignore_index is None else counts & (labels != ignore_index)
 
 
-def _loss(arrays: tuple[Array, ...], attrs: QLossAttrs) -> tuple[Array, ...]:
+def loss_terms(arrays: tuple[Array, ...], attrs: QLossAttrs) -> Array:
+    """Cross entropy of every group (outer, inner) with loss_bits of fraction; 0 where its label does not count."""
     logits = grouped(arrays[0], attrs.axis).astype(np.int64)
     labels, largest, summed = (a.reshape(logits.shape[0], logits.shape[2]).astype(np.int64) for a in arrays[1:])
-    counts = _counts(labels, attrs, logits.shape[1])
+    counts = counted(labels, attrs.ignore_index, logits.shape[1])
     chosen = np.take_along_axis(logits, np.where(counts, labels, 0)[:, None], 1)[:, 0]
     above = binary_log(summed) - (attrs.bits << LOG_BITS)
     log_part = fx.requantise(above, LN2[0], LN2[1] + attrs.loss_bits - LOG_BITS)
     distance_part = fx.requantise((largest - chosen) << DISTANCE_BITS, *attrs.distance)
-    total = int(np.where(counts, log_part + distance_part, 0).sum())
+    return np.where(counts, log_part + distance_part, 0)
+
+
+def _loss(arrays: tuple[Array, ...], attrs: QLossAttrs) -> tuple[Array, ...]:
+    total = int(loss_terms(arrays, attrs).sum())
     return (np.asarray(scaled_float(total, *attrs.total), np.float32),)
 
 
@@ -197,20 +216,25 @@ register(
 
 
 def _error_infer(inputs: tuple[Value, ...], attrs: QLossErrorAttrs) -> tuple[TensorType, ...]:
-    _check("QSoftmaxError", inputs[2:6], attrs)
+    check_operands("QSoftmaxError", inputs[2:6], attrs)
     state = (*inputs[:2], inputs[1])  # no exponent is read
     return error_infer("QSoftmaxError", inputs[2].type, state, NO_CLAMP)
 
 
-def _error(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Array, ...]:
-    peak, p_out = arrays[:2]
-    logits, table = grouped(arrays[2], attrs.axis).astype(np.int64), arrays[6].astype(np.int64)
-    labels, largest, summed = (a.reshape(logits.shape[0], 1, -1).astype(np.int64) for a in arrays[3:6])
-    counts = _counts(labels, attrs, logits.shape[1])
+def error_parts(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Any, Array, Array]:
+    """(numerator of every class, inverse sum and whether the label counts of every group), as (outer, ., inner)."""
+    logits, table = grouped(arrays[0], attrs.axis).astype(np.int64), arrays[4].astype(np.int64)
+    labels, largest, summed = (a.reshape(logits.shape[0], 1, -1).astype(np.int64) for a in arrays[1:4])
+    counts = counted(labels, attrs.ignore_index, logits.shape[1])
     classes = np.arange(int(logits.shape[1]), dtype=np.int64)
     hits = classes[:, None] == labels
     above = table[largest - logits] - np.where(hits, summed, 0)
-    inverse = ratio(1 << attrs.bits, summed)
+    return above, ratio(1 << attrs.bits, summed), counts
+
+
+def _error(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Array, ...]:
+    peak, p_out = arrays[:2]
+    above, inverse, counts = error_parts(arrays[2:], attrs)
     values = fx.requantise(above, inverse, 1 - attrs.bits - int(p_out[0]))
     kept = np.where(counts, values, 0).reshape(arrays[2].shape)
     return finish_error(kept, peak, arrays[-1], NO_CLAMP)

@@ -14,7 +14,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, op_def, register
-from tinytrain_compile.ops.qconv import BACKWARD, QConvUpdateAttrs, expect_bounded, updated_weight, weight_gradient
+from tinytrain_compile.ops.qconv import BACKWARD, QConvUpdateAttrs, channel_sum_bound, updated_weight, weight_gradient
 from tinytrain_compile.ops.qfine import expect_fraction, updated_fine
 from tinytrain_compile.ops.qupdate import channel_sums
 
@@ -103,7 +103,6 @@ def _sums_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, .
     (g,) = inputs
     if g.dtype != "int8":
         raise ValueError(f"QBiasGradient takes int8, got {g.dtype}")
-    expect_bounded("QBiasGradient", 128 * g.elements // g.shape[-1])
     return (TensorType(g.shape[-1:], "int32"),)
 
 
@@ -114,6 +113,7 @@ register(
         _sums_infer,
         lambda a, _attrs: (channel_sums(a[0]),),
         BACKWARD,
+        accumulator=lambda inputs, _attrs: channel_sum_bound(inputs[0]),
     )
 )
 
@@ -162,6 +162,7 @@ register(
         QConvUpdateAttrs,
         alias=((0, 0), (1, 7), (2, 8)),
         scratch=op_def("QConvUpdate").scratch,
+        accumulator=op_def("QConvUpdate").accumulator,
         macs=op_def("QConvUpdate").macs,
     )
 )
@@ -176,6 +177,7 @@ register(
         QConvUpdateAttrs,
         alias=((0, 0), (1, 7), (2, 8), (3, 12)),
         scratch=op_def("QConvUpdate").scratch,
+        accumulator=op_def("QConvUpdate").accumulator,
         macs=op_def("QConvUpdate").macs,
     )
 )

@@ -11,7 +11,7 @@ from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.overlap import element_by_element, packed_bits
-from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded
+from tinytrain_compile.ops.qconv import BACKWARD
 from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 
 ADD_BITS = 20
@@ -113,8 +113,11 @@ register(
 def _rescale_infer(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("QRescale", inputs, ("int8",))
     shape = tuple(1 if i in attrs.axes else d for i, d in enumerate(inputs[0].shape))
-    expect_bounded("QRescale", (255 * math.prod(inputs[0].shape[i] for i in attrs.axes)) << attrs.lift)
     return (TensorType(shape, "int8", inputs[0].layout),)
+
+
+def _rescale_bound(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> int:
+    return (255 * math.prod(inputs[0].shape[i] for i in attrs.axes)) << attrs.lift
 
 
 def rescale_lift(elements: int) -> int:
@@ -137,6 +140,7 @@ register(
         BACKWARD,
         QRescaleAttrs,
         ((0, 0),),
+        accumulator=_rescale_bound,
     )
 )
 

@@ -14,7 +14,7 @@ from tinytrain_compile.ir.types import Array, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.pool import PoolGradAttrs, index_gradient, max_pool_grad
-from tinytrain_compile.ops.qconv import BACKWARD, expect_bounded
+from tinytrain_compile.ops.qconv import BACKWARD
 from tinytrain_compile.ops.qerror import NO_CLAMP, error_infer, finish_error
 from tinytrain_compile.ops.qpointwise import LIFT
 
@@ -35,7 +35,6 @@ def _infer(inputs: tuple[Value, ...], attrs: QMaxPoolGradAttrs) -> tuple[TensorT
     (kind,) = index_gradient("QMaxPoolGrad", inputs[3:], attrs)
     if kind.dtype != "int8":
         raise ValueError(f"QMaxPoolGrad: error {inputs[3].type}")
-    expect_bounded("QMaxPoolGrad", sum_bound(attrs))
     return error_infer("QMaxPoolGrad", kind, inputs, NO_CLAMP)
 
 
@@ -55,5 +54,6 @@ register(
         BACKWARD,
         QMaxPoolGradAttrs,
         alias=((1, 0),),
+        accumulator=lambda _inputs, attrs: sum_bound(attrs),
     )
 )

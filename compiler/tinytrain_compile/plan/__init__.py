@@ -1,14 +1,17 @@
 """Where everything lies and when everything runs: order of nodes, lifetimes, addresses in one arena.
 
 The only importer of ortools. `plan_memory` is the stage, `plan_with_remat` the stage with rematerialisation, `spread`
-moves buffers to further memories; every plan passes `validate_plan` before it is returned.
+moves buffers to further memories, `optimise` chooses among such plans; every plan passes `validate_plan` before it is
+returned.
 """
 
 from tinytrain_compile.plan.explain import live_buffers_at, load_per_step
 from tinytrain_compile.plan.lock import Lock, plan_from_lock, read_lock
+from tinytrain_compile.plan.optimise import Goal, optimise
 from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
 from tinytrain_compile.plan.pages import Memory
 from tinytrain_compile.plan.planner import plan_memory
+from tinytrain_compile.plan.price import CoreModel, step_cost
 from tinytrain_compile.plan.remat import Planned, plan_with_remat, share_of
 from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.validate import validate_plan
@@ -16,6 +19,8 @@ from tinytrain_compile.plan.validate_paging import validate_paging
 from tinytrain_compile.plan.validate_remat import validate_remat
 
 __all__ = [
+    "CoreModel",
+    "Goal",
     "Lock",
     "Memory",
     "PlanError",
@@ -24,12 +29,14 @@ __all__ = [
     "RematOptions",
     "live_buffers_at",
     "load_per_step",
+    "optimise",
     "plan_from_lock",
     "plan_memory",
     "plan_with_remat",
     "read_lock",
     "share_of",
     "spread",
+    "step_cost",
     "validate_paging",
     "validate_plan",
     "validate_remat",

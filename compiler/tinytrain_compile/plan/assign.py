@@ -21,10 +21,14 @@ class Use(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a choice costs and takes; uses of the arena lie inside those of the item's first choice."""
+    """What a choice costs and takes; uses of the arena lie inside those of the item's first choice.
+
+    ps: its time, where the cost is another one and time has a limit.
+    """
 
     cost: int
     uses: tuple[Use, ...]
+    ps: int = 0
 
 
 class Item(NamedTuple):
@@ -42,10 +46,24 @@ class Assignment:
     optimal: bool
 
 
-def assign(items: Sequence[Item], rooms: Sequence[int], units: float, seed: int) -> Assignment | None:
-    """The cheapest assignment found below `rooms` (bytes per memory), or None. units: deterministic time, 0: greedy."""
+def assign(
+    items: Sequence[Item], rooms: Sequence[int], units: float, seed: int, most_ps: int | None = None
+) -> Assignment | None:
+    """The cheapest assignment found below `rooms` (bytes per memory), or None. units: deterministic time, 0: greedy.
+
+    most_ps: what the choices' times may sum up to.
+    """
     start = _Greedy(items, rooms).run()
-    return Assignment(tuple(start), False) if units == 0 and start else _solve(items, rooms, start, units, seed)
+    if start is not None and most_ps is not None and time_of(items, start) > most_ps:
+        start = None
+    return (
+        Assignment(tuple(start), False) if units == 0 and start else _solve(items, rooms, start, units, seed, most_ps)
+    )
+
+
+def time_of(items: Sequence[Item], chosen: Sequence[int]) -> int:
+    """Sum of the times of an assignment."""
+    return sum(item.choices[index].ps for item, index in zip(items, chosen, strict=True))
 
 
 def cost_of(items: Sequence[Item], chosen: Sequence[int]) -> int:
@@ -135,7 +153,12 @@ def _steps(choice: Choice) -> int:
 
 
 def _solve(
-    items: Sequence[Item], rooms: Sequence[int], start: list[int] | None, units: float, seed: int
+    items: Sequence[Item],
+    rooms: Sequence[int],
+    start: list[int] | None,
+    units: float,
+    seed: int,
+    most_ps: int | None,
 ) -> Assignment | None:
     # Imported here: loading ortools takes most of a second, which plans in one memory do not have.
     from ortools.sat.python import cp_model
@@ -152,11 +175,13 @@ def _solve(
         here = [pair for use, pairs in live.items() if _covers(use, memory, step) for pair in pairs]
         model.add(sum(size * literal for size, literal in here) <= rooms[memory])
     paired = [
-        (choice.cost, literal)
+        (choice, literal)
         for item, row in zip(items, taken, strict=True)
         for choice, literal in zip(item.choices, row, strict=True)
     ]
-    model.minimize(sum(cost * literal for cost, literal in paired))
+    model.minimize(sum(choice.cost * literal for choice, literal in paired))
+    if most_ps is not None:
+        model.add(sum(choice.ps * literal for choice, literal in paired) <= most_ps)
     for row, index in zip(taken, start or (), strict=False):
         for k, literal in enumerate(row):
             model.add_hint(literal, int(k == index))

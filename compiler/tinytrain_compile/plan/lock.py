@@ -13,24 +13,33 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir import Graph
+from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of
-from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation
+from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation
 from tinytrain_compile.plan.bounds import peak_bound
 from tinytrain_compile.plan.model import build_model
 from tinytrain_compile.plan.options import PlanError, PlanOptions
+from tinytrain_compile.plan.page_rewrite import Move, replay_moves
+from tinytrain_compile.plan.pages import Memory
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.remat import Planned
 from tinytrain_compile.plan.remat_rewrite import replay
+from tinytrain_compile.plan.spread import POINTER_BYTES
+from tinytrain_compile.plan.traffic import accessed
 from tinytrain_compile.plan.validate import validate_plan
+from tinytrain_compile.plan.validate_paging import validate_paging
 from tinytrain_compile.plan.validate_remat import validate_remat
 
+ARENA = "arena"
 WAY_OUT = "compile without --lock, then use the new plan.json"
 
 
 @dataclass(frozen=True)
 class Lock:
-    """What a lock file says: names in order, buffers with places, and how --update would ask for what it trains."""
+    """What a lock file says: names in order, buffers with places, and how --update would ask for what it trains.
+
+    Offsets run through all memories, as in a plan; bases: name and first byte of each memory besides the arena.
+    """
 
     file: str
     update: str
@@ -39,6 +48,8 @@ class Lock:
     graph: tuple[str, ...] = ()
     again: Mapping[str, str] = field(default_factory=dict[str, str])
     """With second runs: the nodes as the graph lists them, and what each second run repeats."""
+    bases: Mapping[str, int] = field(default_factory=dict[str, int])
+    moves: Mapping[str, Move] = field(default_factory=dict[str, Move])
 
 
 def read_lock(path: Path) -> Lock:
@@ -46,15 +57,18 @@ def read_lock(path: Path) -> Lock:
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
         order = tuple(_text(node["name"]) for node in content["order"])
-        buffers = tuple(_buffer(entry) for entry in content["buffers"])
+        bases = _bases(content)
+        buffers = tuple(_buffer(entry, bases) for entry in content["buffers"])
         names = tuple(_text(name) for name in content.get("graph", ()))
         again = {_text(run["name"]): _text(run["of"]) for run in content.get("second_runs", ())}
-        return Lock(path.name, _text(content["update"]), order, buffers, names, again)
+        moves = {_text(move["name"]): _move(move, bases) for move in content.get("page_moves", ())}
+        del bases[ARENA]
+        return Lock(path.name, _text(content["update"]), order, buffers, names, again, bases, moves)
     except OSError as problem:
         what = f"cannot be read ({problem.strerror or problem})"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        what = "is not a plan that this compiler wrote, in one memory"
+        what = "is not a plan that this compiler wrote"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem
 
 
@@ -70,41 +84,74 @@ def _number(item: object) -> int:
     return item
 
 
-def _buffer(entry: Mapping[str, object]) -> Buffer:
-    if entry.get("memory", "arena") != "arena":
-        raise ValueError("a lock is a plan in one memory")
+def _bases(content: Any) -> dict[str, int]:
+    """Where each memory begins: behind the highest byte of the one before."""
+    bases, top = {ARENA: 0}, 0
+    for name in (ARENA, *(_text(name) for name in content.get("memories", ()))):
+        bases[name] = top
+        inside = (entry for entry in content["buffers"] if entry.get("memory", ARENA) == name)
+        top += max((_number(entry["offset"]) + _number(entry["size_bytes"]) for entry in inside), default=0)
+    return bases
+
+
+def _move(entry: Mapping[str, object], bases: Mapping[str, int]) -> Move:
+    op, memory = _text(entry["op"]), _text(entry["memory"])
+    if op not in ("PageOut", "PageIn") or memory not in bases:
+        raise ValueError("a page move goes out or in")
+    return Move(op, _text(entry["of"]), memory)
+
+
+def _buffer(entry: Mapping[str, object], bases: Mapping[str, int]) -> Buffer:
     kind = entry["kind"]
     if kind not in get_args(BufferKind):
         raise ValueError(f"unknown kind of buffer {kind!r}")
     size, offset, first, last = (_number(entry[key]) for key in ("size_bytes", "offset", "first_step", "last_step"))
     values = tuple(_text(name) for name in cast(Sequence[object], entry["values"]))
     over = _over(cast(Mapping[str, object], entry["over"])) if "over" in entry else None
-    return Buffer(_text(entry["name"]), cast(BufferKind, kind), size, offset, first, last, values, over)
+    base = bases[_text(entry.get("memory", ARENA))]
+    return Buffer(_text(entry["name"]), cast(BufferKind, kind), size, base + offset, first, last, values, over)
 
 
 def _over(entry: Mapping[str, object]) -> Over:
     return Over(_text(entry["name"]), _number(entry["distance"]), entry["exact"] is True, _number(entry["saved_bytes"]))
 
 
-def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions) -> Planned:
-    """The plan of a lock for this graph, and the graph with the lock's second runs.
+def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Sequence[Memory] = ()) -> Planned:
+    """The plan of a lock for this graph, and the graph with the lock's second runs and page moves.
 
-    CompileError E0106 if the lock does not match, or would corrupt memory or results.
+    memories: what its further memories are. CompileError E0106 if the lock does not match, or would corrupt memory or
+    results.
     """
     try:
+        further = _memories(lock, memories)
+        options = replace(options, header_bytes=options.header_bytes + POINTER_BYTES * len(further))
         rewritten, runs = replay(graph, lock.graph, lock.again) if lock.again else (graph, ())
-        plan = _plan(rewritten, lock, options)
-        validate_plan(rewritten, plan, options)
+        moved = replay_moves(rewritten, lock.order, lock.moves) if lock.moves else rewritten
+        plan = _plan(moved, lock, options, further)
+        validate_plan(moved, plan, options)
+        nodes = {node.name: node for node in rewritten.nodes}
+        alone = replace(plan, order=tuple(nodes[name] for name in lock.order if name not in lock.moves))
+        if lock.moves:
+            validate_paging(alone, plan)
         if runs:
-            validate_remat(graph, rewritten, plan)
+            validate_remat(graph, rewritten, alone)
             without = plan_memory(graph, replace(options, effort="quick")).arena_bytes
-            plan = replace(plan, remat=Rematerialisation(runs, without, plan.arena_bytes, False))
+            plan = replace(plan, remat=Rematerialisation(runs, without, plan.arena_bytes, False, lock.graph))
     except PlanError as problem:
         raise CompileError("E0106", lock.file, f"does not fit this model and options ({problem})", WAY_OUT) from problem
-    return Planned(rewritten, plan)
+    return Planned(moved, plan)
 
 
-def _plan(graph: Graph, lock: Lock, options: PlanOptions) -> MemoryPlan:
+def _memories(lock: Lock, memories: Sequence[Memory]) -> list[Memory]:
+    """The lock's further memories, as large as the user lets them be."""
+    given = {memory.name: memory for memory in memories}
+    for name in lock.bases:
+        if name not in given:
+            raise PlanError("memory", f"buffers lie in {name}: add --memory {name}=SIZE")
+    return [given[name] for name in lock.bases]
+
+
+def _plan(graph: Graph, lock: Lock, options: PlanOptions, memories: Sequence[Memory]) -> MemoryPlan:
     nodes = {node.name: node for node in graph.nodes}
     strange = [name for name in lock.order if name not in nodes] or sorted(set(nodes) - set(lock.order))
     if strange:
@@ -114,17 +161,39 @@ def _plan(graph: Graph, lock: Lock, options: PlanOptions) -> MemoryPlan:
     if any(not buffer.first_step <= buffer.last_step < count for buffer in lock.buffers):
         raise PlanError("lifetime", f"a buffer lives outside of the {count} steps")
     load = load_of(lock.buffers, len(lock.order))
-    lower, arena = max(load), max((b.offset + b.size_bytes for b in lock.buffers), default=0)
+    lower, top = max(load), max((b.offset + b.size_bytes for b in lock.buffers), default=0)
     fixed = sum(b.size_bytes for b in lock.buffers if b.kind in ("header", "state", "accumulator"))
-    return MemoryPlan(
+    bases = [*lock.bases.values(), top]
+    plan = MemoryPlan(
         tuple(nodes[name] for name in lock.order),
         lock.buffers,
         {name: buffer.offset for buffer in lock.buffers for name in buffer.values},
         {buffer.name: buffer.offset for buffer in lock.buffers if buffer.kind == "scratch"},
-        arena,
+        bases[0],
         sum(value.size_bytes for value in graph.state),
         lower,
         load.index(lower),
-        order_proven=lower <= fixed + peak_bound(build_model(graph, options).tasks),
-        placement_proven=arena == lower,
+        order_proven=not lock.moves and lower <= fixed + peak_bound(build_model(graph, options).tasks),
+        placement_proven=top == lower,
+        paging=tuple(_priced(node, lock.moves[node.name], memories) for node in graph.nodes if node.name in lock.moves),
     )
+    return replace(plan, further=tuple(_further(plan, memory, bases[k : k + 2]) for k, memory in enumerate(memories)))
+
+
+def _further(plan: MemoryPlan, memory: Memory, span: Sequence[int]) -> FurtherMemory:
+    """A memory in use, priced by the figures of this run; PlanError if it holds more than it may."""
+    base, end = span
+    if end - base > memory.capacity_bytes:
+        raise PlanError("memory", f"{memory.name} holds {end - base} B, of {memory.capacity_bytes} B")
+    inside = zip(plan.buffers, accessed(plan), strict=True)
+    count = sum(size for buffer, size in inside if base <= buffer.offset < end)
+    figures = (memory.capacity_bytes, count, count * memory.extra_ps, count * memory.extra_pj, False)
+    return FurtherMemory(memory.name, base, end - base, *figures)
+
+
+def _priced(node: Node, move: Move, memories: Sequence[Memory]) -> PageMove:
+    memory = next((memory for memory in memories if memory.name == move.memory), None)
+    if memory is None:
+        raise PlanError("page move", f"{node.name!r} moves to or from the arena alone")
+    size = node.outputs[0].size_bytes
+    return PageMove(node.name, move.value, move.op, memory.name, size, memory.move_ps(size), size * memory.copy_pj)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Effort = Literal["quick", "full"]
+Spend = Literal["time", "energy"]
 Remat = Literal["off", "auto", "min"]
 
 
@@ -21,6 +22,8 @@ class PlanOptions:
     seed: for the local searches and the solver.
     effort: "quick" for list schedules and greedy placement only (to price many candidates), "full" for searches too.
     keep: names of values that must stay intact until the last node of phase "step" has run (the loss).
+    spend: what `spread` spends least of.
+    most_ps: extra time at most that `spread` may spend on further memories, or None.
     """
 
     capacity_bytes: int | None = None
@@ -30,6 +33,8 @@ class PlanOptions:
     seed: int = 0
     effort: Effort = "full"
     keep: tuple[str, ...] = ()
+    spend: Spend = "time"
+    most_ps: int | None = None
 
     def reserved(self, size_bytes: int) -> int:
         """Bytes that a buffer of this size takes: rounded up to the alignment."""

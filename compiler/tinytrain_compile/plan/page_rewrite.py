@@ -5,12 +5,14 @@ Everything behind the planner sees an ordinary graph. The order stays; moves are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan, PageMove
+from tinytrain_compile.plan.options import PlanError
 from tinytrain_compile.plan.pages import Memory, Option
 
 
@@ -111,3 +113,42 @@ class Paged:
         return next(
             (step for step, node in enumerate(self.plan.order) if any(v.name == name for v in node.outputs)), -1
         )
+
+
+class Move(NamedTuple):
+    """A page move as a lock names it: PageOut or PageIn, of which value, to or from which memory."""
+
+    op: str
+    value: str
+    memory: str
+
+
+def replay_moves(graph: Graph, order: Sequence[str], moves: Mapping[str, Move]) -> Graph:
+    """The graph with the moves of an order. PlanError for names that it does not know.
+
+    A PageIn of what is away brings it back for all later readers; any other one is a copy for the next node.
+    """
+    nodes, values = {node.name: node for node in graph.nodes}, dict[str, Value]()
+    for node in graph.nodes:
+        values |= {value.name: value for value in (*node.inputs, *node.outputs)}
+    current, away, local, found = dict[str, Value](), dict[str, Value](), dict[str, Value](), list[Node]()
+    beside = next((nodes[name] for name in order if name in nodes), None)
+    for at, name in enumerate(order):
+        if name in nodes:
+            beside = nodes[name]
+            inputs = tuple(local.get(v.name, current.get(v.name, v)) for v in beside.inputs)
+            found.append(replace(beside, inputs=inputs))
+            local.clear()
+            continue
+        move = moves.get(name)
+        if move is None or move.value not in values or name in values or beside is None:
+            raise PlanError("order incomplete", f"only the lock has a node {name!r}")
+        source = current.get(move.value, values[move.value])
+        if move.op == "PageIn":
+            beside = next((nodes[later] for later in order[at:] if later in nodes), beside)
+            source = away.get(move.value, source)
+        value = replace(source, name=name)
+        into = away if move.op == "PageOut" else current if away.pop(move.value, None) is not None else local
+        into[move.value] = value
+        found.append(Node(name, move.op, (source,), (value,), phase=beside.phase, origin=beside.origin))
+    return replace(graph, nodes=tuple(found))

@@ -17,7 +17,7 @@ from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.qupdate import ERROR_OPS
 from tinytrain_compile.plan.assign import Choice, Item, Use
 from tinytrain_compile.plan.explain import load_per_step
-from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.options import PlanOptions, Spend
 from tinytrain_compile.plan.traffic import bytes_read
 
 
@@ -40,6 +40,14 @@ class Memory:
     def move_ps(self, size_bytes: int) -> int:
         """Time of one page move."""
         return self.setup_ps + size_bytes * self.copy_ps
+
+    def move(self, size_bytes: int, spend: Spend) -> int:
+        """Time or energy of one page move."""
+        return self.move_ps(size_bytes) if spend == "time" else size_bytes * self.copy_pj
+
+    def extra(self, spend: Spend) -> int:
+        """Time or energy that a byte accessed in it costs more."""
+        return self.extra_ps if spend == "time" else self.extra_pj
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ class Options:
         self, graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Sequence[Memory], traffic: Sequence[int]
     ) -> None:
         self.plan, self.memories, self.traffic = plan, memories, traffic
+        self.spend: Spend = options.spend
         self.held = {value.name for value in graph.outputs} | set(options.keep)
         load, room = load_per_step(plan), options.capacity_bytes or 0
         self.high = [step for step, size in enumerate(load) if size > room]
@@ -108,17 +117,21 @@ class Options:
         whole = Use(0, buffer.first_step, buffer.last_step)
         if option.memory == 0:
             return Choice(0, (whole,))
-        memory = self.memories[option.memory - 1]
         if option.gaps:
             away = tuple(Use(option.memory, gap.last, gap.next) for gap in option.gaps)
             starts = [buffer.first_step, *(gap.next for gap in option.gaps)]
             ends = [*(gap.last for gap in option.gaps), buffer.last_step]
-            here = tuple(Use(0, first, last) for first, last in zip(starts, ends, strict=True))
-            return Choice(2 * len(away) * memory.move_ps(size), here + away)
-        moved = sum(memory.move_ps(size) for _ in option.copies)
-        here = tuple(Use(0, step, step) for step, _ in option.copies)
-        there = Use(option.memory, buffer.first_step, buffer.last_step)
-        return Choice(option.accessed * memory.extra_ps + moved, (there, *here))
+            uses = (*(Use(0, first, last) for first, last in zip(starts, ends, strict=True)), *away)
+        else:
+            here = tuple(Use(0, step, step) for step, _ in option.copies)
+            uses = (Use(option.memory, buffer.first_step, buffer.last_step), *here)
+        return Choice(self._price(option, size, self.spend), uses, self._price(option, size, "time"))
+
+    def _price(self, option: Option, size: int, spend: Spend) -> int:
+        """Accesses in place, and a move for every copy and two for every absence."""
+        memory = self.memories[option.memory - 1]
+        moves = 2 * len(option.gaps) + len(option.copies)
+        return option.accessed * memory.extra(spend) + moves * memory.move(size, spend)
 
     def _gaps(self, index: int, buffer: Buffer) -> list[Gap]:
         """Waits of a tensor over a step at which the arena is too full."""
@@ -143,7 +156,7 @@ class Options:
         for step, names in self.reads[index].items() if buffer.kind == "state" else ():
             node = self.plan.order[step]
             count = _factor_bytes(node, names[0])
-            if len(set(names)) == 1 and count * bank.extra_ps > bank.move_ps(buffer.size_bytes):
+            if len(set(names)) == 1 and count * bank.extra(self.spend) > bank.move(buffer.size_bytes, self.spend):
                 found.append((step, names[0]))
                 saved += count
         return tuple(found), saved

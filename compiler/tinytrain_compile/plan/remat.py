@@ -27,10 +27,14 @@ AUTO_TRIES = 6
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A graph and its plan; the graph has second runs where plan.remat is not None."""
+    """A graph and its plan; the graph has second runs where plan.remat is not None.
+
+    refused: with second runs, what was found and not taken: it costs too much, or does not fit either.
+    """
 
     graph: Graph
     plan: MemoryPlan
+    refused: Planned | None = None
 
 
 def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> Planned:
@@ -43,19 +47,14 @@ def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> 
     capacity = options.capacity_bytes
     if remat.mode == "off" or (remat.mode == "auto" and (capacity is None or without.plan.arena_bytes <= capacity)):
         return without
-    task = _Task(graph, without.plan, options)
+    task = Rematerialiser(graph, without.plan, options)
     if remat.mode == "min" or capacity is None:
         return task.best_of(task.minimal(), without)
     most = float("inf") if remat.most_share is None else remat.most_share
-    for choice in task.fitting(capacity):
-        found = task.planned(choice)
-        if found.plan.arena_bytes <= capacity:
-            return found if share_of(found.graph, found.plan) <= most else without
-        task.missed(found.plan.arena_bytes - capacity)
     # The order found for the rewritten graph may be lower than what any decision reaches in the order it was made for.
-    found = task.best_of(task.minimal(), without)
+    found = task.within(capacity) or task.best_of(task.minimal(), without)
     fits = found.plan.arena_bytes <= capacity and share_of(found.graph, found.plan) <= most
-    return found if fits or remat.most_share is None else without
+    return found if fits or remat.most_share is None else replace(without, refused=found)
 
 
 def share_of(graph: Graph, plan: MemoryPlan) -> float:
@@ -65,7 +64,7 @@ def share_of(graph: Graph, plan: MemoryPlan) -> float:
     return extra / max(1, total - extra)
 
 
-class _Task:
+class Rematerialiser:
     """One graph with its order and problem; yields choices and plans them."""
 
     def __init__(self, graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
@@ -77,7 +76,6 @@ class _Task:
         self.problem: Problem = build_problem(graph, self.model, order)
         base = persistent_buffers(self.model, options)
         self.below = max((buffer.offset + buffer.size_bytes for buffer in base), default=0)
-        self.short = 0
 
     def minimal(self) -> Iterator[Choice]:
         """Decisions with the lowest peak found."""
@@ -94,17 +92,18 @@ class _Task:
                     break
         return best
 
-    def missed(self, excess_bytes: int) -> None:
-        """The last plan was too large by this much in spite of its load."""
-        self.short += max(excess_bytes, self.options.alignment_bytes)
-
-    def fitting(self, capacity: int) -> Iterator[Choice]:
-        """Cheapest decisions below the capacity, then below what packing lost so far."""
+    def within(self, capacity: int) -> Planned | None:
+        """The cheapest plan found that fits: decisions below the capacity, then below what packing lost so far."""
+        short = 0
         for _ in range(AUTO_TRIES):
-            choice = cheapest_below(self.problem, capacity - self.below - self.short, self.options)
+            choice = cheapest_below(self.problem, capacity - self.below - short, self.options)
             if choice is None:
-                return
-            yield choice
+                return None
+            found = self.planned(choice)
+            if found.plan.arena_bytes <= capacity:
+                return found
+            short += max(found.plan.arena_bytes - capacity, self.options.alignment_bytes)
+        return None
 
     def planned(self, choice: Choice) -> Planned:
         """The graph of a choice, planned and judged."""
@@ -112,5 +111,7 @@ class _Task:
         check_graph(rewritten, infer)
         plan = plan_memory(rewritten, self.options)
         validate_remat(self.graph, rewritten, plan)
-        remat = Rematerialisation(runs, self.without.arena_bytes, choice.budget_bytes + self.below, choice.cheapest)
+        names = tuple(node.name for node in rewritten.nodes)
+        budget = choice.budget_bytes + self.below
+        remat = Rematerialisation(runs, self.without.arena_bytes, budget, choice.cheapest, names)
         return Planned(rewritten, replace(plan, remat=remat if runs else None))

@@ -41,8 +41,8 @@ POINTER_BYTES = 8
 def spread(graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Sequence[Memory]) -> Planned | None:
     """The plan with buffers moved or paged out of the arena until it fits options.capacity_bytes; None if none found.
 
-    Minimises extra time. The graph has page moves where the plan does. The result is checked by `validate_plan` and
-    `validate_paging`.
+    Minimises extra time, or energy (options.spend). The graph has page moves where the plan does. The result is
+    checked by `validate_plan` and `validate_paging`.
     """
     capacity = options.capacity_bytes
     if capacity is None or not memories:
@@ -57,7 +57,7 @@ def spread(graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Seque
     limits = [capacity, *(memory.capacity_bytes for memory in memories)]
     rooms = list(limits)
     for _ in range(TRIES):
-        found = assign(items, rooms, ASSIGN_UNITS if options.effort == "full" else 0.0, options.seed)
+        found = assign(items, rooms, ASSIGN_UNITS if options.effort == "full" else 0.0, options.seed, options.most_ps)
         if found is None:
             return None
         chosen = [options_of[index] for options_of, index in zip(choices.of, found.chosen, strict=True)]

@@ -32,8 +32,9 @@ def bytes_read(node: Node) -> list[int]:
 
 
 def bytes_written(node: Node) -> list[int]:
-    """Per output of a node, the bytes that its kernel writes; scratch is counted by `accessed`."""
-    return [0 if op_def(node.op).view else value.size_bytes for value in node.outputs]
+    """Per output of a node, the bytes that its kernel writes; scratch is counted by `accessed`, page moves apart."""
+    definition = op_def(node.op)
+    return [0 if definition.view or definition.page else value.size_bytes for value in node.outputs]
 
 
 def accessed(plan: MemoryPlan) -> list[int]:

@@ -54,6 +54,8 @@ def _check_home(node: Node, value: Value, shown: dict[str, str]) -> None:
 
 def _check_move(node: Node, plan: MemoryPlan) -> None:
     """Out goes from the arena to another memory, in comes from there to the arena."""
+    if node.inputs[0].name not in plan.offsets:
+        raise PlanError("page move", f"{node.name!r} moves {node.inputs[0].name!r}, which lies in no memory")
     source = plan.place(plan.offsets[node.inputs[0].name])[0]
     target = plan.place(plan.offsets[node.outputs[0].name])[0]
     good = (source == 0 and target > 0) if op_def(node.op).page == "out" else (source > 0 and target == 0)

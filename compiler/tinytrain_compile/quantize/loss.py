@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tinytrain_compile.ir.types import Node, Value
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops import qloss
+from tinytrain_compile.ops import qloss, qweighted
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred, Err
@@ -16,7 +18,10 @@ from tinytrain_compile.quantize.state import Rewriter
 
 @dataclass(frozen=True, eq=False)
 class _Softmax:
-    """int8 logits, their labels, and the values that loss and error share; unit: real value of an error of 1."""
+    """int8 logits, their labels, and the values that loss and error share; unit: real value of an error of 1.
+
+    weights: (weight of each label, divisor), empty where every label counts the same.
+    """
 
     logits: Act
     nll: NllAttrs
@@ -26,10 +31,11 @@ class _Softmax:
     table: Value
     bits: int
     unit: float
+    weights: tuple[Value, ...] = ()
 
 
 class IntegerLoss:
-    """Rewrites the four nodes of a cross entropy whose logits are int8 and whose mean has a constant divisor."""
+    """Rewrites the four nodes of a cross entropy whose logits are int8."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._r = rewriter
@@ -64,9 +70,32 @@ class IntegerLoss:
         self._r.forms[largest.name] = Act(largest, logits.quant)
         unit = 1.0 / groups if nll.reduction == "mean" else 1.0
         known = _Softmax(logits, nll, loss.inputs[1], largest, total, table, bits, unit)
+        if _is_weighted(loss):
+            known = self._weighted(known, loss, classes)
         self._known[node.outputs[0].name] = known
         self._r.forms[node.outputs[0].name] = Deferred(node)
         return True
+
+    def _weighted(self, known: _Softmax, loss: Node, classes: int) -> _Softmax:
+        """With the weights of labels; for a sum, the largest class weight goes into the unit."""
+        groups, real = known.label.elements, self._class_weights(loss, classes)
+        mean = known.nll.reduction == "mean"
+        table = self._r.table(f"{loss.name}.weights", qweighted.class_weights(real, groups))
+        attrs = qweighted.LabelWeightAttrs(known.nll.ignore_index, 0 if mean else 1 << qweighted.weight_bits(groups))
+        weights = self._r.emit("QLabelWeight", (known.label, table), attrs, loss)
+        return replace(known, weights=weights, unit=1.0 if mean else float(real.max()))
+
+    def _class_weights(self, loss: Node, classes: int) -> Array:
+        return self._r.constants[loss.inputs[2].name] if len(loss.inputs) > 2 else np.ones(classes, np.float32)
+
+    def _has_weights(self, loss: Node, classes: int) -> bool:
+        """Whether the labels' weights have integer forms."""
+        label, *weights = loss.inputs[1:]
+        if any(value.name not in self._r.constants for value in weights):
+            return False
+        real = self._class_weights(loss, classes)
+        fits = label.elements * classes <= qweighted.MOST_RATIOS
+        return fits and bool(np.isfinite(real).all() and (real >= 0).all() and (real > 0).any())
 
     def _loss_of(self, node: Node) -> Node | None:
         """The loss that alone reads these log probabilities, if it can be computed in integers."""
@@ -77,16 +106,17 @@ class IntegerLoss:
             return None
         loss, nll = losses[0], losses[0].attrs
         assert isinstance(nll, NllAttrs)
-        counted = nll.reduction == "mean" and nll.ignore_index is not None and loss.inputs[1].elements > 1
         gradients = [n for n in readers if n.op == "LogSoftmaxGrad"]
-        if nll.reduction == "none" or counted or len(loss.inputs) > 2 or loss.outputs[0] != self._r.train.loss:
+        if nll.reduction == "none" or loss.outputs[0] != self._r.train.loss:
+            return None
+        if _is_weighted(loss) and not self._has_weights(loss, node.outputs[0].shape[nll.axis]):
             return None
         return loss if all(self._is_of(n, loss) for n in gradients) else None
 
     def _is_of(self, gradient: Node, loss: Node) -> bool:
         """Whether a gradient of log probabilities is that of the loss, unscaled."""
         source = self._r.producers.get(gradient.inputs[0].name)
-        if source is None or source.op != "NegativeLogLikelihoodGrad" or source.inputs[1] != loss.inputs[1]:
+        if source is None or source.op != "NegativeLogLikelihoodGrad" or source.inputs[1:] != loss.inputs[1:]:
             return False
         seed = self._r.constants.get(source.inputs[0].name)
         return seed is not None and float(seed) == 1.0 and len(self._r.readers[source.outputs[0].name]) == 1
@@ -106,8 +136,8 @@ class IntegerLoss:
             fx.split_factor(math.ldexp(scale, bits - qloss.DISTANCE_BITS)),
             fx.split_factor(math.ldexp(known.unit, -bits)),
         )
-        inputs = (known.logits.value, known.label, known.largest, known.total)
-        (loss,) = self._r.emit("QSoftmaxLoss", inputs, attrs, node)
+        inputs = (known.logits.value, known.label, known.largest, known.total, *known.weights)
+        (loss,) = self._r.emit("QWeightedSoftmaxLoss" if known.weights else "QSoftmaxLoss", inputs, attrs, node)
         self._r.forms[node.outputs[0].name] = loss
         return True
 
@@ -123,8 +153,18 @@ class IntegerLoss:
         if known is None:
             return False
         nll = known.nll
-        attrs = qloss.QLossErrorAttrs(nll.axis, nll.reduction, nll.ignore_index, known.bits, qloss.probe(known.bits))
-        inputs = (known.logits.value, known.label, known.largest, known.total, known.table)
-        error: Err = self._r.emit_error("QSoftmaxError", (), inputs, attrs, node, known.unit)
+        probe = qweighted.weight_probe(known.bits) if known.weights else qloss.probe(known.bits)
+        attrs = qloss.QLossErrorAttrs(nll.axis, nll.reduction, nll.ignore_index, known.bits, probe)
+        inputs = (known.logits.value, known.label, known.largest, known.total, known.table, *known.weights)
+        op = "QWeightedSoftmaxError" if known.weights else "QSoftmaxError"
+        error: Err = self._r.emit_error(op, (), inputs, attrs, node, known.unit)
         self._r.forms[node.outputs[0].name] = error
         return True
+
+
+def _is_weighted(loss: Node) -> bool:
+    """Whether labels decide what the loss is divided by, or count differently."""
+    nll = loss.attrs
+    assert isinstance(nll, NllAttrs)
+    counted = nll.reduction == "mean" and nll.ignore_index is not None and loss.inputs[1].elements > 1
+    return counted or len(loss.inputs) > 2

@@ -15,6 +15,7 @@ from tinytrain_compile.quantize.forward import Forward
 from tinytrain_compile.quantize.loss import IntegerLoss
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
+from tinytrain_compile.quantize.targets import TargetLoss
 from tinytrain_compile.quantize.update import QuantOptions, Updates
 
 
@@ -30,7 +31,7 @@ class _Rewrite:
         self._rescaling = Rescaling(self._r, options.rescale)
         self._forward = Forward(self._r, self._rescaling)
         self._backward = Backward(self._r, self._forward)
-        self._loss = IntegerLoss(self._r)
+        self._losses = (IntegerLoss(self._r), TargetLoss(self._r))
         self._updates = Updates(train, options, self._r, self._forward, self._backward)
 
     def run(self) -> TrainGraph:
@@ -45,8 +46,8 @@ class _Rewrite:
         return self._result()
 
     def _node(self, node: Node) -> None:
-        stages = (self._loss.rewrite, self._forward.rewrite, self._backward.rewrite, self._updates.rewrite)
-        if not any(stage(node) for stage in stages):
+        stages = (*self._losses, self._forward, self._backward, self._updates)
+        if not any(stage.rewrite(node) for stage in stages):
             self._r.take(node)
 
     # ---- the result ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ Imports ir, ops and errors only. Everything here is a pure function of a Summary
 """
 
 from tinytrain_compile.report.analysis import work_of
+from tinytrain_compile.report.choice import milliseconds, too_slow_text
 from tinytrain_compile.report.data import batch_text, plan_json, report_json
 from tinytrain_compile.report.html import report_html
 from tinytrain_compile.report.kernels import KernelWork, kernel_lines, kernel_work
@@ -18,6 +19,7 @@ __all__ = [
     "errors_markdown",
     "kernel_lines",
     "kernel_work",
+    "milliseconds",
     "ops_markdown",
     "ops_text",
     "plan_json",
@@ -25,5 +27,6 @@ __all__ = [
     "report_json",
     "styled",
     "success_text",
+    "too_slow_text",
     "work_of",
 ]

@@ -6,12 +6,15 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from tinytrain_compile.ir.cost import Choice
 from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, Summary, TrainGraph
+from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
+from tinytrain_compile.report.choice import choice_json
 from tinytrain_compile.report.formats import islands, quant_tensors
 from tinytrain_compile.report.kernels import kernel_work
 
-LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", "QSoftmaxLoss": "cross-entropy"}
+LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
 
 
 def report_json(summary: Summary) -> dict[str, Any]:
@@ -32,7 +35,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "update_totals": update_totals(summary),
         "memory": _memory(summary, analysis),
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary)},
-        "plan": _plan(analysis),
+        "plan": _plan(analysis, summary.choice),
         "work": _work(summary),
         "quant_tensors": quant_tensors(summary.train),
         "islands": [asdict(island) for island in islands(summary.train)],
@@ -79,15 +82,24 @@ def plan_json(summary: Summary) -> dict[str, Any]:
         ],
         "load_bytes": list(analysis.load),
         **_second_runs(summary),
+        **_page_moves(summary),
     }
 
 
 def _second_runs(summary: Summary) -> dict[str, Any]:
     """What --lock needs to find the graph with its second runs again; nothing if there are none."""
-    if summary.plan.remat is None:
+    remat = summary.plan.remat
+    if remat is None:
         return {}
-    runs = [{"name": run.name, "of": run.of} for run in summary.plan.remat.runs]
-    return {"graph": [node.name for node in summary.train.graph.nodes], "second_runs": runs}
+    runs = [{"name": run.name, "of": run.of} for run in remat.runs]
+    return {"graph": list(remat.nodes), "second_runs": runs}
+
+
+def _page_moves(summary: Summary) -> dict[str, Any]:
+    """What --lock needs of a plan in several memories; nothing in one."""
+    plan = summary.plan
+    moves = [{"name": m.name, "op": m.op, "of": m.value, "memory": m.memory} for m in plan.paging]
+    return {"memories": [memory.name for memory in plan.further], "page_moves": moves} if plan.further else {}
 
 
 def is_updated(layer: LayerUpdate) -> bool:
@@ -191,7 +203,7 @@ def _further(memory: FurtherMemory) -> dict[str, Any]:
     }
 
 
-def _plan(analysis: Analysis) -> dict[str, Any]:
+def _plan(analysis: Analysis, choice: Choice | None) -> dict[str, Any]:
     plan = analysis.plan
     node = plan.order[plan.peak_step] if plan.order else None
     return {
@@ -204,6 +216,7 @@ def _plan(analysis: Analysis) -> dict[str, Any]:
         "steps": len(plan.order),
         "remat": _remat(analysis),
         "paging": _paging(plan),
+        **choice_json(choice),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.ops.qrescale import RESCALES, rescaled_tables
 from tinytrain_compile.ops.qupdate import ERROR_OPS
 
@@ -36,7 +37,7 @@ def island_nodes(train: TrainGraph) -> list[Node]:
     if not train.integer:
         return []
     floats = (n for n in train.graph.nodes if any(v.dtype == "float32" for v in n.outputs))
-    return [n for n in floats if not op_def(n.op).view and n.op != "QSoftmaxLoss"]
+    return [n for n in floats if not op_def(n.op).view and n.op not in LOSSES]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def islands(train: TrainGraph) -> list[Island]:
     groups: list[tuple[set[str], list[Node]]] = []
     for node in train.graph.nodes:
         keys = {v.name for v in (*node.inputs, *node.outputs) if v.dtype == "float32" and v.name not in shared}
-        if not keys:
+        if not keys or node.op.removesuffix("Grad") in LOSSES:  # these read float32 targets, but compute with integers
             continue
         keys.add(f"origin of {node.origin or node.name}")
         touched = [group for group in groups if keys & group[0]]
@@ -124,7 +125,7 @@ def _state_kind(value: Value, train: TrainGraph) -> str:
 def _kind(node: Node, value: Value, train: TrainGraph) -> str:
     if value.dtype == "bits":
         return "mask"
-    if node.op == "QSoftmaxLoss":
+    if node.op in LOSSES:
         return "loss"
     moved = value.dtype == "int8" and value.name not in train.formats and not node.op.startswith("Q")
     if node.op in ERROR_OPS or moved:

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, Suggestion, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
+from tinytrain_compile.report.choice import choice_rows, rung_lines
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.formats import islands
 from tinytrain_compile.report.layout import MIN_WIDTH, Row, block, row, sentence
@@ -55,6 +56,7 @@ def success_text(summary: Summary, width: int = 100) -> list[str]:
         *_island_rows(summary, width),
         *_data_rows(summary, width),
         *_remat_rows(summary, width),
+        *choice_rows(summary, width),
         *_verify_rows(summary, width),
     ]
     return block(rows, MAX_LINES)
@@ -73,6 +75,7 @@ def does_not_fit_text(summary: Summary, width: int = 100) -> list[str]:
         lines += wrap(verdict, max(width, MIN_WIDTH), initial_indent="  ", subsequent_indent="    ")
     lines += [f"  peak at step {plan.peak_step} of {len(plan.order)}: {_peak(analysis)}"]
     lines += ["  live there, largest first:", *_largest(analysis, width)]
+    lines += rung_lines(summary.choice, limit)
     lines += _suggested(summary, width)
     return [shorten(line, max(width, MIN_WIDTH)) for line in lines]
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.resources import data_dir
-from tinytrain_compile.target.model import Features, MemoryBank, QemuBoard, Region, Target
+from tinytrain_compile.target.model import Core, Features, MemoryBank, QemuBoard, Region, Target
 
 _HINT = "compare with the files in targets/"
 
@@ -55,6 +55,7 @@ def parse_target(text: str, where: str) -> Target:
         alignment_bytes=root.integer("alignment_bytes", low=1),
         stack_budget_bytes=root.integer("stack_budget_bytes", low=1),
         features=_features(root.table("features")),
+        core=_core(root.table("core")),
         memories=tuple(_memory(table) for table in root.tables("memories")),
         qemu=_board(root.table("qemu")) if root.has("qemu") else None,
     )
@@ -131,6 +132,13 @@ def _features(table: _Table) -> Features:
     )
     table.finish()
     return features
+
+
+def _core(table: _Table) -> Core:
+    names = ("int8_mac_millicycles", "float_mac_millicycles", "element_millicycles", "pj_per_cycle")
+    core = Core(table.integer("clock_mhz", low=1), *(table.integer(name) for name in names))
+    table.finish()
+    return core
 
 
 def _memory(table: _Table) -> MemoryBank:

@@ -21,6 +21,21 @@ class Features:
 
 
 @dataclass(frozen=True)
+class Core:
+    """What computing costs, a model: a thousandth of a cycle is the unit of work, an instruction counts as a cycle.
+
+    Of a multiply-accumulate by its number format, and of an element that operators without any write; accesses to the
+    first memory are part of these figures.
+    """
+
+    clock_mhz: int
+    int8_mac_millicycles: int
+    float_mac_millicycles: int
+    element_millicycles: int
+    pj_per_cycle: int
+
+
+@dataclass(frozen=True)
 class MemoryBank:
     """A memory of the board; the first one holds the arena, the others are used if --memory names them.
 
@@ -66,7 +81,7 @@ class QemuBoard:
 
 @dataclass(frozen=True)
 class Target:
-    """One core: features, compiler flags, alignment of the arena, stack budget, memories, check board (None: host)."""
+    """One core: features, compiler flags, alignment of the arena, stack budget, core, memories, board (None: host)."""
 
     name: str
     summary: str
@@ -74,5 +89,6 @@ class Target:
     alignment_bytes: int
     stack_budget_bytes: int
     features: Features
+    core: Core
     memories: tuple[MemoryBank, ...]
     qemu: QemuBoard | None = None

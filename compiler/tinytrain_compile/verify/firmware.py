@@ -86,7 +86,7 @@ def _main(interface: Interface) -> str:
             "prefix": prefix,
             "PREFIX": prefix.upper(),
             "GUARD_SIZE": str(GUARD_BYTES),
-            "TRANSIENT_OFFSET": f"{_transient_offset(interface)}u",
+            "TRANSIENT_OFFSETS": ", ".join(f"{offset}u" for offset in _transient_offsets(interface)),
             "STATE_TABLE": table,
             "MEMORIES": "".join(_memory(k, size) for k, size in enumerate(sizes)),
             "MEMORY_TABLE": "".join(
@@ -112,9 +112,9 @@ def _memory(number: int, size: str) -> str:
     return f"static struct {{\n    unsigned char {fields};\n}} memory_{number} {section};\n"
 
 
-def _transient_offset(interface: Interface) -> int:
-    """Where in the arena that begins which means nothing between two calls; its end where nobody said."""
-    return interface.arena_bytes if interface.transient_offset is None else interface.transient_offset
+def _transient_offsets(interface: Interface) -> tuple[int, ...]:
+    """Where in every memory that begins which means nothing between two calls; its end where nobody said."""
+    return interface.transient_offsets or (interface.arena_bytes, *interface.further_bytes)
 
 
 def _comment(name: str) -> str:

@@ -83,7 +83,7 @@ def call(function: str, *args: Any) -> Any:
 
 
 def call_int(function: str, *args: Any, dtype: str = "int32") -> Any:
-    """An integer scalar helper of tt_runtime.h; it may write through addresses among its arguments."""
+    """An integer helper (tt_fixed.h, tt_qloss.h, tt_dsp.h); it may write through addresses among its arguments."""
     return tirx.call_extern(dtype, function, *args)
 
 

@@ -27,6 +27,12 @@ SUMS = ("acc", "weight")
 """Names of the stages that sum."""
 
 
+def label_counts(label: Any, classes: int, ignored: int | None) -> Any:
+    """Whether a label is a class, and not the ignored one (which needs no test of its own if it is no class)."""
+    test = tirx.And(label >= 0, label < classes)
+    return test if ignored is None or not 0 <= ignored < classes else tirx.And(test, tirx.NE(label, ignored))
+
+
 class Labels:
     """Log probabilities seen as (outer, classes, inner), and the labels and class weights that go with them."""
 
@@ -34,16 +40,12 @@ class Labels:
         self.outer = math.prod(shape[: attrs.axis])
         self.classes = shape[attrs.axis]
         self._mean = attrs.reduction == "mean"
-        ignored = attrs.ignore_index  # one that is no class needs no test of its own
+        ignored = attrs.ignore_index
         self._ignored = ignored if ignored is not None and 0 <= ignored < self.classes else None
         self.inner = math.prod(shape[attrs.axis + 1 :])
         self.labels = placeholder(node.inputs[1], "labels", (self.outer, self.inner))
         self._weights = placeholder(node.inputs[2], "weights") if len(node.inputs) > 2 else None
         self.inputs = [self.labels] if self._weights is None else [self.labels, self._weights]
-
-    def _counts(self, label: Any) -> Any:
-        test = tirx.And(label >= 0, label < self.classes)
-        return test if self._ignored is None else tirx.And(test, tirx.NE(label, self._ignored))
 
     def weight(self, index: Any) -> Any:
         """Weight of a class."""
@@ -52,9 +54,8 @@ class Labels:
     def weighted(self, o: Any, i: Any, value: Any) -> Any:
         """value(label) times the label's weight; 0 where the label does not count."""
         label = self.labels[o, i]
-        return guarded(
-            self._counts(label), value(label) if self._weights is None else value(label) * self.weight(label)
-        )
+        counts = label_counts(label, self.classes, self._ignored)
+        return guarded(counts, value(label) if self._weights is None else value(label) * self.weight(label))
 
     def hits(self, o: Any, c: Any, i: Any) -> Any:
         """Whether class c is the label at (o, i), and counts."""

@@ -6,13 +6,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
     Features,
     KernelSpec,
     call_int,
+    guarded,
     i32,
     kernel,
     placeholder,
@@ -21,10 +22,11 @@ from tinytrain_compile.lower.kernels.base import (
     select,
     total,
 )
-from tinytrain_compile.lower.kernels.loss import Labels
+from tinytrain_compile.lower.kernels.loss import Labels, label_counts
 from tinytrain_compile.lower.kernels.qconv import error_output, tables
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qloss import QLossAttrs, QLossErrorAttrs, SoftmaxSumAttrs
+from tinytrain_compile.ops.qweighted import LabelWeightAttrs
 
 
 def _view(node: Node, attrs: NllAttrs, first: int) -> tuple[Labels, te.Tensor, te.Tensor, te.Tensor]:
@@ -55,7 +57,7 @@ def softmax_sum(node: Node, _features: Features) -> KernelSpec:
     return KernelSpec([x, table], [largest, summed], plain)
 
 
-@kernel("QSoftmaxLoss")
+@kernel("QSoftmaxLoss", "QWeightedSoftmaxLoss")
 def softmax_loss(node: Node, _features: Features) -> KernelSpec:
     """Fixed-point terms, added; the sum becomes a float32 by its bits."""
     attrs = node.attrs
@@ -66,21 +68,62 @@ def softmax_loss(node: Node, _features: Features) -> KernelSpec:
     def term(label: Any) -> Any:
         distance = i32(largest[a, b]) - i32(x[a, label, b])
         rest = (i32(attrs.distance[0]), i32(attrs.distance[1]), i32(attrs.loss_bits))
-        return call_int("tt_cross_entropy", summed[a, b], i32(attrs.bits), distance, *rest)
+        value = call_int("tt_cross_entropy", summed[a, b], i32(attrs.bits), distance, *rest)
+        return call_int("tt_product", weights[0][a, b], value, dtype="int64") if weights else value
 
+    weights = _weights(node, 4, view)
     acc = te.compute((1,), lambda _: total(view.weighted(a, b, term), [a, b]), "acc")
     to = (i32(attrs.total[0]), i32(attrs.total[1]))
-    out = te.compute((1,), lambda i: call_int("tt_scaled_float", acc[i], *to, dtype="float32"), "out")
+
+    def finished(i: Any) -> Any:
+        if weights:
+            return call_int("tt_quotient_float", acc[i], weights[1][0], *to, dtype="float32")
+        return call_int("tt_scaled_float", acc[i], *to, dtype="float32")
+
+    out = te.compute((1,), finished, "out")
+    return KernelSpec([x, *view.inputs, largest, summed, *weights], [out], _in_registers("acc"))
+
+
+def _in_registers(name: str) -> Any:
+    """A schedule that keeps a sum of one element in a register."""
 
     def schedule(sch: s_tir.Schedule) -> None:
-        block = sch.get_sblock("acc")
+        block = sch.get_sblock(name)
         sch.set_scope(block, 0, "local")
         sch.decompose_reduction(block, sch.get_loops(block)[0])
 
-    return KernelSpec([x, *view.inputs, largest, summed], [out], schedule)
+    return schedule
 
 
-@kernel("QSoftmaxError")
+def _weights(node: Node, first: int, view: Labels) -> list[te.Tensor]:
+    """(weight of each label, divisor) from operand `first` on, if labels have weights."""
+    if len(node.inputs) <= first:
+        return []
+    return [placeholder(node.inputs[first], "weight", (view.outer, view.inner)), *tables(node, first + 1, ("divisor",))]
+
+
+@kernel("QLabelWeight")
+def label_weight(node: Node, _features: Features) -> KernelSpec:
+    """The weight of each label; then their sum, or 1 if that is 0."""
+    attrs = node.attrs
+    assert isinstance(attrs, LabelWeightAttrs)
+    count, (table,) = node.inputs[0].elements, tables(node, 1, ("weights",))
+    labels = placeholder(node.inputs[0], "labels", (count,))
+    classes, ignored = node.inputs[1].elements, attrs.ignore_index
+
+    def weight(i: Any) -> Any:
+        return guarded(label_counts(labels[i], classes, ignored), table[labels[i]])
+
+    out = te.compute((count,), weight, "weight")
+    if attrs.divisor:
+        return KernelSpec([labels, table], [out, te.compute((1,), lambda _: i32(attrs.divisor), "divisor")], plain)
+    (k,) = reduce_axes(count)
+    acc = te.compute((1,), lambda _: total(out[k], [k]), "acc")
+    divisor = te.compute((1,), lambda i: select(tirx.EQ(acc[i], i32(0)), i32(1), acc[i]), "divisor")
+    return KernelSpec([labels, table], [out, divisor], _in_registers("acc"))
+
+
+@kernel("QSoftmaxError", "QWeightedSoftmaxError")
 def softmax_error(node: Node, _features: Features) -> KernelSpec:
     """One division per group; every class is then scaled like any requantised sum."""
     attrs = node.attrs
@@ -89,12 +132,21 @@ def softmax_error(node: Node, _features: Features) -> KernelSpec:
     view, x, largest, summed = _view(node, attrs, 2)
     (table,) = tables(node, 6, ("table",))
     groups = (view.outer, view.inner)
-    inverse = te.compute(groups, lambda o, i: call_int("tt_ratio", i32(1 << attrs.bits), summed[o, i]), "inverse")
+    weights = _weights(node, 7, view)
+
+    def factor(o: Any, i: Any) -> Any:
+        inverse = call_int("tt_ratio", i32(1 << attrs.bits), summed[o, i])
+        if not weights:
+            return inverse
+        return call_int("tt_high_multiply", inverse, call_int("tt_ratio", weights[0][o, i], weights[1][0]))
+
+    inverse = te.compute(groups, factor, "inverse")
+    shift = (2 if weights else 1) - attrs.bits
 
     def element(o: Any, c: Any, i: Any) -> Any:
         above = _exponential(table, largest[o, i], x[o, c, i])
         above = above - select(view.hits(o, c, i), summed[o, i], i32(0))
-        value = call_int("tt_requantise", above, inverse[o, i], i32(1 - attrs.bits) - p_out[0])
+        value = call_int("tt_requantise", above, inverse[o, i], i32(shift) - p_out[0])
         return error_output(view.weighted(o, i, lambda _label: value), None, peak, (o, c, i))
 
     out = te.compute((view.outer, view.classes, view.inner), element, "out")
@@ -106,5 +158,5 @@ def softmax_error(node: Node, _features: Features) -> KernelSpec:
         sch.compute_at(block, i, preserve_unit_loops=True)
         sch.set_scope(block, 0, "local")
 
-    inputs = [peak, p_out, x, *view.inputs, largest, summed, table]
+    inputs = [peak, p_out, x, *view.inputs, largest, summed, table, *weights]
     return KernelSpec(inputs, [out, None], schedule)

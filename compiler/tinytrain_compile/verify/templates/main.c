@@ -35,6 +35,9 @@ static const struct {
 } memories[@PREFIX@_MEMORIES] = {
 @MEMORY_TABLE@};
 
+/* Where in each memory that begins which means nothing between two calls. */
+static const size_t transient[@PREFIX@_MEMORIES] = {@TRANSIENT_OFFSETS@};
+
 /* One instance of the model: where its memories are. */
 struct instance_ {
     unsigned char *at[@PREFIX@_MEMORIES];
@@ -53,7 +56,7 @@ static @prefix@_input_t probe; /* the sample that is inferred before and after t
 static @prefix@_output_t prediction;
 static @label_ctype@ label[@LABEL_ELEMENTS@];
 static uint32_t arena_high_water; /* bytes of the arena, from its start, that any call wrote */
-static unsigned char paint = POISON;
+static unsigned char paint[@PREFIX@_MEMORIES];
 #ifdef __arm__
 static uint32_t stack_high_water;
 #endif
@@ -121,17 +124,19 @@ static @prefix@_status start(@prefix@_t **model, const struct instance_ *instanc
     return status;
 }
 
-/* After every call: note how far the paint is gone, then paint anew, in another colour, what no call may rely on. */
+/* After every call: note how far the arena's paint is gone, then paint anew, in another colour, what no call may rely on. */
 static void repaint(void)
 {
     uint32_t used = @PREFIX@_ARENA_BYTES;
-    while (used > arena_high_water && memory_0.bytes[used - 1u] == paint) {
+    while (used > arena_high_water && memory_0.bytes[used - 1u] == paint[0]) {
         used--;
     }
     arena_high_water = used;
-    if (@TRANSIENT_OFFSET@ < @PREFIX@_ARENA_BYTES) {
-        paint = (unsigned char)~paint;
-        memset(memory_0.bytes + @TRANSIENT_OFFSET@, paint, @PREFIX@_ARENA_BYTES - @TRANSIENT_OFFSET@);
+    for (size_t i = 0; i < @PREFIX@_MEMORIES; i++) {
+        if (transient[i] < memories[i].size) {
+            paint[i] = (unsigned char)~paint[i];
+            memset(memories[i].bytes + transient[i], paint[i], memories[i].size - transient[i]);
+        }
     }
 }
 
@@ -278,6 +283,7 @@ int main(void)
         memset(memories[i].low, GUARD_PATTERN, GUARD_BYTES);
         memset(memories[i].high, GUARD_PATTERN, GUARD_BYTES);
         instance.at[i] = memories[i].bytes;
+        paint[i] = POISON;
     }
 
     const @prefix@_status status = start(&model, &instance);

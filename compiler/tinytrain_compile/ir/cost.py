@@ -1,0 +1,55 @@
+"""What a step costs by the target's figures (a model, no measurement), and how its plan was chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Objective = Literal["memory", "time", "energy"]
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Picoseconds and picojoules of one step and its update.
+
+    compute: of the core, accesses to the arena included. access: what accesses to further memories cost more. paging:
+    of copies between memories. memory_pj: of both. Nothing overlaps.
+    """
+
+    compute_ps: int
+    access_ps: int
+    paging_ps: int
+    compute_pj: int
+    memory_pj: int
+
+    @property
+    def ps(self) -> int:
+        """The whole step, paging included."""
+        return self.compute_ps + self.access_ps + self.paging_ps
+
+    @property
+    def pj(self) -> int:
+        """Energy of the core and of further memories."""
+        return self.compute_pj + self.memory_pj
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way in which training was tried to fit, and the arena of the plan made that way (None: nothing was found)."""
+
+    how: str
+    arena_bytes: int | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a plan was chosen. objective: None is the least extra time that fits; limit_ps: of --max-step-time.
+
+    rungs: what was tried, in that order; the last one that fits is the plan.
+    """
+
+    cost: StepCost
+    objective: Objective | None = None
+    limit_ps: int | None = None
+    rungs: tuple[Rung, ...] = ()

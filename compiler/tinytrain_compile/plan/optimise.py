@@ -1,0 +1,184 @@
+"""`--optimise`: of many plans for one training graph, the best by an objective, below limits of arena and step time.
+
+Plans are made with fewer and more second runs, in one memory or spread over several. The cheapest of them is not proven
+to be the cheapest of all: second runs and page moves are not searched together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tinytrain_compile.ir import Graph
+from tinytrain_compile.ir.cost import Objective, StepCost
+from tinytrain_compile.plan.options import PlanOptions, RematOptions
+from tinytrain_compile.plan.pages import Memory
+from tinytrain_compile.plan.planner import plan_memory
+from tinytrain_compile.plan.price import CoreModel, step_cost
+from tinytrain_compile.plan.remat import Planned, Rematerialiser
+from tinytrain_compile.plan.spread import POINTER_BYTES, spread
+
+LEVELS = (1 / 3, 2 / 3)
+"""How much of what is missing is paged rather than computed twice, in plans that do both."""
+
+TOLERANCE = 200
+"""The smallest arena is found to one part in this many."""
+
+FULL_PROBES = 3
+"""Smaller arenas that are tried with all effort, below the smallest one that greedy methods reach."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is wanted: objective, the prices, and the longest step (picoseconds by the model, or None)."""
+
+    objective: Objective
+    core: CoreModel
+    memories: tuple[Memory, ...] = ()
+    limit_ps: int | None = None
+
+
+def optimise(graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal) -> Planned:
+    """The best plan found below options.capacity_bytes and goal.limit_ps.
+
+    If none was found: the fastest one that fits the arena; if there is none either, the one with the smallest arena.
+    remat: "off" and "min" are kept; "auto" leaves it to the objective.
+    """
+    search = _Search(graph, options, remat, goal)
+    found = list(search.small() if goal.objective == "memory" else search.cheap())
+    room = options.capacity_bytes
+    fitting = [plan for plan in found if room is None or plan.plan.arena_bytes <= room]
+    in_time = [plan for plan in fitting if goal.limit_ps is None or search.cost(plan).ps <= goal.limit_ps]
+    if in_time:
+        return min(in_time, key=search.rank)
+    if fitting:
+        return min(fitting, key=lambda plan: search.cost(plan).ps)
+    return min(found, key=lambda plan: plan.plan.arena_bytes)
+
+
+class _Search:
+    """Makes plans of one graph, each part of the work once."""
+
+    def __init__(self, graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal) -> None:
+        self.options = replace(options, spend="energy" if goal.objective == "energy" else "time")
+        self.goal, self.mode = goal, remat.mode
+        self.without = Planned(graph, plan_memory(graph, options))
+
+    @cached_property
+    def again(self) -> Rematerialiser:
+        """Second runs for this graph."""
+        return Rematerialiser(self.without.graph, self.without.plan, self.options)
+
+    @cached_property
+    def minimal(self) -> Planned:
+        """The smallest arena in one memory."""
+        return self.again.best_of(self.again.minimal(), self.without)
+
+    def cost(self, planned: Planned) -> StepCost:
+        """What a plan costs."""
+        return step_cost(planned.plan, self.goal.core)
+
+    def rank(self, planned: Planned) -> tuple[int, int, int]:
+        """Smaller is better."""
+        cost, size = self.cost(planned), planned.plan.arena_bytes
+        first = {"memory": size, "time": cost.ps, "energy": cost.pj}[self.goal.objective]
+        return first, cost.ps, size
+
+    def base(self) -> Planned:
+        """The plan in one memory that costs least, of those that --remat allows."""
+        return self.minimal if self.mode == "min" else self.without
+
+    # ---- least time or energy ----
+
+    def cheap(self) -> Iterator[Planned]:
+        """Plans below the capacity; where the base fits, nothing is cheaper."""
+        base, room = self.base(), self.options.capacity_bytes
+        yield base
+        if room is None or base.plan.arena_bytes <= room:
+            return
+        sources = [base]
+        if self.mode == "auto":
+            inside = self.again.within(room)
+            if inside is not None:
+                yield inside
+            sources += self._between(room, base.plan.arena_bytes, inside is not None)
+        for source in sources if self.goal.memories else sources[1:]:
+            yield source
+            moved = self._moved(source, room, self.options.effort)
+            if moved is not None:
+                yield moved
+
+    def _between(self, room: int, top: int, fits: bool) -> Iterable[Planned]:
+        """Plans with second runs that are still too large for the capacity, to be spread."""
+        if not fits:
+            yield self.minimal
+        if self.goal.memories and self.options.effort == "full":
+            for level in LEVELS:
+                found = self.again.within(room + int((top - room) * level))
+                if found is not None:
+                    yield found
+
+    def _moved(self, source: Planned, capacity: int, effort: str) -> Planned | None:
+        limit = self.goal.limit_ps
+        left = None if limit is None else limit - self.cost(source).ps
+        settings = replace(self.options, capacity_bytes=capacity, effort=effort, most_ps=left)
+        found = spread(source.graph, source.plan, settings, self.goal.memories)
+        if found is None and left is not None:  # then as fast as can be: how long that takes is part of the answer
+            settings = replace(settings, most_ps=None, spend="time")
+            found = spread(source.graph, source.plan, settings, self.goal.memories)
+        return found
+
+    # ---- smallest arena ----
+
+    def small(self) -> Iterator[Planned]:
+        """Plans with a small arena: second runs as far as time allows, then everything that other memories take."""
+        sources = [self.base()]
+        if self.mode == "auto":
+            sources.append(self.minimal)
+            sources += self._in_time()
+        for source in sources:
+            yield source
+            if self.goal.memories:
+                yield from self._squeezed(source)
+
+    def _in_time(self) -> list[Planned]:
+        """Between no second runs and most of them: the smallest arena whose plan is fast enough."""
+        limit, best = self.goal.limit_ps, list[Planned]()
+        if limit is None or self.cost(self.minimal).ps <= limit:
+            return best
+        low, high = self.minimal.plan.arena_bytes, self.without.plan.arena_bytes
+        while high - low > high // TOLERANCE:
+            found = self.again.within((low + high) // 2)
+            if found is None or self.cost(found).ps > limit:
+                low = (low + high) // 2
+            else:
+                best, high = [found], found.plan.arena_bytes
+        return best
+
+    def _squeezed(self, source: Planned) -> Iterator[Planned]:
+        """The source with ever less in the arena."""
+        handle = self.options.header_bytes + POINTER_BYTES * len(self.goal.memories)
+        low, high = self.options.reserved(handle), source.plan.arena_bytes
+        middle = low  # perhaps nothing has to stay
+        while high - low > self.options.alignment_bytes and (middle == low or high - low > high // TOLERANCE):
+            found = self._in_arena(source, middle, "quick")
+            if found is not None:
+                yield found
+            low, high = (middle, high) if found is None else (low, found.plan.arena_bytes)
+            middle = (low + high) // 2
+        if self.options.effort == "quick":
+            return
+        low, middle = max(low - (high - low), self.options.reserved(handle)), high
+        for _ in range(1 + FULL_PROBES):
+            found = self._in_arena(source, middle, "full")
+            if found is not None:
+                yield found
+            low, high = (middle, high) if found is None else (low, found.plan.arena_bytes)
+            middle = (low + high) // 2
+
+    def _in_arena(self, source: Planned, capacity: int, effort: str) -> Planned | None:
+        """Spread below a capacity and, if there is a limit, in time."""
+        found = self._moved(source, capacity, effort)
+        limit = self.goal.limit_ps
+        return found if found is None or limit is None or self.cost(found).ps <= limit else None

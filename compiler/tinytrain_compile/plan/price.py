@@ -1,0 +1,40 @@
+"""What a plan costs a step: work of the core by the target's figures, and what further memories and page moves add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinytrain_compile.ir import Node
+from tinytrain_compile.ir.cost import StepCost
+from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ops import op_def
+
+
+@dataclass(frozen=True)
+class CoreModel:
+    """What computing costs, in thousandths of a cycle: a multiply-accumulate, an element that other operators write."""
+
+    clock_mhz: int
+    int8_mac: int
+    float_mac: int
+    element: int
+    pj_per_cycle: int
+
+
+def step_cost(plan: MemoryPlan, core: CoreModel) -> StepCost:
+    """Modelled time and energy of one step of a plan, its second runs and page moves included."""
+    work = sum(_millicycles(node, core) for node in plan.order)
+    access = sum(memory.extra_ps for memory in plan.further)
+    paging = sum(move.ps for move in plan.paging)
+    return StepCost(work * 1000 // core.clock_mhz, access, paging, work * core.pj_per_cycle // 1000, plan.extra_pj)
+
+
+def _millicycles(node: Node, core: CoreModel) -> int:
+    definition = op_def(node.op)
+    if definition.view or definition.page:
+        return 0
+    macs = definition.macs(node)
+    if not macs:
+        return core.element * sum(value.elements for value in node.outputs)
+    largest = max(node.inputs, key=lambda value: value.elements)
+    return macs * (core.float_mac if largest.dtype == "float32" else core.int8_mac)

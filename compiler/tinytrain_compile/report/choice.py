@@ -1,0 +1,98 @@
+"""How a plan was chosen, and what a step of it costs by the target's figures (a model): JSON, text, too slow a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tinytrain_compile.ir.cost import Choice, Rung
+from tinytrain_compile.ir.stages import Summary
+from tinytrain_compile.report.layout import Row, row
+from tinytrain_compile.report.words import bytes_text, pad, printable
+
+LEAST = "least extra time that fits"
+"""The objective without --optimise."""
+
+GOALS = {"memory": "smallest arena", "time": "least time", "energy": "least energy"}
+
+
+def choice_json(choice: Choice | None) -> dict[str, Any]:
+    """Keys of report.json's `plan`: objective, modelled cost of a step, and the rungs of the ladder."""
+    if choice is None:
+        return {"objective": None, "model": None, "ladder": []}
+    cost = choice.cost
+    model = {
+        "step_us": cost.ps / 1e6,
+        "compute_us": cost.compute_ps / 1e6,
+        "access_us": cost.access_ps / 1e6,
+        "paging_us": cost.paging_ps / 1e6,
+        "step_uj": cost.pj / 1e6,
+        "limit_us": None if choice.limit_ps is None else choice.limit_ps / 1e6,
+    }
+    ladder = [{"how": rung.how, "arena_bytes": rung.arena_bytes, "note": rung.note} for rung in choice.rungs]
+    return {"objective": choice.objective or "fit", "model": model, "ladder": ladder}
+
+
+def choice_rows(summary: Summary, width: int) -> Iterator[Row]:
+    """Modelled time and energy where they were asked for or paid, and the ladder where more than one rung was tried."""
+    choice = summary.choice
+    if choice is None:
+        return
+    if choice.objective is not None or choice.limit_ps is not None or summary.plan.further:
+        yield _cost_row(choice, width)
+    if len(choice.rungs) > 1:
+        yield row("ladder", [_rung(rung) for rung in choice.rungs], width, " > ", most=2, rank=1)
+
+
+def _cost_row(choice: Choice, width: int) -> Row:
+    cost, goal = choice.cost, GOALS[choice.objective] if choice.objective else LEAST
+    limit = "" if choice.limit_ps is None else f" of {milliseconds(choice.limit_ps)}"
+    pieces = [f"{milliseconds(cost.ps)}{limit} ({_parts(choice)})", f"{cost.pj / 1e9:.3g} mJ a step", goal]
+    return row("modelled", pieces, width, most=2, rank=2)
+
+
+def _parts(choice: Choice) -> str:
+    cost = choice.cost
+    parts = {"compute": cost.compute_ps, "access": cost.access_ps, "paging": cost.paging_ps}
+    return ", ".join(f"{name} {milliseconds(ps)}" for name, ps in parts.items() if ps) or "nothing"
+
+
+def _rung(rung: Rung) -> str:
+    return f"{printable(rung.how)} {'-' if rung.arena_bytes is None else bytes_text(rung.arena_bytes)}"
+
+
+def milliseconds(ps: int) -> str:
+    """A time as a person reads it."""
+    return f"{ps / 1e9:.4g} ms"
+
+
+def rung_lines(choice: Choice | None, limit_bytes: int | None) -> list[str]:
+    """The ladder as a table, for a block below an error: what was tried, and how many bytes that takes."""
+    rungs = () if choice is None else choice.rungs
+    if not rungs:
+        return []
+    wide = max(len(printable(rung.how)) for rung in rungs)
+    sizes = ["nothing found" if rung.arena_bytes is None else bytes_text(rung.arena_bytes) for rung in rungs]
+    column = max(map(len, sizes))
+    lines = ["  tried, in this order:"]
+    for rung, size in zip(rungs, sizes, strict=True):
+        over = limit_bytes is not None and (rung.arena_bytes is None or rung.arena_bytes > limit_bytes)
+        notes = ", ".join(note for note in (printable(rung.note), "too large" if over else "fits the arena") if note)
+        lines.append(f"    {pad(printable(rung.how), wide)}  -> {size:>{column}}  {notes}")
+    return lines
+
+
+def too_slow_text(summary: Summary) -> list[str]:
+    """What stands below the one-line error E0402: where the time goes, what was tried, and ways out."""
+    choice = summary.choice
+    if choice is None or choice.limit_ps is None:
+        return []
+    over = milliseconds(choice.cost.ps - choice.limit_ps)
+    lines = [f"  smallest modelled step time found: {milliseconds(choice.cost.ps)} ({_parts(choice)}): over by {over}"]
+    lines += ["  a model from the target file, not a measurement"]
+    lines += rung_lines(choice, summary.arena_limit_bytes)
+    lines += ["  what would do, priced by planning it:"]
+    wide = max((len(way.options) for way in summary.suggestions), default=0)
+    return lines + [
+        f"    {pad(way.options, wide)}  -> {bytes_text(way.arena_bytes)}, {way.note}" for way in summary.suggestions
+    ]

@@ -1,0 +1,366 @@
+/* Scalar helpers in integers: fixed point, int8 errors with exponents, stochastic rounding.
+ *
+ * Twins in compiler/tinytrain_compile/ops/fixed_point.py, qpointwise.py and qupdate.py. Sums that could overflow are
+ * saturated; right shifts of negative numbers are arithmetic, as GCC, Clang and Arm define them. A factor f is stored
+ * as (multiplier, shift): f = multiplier * 2^(shift - 31), multiplier 0 or in [2^30, 2^31). Exponents stay far inside
+ * +-2^30. */
+#ifndef TT_FIXED_H
+#define TT_FIXED_H
+
+#include "tt_runtime.h"
+
+/* Bounds of an error's exponent, where it starts, and the largest magnitude that it should leave an error. */
+#define TT_EXPONENT_LIMIT 100
+#define TT_EXPONENT_START (-7)
+#define TT_ERROR_TARGET 63
+/* Updates in a row with too small errors after which an exponent falls by one. */
+#define TT_QUIET_APPLIES 8
+
+static inline int32_t tt_clamp(int32_t value, int32_t low, int32_t high)
+{
+    return value < low ? low : value > high ? high : value;
+}
+
+static inline int32_t tt_clamp64(int64_t value)
+{
+    return value < INT32_MIN ? INT32_MIN : value > INT32_MAX ? INT32_MAX : (int32_t)value;
+}
+
+/* Saturating a + b. */
+static inline int32_t tt_add(int32_t a, int32_t b)
+{
+    const uint32_t sum = (uint32_t)a + (uint32_t)b;
+    if (((((uint32_t)a ^ sum) & ((uint32_t)b ^ sum)) >> 31) != 0u) {
+        return a < 0 ? INT32_MIN : INT32_MAX;
+    }
+    return (int32_t)sum;
+}
+
+/* Saturating a - b. */
+static inline int32_t tt_subtract(int32_t a, int32_t b)
+{
+    const uint32_t difference = (uint32_t)a - (uint32_t)b;
+    if (((((uint32_t)a ^ (uint32_t)b) & ((uint32_t)a ^ difference)) >> 31) != 0u) {
+        return a < 0 ? INT32_MIN : INT32_MAX;
+    }
+    return (int32_t)difference;
+}
+
+/* Saturating value * 2^bits; bits >= 0, above 31 they count as 31. */
+static inline int32_t tt_shift_left(int32_t value, int32_t bits)
+{
+    const uint32_t n = bits > 31 ? 31u : (uint32_t)bits;
+    if (value > (INT32_MAX >> n)) {
+        return INT32_MAX;
+    }
+    if (value < (INT32_MIN >> n)) {
+        return INT32_MIN;
+    }
+    return (int32_t)((uint32_t)value << n);
+}
+
+/* value / 2^bits, ties away from zero; bits >= 0, above 31 they count as 31. */
+static inline int32_t tt_shift_right(int32_t value, int32_t bits)
+{
+    const uint32_t n = bits > 31 ? 31u : (uint32_t)bits;
+    const uint32_t mask = (1u << n) - 1u;
+    const uint32_t half = (mask >> 1) + (value < 0 ? 1u : 0u);
+    return (value >> n) + (((uint32_t)value & mask) > half ? 1 : 0);
+}
+
+/* value * 2^exponent: saturating to the left, rounded to the right. */
+static inline int32_t tt_shift(int32_t value, int32_t exponent)
+{
+    return exponent > 0 ? tt_shift_left(value, exponent) : tt_shift_right(value, -exponent);
+}
+
+/* a b / 2^31, rounded half up. Not for both at INT32_MIN (a multiplier is never negative). */
+static inline int32_t tt_high_multiply(int32_t a, int32_t b)
+{
+    return (int32_t)(((int64_t)a * b + (1 << 30)) >> 31);
+}
+
+/* acc times a factor, rounded twice: CMSIS-NN's requantisation, with a saturating left shift. */
+TT_SHARED int32_t tt_requantise(int32_t acc, int32_t multiplier, int32_t shift)
+{
+    if (shift > 0) {
+        return tt_high_multiply(tt_shift_left(acc, shift), multiplier);
+    }
+    return tt_shift_right(tt_high_multiply(acc, multiplier), -shift);
+}
+
+/* value * multiplier * 2^exponent through 64 bits, rounded half up, saturated. */
+static inline int32_t tt_scaled(int32_t value, int32_t multiplier, int32_t exponent)
+{
+    int64_t product = (int64_t)value * multiplier;
+    if (exponent >= 0) {
+        return tt_shift_left(tt_clamp64(product), exponent);
+    }
+    const uint32_t n = exponent < -62 ? 62u : (uint32_t)-exponent;
+    product = (product + ((int64_t)1 << (n - 1u))) >> n;
+    return tt_clamp64(product);
+}
+
+/* value + zero in [low, high], as int8; no sum can overflow. */
+static inline int8_t tt_saturate8(int32_t value, int32_t zero, int32_t low, int32_t high)
+{
+    return (int8_t)(tt_clamp(value, low - zero, high - zero) + zero);
+}
+
+/* An error as int8 in +-127; *peak gathers the largest magnitude before that. */
+static inline int8_t tt_error(int32_t value, int32_t *peak)
+{
+    const int32_t kept = value == INT32_MIN ? -INT32_MAX : value;
+    const int32_t magnitude = kept < 0 ? -kept : kept;
+    if (magnitude > *peak) {
+        *peak = magnitude;
+    }
+    return (int8_t)tt_clamp(value, -127, 127);
+}
+
+/* Whether a clamp to [low, high] let this value pass: it is at neither end. */
+static inline bool tt_passes(int32_t value, int32_t low, int32_t high)
+{
+    return value > low && value < high;
+}
+
+/* An int8 error as a summand: 8 bits of fraction after `exponent` is applied, within +-2^29. */
+static inline int32_t tt_aligned(int32_t error, int32_t exponent)
+{
+    return tt_clamp(tt_shift(error * 65536, exponent - 8), -(1 << 29), 1 << 29);
+}
+
+/* One byte of noise for the weight at `index`: the high byte of an LCG step on a mixed word. */
+static inline int32_t tt_noise(int32_t state, int32_t salt, int32_t index)
+{
+    uint32_t word = (uint32_t)state + (uint32_t)salt + (uint32_t)index * 0x9e3779b1u;
+    word ^= word >> 15;
+    return (int32_t)((word * 1664525u + 1013904223u) >> 24);
+}
+
+/* Next state of the noise. */
+static inline int32_t tt_next_noise(int32_t state)
+{
+    return (int32_t)((uint32_t)state * 1664525u + 1013904223u);
+}
+
+/* A weight after one step with stochastic rounding: (multiplier, exponent) scale the gradient to 1/256 of a weight. */
+TT_SHARED int8_t tt_moved_weight(
+    int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent, int32_t noise, int32_t limit)
+{
+    const int32_t move = tt_clamp(tt_scaled(gradient, multiplier, exponent), -(1 << 24), 1 << 24);
+    return (int8_t)tt_clamp((weight * 256 - move + noise) >> 8, -limit, limit);
+}
+
+/* A weight with 8 fraction bits after one step: 256 weight + *fraction, less the move, rounded half up to a weight. */
+TT_SHARED int8_t tt_moved_fine(
+    int8_t *fraction, int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent, int32_t limit)
+{
+    const int32_t move = tt_clamp(tt_scaled(gradient, multiplier, exponent), -(1 << 24), 1 << 24);
+    const int32_t value = tt_clamp(weight * 256 + *fraction - move, -limit * 256, limit * 256);
+    const int32_t rounded = (value + 128) >> 8;
+    *fraction = (int8_t)(value - rounded * 256);
+    return (int8_t)rounded;
+}
+
+/* Momentum: gradient + momentum velocity, which then keeps this sum over N, rounded stochastically to an int8.
+ * rate: {.., .., momentum N as multiplier and shift, 1 / N likewise}; state: {exponent to store with, .., exponent that
+ * the velocity is stored with}; unit: exponent of the gradient. *peak gathers the largest magnitude. */
+TT_SHARED int32_t tt_momentum(int8_t *velocity, int32_t gradient, int32_t *peak, const int32_t *rate,
+    const int32_t *state, int32_t unit, int32_t noise)
+{
+    const int32_t total = tt_add(gradient, tt_scaled(*velocity, rate[2], rate[3] - 31 + state[2] - unit));
+    const int32_t fine = tt_clamp(tt_scaled(total, rate[4], rate[5] - 23 + unit - state[0]), -(1 << 30), 1 << 30);
+    const int32_t least = total != 0 ? 1 : 0;
+    const int32_t magnitude = tt_clamp(((fine < 0 ? -fine : fine) + 255) >> 8, least, 1 << 22);
+    if (magnitude > *peak) {
+        *peak = magnitude;
+    }
+    *velocity = (int8_t)tt_clamp((fine + noise) >> 8, -127, 127);
+    return total;
+}
+
+/* Doubles the unit of a channel if one of its weights stands at the limit and all shifts have room: halves weights (with
+ * their 8 fraction bits) and bias, ties away from zero, and moves the shifts that stand for the unit. Returns the shift
+ * of the weight's update constant; fraction, and bias with the shift of its own, may be null. */
+TT_SHARED int8_t tt_rescale_channel(int8_t *w, int8_t *fraction, int32_t count, int32_t limit, int32_t shift,
+    int8_t *forward, int8_t *error, int32_t *bias, int8_t *bias_shift)
+{
+    bool full = false;
+    for (int32_t i = 0; i < count; ++i) {
+        full = full || w[i] >= limit || w[i] <= -limit;
+    }
+    const bool room = *forward < 100 && *error < 100 && shift > -99 && (bias_shift == NULL || *bias_shift > -99);
+    if (!full || !room) {
+        return (int8_t)shift;
+    }
+    for (int32_t i = 0; i < count; ++i) {
+        if (fraction == NULL) {
+            w[i] = (int8_t)tt_shift_right(w[i], 1);
+        } else {
+            const int32_t value = tt_shift_right(w[i] * 256 + fraction[i], 1);
+            w[i] = (int8_t)((value + 128) >> 8);
+            fraction[i] = (int8_t)(value - w[i] * 256);
+        }
+    }
+    ++*forward;
+    ++*error;
+    if (bias_shift != NULL) {
+        *bias = tt_shift_right(*bias, 1);
+        *bias_shift = (int8_t)(*bias_shift - 2);
+    }
+    return (int8_t)(shift - 2);
+}
+
+/* The nearest integer, ties to even, for |x| < 2^22. */
+static inline int32_t tt_round_even(float x)
+{
+    return (int32_t)((x + 12582912.0f) - 12582912.0f);
+}
+
+/* x within +-1024; NaN gives -1024. */
+static inline float tt_near(float x)
+{
+    return x > -1024.0f ? (x < 1024.0f ? x : 1024.0f) : -1024.0f;
+}
+
+/* round(x * inverse) + zero in [low, high]; `inverse` is 1 / scale. */
+static inline int8_t tt_quantise(float x, float inverse, int32_t zero, int32_t low, int32_t high)
+{
+    return tt_saturate8(tt_round_even(tt_near(x * inverse)), zero, low, high);
+}
+
+/* 2^exponent, within the normal float32 numbers. */
+static inline float tt_exponent_factor(int32_t exponent)
+{
+    return tt_exp2i(tt_clamp(exponent, -126, 127));
+}
+
+/* round(g * inverse * factor) in +-127, 0 for NaN; *peak gathers the bits of the largest |g * inverse|. */
+static inline int8_t tt_quantise_error(float g, float inverse, float factor, int32_t *peak)
+{
+    const float product = g * inverse;
+    const float value = product == product ? product : 0.0f;
+    const int32_t magnitude = (int32_t)(tt_bits(value) & 0x7fffffffu);
+    if (magnitude > *peak) {
+        *peak = magnitude;
+    }
+    return (int8_t)tt_clamp(tt_round_even(tt_near(value * factor)), -127, 127);
+}
+
+/* Smallest exponent with which a peak > 0, seen with `exponent`, would stay within TT_ERROR_TARGET. */
+static inline int32_t tt_needed_exponent(int32_t peak, int32_t exponent, bool float_peak)
+{
+    if (float_peak) { /* the bits of (1 + m / 2^23) 2^e <= 63 * 2^p */
+        return (peak >> 23) - 127 - 5 + ((peak & 0x7fffff) > 0x7c0000 ? 1 : 0);
+    }
+    int32_t k = -6;
+    if (peak > TT_ERROR_TARGET) {
+        for (k = 1; (uint32_t)peak > ((uint32_t)TT_ERROR_TARGET << (uint32_t)k); k++) {
+        }
+    } else {
+        while ((peak << (uint32_t)-k) > TT_ERROR_TARGET) {
+            k++;
+        }
+    }
+    return exponent + k;
+}
+
+/* Exponent state {exponent, quiet updates} after a peak: up at once, down by one after TT_QUIET_APPLIES small peaks;
+ * a peak of 0 changes nothing. Returns 0, the cleared peak. */
+static inline int32_t tt_settle(int32_t *state, int32_t peak, bool float_peak)
+{
+    if (peak != 0) {
+        const int32_t spare = tt_needed_exponent(peak, state[0], float_peak) - state[0];
+        int32_t step = 0;
+        state[1]++;
+        if (spare >= 0) {
+            step = spare;
+            state[1] = 0;
+        } else if (state[1] == TT_QUIET_APPLIES) {
+            step = -1;
+            state[1] = 0;
+        }
+        state[0] = tt_clamp(state[0] + step, -TT_EXPONENT_LIMIT, TT_EXPONENT_LIMIT);
+    }
+    return 0;
+}
+
+/* tt_settle for a velocity: state[2] becomes the exponent that it has just been stored with. While state[1] is -1 the
+ * exponent becomes what the peak asks for, also downwards, until a peak above 1 has told it for certain. */
+static inline int32_t tt_settle_kept(int32_t *state, int32_t peak)
+{
+    state[2] = state[0];
+    if (state[1] < 0 && peak != 0) {
+        const int32_t found = tt_needed_exponent(peak, state[0], false);
+        state[0] = tt_clamp(found, -TT_EXPONENT_LIMIT, TT_EXPONENT_LIMIT);
+        state[1] = peak > 1 ? 0 : -1;
+        return 0;
+    }
+    return tt_settle(state, peak, false);
+}
+
+/* First step: an exponent with which nothing can overflow, so that an error's peak can be seen: `above` that of the
+ * largest error read. tt_settle_first then gives it the exponent that the peak needs, and clears the peak. */
+static inline void tt_start_exponent(int32_t *state, int32_t exponent)
+{
+    state[0] = tt_clamp(exponent, -TT_EXPONENT_LIMIT, TT_EXPONENT_LIMIT);
+    state[1] = 0;
+}
+
+static inline void tt_probe0(int32_t *state, int32_t above)
+{
+    tt_start_exponent(state, TT_EXPONENT_START + above);
+}
+
+static inline void tt_probe1(int32_t *state, const int32_t *read, int32_t above)
+{
+    tt_start_exponent(state, read[0] + above);
+}
+
+static inline void tt_probe2(int32_t *state, const int32_t *a, const int32_t *b, int32_t above)
+{
+    tt_start_exponent(state, (a[0] > b[0] ? a[0] : b[0]) + above);
+}
+
+static inline void tt_settle_first(int32_t *state, int32_t *peak, bool float_peak)
+{
+    tt_start_exponent(state, *peak == 0 ? TT_EXPONENT_START : tt_needed_exponent(*peak, state[0], float_peak));
+    *peak = 0;
+}
+
+/* A learning rate divided by `samples` >= 1, as (multiplier, shift), rounded down: a long division of its mantissa.
+ * (0, 0) unless the rate is positive, finite and normal. */
+static inline void tt_split_rate(int32_t *rate, float value, uint32_t samples)
+{
+    const uint32_t bits = tt_bits(value);
+    rate[0] = 0;
+    rate[1] = 0;
+    if (bits < 0x00800000u || bits >= 0x7f800000u) {
+        return;
+    }
+    const uint32_t mantissa = ((bits & 0x007fffffu) | 0x00800000u) << 7;
+    uint32_t quotient = mantissa / samples;
+    uint32_t rest = mantissa % samples;
+    int32_t shift = (int32_t)(bits >> 23) - 126;
+    while (quotient < (1u << 30)) {
+        rest <<= 1;
+        quotient = (quotient << 1) + (rest >= samples ? 1u : 0u);
+        rest -= rest >= samples ? samples : 0u;
+        shift--;
+    }
+    rate[0] = (int32_t)quotient;
+    rate[1] = shift;
+}
+
+/* A split rate times `samples`, rounded down. */
+static inline void tt_multiply_rate(int32_t *rate, uint32_t samples)
+{
+    uint64_t product = (uint64_t)(uint32_t)rate[0] * samples;
+    for (; product >> 31 != 0u; product >>= 1) {
+        rate[1]++;
+    }
+    rate[0] = (int32_t)product;
+}
+
+#endif

@@ -1,0 +1,153 @@
+"""Random cases of integer ops element by element, and of the borders between int8 and float32."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.ops.case import Case, Rng, generator, make
+from tests.ops.case_linear import CONVS
+from tests.ops.case_quantised import (
+    KINDS,
+    MASKS,
+    bounds,
+    bytes_of,
+    exponent,
+    factor,
+    factors,
+    mask,
+    mask_of,
+    peak,
+    zero_point,
+)
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.qpointwise import (
+    ErrorAttrs,
+    ErrorUnitAttrs,
+    QAddAttrs,
+    QRescaleAttrs,
+    QuantAttrs,
+    rescale_lift,
+)
+
+Geometry = tuple[tuple[int, ...], int, ConvAttrs]
+
+GEOMETRIES: tuple[Geometry, ...] = (
+    *((shape, out, attrs) for shape, out, attrs in CONVS),
+    ((1, 1, 1, 7), 5, ConvAttrs((1, 1))),
+    ((1, 1, 1, 3), 4, ConvAttrs((3, 3), pads=(1, 1, 1, 1))),
+    ((1, 5, 7, 3), 5, ConvAttrs((3, 3), (2, 2), (0, 0, 1, 1))),
+    ((1, 7, 5, 9), 9, ConvAttrs((5, 5), (2, 2), (2, 2, 2, 2), groups=9)),
+    ((1, 4, 4, 6), 3, ConvAttrs((3, 3), pads=(1, 1, 1, 1), groups=3)),
+    ((1, 9, 9, 13), 11, ConvAttrs((1, 1))),
+)
+
+SHAPES: tuple[tuple[int, ...], ...] = (
+    (1, 4, 5, 3),
+    (7,),
+    (2, 9),
+    (1, 1, 1, 5),
+    (1, 3, 3, 8),
+    (3, 4, 5),
+    (1, 1),
+    (1, 17),
+)
+
+
+def _shape(index: int) -> tuple[tuple[int, ...], int]:
+    return SHAPES[index % len(SHAPES)], index % KINDS if index >= len(SHAPES) else 0
+
+
+@generator("QAdd", 3 * len(SHAPES))
+def _qadd(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    zeros = (zero_point(rng, kind), zero_point(rng, kind), zero_point(rng, kind))
+    attrs = QAddAttrs(*zeros, factor(rng, kind, 2.0**-12), factor(rng, kind, 2.0**-13), *bounds(rng))
+    return make("QAdd", (bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)), attrs)
+
+
+RESCALES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((1, 4, 5, 3), (1, 2)),
+    ((1, 4, 5, 7), ()),
+    ((1, 7, 7, 9), (1, 2)),
+    ((2, 3, 4), (2,)),
+    ((1, 1, 1, 6), (1, 2)),
+    ((2, 5), (0, 1)),
+    ((11,), ()),
+    ((1, 3, 2, 4), (0, 2)),
+)
+
+
+@generator("QRescale", 2 * len(RESCALES))
+def _qrescale(rng: Rng, index: int) -> Case:
+    (shape, axes), kind = RESCALES[index % len(RESCALES)], 0 if index < len(RESCALES) else index % KINDS
+    count = int(np.prod([shape[axis] for axis in axes], dtype=int))
+    lift = (rescale_lift(count), 0, 3)[index % 3]
+    to = factor(rng, kind, 0.9 / count * 2.0**-lift)
+    attrs = QRescaleAttrs(axes, zero_point(rng, kind), zero_point(rng, kind), to, *bounds(rng), lift)
+    return make("QRescale", (bytes_of(rng, shape, kind),), attrs)
+
+
+def any_floats(rng: Rng, shape: tuple[int, ...], kind: int) -> np.ndarray:
+    """Numbers of ordinary size; halves (ties); any bit patterns, NaN, infinities and denormals among them."""
+    if kind == 0:
+        return rng.standard_normal(shape)
+    if kind == 1:
+        return rng.integers(-600, 600, shape) / 2.0
+    values = rng.integers(0, 2**32, shape, dtype=np.uint32).view(np.float32).astype(np.float64)
+    edges = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -3e38])
+    return np.where(rng.random(shape) < 0.3, rng.choice(edges, shape), values)
+
+
+@generator("Quantize", 3 * len(SHAPES))
+def _quantise(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    scale = (0.01, 1.0, 1e-20, 3e20)[kind]
+    return make("Quantize", (any_floats(rng, shape, kind),), QuantAttrs(scale, zero_point(rng, kind), *bounds(rng)))
+
+
+@generator("Dequantize", len(SHAPES))
+def _dequantise(rng: Rng, index: int) -> Case:
+    kind = index % KINDS
+    attrs = QuantAttrs(float(np.float32(rng.uniform(0.001, 2))), zero_point(rng, kind))
+    return make("Dequantize", (bytes_of(rng, SHAPES[index], kind),), attrs)
+
+
+@generator("ErrorScale", 3 * len(SHAPES))
+def _error_scale(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    clamp = mask(rng, MASKS[(index + index // len(SHAPES)) % 3])
+    exponents = (exponent(rng, kind), exponent(rng, kind))
+    e = bytes_of(rng, shape, kind, -127)
+    operands = (peak(rng, kind), *exponents, e, *factors(rng, shape[-1], kind, 0.5), *mask_of(rng, shape, clamp))
+    return make("ErrorScale", operands, ErrorAttrs(0, clamp))
+
+
+@generator("ErrorAdd", 3 * len(SHAPES))
+def _error_add(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    clamp = mask(rng, MASKS[(index + index // len(SHAPES)) % 3])
+    exponents = (exponent(rng, kind), exponent(rng, kind), exponent(rng, kind))
+    errors = (bytes_of(rng, shape, kind, -127), bytes_of(rng, shape, kind, -127))
+    return make("ErrorAdd", (peak(rng, kind), *exponents, *errors, *mask_of(rng, shape, clamp)), ErrorAttrs(0, clamp))
+
+
+@generator("QuantizeError", 3 * len(SHAPES))
+def _quantise_error(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    g = any_floats(rng, shape, kind) * (0.1 if kind == 0 else 1.0)
+    attrs = ErrorUnitAttrs((1.0, 0.5, 3.7e-3, 1e20)[kind])
+    seen = np.asarray(0 if rng.random() < 0.5 else 0x3F800000, np.int32)
+    return make("QuantizeError", (seen, exponent(rng, kind), g), attrs, ())
+
+
+@generator("DequantizeError", 2 * len(SHAPES))
+def _dequantise_error(rng: Rng, index: int) -> Case:
+    shape, kind = _shape(index)
+    p = exponent(rng, kind) if index % 3 else np.asarray([(-150, 140)[index % 2], 0], np.int32)
+    return make("DequantizeError", (p, bytes_of(rng, shape, kind)), ErrorUnitAttrs(float(rng.uniform(0.01, 1))))
+
+
+@generator("QClipMask", len(SHAPES))
+def _clip_mask(rng: Rng, index: int) -> Case:
+    clamp = mask(rng, "value")
+    return make("QClipMask", mask_of(rng, SHAPES[index], clamp), clamp)

@@ -1,0 +1,129 @@
+"""Random cases of integer updates: biases, sums, weights from sums, exponents, noise, rescaled channels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.ops.case import Case, Rng, generator, make
+from tests.ops.case_linear import CONVS
+from tests.ops.case_quantised import KINDS, bytes_of, momentum_factors, noise, peak, steps, velocity_exponent, words
+from tinytrain_compile.ir import NO_ATTRS
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN
+from tinytrain_compile.ops.qrescale import ChannelRescaleAttrs, rescale_op
+from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
+
+Geometry = tuple[tuple[int, ...], int, ConvAttrs]
+
+GEOMETRIES: tuple[Geometry, ...] = (
+    *((shape, out, attrs) for shape, out, attrs in CONVS),
+    ((1, 1, 1, 7), 5, ConvAttrs((1, 1))),
+    ((1, 1, 1, 3), 4, ConvAttrs((3, 3), pads=(1, 1, 1, 1))),
+    ((1, 5, 7, 3), 5, ConvAttrs((3, 3), (2, 2), (0, 0, 1, 1))),
+    ((1, 7, 5, 9), 9, ConvAttrs((5, 5), (2, 2), (2, 2, 2, 2), groups=9)),
+    ((1, 4, 4, 6), 3, ConvAttrs((3, 3), pads=(1, 1, 1, 1), groups=3)),
+    ((1, 9, 9, 13), 11, ConvAttrs((1, 1))),
+)
+
+ERRORS: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (1, 1, 1, 6), (1, 3, 3, 7), (4, 5), (1, 9), (1, 12, 11, 1))
+
+
+@generator("QBiasUpdate", 2 * len(ERRORS))
+def _bias_update(rng: Rng, index: int) -> Case:
+    shape, kind = ERRORS[index % len(ERRORS)], index % KINDS
+    g, channels = bytes_of(rng, shape, kind, -127), shape[-1]
+    return make("QBiasUpdate", (words(rng, (channels,), kind, 3000), g, *steps(rng, channels, kind)))
+
+
+@generator("QBiasSum", 2 * len(ERRORS))
+def _bias_sum(rng: Rng, index: int) -> Case:
+    shape, kind = ERRORS[index % len(ERRORS)], index % KINDS
+    return make("QBiasSum", (words(rng, shape[-1:], kind, 3000), bytes_of(rng, shape, kind, -127)))
+
+
+@generator("QBiasApply", 8)
+def _bias_apply(rng: Rng, index: int) -> Case:
+    channels, kind = (1, 5, 8)[index % 3], index % KINDS
+    sums = words(rng, (channels,), (kind + index // KINDS) % KINDS, 3000)
+    return make("QBiasApply", (words(rng, (channels,), kind, 3000), sums, *steps(rng, channels, kind)))
+
+
+WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5, 1, 1, 7), (1, 1, 1, 1), (9, 3, 3, 1))
+
+
+@generator("QWeightApply", 2 * len(WEIGHTS))
+def _weight_apply(rng: Rng, index: int) -> Case:
+    shape, kind = WEIGHTS[index % len(WEIGHTS)], (index + index // len(WEIGHTS)) % KINDS
+    operands = (bytes_of(rng, shape, kind), words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), *noise(rng))
+    return make("QWeightApply", operands, QWeightApplyAttrs((127, 64)[index % 2]))
+
+
+@generator("QWeightApplyFine", 2 * len(WEIGHTS))
+def _weight_apply_fine(rng: Rng, index: int) -> Case:
+    shape, kind = WEIGHTS[index % len(WEIGHTS)], (index + index // len(WEIGHTS)) % KINDS
+    w, fraction = bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)
+    operands = (w, words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), fraction)
+    return make("QWeightApplyFine", operands, QWeightApplyAttrs((127, 64)[index % 2]))
+
+
+@generator("QMomentum", 4 * len(WEIGHTS))
+def _momentum(rng: Rng, index: int) -> Case:
+    shape, kind = (*WEIGHTS, (7,), (1,))[index % 6], (index + index // KINDS) % KINDS
+    _, shift, rate, p = momentum_factors(rng, kind, steps(rng, shape[0], kind))
+    state = (bytes_of(rng, shape, kind, -127), peak(rng, kind))
+    rest = (shift, rate, p, velocity_exponent(rng, kind, int(p[0])), *noise(rng))
+    return make("QMomentum", (words(rng, shape, kind, 20000), *state, *rest))
+
+
+@generator("QBiasGradient", 2 * len(ERRORS))
+def _bias_gradient(rng: Rng, index: int) -> Case:
+    return make("QBiasGradient", (bytes_of(rng, ERRORS[index % len(ERRORS)], index % KINDS, -127),))
+
+
+PEAKS = (0, 1, 2, 31, 62, 63, 64, 126, 127, 1000, 63 << 20, (63 << 25) - 1, (63 << 25) + 1, INT32_MAX)
+FLOAT_PEAKS = (0.0, 1e-45, 1e-30, 0.49, 62.9, 63.0, 63.0001, 64.0, 3e38, float("inf"))
+
+
+@generator("ExponentUpdate", 2 * len(PEAKS) + len(FLOAT_PEAKS))
+def _exponent_update(rng: Rng, index: int) -> Case:
+    if index >= len(PEAKS) + len(FLOAT_PEAKS):
+        kept = np.asarray(
+            [int(rng.integers(-100, 101)), (7, -1, 0, 6)[index % 4], int(rng.integers(-100, 101))], np.int32
+        )
+        return make("ExponentUpdate", (kept, np.asarray(PEAKS[index % len(PEAKS)], np.int32)), ExponentAttrs())
+    state = np.asarray([int(rng.integers(-100, 101)) if index % 2 else -7, (7, 0, 6)[index % 3]], np.int32)
+    if index < len(PEAKS):
+        return make("ExponentUpdate", (state, np.asarray(PEAKS[index], np.int32)), ExponentAttrs())
+    bits = np.asarray(FLOAT_PEAKS[index - len(PEAKS)], np.float32).view(np.int32)
+    return make("ExponentUpdate", (state, bits), ExponentAttrs(True))
+
+
+@generator("NoiseTick", 4)
+def _noise_tick(rng: Rng, index: int) -> Case:
+    state = (0, INT32_MIN, INT32_MAX, int(rng.integers(INT32_MIN, INT32_MAX)))[index]
+    return make("NoiseTick", (np.asarray(state, np.int32),), NO_ATTRS)
+
+
+def channel_rescale(rng: Rng, index: int, bias: bool, fine: bool) -> Case:
+    """Rows with and without a weight at the limit; shifts with and without room; slices of channels in any place."""
+    shape, kind = WEIGHTS[index % len(WEIGHTS)], index // len(WEIGHTS)
+    attrs = ChannelRescaleAttrs(bias, fine, sliced=index % 2 == 1, limit=(127, 64)[kind % 2])
+    rows, channels = shape[0], shape[0] + 3 * attrs.sliced
+    most = rng.choice([attrs.limit - 1, attrs.limit, 127], (rows, 1, 1, 1))
+    w = np.clip(rng.integers(-160, 160, shape), -most, most).astype(np.int8)
+
+    def shifts(count: int) -> np.ndarray:
+        return (rng.integers(-20, 20, count) if kind < 2 else rng.integers(-103, 103, count)).astype(np.int8)
+
+    operands = [w, shifts(channels), shifts(channels), shifts(rows)]
+    operands += [words(rng, (channels,), kind, 3000), shifts(channels)] if bias else []
+    operands += [bytes_of(rng, shape, 0)] if fine else []
+    operands += [np.sort(rng.permutation(channels)[:rows]).astype(np.int32)] if attrs.sliced else []
+    return make(rescale_op(attrs), tuple(operands), attrs)
+
+
+for _bias in (False, True):
+    for _fine in (False, True):
+        generator(rescale_op(ChannelRescaleAttrs(_bias, _fine)), 4 * len(WEIGHTS))(
+            lambda rng, index, bias=_bias, fine=_fine: channel_rescale(rng, index, bias, fine)
+        )
