@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from tinytrain_compile.plan import cpsat
-from tinytrain_compile.plan.model import Rectangle
 from tinytrain_compile.plan.placement import Decision, Packing, build_packing, greedy
+from tinytrain_compile.plan.rectangles import Rectangle
 from tinytrain_compile.plan.skyline import search
 
 SHARED = Path(os.environ.get("TINYTRAIN_SHARED") or Path(__file__).resolve().parent.parent.parent / "shared")

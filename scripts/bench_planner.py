@@ -28,10 +28,11 @@ from tinytrain_compile.options import CompileOptions  # noqa: E402
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory, plan_with_remat, share_of  # noqa: E402
 from tinytrain_compile.plan.bounds import peak_bound  # noqa: E402
 from tinytrain_compile.plan.exact import Optimum  # noqa: E402
-from tinytrain_compile.plan.model import MemoryModel, build_model, program_order, rectangles  # noqa: E402
+from tinytrain_compile.plan.model import MemoryModel, build_model, program_order  # noqa: E402
 from tinytrain_compile.plan.placement import build_packing, fit, sequences  # noqa: E402
 from tinytrain_compile.plan.planner import persistent_buffers, thorough_orders  # noqa: E402
 from tinytrain_compile.plan.ranks import rank_order  # noqa: E402
+from tinytrain_compile.plan.rectangles import rectangles  # noqa: E402
 from tinytrain_compile.plan.remat import Rematerialiser  # noqa: E402
 from tinytrain_compile.plan.remat_search import floor_bytes  # noqa: E402
 from tinytrain_compile.sparse import resolve_update  # noqa: E402

@@ -17,8 +17,9 @@ from tinytrain_compile.data import random_samples
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.fit import further_memories
+from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.kernels import KernelSet
-from tinytrain_compile.ir.stages import Buffer, MemoryPlan, SourceBundle, TrainGraph
+from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.plan import PlanOptions, plan_memory, spread
 from tinytrain_compile.resources import read_text, runtime_headers
 from tinytrain_compile.target import load_target

@@ -17,6 +17,7 @@ from tinytrain_compile.lower import share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
+from tinytrain_compile.ops.base import Overlap
 from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.resources import data_dir
 
@@ -101,14 +102,44 @@ class Memory:
         assert (self._raw[len(self._raw) - GUARD :] == 0xA5).all(), "written behind the buffer"
 
 
-def run(built: Built, inplace: tuple[int, int] | None = None) -> tuple[np.ndarray, ...]:
-    """Outputs of the compiled kernel; with `inplace` = (output, input) those two share memory."""
+class Part(Memory):
+    """Some of another memory."""
+
+    def __init__(self, whole: Memory, begin: int, size_bytes: int) -> None:
+        self._whole = whole
+        self.bytes = whole.bytes[begin : begin + size_bytes]
+
+    def check(self) -> None:
+        """The guards of the whole."""
+        self._whole.check()
+
+
+def _overlapped(node: Node, overlap: Overlap, above: int) -> tuple[Memory, Memory]:
+    """(output, input), which begins so many bytes above it."""
+    sizes = node.outputs[overlap.output].size_bytes, node.inputs[overlap.source].size_bytes
+    low = min(0, above)
+    whole = Memory(max(sizes[0], above + sizes[1]) - low)
+    return Part(whole, -low, sizes[0]), Part(whole, above - low, sizes[1])
+
+
+def run(
+    built: Built, inplace: tuple[int, int] | None = None, over: tuple[Overlap, int] | None = None
+) -> tuple[np.ndarray, ...]:
+    """Outputs of the compiled kernel.
+
+    inplace: (output, input) that share memory. over: a pair of which the input begins so many bytes above the output.
+    """
     node, definition = built.node, op_def(built.node.op)
     inputs = [Memory(value.size_bytes) for value in node.inputs]
+    alias = dict(definition.alias) | dict([inplace] if inplace else [])
+    placed: dict[int, Memory] = {}
+    if over is not None:
+        placed[over[0].output], inputs[over[0].source] = _overlapped(node, *over)
     for memory, array in zip(inputs, built.case.float32(), strict=True):
         memory.bytes[:] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
-    alias = dict(definition.alias) | dict([inplace] if inplace else [])
-    outputs = [inputs[alias[i]] if i in alias else Memory(v.size_bytes) for i, v in enumerate(node.outputs)]
+    outputs = [
+        inputs[alias[i]] if i in alias else placed.get(i) or Memory(v.size_bytes) for i, v in enumerate(node.outputs)
+    ]
     arguments = [m.address() for m in inputs]
     arguments += [m.address() for i, m in enumerate(outputs) if i not in dict(definition.alias)]
     scratch = Memory(max(definition.scratch(node), 4))
@@ -119,7 +150,7 @@ def run(built: Built, inplace: tuple[int, int] | None = None) -> tuple[np.ndarra
     getattr(built.library, built.kernel.declaration.split("(")[0].split()[-1])(*arguments)
     for memory in (*inputs, *outputs, scratch):
         memory.check()
-    _check_inputs_kept(built, inputs, set(alias.values()))
+    _check_inputs_kept(built, inputs, {*alias.values(), *([over[0].source] if over else [])})
     return tuple(_read(memory, v.dtype, v.shape) for memory, v in zip(outputs, node.outputs, strict=True))
 
 

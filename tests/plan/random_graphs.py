@@ -11,6 +11,7 @@ from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
+from tinytrain_compile.ops.qpointwise import QuantAttrs
 from tinytrain_compile.ops.shape import ConcatAttrs, ReduceAttrs, ReshapeAttrs, SliceAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 
@@ -18,10 +19,10 @@ SIZES = (3, 8, 16, 24, 40)
 
 
 class _Maker:
-    def __init__(self, seed: int, accumulate: bool) -> None:
+    def __init__(self, seed: int, accumulate: bool, mixed: bool) -> None:
         self.random = random.Random(seed)
         self.data = np.random.default_rng(seed)
-        self.accumulate = accumulate
+        self.accumulate, self.kinds = accumulate, 8 if mixed else 7
         self.builder: GraphBuilder = new_builder()
         self.x = Value(self.builder.unique("x"), (1, 4, 4, 3), "float32", "NHWC")
         self.pool: list[Value] = [self.x]
@@ -38,7 +39,7 @@ class _Maker:
         return self.random.choice(self.pool[-4:] if self.random.random() < 0.6 else self.pool)
 
     def step(self) -> None:
-        kind = self.random.randrange(7)
+        kind = self.random.randrange(self.kinds)
         value = self.pick()
         emit = self.builder.emit
         if kind == 0:
@@ -55,6 +56,9 @@ class _Maker:
         elif kind == 5 and len(value.shape) == 2:
             sizes = (value.shape[0], (value.shape[1] + 1) // 2)
             self.pool.append(emit("Slice", (value,), SliceAttrs((0, 0), (1, 1), sizes)))
+        elif kind == 7:
+            small = emit("Quantize", (value,), QuantAttrs(0.125, 3))
+            self.pool.append(emit("Dequantize", (small,), QuantAttrs(0.125, 3)))
         else:
             self.structured(value)
 
@@ -83,9 +87,12 @@ class _Maker:
         return [(w, new), (total, cleared)], [total]
 
 
-def random_graph(seed: int, steps: int) -> tuple[Graph, str]:
-    """A graph of about `steps` nodes, and the name of a value to keep. Every third one accumulates."""
-    maker = _Maker(seed, accumulate=seed % 3 == 0)
+def random_graph(seed: int, steps: int, mixed: bool = False) -> tuple[Graph, str]:
+    """A graph of about `steps` nodes, and the name of a value to keep. Every third one accumulates.
+
+    mixed: int8 too, so that outputs may cover inputs of other sizes.
+    """
+    maker = _Maker(seed, seed % 3 == 0, mixed)
     rate = maker.constant("rate", ())
     for _ in range(max(1, steps - 8)):
         maker.step()

@@ -11,8 +11,8 @@ import pytest
 
 from tinytrain_compile.plan import choose
 from tinytrain_compile.plan.cpsat import decide, minimise
-from tinytrain_compile.plan.model import Rectangle
 from tinytrain_compile.plan.placement import Packing, Placement, build_packing, fit, greedy, improve_placement
+from tinytrain_compile.plan.rectangles import Rectangle
 from tinytrain_compile.plan.skyline import search
 
 SHARED = Path(os.environ.get("TINYTRAIN_SHARED", Path(__file__).resolve().parents[3] / "shared"))

@@ -17,7 +17,8 @@ from tinytrain_compile.plan.bounds import peak_bound
 from tinytrain_compile.plan.model import MemoryModel, build_model, program_order
 from tinytrain_compile.plan.order import list_orders, loads
 from tinytrain_compile.plan.remat import Planned, share_of
-from tinytrain_compile.plan.remat_problem import Problem, build_problem, is_repeatable, profile
+from tinytrain_compile.plan.remat_chain import checkpoints
+from tinytrain_compile.plan.remat_problem import Problem, build_problem, extra_cost, is_repeatable, is_valid, profile
 from tinytrain_compile.plan.remat_rewrite import rewrite
 from tinytrain_compile.plan.remat_search import floor_bytes, greedy_decision
 
@@ -178,3 +179,33 @@ def test_other_changes_to_the_graph_are_rejected(net: tuple[Graph, PlanOptions, 
     graph, _, planned = net
     with pytest.raises(PlanError, match="graph changed"):
         validate_remat(graph, replace(planned.graph, updates=planned.graph.updates[1:]), planned.plan)
+
+
+def test_checkpoints_are_priced_as_what_they_are() -> None:
+    """Valid decisions, cheapest first, each with its own largest load; the limits of a small net give some."""
+    seen = 0
+    for seed in range(24):
+        graph, kept = training_graph(blocks=3 + seed % 7, side=32) if seed % 2 else random_graph(seed, 30)
+        _, problem, _ = problem_of(graph, PlanOptions(keep=(kept,)))
+        found = checkpoints(problem)
+        for item in found:
+            assert is_valid(problem, item.decision)
+            assert item.peak == max(profile(problem, item.decision).loads)
+            assert item.cost == extra_cost(problem, item.decision)
+        assert [item.cost for item in found] == sorted(item.cost for item in found)
+        assert [item.peak for item in found] == sorted((item.peak for item in found), reverse=True)
+        seen += len(found)
+    assert seen >= 12
+
+
+def test_a_network_of_a_thousand_operators_keeps_checkpoints() -> None:
+    """Without any solver: below a third of what all activations take, where the greedy start alone stays above."""
+    graph, loss = training_graph(depth=4, blocks=85)
+    assert len(graph.nodes) >= 1000
+    _, problem, _ = problem_of(graph, PlanOptions(keep=(loss,)))
+    whole = max(profile(problem, {}).loads)
+    found = checkpoints(problem)
+    assert min(item.peak for item in found) < whole / 3
+    assert min(item.peak for item in found) < 2 * floor_bytes(problem)
+    greedy = greedy_decision(problem, floor_bytes(problem))
+    assert max(profile(problem, greedy).loads) > min(item.peak for item in found)

@@ -28,8 +28,10 @@ def random_problem(seed: int, forward: int) -> Problem:
     size = (dice.choice((1, 2, 4)), *(dice.choice((1, 2, 3, 5, 8)) for _ in range(count)))
     operations: list[Operation] = []
     for index in range(count):
-        pairs = tuple((index + 1, cell) for cell in reads[index] if size[cell] == size[index + 1])
-        kept = pairs if dice.random() < 0.5 else ()
+        cell, draw = reads[index][-1], dice.random()
+        partly = ((index + 1, cell, dice.randint(1, min(size[cell], size[index + 1]))),)
+        pairs = tuple((index + 1, cell, size[cell]) for cell in reads[index] if size[cell] == size[index + 1])
+        kept = pairs if draw < 0.5 else partly if draw < 0.7 else ()
         operations.append(Operation(index, reads[index], (index + 1,), dice.choice((0, 0, 0, 2)), kept))
     uses = tuple(tuple(i for i in range(count) if cell in reads[i]) for cell in range(count + 1))
     again = {

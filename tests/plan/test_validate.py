@@ -12,14 +12,14 @@ import pytest
 from tests.plan.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.ir import Graph, Value
-from tinytrain_compile.ir.stages import Buffer, MemoryPlan
+from tinytrain_compile.ir.buffers import Buffer, load_of
+from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.shape import ReduceAttrs, ReshapeAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
-from tinytrain_compile.plan.explain import load_of
 
 OPTIONS = PlanOptions(effort="quick", keep=("loss",))
 
@@ -215,7 +215,7 @@ def test_random_addresses_are_judged_as_the_rectangles_say() -> None:
             if collides(bad):
                 with pytest.raises(PlanError) as caught:
                     validate_plan(net, bad, options)
-                assert caught.value.verdict in ("overlap", "write after read", "in place")
+                assert caught.value.verdict in ("overlap", "write after read", "in place", "distance")
             else:
                 validate_plan(net, bad, options)
     assert min(verdicts.values()) > 50
@@ -227,9 +227,14 @@ def collides(plan: MemoryPlan) -> bool:
         and two.first_step <= one.last_step
         and one.offset < two.offset + two.size_bytes
         and two.offset < one.offset + one.size_bytes
+        and not (covers(one, two) or covers(two, one))
         for i, one in enumerate(plan.buffers)
         for two in plan.buffers[:i]
     )
+
+
+def covers(one: Buffer, two: Buffer) -> bool:
+    return one.over is not None and one.over.name == two.name and two.offset - one.offset >= one.over.distance
 
 
 def test_apply_must_not_read_what_the_step_left_in_transient_memory() -> None:

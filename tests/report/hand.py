@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.ir import Graph, Value
-from tinytrain_compile.ir.stages import Buffer, LayerUpdate, MemoryPlan, Summary, TrainGraph, VerifyReport
+from tinytrain_compile.ir.buffers import Buffer
+from tinytrain_compile.ir.stages import LayerUpdate, MemoryPlan, Summary, TrainGraph, VerifyReport
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.linear import GemmAttrs

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tinytrain_compile.emit.names import comment_text
-from tinytrain_compile.ir.stages import Buffer, MemoryPlan
+from tinytrain_compile.ir.buffers import Buffer
+from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.qupdate import ERROR_OPS
@@ -44,8 +45,14 @@ class Watch:
     def _ranges(self, step: int, node: Node) -> Iterator[tuple[int, int, str]]:
         live = [buffer for buffer in self._plan.buffers if buffer.first_step <= step <= buffer.last_step]
         written = self._written(node)
-        for buffer in sorted(live, key=lambda item: (item.offset, item.size_bytes)):
-            yield buffer.offset, buffer.size_bytes, "TT_WRITTEN" if buffer in written else "TT_KEPT"
+        covered = {buffer.over.name for buffer in live if buffer.over is not None and buffer.first_step == step}
+        rows: list[tuple[int, int, str]] = []
+        for buffer in live:
+            if buffer.kind != "scratch" and buffer.name in covered:
+                rows += [(low, high - low, "TT_KEPT") for low, high in _outside(buffer, written)]
+            else:
+                rows.append((buffer.offset, buffer.size_bytes, "TT_WRITTEN" if buffer in written else "TT_KEPT"))
+        yield from sorted(rows)
         if self._plan.further:  # the handle holds the addresses of the other memories
             yield 0, next(buffer.size_bytes for buffer in live if buffer.kind == "header"), "TT_OPERAND"
         for value in (*node.inputs, *node.outputs):
@@ -59,3 +66,15 @@ class Watch:
         values = [*node.outputs, *(node.inputs[:2] if node.op in ERROR_OPS else ())]  # exponents, in the first step
         found = [self._home[value.name] for value in values if value.name in self._home]
         return [*found, *([self._scratch[node.name]] if op_def(node.op).scratch(node) else [])]
+
+
+def _outside(dying: Buffer, written: list[Buffer]) -> Iterator[tuple[int, int]]:
+    """Bytes [low, high) of a dying buffer that no written one covers: the call must not change them."""
+    low, end = dying.offset, dying.offset + dying.size_bytes
+    for buffer in sorted(written, key=lambda item: item.offset):
+        if low < buffer.offset < end:
+            yield low, buffer.offset
+        if buffer.offset < end:
+            low = max(low, buffer.offset + buffer.size_bytes)
+    if low < end:
+        yield low, end

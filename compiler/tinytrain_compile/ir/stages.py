@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
+from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.cost import Choice
 from tinytrain_compile.ir.kernels import CodeChoice
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
@@ -73,25 +73,6 @@ class TrainGraph:
 
 
 # ---- plan -> lower, emit, report ------------------------------------------------------------------------------------
-
-BufferKind = Literal["header", "state", "accumulator", "input", "tensor", "scratch"]
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """One rectangle of the arena: bytes [offset, offset + size) during steps [first, last], both inclusive.
-
-    A step is an index into MemoryPlan.order. `values` are the names of the graph values that share the buffer
-    (in-place chains, views, updates); a scratch buffer's name is that of its node.
-    """
-
-    name: str
-    kind: BufferKind
-    size_bytes: int
-    offset: int
-    first_step: int
-    last_step: int
-    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)

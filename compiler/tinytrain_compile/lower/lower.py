@@ -93,6 +93,7 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
     count = len(node.inputs)
     sizes = [value.size_bytes for value in (*node.inputs, *node.outputs)]
     pairs = [(i, count + out) for out, i in definition.inplace if i < count and sizes[i] == sizes[count + out]]
+    pairs += [(item.source, count + item.output) for item in definition.overlaps(node)]
     shared = {index for pair in pairs for index in pair}
     repeated = {i for i, first in enumerate(same_operands(node)) if first != i}
     shared |= repeated | {same_operands(node)[i] for i in repeated}

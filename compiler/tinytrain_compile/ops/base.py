@@ -60,6 +60,24 @@ class GradientContext(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Overlap:
+    """An output may cover an input that dies at this node, because the kernel writes behind what it still has to read.
+
+    Safe where the input begins `distance` bytes above the output or more, at a multiple of `step` bytes (1: any;
+    a kernel that goes channel by channel leaves the other channels alone only at multiples of a pixel).
+    """
+
+    output: int
+    source: int
+    distance: int
+    step: int = 1
+
+    def allows(self, above: int) -> bool:
+        """Whether the input may begin so many bytes above the output and share memory with it."""
+        return above >= self.distance and above % self.step == 0
+
+
 InferRule = Callable[[tuple[Value, ...], Any], tuple[TensorType, ...]]
 ReferenceRule = Callable[[tuple[Array, ...], Any], tuple[Array, ...]]
 GradientRule = Callable[[GradientContext, Node, tuple[Value | None, ...]], dict[int, Value]]
@@ -72,6 +90,10 @@ def _no_scratch(_node: Node) -> int:
 
 def _no_work(_node: Node) -> int:
     return 0
+
+
+def _no_overlaps(_node: Node) -> tuple[Overlap, ...]:
+    return ()
 
 
 def _no_sums(_inputs: tuple[Value, ...], _attrs: Any) -> int:
@@ -89,6 +111,7 @@ class OpDef:
     exact: float32, operation by operation in the kernel's order, no fused multiply-add: byte-equal to the generated C.
         None: the reference is that already (integers, data movement, the same operations in the same order).
     inplace: (output index, input index) pairs that MAY share an address when the input dies here and sizes agree.
+    overlaps: pairs that MAY share bytes at different addresses when the input dies here, whatever their sizes.
     alias: (output index, input index) pairs that MUST share an address: the op overwrites that input (updates).
     view: output 0 is input 0 with another shape; costs no code and no memory.
     scratch: bytes of working memory that the kernel needs while it runs.
@@ -112,6 +135,7 @@ class OpDef:
     exact: ReferenceRule | None = None
     accumulator: Callable[[tuple[Value, ...], Any], int] = _no_sums
     page: Literal["", "out", "in"] = ""
+    overlaps: Callable[[Node], tuple[Overlap, ...]] = _no_overlaps
 
 
 OPS: dict[str, OpDef] = {}

@@ -15,7 +15,8 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, only
 from tinytrain_compile.ops._exact import F32, LOWEST, largest_of, sequential_sum
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Overlap, register
+from tinytrain_compile.ops.overlap import windows
 
 
 @dataclass(frozen=True)
@@ -284,6 +285,12 @@ def _average_pool_rule(ctx: GradientContext, node: Node, gradients: tuple[Value 
     return {0: ctx.emit("AveragePoolGrad", (only(gradients),), _grad_attrs(node))}
 
 
+def _overlaps(node: Node) -> tuple[Overlap, ...]:
+    attrs = node.attrs
+    assert isinstance(attrs, PoolAttrs)
+    return windows(node, attrs.strides, attrs.pads)
+
+
 register(
     OpDef(
         "MaxPool",
@@ -293,6 +300,7 @@ register(
         _max_pool_rule,
         PoolAttrs,
         exact=_max_pool_exact,
+        overlaps=_overlaps,
     )
 )
 register(
@@ -325,6 +333,7 @@ register(
         _average_pool_rule,
         PoolAttrs,
         exact=_average_pool_exact,
+        overlaps=_overlaps,
     )
 )
 register(

@@ -15,8 +15,9 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, op_def, register
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, gathers
+from tinytrain_compile.ops.overlap import pixel_strips, row_strips
 from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles, pair_tiles, plane_tiles, row_tiles
 from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 
@@ -201,6 +202,25 @@ def _conv_scratch(node: Node) -> int:
     return GATHER_ROWS * taps * node.inputs[0].shape[3] * 2 if gathers(conv) else 0  # centred pixels take int16
 
 
+def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
+    """What a turn reads of the image is widened first; an image that is widened anew for every part of the weights is
+    wanted until the end."""
+    conv = _geometry(node)
+    if is_product(conv):
+        *pixels, channels = node.inputs[0].shape
+        tiles = pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels)
+        if tiles.strip_axis == 0:
+            return pixel_strips(node, tiles.strip)
+        return pixel_strips(node, tiles.tile[0]) if tiles.strip == node.outputs[0].shape[3] else ()
+    if is_plane(node):
+        return row_strips(node, forward_planes(node).strip, conv.strides[0], conv.pads[0], node.inputs[0].shape[3])
+    if is_rows(node):
+        rows = forward_rows(node)
+        again = rows.weights_first and rows.channels < node.outputs[0].shape[3]
+        return () if again else row_strips(node, rows.strip, conv.strides[0], conv.pads[0])
+    return ()
+
+
 def _conv_macs(node: Node) -> int:
     conv = _geometry(node)
     return node.outputs[0].elements * conv.kernel[0] * conv.kernel[1] * node.inputs[0].shape[3] // conv.groups
@@ -217,6 +237,7 @@ register(
         scratch=_conv_scratch,
         accumulator=_conv_bound,
         macs=_conv_macs,
+        overlaps=_conv_overlaps,
     )
 )
 

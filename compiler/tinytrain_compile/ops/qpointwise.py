@@ -10,6 +10,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.overlap import element_by_element, packed_bits
 from tinytrain_compile.ops.qconv import BACKWARD
 from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 
@@ -177,6 +178,7 @@ register(
         _quantise,
         BACKWARD,
         QuantAttrs,
+        overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[0]),
     )
 )
 register(
@@ -187,6 +189,7 @@ register(
         lambda a, attrs: ((a[0].astype(np.int64) - attrs.zero).astype(np.float32) * np.float32(attrs.scale),),
         BACKWARD,
         QuantAttrs,
+        overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[0]),
     )
 )
 
@@ -297,6 +300,7 @@ register(
         lambda a, attrs: (a[1].astype(np.float32) * exponent_factor(int(a[0][0])) * np.float32(attrs.unit),),
         BACKWARD,
         ErrorUnitAttrs,
+        overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[1], 1),
     )
 )
 
@@ -317,5 +321,6 @@ register(
         lambda a, attrs: (np.packbits(attrs.passes(a[0]).ravel(), bitorder="little"),),
         BACKWARD,
         MaskAttrs,
+        overlaps=packed_bits,
     )
 )

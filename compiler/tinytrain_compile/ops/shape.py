@@ -11,7 +11,8 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._common import expect_float, expect_operands, kept_layout, only
 from tinytrain_compile.ops._exact import scaled, sum_over
-from tinytrain_compile.ops.base import GradientContext, OpDef, register
+from tinytrain_compile.ops.base import GradientContext, OpDef, Overlap, register
+from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
 
 
 @dataclass(frozen=True)
@@ -284,10 +285,45 @@ register(
     )
 )
 register(OpDef("Transpose", "Axes in another order.", _infer_transpose, _transpose, _transpose_rule, TransposeAttrs))
+
+
+def _concat_overlaps(node: Node) -> tuple[Overlap, ...]:
+    assert isinstance(node.attrs, ConcatAttrs)
+    return within_concat(node, node.attrs.axis)
+
+
+def _slice_overlaps(node: Node) -> tuple[Overlap, ...]:
+    assert isinstance(node.attrs, SliceAttrs)
+    return never_upwards(node.attrs.steps)
+
+
+def _embed_overlaps(node: Node) -> tuple[Overlap, ...]:
+    assert isinstance(node.attrs, EmbedAttrs)
+    return embedded(node, node.attrs.starts, node.attrs.steps)
+
+
 register(
-    OpDef("Concat", "Inputs one after the other along an axis.", _infer_concat, _concat, _concat_rule, ConcatAttrs)
+    OpDef(
+        "Concat",
+        "Inputs one after the other along an axis.",
+        _infer_concat,
+        _concat,
+        _concat_rule,
+        ConcatAttrs,
+        overlaps=_concat_overlaps,
+    )
 )
-register(OpDef("Slice", "Regularly spaced elements of a tensor.", _infer_slice, _slice, _slice_rule, SliceAttrs))
+register(
+    OpDef(
+        "Slice",
+        "Regularly spaced elements of a tensor.",
+        _infer_slice,
+        _slice,
+        _slice_rule,
+        SliceAttrs,
+        overlaps=_slice_overlaps,
+    )
+)
 register(
     OpDef(
         "Embed",
@@ -296,6 +332,7 @@ register(
         _embed,
         _embed_rule,
         EmbedAttrs,
+        overlaps=_embed_overlaps,
     )
 )
 register(

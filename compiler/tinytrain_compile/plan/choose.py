@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tinytrain_compile.plan.model import MemoryModel, Rectangle, rectangles
+from tinytrain_compile.plan.model import MemoryModel
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.order import RankedOrder
 from tinytrain_compile.plan.placement import Decision, Packing, Placement, build_packing, greedy, improve_placement
+from tinytrain_compile.plan.rectangles import Rectangle, rectangles
 from tinytrain_compile.plan.skyline import search
 from tinytrain_compile.plan.variants import variants
 

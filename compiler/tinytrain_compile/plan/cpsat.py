@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ortools.sat.python import cp_model
 
-from tinytrain_compile.plan.placement import Decision, Packing, Placement
+from tinytrain_compile.plan.placement import Decision, Packing, Placement, Tie
 
 SOLVER_TIME_PER_UNIT = 0.1
 """CP-SAT's own deterministic time per unit of ours (measured on dense instances: 0.1 of it takes 1 to 3 s)."""
@@ -27,9 +27,26 @@ class _Model:
             self.model.new_fixed_size_interval_var(offset, box.size, f"box{index}")
             for index, (offset, box) in enumerate(zip(self.offsets, packing.boxes, strict=True))
         ]
+        covering = {(tie.source, tie.output) for tie in packing.ties}
         for live in packing.live:
-            if len(live) > 1:
-                self.model.add_no_overlap([intervals[index] for index in live])
+            # Where an output covers a dying source, its place among the others follows from its next slot.
+            apart = [index for index in live if all((other, index) not in covering for other in live)]
+            if len(apart) > 1:
+                self.model.add_no_overlap([intervals[index] for index in apart])
+        for number, tie in enumerate(packing.ties):
+            self.tie(number, tie)
+
+    def tie(self, number: int, tie: Tie) -> None:
+        """The output's start and the source's: far enough apart, by one of the ways that are allowed."""
+        above = self.offsets[tie.source] - self.offsets[tie.output]
+        ends = [-self.packing.boxes[tie.source].size, *([self.packing.boxes[tie.output].size] if tie.exact else [])]
+        ways = [self.model.new_bool_var(f"tie{number}_{way}") for way in range(2 + tie.exact)]
+        self.model.add(above <= ends[0]).only_enforce_if(ways[0])  # pyright: ignore[reportUnknownMemberType]
+        near = above == tie.distance if tie.exact else above >= tie.distance
+        self.model.add(near).only_enforce_if(ways[1])  # pyright: ignore[reportUnknownMemberType]
+        if tie.exact:
+            self.model.add(above >= ends[1]).only_enforce_if(ways[2])  # pyright: ignore[reportUnknownMemberType]
+        self.model.add_bool_or(ways)
 
     def solve(self, units: float, seed: int) -> tuple[cp_model.CpSolver, object]:
         solver = cp_model.CpSolver()

@@ -14,9 +14,9 @@ from typing import Any, cast, get_args
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir import Graph, Node
-from tinytrain_compile.ir.stages import Buffer, BufferKind, FurtherMemory, MemoryPlan, PageMove, Rematerialisation
+from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of
+from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation
 from tinytrain_compile.plan.bounds import peak_bound
-from tinytrain_compile.plan.explain import load_of
 from tinytrain_compile.plan.model import build_model
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.page_rewrite import Move, replay_moves
@@ -107,8 +107,13 @@ def _buffer(entry: Mapping[str, object], bases: Mapping[str, int]) -> Buffer:
         raise ValueError(f"unknown kind of buffer {kind!r}")
     size, offset, first, last = (_number(entry[key]) for key in ("size_bytes", "offset", "first_step", "last_step"))
     values = tuple(_text(name) for name in cast(Sequence[object], entry["values"]))
+    over = _over(cast(Mapping[str, object], entry["over"])) if "over" in entry else None
     base = bases[_text(entry.get("memory", ARENA))]
-    return Buffer(_text(entry["name"]), cast(BufferKind, kind), size, base + offset, first, last, values)
+    return Buffer(_text(entry["name"]), cast(BufferKind, kind), size, base + offset, first, last, values, over)
+
+
+def _over(entry: Mapping[str, object]) -> Over:
+    return Over(_text(entry["name"]), _number(entry["distance"]), entry["exact"] is True, _number(entry["saved_bytes"]))
 
 
 def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Sequence[Memory] = ()) -> Planned:

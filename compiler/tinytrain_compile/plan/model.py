@@ -1,4 +1,4 @@
-"""From a graph to what the planner works on: tasks with precedence, cells that they touch, and (per order) rectangles.
+"""From a graph to what the planner works on: tasks with precedence and the cells that they touch.
 
 A *cell* is a set of values that share one address in every plan: a value, its views, and what overwrites it by
 `OpDef.alias`. A cell is live from the first to the last task that touches it. That rule is symmetric in time, so an
@@ -9,13 +9,15 @@ input's cell dies at the very node that opens the output's; they are decided per
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tinytrain_compile.ir import Graph, Node, Value
-from tinytrain_compile.ir.stages import BufferKind
+from tinytrain_compile.ir.buffers import BufferKind
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import Overlap
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 
 PERSISTENT_KINDS = ("header", "state", "accumulator")
@@ -32,15 +34,18 @@ class Cell:
 
 
 class InPlace(NamedTuple):
-    """A task may write cell `output` over the last `overlap_bytes` of cell `source` if the source dies there.
+    """A task may write cell `output` over `overlap_bytes` of cell `source` if the source dies there.
 
     Orders count the overlap as never needed twice, whatever its size. `rectangles` joins two cells only if the overlap
-    is all of both: a smaller one (a kernel that overwrites rows it has consumed) is for the placement to use.
+    is all of both. A smaller one (a kernel that overwrites what it has read) is for the placement to use: the source
+    begins `distance` bytes above the output or more (`exact`: just there), or they share nothing.
     """
 
     output: int
     source: int
     overlap_bytes: int
+    distance: int = 0
+    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,18 +91,6 @@ class MemoryModel:
     nodes: tuple[Node, ...]
     cells: tuple[Cell, ...]
     tasks: TaskGraph
-
-
-@dataclass(frozen=True)
-class Rectangle:
-    """A buffer without an address yet: bytes during steps [first_step, last_step], both inclusive."""
-
-    name: str
-    kind: BufferKind
-    size_bytes: int
-    first_step: int
-    last_step: int
-    values: tuple[str, ...]
 
 
 class _Collector:
@@ -211,7 +204,22 @@ class _Collector:
                 continue
             if self.exact[over] == self.exact[cell] and self.values[cell][0] == node.outputs[output].name:
                 pairs.append(InPlace(cell, over, self.options.reserved(self.exact[cell])))
+        pairs += [pair for overlap in op_def(node.op).overlaps(node) for pair in self.overlap(index, node, overlap)]
         return tuple(dict.fromkeys(pairs))
+
+    def overlap(self, index: int, node: Node, overlap: Overlap) -> Iterator[InPlace]:
+        """The pair of a declared overlap, if both are cells of their own and it saves anything."""
+        reads = [self.cell_of.get(value.name) for value in node.inputs]
+        over, cell = reads[overlap.source], self.cell_of[node.outputs[overlap.output].name]
+        # The distance says nothing about a second operand in the same memory.
+        if over is None or reads.count(over) > 1 or self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
+            return
+        step = math.lcm(overlap.step, self.options.alignment_bytes)
+        distance = -(-max(overlap.distance, 0) // step) * step
+        sizes = [self.options.reserved(self.exact[which]) for which in (cell, over)]
+        saved = sum(sizes) - max(sizes[0], distance + sizes[1])
+        if saved > 0 and self.values[cell][0] == node.outputs[overlap.output].name:
+            yield InPlace(cell, over, saved, distance, step > self.options.alignment_bytes)
 
 
 def _data_edges(graph: Graph) -> list[tuple[int, int]]:
@@ -284,66 +292,3 @@ def program_order(tasks: TaskGraph) -> list[int]:
     if len(order) != len(waiting):
         raise PlanError("cyclic", "a value must be read after it is overwritten: no order can run this graph")
     return order
-
-
-def steps_of(model: MemoryModel, order: Sequence[int]) -> list[int]:
-    """Task -> step, where START counts to the first step and BARRIER to the last one of phase "step"."""
-    steps = [0] * len(order)
-    count = 0
-    for task in order:
-        steps[task] = count if task < len(model.nodes) else max(count - 1, 0)
-        count += task < len(model.nodes)
-    return steps
-
-
-def _chains(tasks: TaskGraph, order: Sequence[int], newest: bool) -> list[int]:
-    """Cell -> the cell whose address it takes over by in-place chains (itself if none)."""
-    position = [0] * len(order)
-    for index, task in enumerate(order):
-        position[task] = index
-    first = [min((position[task] for task in users), default=0) for users in tasks.touchers]
-    last = [max((position[task] for task in users), default=0) for users in tasks.touchers]
-    head = list(range(len(tasks.size)))
-    taken = [False] * len(tasks.size)
-    for now, task in enumerate(order):
-        pairs = tasks.pairs[task]
-        if newest:
-            pairs = tuple(sorted(pairs, key=lambda pair: -first[head[pair.source]]))
-        for output, source, overlap in pairs:
-            if overlap < max(tasks.size[output], tasks.size[source]):
-                continue
-            if head[output] == output and first[output] == now and last[source] == now and not taken[source]:
-                head[output] = head[source]
-                taken[source] = True
-    return head
-
-
-def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -> tuple[Rectangle, ...]:
-    """The movable buffers of an order (scratch included), in-place chains joined.
-
-    newest: where an output could replace either of two dying inputs, take the one whose rectangle began last (the
-    first declared pair otherwise). The load is the same; the packing may differ.
-    """
-    tasks, steps, head = model.tasks, steps_of(model, order), _chains(model.tasks, order, newest)
-    chains: dict[int, dict[int, None]] = {}
-    for task in order:
-        for cell in tasks.touched[task]:
-            chains.setdefault(head[cell], {})[cell] = None
-    touched_at = [[steps[task] for task in users] for users in tasks.touchers]
-    found = [
-        Rectangle(
-            model.cells[top].values[0],
-            model.cells[top].kind,
-            model.cells[top].size_bytes,
-            min(touched_at[top]),
-            max(step for cell in chain for step in touched_at[cell]),
-            tuple(name for cell in chain for name in model.cells[cell].values),
-        )
-        for top, chain in chains.items()
-    ]
-    found += [
-        Rectangle(node.name, "scratch", tasks.scratch[task], steps[task], steps[task], ())
-        for task, node in enumerate(model.nodes)
-        if tasks.scratch[task] > 0
-    ]
-    return tuple(sorted(found, key=lambda item: (item.first_step, item.kind == "scratch", item.name)))

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tinytrain_compile.ir import Graph, Node, Value
-from tinytrain_compile.ir.stages import Buffer, MemoryPlan, PageMove
+from tinytrain_compile.ir.buffers import Buffer
+from tinytrain_compile.ir.stages import MemoryPlan, PageMove
 from tinytrain_compile.plan.options import PlanError
 from tinytrain_compile.plan.pages import Memory, Option
 

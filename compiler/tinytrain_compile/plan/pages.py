@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinytrain_compile.ir import Graph, Node
-from tinytrain_compile.ir.stages import Buffer, MemoryPlan
+from tinytrain_compile.ir.buffers import Buffer
+from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.qupdate import ERROR_OPS
 from tinytrain_compile.plan.assign import Choice, Item, Use

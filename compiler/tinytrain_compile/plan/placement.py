@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
-from tinytrain_compile.plan.model import Rectangle
+from tinytrain_compile.ir.buffers import Over
+from tinytrain_compile.plan.rectangles import Rectangle
 
 FITS_PER_UNIT = 5_000_000
 """Neighbours looked at per unit of deterministic time (measured: about a second in CPython)."""
@@ -22,11 +23,32 @@ PATIENCE_BASE, PATIENCE_PER_BOX = 50, 5
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle in compressed coordinates: slots [begin, end), size in units."""
+    """A rectangle in compressed coordinates: slots [begin, end), size in units.
+
+    first: its size as the slot `begin` sees it, where it may cover a box that dies there (see `Tie`).
+    """
 
     begin: int
     end: int
     size: int
+    first: int
+
+
+class Tie(NamedTuple):
+    """Box `output` may share addresses with box `source`, if that begins `distance` units above it or more.
+
+    The two meet in the first slot of the output, which no other box ends with. exact: just so many units above.
+    """
+
+    output: int
+    source: int
+    distance: int
+    exact: bool
+
+    def forbidden(self, packing: Packing) -> tuple[tuple[int, int], ...]:
+        """Open intervals in which the distance from the output's start up to the source's must not lie."""
+        below, size = -packing.boxes[self.source].size, packing.boxes[self.output].size
+        return ((below, self.distance), *([(self.distance, size)] if self.exact else []))
 
 
 @dataclass(frozen=True)
@@ -34,7 +56,9 @@ class Packing:
     """Boxes to place, and which of them are ever live together.
 
     unit_bytes: what one unit of size is. live: per slot, the boxes live in it (only maximal sets are kept).
-    neighbours: per box, the boxes that share a slot with it. bound: largest load of a slot.
+    neighbours: per box, the boxes that share a slot with it and no bytes. bound: largest load of a slot.
+    ties: pairs that share a slot and may share bytes. shifts: per box in a tie, (the other one, interval of addresses
+    that it takes from the box, counted from its own).
     """
 
     boxes: tuple[Box, ...]
@@ -42,6 +66,10 @@ class Packing:
     live: tuple[tuple[int, ...], ...]
     neighbours: tuple[tuple[int, ...], ...]
     bound: int
+    ties: tuple[Tie, ...] = ()
+    shifts: Mapping[int, tuple[tuple[int, int, int], ...]] = field(
+        default_factory=dict[int, "tuple[tuple[int, int, int], ...]"]
+    )
 
 
 @dataclass(frozen=True)
@@ -62,30 +90,59 @@ class Decision:
 
 
 def build_packing(items: Sequence[Rectangle]) -> Packing:
-    """Compress: time to ranks of first steps (every largest live set occurs at one), sizes by their divisor."""
-    starts = sorted({item.first_step for item in items})
-    rank = {step: index for index, step in enumerate(starts)}
+    """Compress: time to ranks of first steps (every largest live set occurs at one), sizes by their divisor.
+
+    A step at which a box may cover another is two slots: the other one dies in the first.
+    """
+    overs = [(index, item.over) for index, item in enumerate(items) if item.over is not None]
+    covered = {(over.name, items[index].first_step) for index, over in overs}
+    starts = sorted({(item.first_step, 0) for item in items} | {(items[index].first_step, 1) for index, _ in overs})
+    rank = {start: index for index, start in enumerate(starts)}
     slots: list[list[int]] = [[] for _ in starts]
-    unit = math.gcd(*(item.size_bytes for item in items)) or 1
+    unit = math.gcd(*(item.size_bytes for item in items), *(over.distance for _, over in overs)) or 1
     boxes: list[Box] = []
     for index, item in enumerate(items):
-        begin = end = rank[item.first_step]
-        while end < len(starts) and starts[end] <= item.last_step:
+        begin = end = rank[item.first_step, 0]
+        last = (item.last_step, 0 if item.kind != "scratch" and (item.name, item.last_step) in covered else 1)
+        while end < len(starts) and starts[end] <= last:
             slots[end].append(index)
             end += 1
-        boxes.append(Box(begin, end, item.size_bytes // unit))
+        size = item.size_bytes // unit
+        boxes.append(Box(begin, end, size, min(size, item.over.distance // unit) if item.over else size))
+    ties = _ties(items, [(index, over) for index, over in overs], unit)
+    apart = {(tie.output, tie.source) for tie in ties}
     meets: list[list[int]] = [[] for _ in boxes]
     for slot, live in enumerate(slots):
         for position, index in enumerate(live):
             if boxes[index].begin < slot:
                 continue  # its meetings were noted when it, or the other one, was born
             for place, other in enumerate(live):
-                if boxes[other].begin < slot or place < position:
+                tied = (index, other) in apart or (other, index) in apart
+                if not tied and (boxes[other].begin < slot or place < position):
                     meets[index].append(other)
                     meets[other].append(index)
     neighbours = tuple(tuple(sorted(found)) for found in meets)
-    bound = max((sum(boxes[i].size for i in slot) for slot in slots), default=0)
-    return Packing(tuple(boxes), unit, _maximal(slots, boxes), neighbours, bound)
+    loads = [
+        sum(boxes[i].first if boxes[i].begin == s else boxes[i].size for i in slot) for s, slot in enumerate(slots)
+    ]
+    packing = Packing(tuple(boxes), unit, _maximal(slots, boxes), neighbours, max(loads, default=0), ties)
+    return replace(packing, shifts=_shifts(packing))
+
+
+def _ties(items: Sequence[Rectangle], overs: Sequence[tuple[int, Over]], unit: int) -> tuple[Tie, ...]:
+    home = {item.name: index for index, item in enumerate(items) if item.kind != "scratch"}
+    return tuple(Tie(index, home[over.name], over.distance // unit, over.exact) for index, over in overs)
+
+
+def _shifts(packing: Packing) -> dict[int, tuple[tuple[int, int, int], ...]]:
+    """As `fit` needs it: a box may lie below `low - size` or above `high` of every interval."""
+    found: dict[int, tuple[tuple[int, int, int], ...]] = {}
+    for tie in packing.ties:
+        output, source = packing.boxes[tie.output].size, packing.boxes[tie.source].size
+        for low, high in tie.forbidden(packing):
+            found[tie.source] = (*found.get(tie.source, ()), (tie.output, low + source, high))
+            found[tie.output] = (*found.get(tie.output, ()), (tie.source, output - high, -low))
+    return found
 
 
 def _maximal(slots: Sequence[Sequence[int]], boxes: Sequence[Box]) -> tuple[tuple[int, ...], ...]:
@@ -106,11 +163,15 @@ def fit(packing: Packing, sequence: Iterable[int], tightest: bool = False) -> Pl
     height = 0
     for index in sequence:
         size = packing.boxes[index].size
-        occupied = sorted(
+        occupied = [
             (offsets[other], offsets[other] + packing.boxes[other].size)
             for other in packing.neighbours[index]
             if offsets[other] >= 0
-        )
+        ]
+        for other, low, high in packing.shifts.get(index, ()):
+            if offsets[other] >= 0 and high > low - size:
+                occupied.append((offsets[other] + low, offsets[other] + high))
+        occupied.sort()
         offset = _gap(occupied, size, tightest)
         offsets[index] = offset
         height = max(height, offset + size)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.stages import Buffer, MemoryPlan
+from tinytrain_compile.ir.buffers import Buffer, load_of
+from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.plan.bounds import cut_bound, peak_bound
 from tinytrain_compile.plan.choose import Candidate, choose
 from tinytrain_compile.plan.exact import EVALUATIONS_PER_UNIT, Optimum, smallest_peak
-from tinytrain_compile.plan.explain import load_of
 from tinytrain_compile.plan.model import MemoryModel, TaskGraph, build_model
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.order import RankedOrder, list_orders
@@ -95,7 +95,14 @@ def _assemble(
     unit = chosen.packing.unit_bytes
     movable = tuple(
         Buffer(
-            item.name, item.kind, item.size_bytes, below + offset * unit, item.first_step, item.last_step, item.values
+            item.name,
+            item.kind,
+            item.size_bytes,
+            below + offset * unit,
+            item.first_step,
+            item.last_step,
+            item.values,
+            item.over,
         )
         for item, offset in zip(chosen.items, chosen.placement.offsets, strict=True)
     )

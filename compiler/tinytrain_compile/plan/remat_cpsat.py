@@ -111,7 +111,7 @@ class _Model:
         found = set(self.chosen)
         found.update(cell for again in self.chosen for cell in operations[self.problem.again[again].operation].reads)
         for operation in operations:
-            sources = {source for _, source in operation.pairs}
+            sources = {source for _, source, _ in operation.pairs}
             found |= sources if len(sources) > 1 else set()
         return found
 
@@ -119,13 +119,16 @@ class _Model:
         """The first of the two points in time at which an operation runs in its own place."""
         return self.width * index + 2 * self.count
 
-    def opening(self, index: int) -> int:
-        """Points behind the run's start at which its output begins: 1 if it may overwrite an input."""
-        return 1 if self.problem.operations[index].pairs else 0
+    def add_cell(self, cell: int, index: int, moment: _Moment, end: _Moment, literal: cp_model.IntVar | None) -> None:
+        """A copy that a run opens: what it may overwrite of an input begins at the second point of the run."""
+        size, pairs = self.problem.size[cell], self.problem.operations[index].pairs
+        late = min((overlap for output, _, overlap in pairs if output == cell), default=0)
+        self.add_interval(moment, end, literal, size - late)
+        self.add_interval(moment + 1, end, literal, late)
 
     def first_copy(self, cell: int) -> None:
         problem, birth = self.problem, self.problem.first_touch(cell)
-        start = self.moment(birth) + self.opening(birth) if birth >= 0 else 0
+        start = self.moment(birth) if birth >= 0 else 0
         last = self.moment(max(problem.last_use(cell), 0)) + 2
         end: _Moment = last
         if cell in self.open_end:
@@ -136,7 +139,10 @@ class _Model:
         elif problem.uses[cell] and problem.fixed_end[cell] < problem.uses[cell][-1]:
             end = last - self.early_end(problem.uses[cell][-1], cell)
         self.copies[cell] = [_Copy(start, end)]
-        self.add_interval(start, end, None, problem.size[cell])
+        if birth >= 0:
+            self.add_cell(cell, birth, start, end, None)
+        else:
+            self.add_interval(start, end, None, problem.size[cell])
 
     def early_end(self, index: int, cell: int) -> int:
         """1 if the only in-place possibility of an operation is this cell, which dies there."""
@@ -152,12 +158,11 @@ class _Model:
         if earliest > latest:
             model.add(active == 0)
         begun = self.begun(cell)
-        start = begun + self.opening(again.operation)
         end = model.new_int_var(0, self.width * self.count + 2, f"until{cell}")
         self.require(end >= begun + 2, [active])
         self.require(self.copies[cell][0].end <= begun, [active])
-        self.copies[cell].append(_Copy(start, end))
-        self.add_interval(start, end, active, problem.size[cell])
+        self.copies[cell].append(_Copy(begun, end))
+        self.add_cell(cell, again.operation, begun, end, active)
 
     def add_interval(self, start: _Moment, end: _Moment, literal: cp_model.IntVar | None, demand: int) -> None:
         if demand == 0:
@@ -176,7 +181,7 @@ class _Model:
     def run(self, index: int, moment: _Moment, literal: cp_model.IntVar | None) -> None:
         """What a run needs: operands through both its points; one that it overwrites only through the first."""
         operation = self.problem.operations[index]
-        sources = sorted({source for _, source in operation.pairs})
+        sources = sorted({source for _, source, _ in operation.pairs})
         until: dict[int, _Moment] = {}  # operand that may be overwritten -> when it may be gone
         if len(sources) == 1:
             until[sources[0]] = moment + 1

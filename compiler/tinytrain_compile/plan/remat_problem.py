@@ -7,7 +7,8 @@ else is decided: `expand` turns a decision into the sequence of operations, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,14 +24,14 @@ Decision = Mapping[int, int]
 class Operation:
     """One node of the order as far as memory goes. Cells are indices of the memory model; persistent ones are left out.
 
-    pairs: (cell that it opens, cell that it may overwrite if that dies here).
+    pairs: (cell that it opens, cell that it may overwrite if that dies here, bytes that this saves).
     """
 
     node: int
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     scratch: int
-    pairs: tuple[tuple[int, int], ...]
+    pairs: tuple[tuple[int, int, int], ...]
 
 
 class Again(NamedTuple):
@@ -108,7 +109,7 @@ def _operation(model: MemoryModel, task: int, made: set[int]) -> Operation:
         tuple(cell for cell in touched if cell not in made),
         tuple(cell for cell in touched if cell in made),
         model.tasks.scratch[task],
-        tuple((pair.output, pair.source) for pair in model.tasks.pairs[task]),
+        tuple((pair.output, pair.source, pair.overlap_bytes) for pair in model.tasks.pairs[task]),
     )
 
 
@@ -245,9 +246,9 @@ def _sums(problem: Problem, events: list[Event], lives: dict[tuple[int, int], li
         if cell >= 0:
             copy[cell] = 1
         saved = 0
-        for output, source in operation.pairs:
+        for _, source, overlap in operation.pairs:
             if lives[source, copy[source]][1] == now:
-                saved = max(saved, problem.size[output])
+                saved = max(saved, overlap)
         loads.append(live + operation.scratch - saved)
     return loads
 
@@ -255,3 +256,28 @@ def _sums(problem: Problem, events: list[Event], lives: dict[tuple[int, int], li
 def extra_cost(problem: Problem, decision: Decision) -> int:
     """Cost of all second runs."""
     return sum(problem.again[cell].cost for cell in decision)
+
+
+def stages_of(problem: Problem, chosen: Collection[int]) -> dict[int, int]:
+    """The decision that recomputes these cells, each as late as possible, without cells for which that is useless."""
+    stages: dict[int, int] = {}
+    wanted: dict[int, int] = {}  # cell -> earliest stage of a second run that reads it
+    for cell in sorted(chosen, key=lambda item: -problem.again[item].operation):
+        begin, end = _gap(problem, cell, wanted.get(cell))
+        stage = min(end, problem.again[cell].latest)
+        if stage <= begin or stage <= problem.birth[cell] + 1:
+            continue
+        stages[cell] = stage
+        for read in problem.operations[problem.again[cell].operation].reads:
+            wanted[read] = min(stage, wanted.get(read, stage))
+    return stages
+
+
+def _gap(problem: Problem, cell: int, wanted: int | None) -> tuple[int, int]:
+    """(last use before, first use after) the longest time without a use; nothing after: an empty gap."""
+    moments = [problem.birth[cell], *problem.uses[cell]]
+    if wanted is not None:
+        moments = sorted({*moments, wanted})
+    gaps = [(after - before, before, after) for before, after in itertools.pairwise(moments)]
+    _, begin, end = max(gaps, default=(0, 0, 0))
+    return begin, end

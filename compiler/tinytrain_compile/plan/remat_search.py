@@ -6,12 +6,12 @@ it, and made again right before it is read next, or before another second run re
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, profile
+from tinytrain_compile.plan.remat_chain import checkpoints
+from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, profile, stages_of
 
 DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.4, 0.2, 0.05
 """CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
@@ -21,6 +21,9 @@ MOVES = 24
 
 TOLERANCE = 200
 """The lowest budget is found to one part in this many."""
+
+GREEDY_EVENTS = 2_000_000
+"""Events that the greedy start may price: on deep networks checkpoints are a better start, and come much sooner."""
 
 
 @dataclass(frozen=True)
@@ -37,38 +40,13 @@ def floor_bytes(problem: Problem) -> int:
     loads = [0] * len(problem.operations)
     for index, operation in enumerate(problem.operations):
         own = sum(problem.size[cell] for cell in (*operation.reads, *operation.writes)) + operation.scratch
-        loads[index] = own - max((problem.size[output] for output, _ in operation.pairs), default=0)
+        loads[index] = own - max((overlap for *_, overlap in operation.pairs), default=0)
     for cell, size in enumerate(problem.size):
         touched = {problem.birth[cell], *problem.uses[cell]}
         if cell not in problem.again and (problem.uses[cell] or problem.fixed_end[cell] >= 0):
             for index in range(problem.first_touch(cell) + 1, problem.last_use(cell) + 1):
                 loads[index] += size if index not in touched else 0
     return max(loads, default=0)
-
-
-def stages_of(problem: Problem, chosen: Collection[int]) -> dict[int, int]:
-    """The decision that recomputes these cells, each as late as possible, without cells for which that is useless."""
-    stages: dict[int, int] = {}
-    wanted: dict[int, int] = {}  # cell -> earliest stage of a second run that reads it
-    for cell in sorted(chosen, key=lambda item: -problem.again[item].operation):
-        begin, end = _gap(problem, cell, wanted.get(cell))
-        stage = min(end, problem.again[cell].latest)
-        if stage <= begin or stage <= problem.birth[cell] + 1:
-            continue
-        stages[cell] = stage
-        for read in problem.operations[problem.again[cell].operation].reads:
-            wanted[read] = min(stage, wanted.get(read, stage))
-    return stages
-
-
-def _gap(problem: Problem, cell: int, wanted: int | None) -> tuple[int, int]:
-    """(last use before, first use after) the longest time without a use; nothing after: an empty gap."""
-    moments = [problem.birth[cell], *problem.uses[cell]]
-    if wanted is not None:
-        moments = sorted({*moments, wanted})
-    gaps = [(after - before, before, after) for before, after in itertools.pairwise(moments)]
-    _, begin, end = max(gaps, default=(0, 0, 0))
-    return begin, end
 
 
 def excess(problem: Problem, decision: Decision, budget: int) -> int:
@@ -80,7 +58,9 @@ def greedy_decision(problem: Problem, budget: int) -> dict[int, int]:
     """A decision that fits the budget at a low cost, or the one that exceeds it least."""
     chosen: frozenset[int] = frozenset()
     left = excess(problem, {}, budget)
-    while left > 0:
+    rounds = GREEDY_EVENTS // (2 * MOVES * max(1, len(problem.operations)))
+    while left > 0 and rounds > 0:
+        rounds -= 1
         found = _best_addition(problem, chosen, left, budget)
         if found is None:
             break
@@ -159,7 +139,7 @@ def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> Choic
 
 def smallest(problem: Problem, options: PlanOptions) -> Iterator[Choice]:
     """Decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better)."""
-    low, best = floor_bytes(problem), greedy_decision(problem, floor_bytes(problem))
+    low, best = floor_bytes(problem), _start(problem, floor_bytes(problem))
     high = peak_of(problem, best)
     budget = low
     while high - low > high // TOLERANCE:
@@ -177,14 +157,40 @@ def smallest(problem: Problem, options: PlanOptions) -> Iterator[Choice]:
         yield Choice(best, high, False)
 
 
+def _start(problem: Problem, budget: int) -> dict[int, int]:
+    """Of the greedy decision and those that keep checkpoints, the one of smallest peak."""
+    segments = [dict(item.decision) for item in checkpoints(problem)]
+    return min((greedy_decision(problem, budget), *segments), key=lambda decision: peak_of(problem, decision))
+
+
 def _any_below(problem: Problem, budget: int, options: PlanOptions) -> dict[int, int] | None:
     # Imported here: loading ortools takes most of a second, which runs without rematerialisation do not have.
     from tinytrain_compile.plan.remat_cpsat import Limits, solve
 
     if budget < floor_bytes(problem):
         return None
+    segments = next((item for item in checkpoints(problem) if item.peak <= budget), None)
+    if segments is not None:
+        return dict(segments.decision)
     limits = Limits(QUICK_TIME if options.effort == "quick" else DECIDE_TIME, options.seed, cheapest=False)
-    return solve(problem, problem.again, budget, None, limits).decision
+    coarse = _whole_pairs_only(problem)
+    found = solve(coarse, problem.again, budget, None, limits).decision
+    return (
+        found
+        if found is not None or coarse == problem
+        else solve(problem, problem.again, budget, None, limits).decision
+    )
+
+
+def _whole_pairs_only(problem: Problem) -> Problem:
+    """The problem without outputs that cover a part of an input: loads are never smaller, and answers come sooner."""
+    return replace(
+        problem,
+        operations=tuple(
+            replace(item, pairs=tuple(pair for pair in item.pairs if pair[2] == problem.size[pair[0]]))
+            for item in problem.operations
+        ),
+    )
 
 
 def _cheaper(problem: Problem, start: dict[int, int], budget: int, options: PlanOptions) -> Choice:

@@ -6,6 +6,10 @@ any slot of a valley (a run of equal floors between higher ones), there are only
 in the valley rests on its floor, or bytes over that slot stay unused up to the next address at which something can
 rest. The slot with the fewest cases is branched on; a slot that is full to the limit can waste nothing, so the search
 is narrow exactly where a packing is tight. Sets of boxes are bit masks, in rising order of size.
+
+A box that may cover another one (`Tie`) is lower in its first slot, where the other one is. That says everything but
+"exactly so far above", and a box of no height in a slot must come before what rests on it, which no order of branching
+ensures: where there are such boxes, a search that finds nothing proves nothing.
 """
 
 from __future__ import annotations
@@ -68,8 +72,10 @@ class _Search:
 
     def __init__(self, packing: Packing, limit: int, strategy: _Strategy) -> None:
         self.lowest_first = strategy.lowest_first
-        self.order = sorted(range(len(packing.boxes)), key=lambda i: (packing.boxes[i].size, i))
+        self.order = sorted(range(len(packing.boxes)), key=lambda i: (packing.boxes[i].first, i))
         boxes = [packing.boxes[i] for i in self.order]
+        self.first = [box.first for box in boxes]
+        self.exact = _exact_shifts(packing, self.order)
         self.limit = limit
         self.begin, self.end = [box.begin for box in boxes], [box.end for box in boxes]
         self.size = [box.size for box in boxes]
@@ -84,7 +90,11 @@ class _Search:
                 self.begins_from[slot] |= 1 << index
             for slot in range(box.end, self.slots + 1):
                 self.ends_by[slot] |= 1 << index
-        self.load = [sum(box.size for box in boxes if box.begin <= s < box.end) for s in range(self.slots)]
+        self.load, self.waiting = [0] * self.slots, [0] * self.slots
+        for box in boxes:
+            for slot in range(box.begin, box.end):
+                self.waiting[slot] += 1
+                self.load[slot] += box.size if slot > box.begin else box.first
         total = [max(self.load[box.begin : box.end]) for box in boxes]
         self.rank = [strategy.rank(b.end - b.begin, b.size, load) for b, load in zip(boxes, total, strict=True)]
         self.floor = [0] * self.slots
@@ -119,11 +129,11 @@ class _Search:
         fewest = (_HIGH, 0, 0)
         start = 0
         while start < self.slots:
-            if not self.load[start]:
+            if not self.waiting[start]:
                 start += 1
                 continue
             floor, stop = self.floor[start], start + 1
-            while stop < self.slots and self.floor[stop] == floor and self.load[stop]:
+            while stop < self.slots and self.floor[stop] == floor and self.waiting[stop]:
                 stop += 1
             before, behind = self._wall(start - 1), self._wall(stop)
             if before > floor and behind > floor:
@@ -140,7 +150,7 @@ class _Search:
 
     def _wall(self, slot: int) -> int:
         """Floor beside a valley; where nothing more is placed there is none, but nothing crosses it either."""
-        return self.floor[slot] if 0 <= slot < self.slots and self.load[slot] else _HIGH
+        return self.floor[slot] if 0 <= slot < self.slots and self.waiting[slot] else _HIGH
 
     def _cases(self, slot: int, start: int, stop: int, wall: int) -> _Branch:
         """What can happen over a slot of the valley [start, stop)."""
@@ -154,7 +164,7 @@ class _Search:
         raised = wall
         support = inside & ~self.cover[slot]
         if resting and support:
-            raised = min(raised, floor + self.size[(support & -support).bit_length() - 1])
+            raised = min(raised, floor + self.first[(support & -support).bit_length() - 1])
         return _Branch(slot, resting, raised if raised - floor <= slack else -1)
 
     # ---- there and back ---------------------------------------------------------------------------------------------
@@ -174,12 +184,13 @@ class _Search:
             rest &= rest - 1
         # The best is taken from the end; of equal boxes only one is tried.
         tries.sort(key=lambda i: (self.rank[i], self.begin[i], -i), reverse=True)
-        distinct = {(self.begin[i], self.end[i], self.size[i]): i for i in tries}
+        tries = [i for i in tries if self._allowed(i, self.floor[branch.slot])]
+        distinct = {(self.begin[i], self.end[i], self.size[i], self.first[i], self.exact.get(i)): i for i in tries}
         return _Frame(branch, self.floor[branch.slot], list(distinct.values()), key)
 
     def _key(self) -> int:
         """A hash of the state; where nothing more is placed the floor does not matter."""
-        return hash((self.left, tuple([f if load else -1 for f, load in zip(self.floor, self.load, strict=True)])))
+        return hash((self.left, tuple([f if waits else -1 for f, waits in zip(self.floor, self.waiting, strict=True)])))
 
     def _advance(self, frame: _Frame) -> bool:
         """Take the frame's latest try back and make its next one; False if there is none."""
@@ -188,25 +199,47 @@ class _Search:
             self.floor[slot] = frame.floor
             return False
         if frame.placed >= 0:
-            self._move(frame.placed, frame.floor, 1)
+            self._move(frame.placed, frame.floor, 0)
             frame.placed = -1
         if frame.tries:
             frame.placed = frame.tries.pop()
             self.offset[frame.placed] = frame.floor
-            self._move(frame.placed, frame.floor + self.size[frame.placed], -1)
+            self._move(frame.placed, frame.floor, 1)
             return True
         frame.wasted = frame.branch.raised >= 0
         if frame.wasted:
             self.floor[slot] = frame.branch.raised
         return frame.wasted
 
-    def _move(self, box: int, floor: int, sign: int) -> None:
-        """Place a box (sign -1) or lift it again (+1); `floor` is the skyline over it afterwards."""
-        begin, end, change = self.begin[box], self.end[box], sign * self.size[box]
-        self.floor[begin:end] = [floor] * (end - begin)
+    def _move(self, box: int, floor: int, placed: int) -> None:
+        """Place a box on a floor (1), or lift it again (0)."""
+        begin, end, size = self.begin[box], self.end[box], self.size[box]
+        self.floor[begin:end] = [floor + placed * size] * (end - begin)
+        self.floor[begin] = floor + placed * self.first[box]
         self.left ^= 1 << box
+        sign = -1 if placed else 1
         for slot in range(begin, end):
-            self.load[slot] += change
+            self.load[slot] += sign * size
+            self.waiting[slot] += sign
+        self.load[begin] += sign * (self.first[box] - size)
+
+    def _allowed(self, box: int, floor: int) -> bool:
+        """Whether a box may lie here for all that must lie exactly so far above it, or it above that."""
+        top = floor + self.size[box]
+        return all(
+            self.left >> other & 1 or top <= self.offset[other] + low or floor >= self.offset[other] + high
+            for other, low, high in self.exact.get(box, ())
+        )
+
+
+def _exact_shifts(packing: Packing, order: list[int]) -> dict[int, tuple[tuple[int, int, int], ...]]:
+    """`Packing.shifts` of exact ties, by position in `order`."""
+    place = {index: position for position, index in enumerate(order)}
+    exact = {index for tie in packing.ties if tie.exact for index in (tie.output, tie.source)}
+    return {
+        place[index]: tuple((place[other], low, high) for other, low, high in packing.shifts[index] if other in exact)
+        for index in exact
+    }
 
 
 def search(packing: Packing, limit: int, units: float) -> Decision:
@@ -224,5 +257,6 @@ def search(packing: Packing, limit: int, units: float) -> Decision:
             height = max((o + box.size for o, box in zip(offsets, packing.boxes, strict=True)), default=0)
             return Decision("yes", Placement(tuple(offsets), height, height == packing.bound))
         if found is False:
-            return Decision("no", None)
+            loose = any(tie.exact or tie.distance == 0 for tie in packing.ties)
+            return Decision("unknown" if loose else "no", None)
     return Decision("unknown", None)

@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.stages import Buffer, FurtherMemory, MemoryPlan
+from tinytrain_compile.ir.buffers import Buffer, load_of
+from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.plan.assign import assign
 from tinytrain_compile.plan.choose import decide
-from tinytrain_compile.plan.explain import load_of
-from tinytrain_compile.plan.model import PERSISTENT_KINDS, Rectangle
+from tinytrain_compile.plan.model import PERSISTENT_KINDS
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.page_rewrite import Paged
 from tinytrain_compile.plan.pages import Memory, Option, Options
 from tinytrain_compile.plan.placement import build_packing, greedy
+from tinytrain_compile.plan.rectangles import Rectangle
 from tinytrain_compile.plan.remat import Planned
 from tinytrain_compile.plan.traffic import accessed
 from tinytrain_compile.plan.validate import validate_plan
@@ -46,6 +47,8 @@ def spread(graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Seque
     capacity = options.capacity_bytes
     if capacity is None or not memories:
         return None
+    # Whether two buffers come to lie in one memory is not known yet, so none is counted on to cover another.
+    plan = replace(plan, buffers=tuple(replace(buffer, over=None) for buffer in plan.buffers))
     asked, options = options, replace(options, header_bytes=options.header_bytes + POINTER_BYTES * len(memories))
     traffic = accessed(plan)
     choices = Options(graph, plan, options, memories, traffic)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir import Graph, Node, Value
-from tinytrain_compile.ir.stages import Buffer, MemoryPlan
+from tinytrain_compile.ir.buffers import Buffer, Over, load_of
+from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 
@@ -268,6 +269,12 @@ def _judge(facts: _Facts, step: int, node: Node, written: str, victim: str) -> N
         )
     if any(pair in definition.alias for pair in pairs):
         return
+    declared = {(item.output, item.source): item for item in definition.overlaps(node)}
+    if pairs and all(pair in declared for pair in pairs):
+        above = facts.plan.offsets[victim] - facts.plan.offsets[written]
+        if all(declared[pair].allows(above) for pair in pairs):
+            return
+        raise PlanError("distance", f"{node.name!r} writes {written!r} where it has yet to read {victim!r}")
     if not pairs or not same:
         raise PlanError("overlap", f"{node.name!r} writes {written or 'scratch'!r} over {victim!r}, which it reads")
     equal = facts.planned[written].size_bytes == facts.planned[victim].size_bytes
@@ -298,6 +305,9 @@ def _check_buffers(facts: _Facts) -> None:
     if any((buffer.first_step, buffer.last_step) != (0, last) for buffer in always):
         raise PlanError("lifetime", "a persistent buffer does not live in every step")
     _check_scratch_buffers(facts)
+    for buffer in plan.buffers:
+        if buffer.over is not None:
+            _check_over(facts, buffer, buffer.over, home)
     _check_disjoint(plan.buffers)
 
 
@@ -314,6 +324,23 @@ def _check_scratch_buffers(facts: _Facts) -> None:
             raise PlanError("lifetime", f"the scratch of {node.name!r} is not there when it runs")
 
 
+def _check_over(facts: _Facts, buffer: Buffer, over: Over, home: dict[str, Buffer]) -> None:
+    """A buffer may cover another one only in the step that opens it and ends the other, as the node there declares."""
+    node = facts.plan.order[buffer.first_step]
+    found = [
+        item
+        for item in op_def(node.op).overlaps(node)
+        if home.get(node.outputs[item.output].name) == buffer and item.allows(over.distance)
+        if getattr(home.get(node.inputs[item.source].name), "name", None) == over.name
+    ]
+    source = home[node.inputs[found[0].source].name] if found else buffer
+    together = source.size_bytes + buffer.size_bytes - max(buffer.size_bytes, over.distance + source.size_bytes)
+    beside = [other for other in facts.plan.buffers if other.over and other.first_step == buffer.first_step]
+    timely = source.last_step == buffer.first_step and beside == [buffer]
+    if not found or not timely or not 0 < over.saved_bytes == together:
+        raise PlanError("cover", f"{buffer.name!r} may not cover {over.name!r}, or does not save what the plan says")
+
+
 def _check_disjoint(buffers: tuple[Buffer, ...]) -> None:
     columns = np.array(
         [(b.offset, b.offset + b.size_bytes, b.first_step, b.last_step) for b in buffers], dtype=np.int64
@@ -322,15 +349,11 @@ def _check_disjoint(buffers: tuple[Buffer, ...]) -> None:
         rest = columns[index + 1 :]
         hit = (rest[:, 0] < high) & (rest[:, 1] > low) & (rest[:, 2] <= last) & (rest[:, 3] >= first)
         for other in np.flatnonzero(hit):
-            names = f"{buffers[index].name!r} and {buffers[index + 1 + int(other)].name!r}"
+            one, two = buffers[index], buffers[index + 1 + int(other)]
+            if any(a.over is not None and a.over.name == b.name for a, b in ((one, two), (two, one))):
+                continue  # judged where the node writes
+            names = f"{one.name!r} and {two.name!r}"
             raise PlanError("overlap", f"buffers {names} are live together and share memory")
-
-
-def _load(buffers: tuple[Buffer, ...], step_count: int) -> list[int]:
-    load = np.zeros(max(step_count, 1), dtype=np.int64)
-    for buffer in buffers:
-        load[buffer.first_step : buffer.last_step + 1] += buffer.size_bytes
-    return load.tolist()
 
 
 def _check_totals(facts: _Facts) -> None:
@@ -338,7 +361,7 @@ def _check_totals(facts: _Facts) -> None:
     _check_memories(plan)
     if plan.persistent_bytes != sum(value.size_bytes for value in facts.graph.state):
         raise PlanError("totals", f"{plan.persistent_bytes} is not the size of the state")
-    load = _load(plan.buffers, len(plan.order))
+    load = load_of(plan.buffers, len(plan.order))
     if plan.lower_bound_bytes != max(load) or load[plan.peak_step] != max(load):
         raise PlanError("totals", f"the largest load is {max(load)}, the plan says {plan.lower_bound_bytes}")
     if plan.placement_proven and plan.total_bytes < max(load):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from tinytrain_compile.ir.stages import Buffer, MemoryPlan, TrainGraph
+from tinytrain_compile.ir.buffers import Buffer, load_of
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops import op_def
 
@@ -93,6 +94,8 @@ class Analysis:
         total: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
         for holding in self._live(step):
             total[holding.at(step).category] += holding.buffer.size_bytes
+        for holding, saved in self._covered():
+            total[holding.tenants[-1].category] -= saved if holding.buffer.last_step == step else 0
         return total
 
     def category_loads(self) -> dict[Category, list[int]]:
@@ -103,6 +106,10 @@ class Analysis:
             for tenant in holding.tenants:
                 changes[tenant.category][tenant.first_step] += holding.buffer.size_bytes
                 changes[tenant.category][tenant.last_step + 1] -= holding.buffer.size_bytes
+        for holding, saved in self._covered():
+            tenant = holding.tenants[-1]
+            changes[tenant.category][tenant.last_step] -= saved
+            changes[tenant.category][tenant.last_step + 1] += saved
         return {category: list(accumulate(change[:-1])) for category, change in changes.items()}
 
     def live(self, step: int) -> list[Live]:
@@ -120,6 +127,12 @@ class Analysis:
 
     def _live(self, step: int) -> list[Holding]:
         return [h for h in self.holdings if h.buffer.first_step <= step <= h.buffer.last_step]
+
+    def _covered(self) -> list[tuple[Holding, int]]:
+        """Buffers whose last step is the first of one that may cover them, and the bytes that this saves then."""
+        home = {holding.buffer.name: holding for holding in self.holdings if holding.buffer.kind != "scratch"}
+        overs = [holding.buffer.over for holding in self.holdings]
+        return [(home[over.name], over.saved_bytes) for over in overs if over is not None]
 
     def _reason(self, holding: Holding, step: int) -> str:
         permanent = _PERMANENT.get(holding.buffer.kind)
@@ -159,7 +172,7 @@ def analyse(train: TrainGraph, plan: MemoryPlan) -> Analysis:
         train,
         plan,
         roles,
-        _load(plan),
+        tuple(load_of(plan.buffers, len(plan.order))),
         tuple(op_def(node.op).macs(node) for node in plan.order),
         tuple(Holding(buffer, builder.of(buffer)) for buffer in plan.buffers),
     )
@@ -189,15 +202,6 @@ def _role(node: Node, forward: frozenset[str], judged: frozenset[str]) -> Role:
     if op_def(node.op).alias:
         return "update"
     return "forward" if node.name in forward or node.name not in judged else "backward"
-
-
-def _load(plan: MemoryPlan) -> tuple[int, ...]:
-    """Live bytes per step; an empty program still has one moment."""
-    change = [0] * (max(len(plan.order), 1) + 1)
-    for buffer in plan.buffers:
-        change[buffer.first_step] += buffer.size_bytes
-        change[buffer.last_step + 1] -= buffer.size_bytes
-    return tuple(accumulate(change[:-1]))
 
 
 class _Tenants:

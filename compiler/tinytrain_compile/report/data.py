@@ -76,6 +76,7 @@ def plan_json(summary: Summary) -> dict[str, Any]:
                 "first_step": holding.buffer.first_step,
                 "last_step": holding.buffer.last_step,
                 "values": list(holding.buffer.values),
+                **({"over": asdict(holding.buffer.over)} if holding.buffer.over is not None else {}),
             }
             for holding in analysis.holdings
             for memory, offset in (plan.place(holding.buffer.offset),)

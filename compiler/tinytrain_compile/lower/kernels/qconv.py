@@ -35,7 +35,7 @@ from tinytrain_compile.lower.kernels.conv import (
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, row_conv
-from tinytrain_compile.lower.kernels.qerror import kept_factors, kept_here, mask_operand, tables
+from tinytrain_compile.lower.kernels.qerror import Centred, kept_factors, kept_here, mask_operand, tables
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs, gathers
@@ -60,23 +60,6 @@ SCALE = ("multiplier", "shift", "rate", "p")
 """Operands that scale a gradient, see `step`."""
 DEPTHWISE_TILE = 4
 """Channels of a depthwise weight that are summed together."""
-
-
-class Centred:
-    """An int8 operand, read as int32 less its zero point."""
-
-    def __init__(self, tensor: te.Tensor, zero: int = 0) -> None:
-        self._tensor, self._zero = tensor, zero
-        self.shape: Any = tensor.shape
-
-    def __getitem__(self, index: Any, /) -> Any:
-        element = i32(self._tensor[index])
-        return element - i32(self._zero) if self._zero else element
-
-
-def saturated(value: Any, zero: int, low: int, high: int) -> Any:
-    """value + zero in [low, high], as int8."""
-    return call_int("tt_saturate8", value, i32(zero), i32(low), i32(high), dtype="int8")
 
 
 # ---- forward --------------------------------------------------------------------------------------------------------

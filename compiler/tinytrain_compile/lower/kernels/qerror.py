@@ -17,6 +17,23 @@ Keep = Callable[..., Any]
 """index expressions of an error -> whether the clamp let this element pass"""
 
 
+class Centred:
+    """An int8 operand, read as int32 less its zero point."""
+
+    def __init__(self, tensor: te.Tensor, zero: int = 0) -> None:
+        self._tensor, self._zero = tensor, zero
+        self.shape: Any = tensor.shape
+
+    def __getitem__(self, index: Any, /) -> Any:
+        element = i32(self._tensor[index])
+        return element - i32(self._zero) if self._zero else element
+
+
+def saturated(value: Any, zero: int, low: int, high: int) -> Any:
+    """value + zero in [low, high], as int8."""
+    return call_int("tt_saturate8", value, i32(zero), i32(low), i32(high), dtype="int8")
+
+
 def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
     """The mask (the last input) as an operand and as a test; shape: how the error's elements are indexed."""
     if not attrs.kind:

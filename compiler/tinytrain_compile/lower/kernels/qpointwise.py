@@ -24,8 +24,15 @@ from tinytrain_compile.lower.kernels.base import (
     reduce_axes,
     total,
 )
-from tinytrain_compile.lower.kernels.qconv import Centred, saturated
-from tinytrain_compile.lower.kernels.qerror import kept_factors, kept_here, mask_operand, passes, tables
+from tinytrain_compile.lower.kernels.qerror import (
+    Centred,
+    kept_factors,
+    kept_here,
+    mask_operand,
+    passes,
+    saturated,
+    tables,
+)
 from tinytrain_compile.lower.schedules import best_tile, keep_tables, tile_reduction
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.qerror import MaskAttrs
