@@ -70,7 +70,8 @@ def islands(train: TrainGraph) -> list[Island]:
         groups = [group for group in groups if not keys & group[0]]
         groups.append((keys.union(*(k for k, _ in touched)), [*(n for _, nodes in touched for n in nodes), node]))
     position = {node.name: i for i, node in enumerate(train.graph.nodes)}
-    return [_island(nodes) for _, nodes in sorted(groups, key=lambda group: min(position[n.name] for n in group[1]))]
+    groups.sort(key=lambda group: min(position[n.name] for n in group[1]))
+    return [island for island in (_island(nodes) for _, nodes in groups) if island.nodes]  # logits are only converted
 
 
 def _island(nodes: list[Node]) -> Island:
