@@ -90,7 +90,9 @@ def test_quoted_flags_exist() -> None:
 
 def test_quoted_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    named = {t for page in PAGES for t in re.findall(r"(?:`|    )make ([a-z][a-z-]*)", (ROOT / page).read_text("utf-8"))}
+    named = {
+        t for page in PAGES for t in re.findall(r"(?:`|    )make ([a-z][a-z-]*)", (ROOT / page).read_text("utf-8"))
+    }
     assert {"demo", "test"} <= named
     phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert phony is not None
