@@ -118,9 +118,7 @@ def clamped() -> onnx.ModelProto:
         yq = QuantizeLinear(z, {y})
         output = DequantizeLinear(yq, {y})
         }}""")
-    for index, node in enumerate(model.graph.node):
-        node.name = node.name or f"{node.op_type}_{index}"
-    return model
+    return nets.named(model)
 
 
 def bounds_of(train: TrainGraph) -> set[str]:

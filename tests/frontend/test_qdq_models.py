@@ -27,16 +27,6 @@ SCHEMES = (
     ("proxyless-w0.3-qdq", "proxyless-w0.3-98kb"),
 )
 
-SHARED = Path(os.environ.get("TINYTRAIN_SHARED", Path(__file__).parents[2] / ".." / "shared"))
-QDQ_MODELS = ("mcunet-5fps-10c-qdq", "mcunet-5fps-qdq", "mbv2-w0.35-qdq", "proxyless-w0.3-qdq")
-DEAD = {"mcunet-5fps-10c-qdq": 61, "mcunet-5fps-qdq": 61, "mbv2-w0.35-qdq": 0, "proxyless-w0.3-qdq": 31}
-SCHEMES = (
-    ("mcunet-5fps-10c-qdq", "mcunet-5fps-49kb"),
-    ("mcunet-5fps-10c-qdq", "mcunet-5fps-99kb"),
-    ("mbv2-w0.35-qdq", "mbv2-w0.35-99kb"),
-    ("proxyless-w0.3-qdq", "proxyless-w0.3-98kb"),
-)
-
 
 def shared_model(name: str) -> Path:
     path = SHARED / "models" / f"{name}.onnx"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from tests.ops.case import Case, Rng, generator, make
-from tests.ops.case_linear import CONVS
 from tests.ops.case_quantised import (
     KINDS,
     MASKS,
@@ -19,7 +18,6 @@ from tests.ops.case_quantised import (
     peak,
     zero_point,
 )
-from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.qpointwise import (
     ErrorAttrs,
     ErrorUnitAttrs,
@@ -27,18 +25,6 @@ from tinytrain_compile.ops.qpointwise import (
     QRescaleAttrs,
     QuantAttrs,
     rescale_lift,
-)
-
-Geometry = tuple[tuple[int, ...], int, ConvAttrs]
-
-GEOMETRIES: tuple[Geometry, ...] = (
-    *((shape, out, attrs) for shape, out, attrs in CONVS),
-    ((1, 1, 1, 7), 5, ConvAttrs((1, 1))),
-    ((1, 1, 1, 3), 4, ConvAttrs((3, 3), pads=(1, 1, 1, 1))),
-    ((1, 5, 7, 3), 5, ConvAttrs((3, 3), (2, 2), (0, 0, 1, 1))),
-    ((1, 7, 5, 9), 9, ConvAttrs((5, 5), (2, 2), (2, 2, 2, 2), groups=9)),
-    ((1, 4, 4, 6), 3, ConvAttrs((3, 3), pads=(1, 1, 1, 1), groups=3)),
-    ((1, 9, 9, 13), 11, ConvAttrs((1, 1))),
 )
 
 SHAPES: tuple[tuple[int, ...], ...] = (

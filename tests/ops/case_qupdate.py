@@ -5,25 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tests.ops.case import Case, Rng, generator, make
-from tests.ops.case_linear import CONVS
 from tests.ops.case_quantised import KINDS, bytes_of, momentum_factors, noise, peak, steps, velocity_exponent, words
 from tinytrain_compile.ir import NO_ATTRS
-from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN
 from tinytrain_compile.ops.qrescale import ChannelRescaleAttrs, rescale_op
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
-
-Geometry = tuple[tuple[int, ...], int, ConvAttrs]
-
-GEOMETRIES: tuple[Geometry, ...] = (
-    *((shape, out, attrs) for shape, out, attrs in CONVS),
-    ((1, 1, 1, 7), 5, ConvAttrs((1, 1))),
-    ((1, 1, 1, 3), 4, ConvAttrs((3, 3), pads=(1, 1, 1, 1))),
-    ((1, 5, 7, 3), 5, ConvAttrs((3, 3), (2, 2), (0, 0, 1, 1))),
-    ((1, 7, 5, 9), 9, ConvAttrs((5, 5), (2, 2), (2, 2, 2, 2), groups=9)),
-    ((1, 4, 4, 6), 3, ConvAttrs((3, 3), pads=(1, 1, 1, 1), groups=3)),
-    ((1, 9, 9, 13), 11, ConvAttrs((1, 1))),
-)
 
 ERRORS: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (1, 1, 1, 6), (1, 3, 3, 7), (4, 5), (1, 9), (1, 12, 11, 1))
 

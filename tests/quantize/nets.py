@@ -70,6 +70,13 @@ def islands(size: int = 6, channels: int = 4, classes: int = 3) -> onnx.ModelPro
     return net.model()
 
 
+def named(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, its nameless nodes named after operator and position."""
+    for index, node in enumerate(model.graph.node):
+        node.name = node.name or f"{node.op_type}_{index}"
+    return model
+
+
 def quantised() -> onnx.ModelProto:
     """A QDQ model: conv with a fused ReLU, depthwise conv, residual add of different scales, mean, dense layer."""
     m = Maker(7)
@@ -102,9 +109,7 @@ def quantised() -> onnx.ModelProto:
         output = DequantizeLinear(yq, {y})
         }}"""
     model = m.model(text)
-    for index, node in enumerate(model.graph.node):
-        node.name = node.name or f"{node.op_type}_{index}"
-    return model
+    return named(model)
 
 
 def symmetric_relu() -> onnx.ModelProto:
@@ -130,9 +135,7 @@ def symmetric_relu() -> onnx.ModelProto:
         fd = DequantizeLinear<axis = 0>(f, {f})
         output = Gemm<transB = 1>(flat, fd)
         }}""")
-    for index, node in enumerate(model.graph.node):
-        node.name = node.name or f"{node.op_type}_{index}"
-    return model
+    return named(model)
 
 
 def calibration(model: onnx.ModelProto, count: int = 16, seed: int = 3) -> np.ndarray:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 
 HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
@@ -79,6 +79,19 @@ def keep_results(schedule: s_tir.Schedule, loop: Any, depth: int) -> None:
     schedule.reverse_compute_at(results, loop, preserve_unit_loops=True)
     for inner in schedule.get_loops(results)[depth:]:
         schedule.unroll(inner)
+
+
+def scalars(*names: str) -> Callable[[s_tir.Schedule], None]:
+    """The schedule of a kernel that keeps these stages of one element, values or sums, in registers."""
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        for name in names:
+            block = sch.get_sblock(name)
+            sch.set_scope(block, 0, "local")
+            if any(axis.iter_type == tirx.IterVar.CommReduce for axis in sch.get(block).iter_vars):
+                sch.decompose_reduction(block, sch.get_loops(block)[0])
+
+    return schedule
 
 
 def keep_tables(schedule: s_tir.Schedule, tables: Sequence[te.Tensor], loop: Any = None, depth: int = 0) -> None:

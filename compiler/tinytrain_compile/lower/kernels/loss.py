@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
@@ -21,10 +21,8 @@ from tinytrain_compile.lower.kernels.base import (
     select,
     total,
 )
+from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
-
-SUMS = ("acc", "weight")
-"""Names of the stages that sum."""
 
 
 def label_counts(label: Any, classes: int, ignored: int | None) -> Any:
@@ -71,19 +69,6 @@ class Labels:
         return te.compute((1,), lambda _: total(self.weighted(a, b, lambda _label: f32(1)), [a, b]), "weight")
 
 
-def _scalars(*names: str) -> Any:
-    """A schedule that keeps these one-element stages in registers, computed before everything else."""
-
-    def schedule(sch: s_tir.Schedule) -> None:
-        for name in names:
-            block = sch.get_sblock(name)
-            sch.set_scope(block, 0, "local")
-            if name in SUMS:
-                sch.decompose_reduction(block, sch.get_loops(block)[0])
-
-    return schedule
-
-
 @kernel("NegativeLogLikelihood")
 def nll(node: Node, _features: Features) -> KernelSpec:
     """Minus the weighted sum of the labels' log probabilities, over the sum of the weights."""
@@ -98,15 +83,15 @@ def nll(node: Node, _features: Features) -> KernelSpec:
 
     if attrs.reduction == "none":
         out = te.compute((view.outer, view.inner), lambda o, i: f32(0) - chosen(o, i), "out")
-        return KernelSpec(inputs, [out], _scalars())
+        return KernelSpec(inputs, [out], scalars())
     a, b = reduce_axes(view.outer, view.inner)
     acc = te.compute((1,), lambda _: total(chosen(a, b), [a, b]), "acc")
     weight = view.total_weight()
     if weight is None:
         out = te.compute((1,), lambda i: f32(0) - acc[i], "out")
-        return KernelSpec(inputs, [out], _scalars("acc"))
+        return KernelSpec(inputs, [out], scalars("acc"))
     out = te.compute((1,), lambda i: select(tirx.NE(weight[i], f32(0)), f32(0) - acc[i] / weight[i], f32(0)), "out")
-    return KernelSpec(inputs, [out], _scalars("acc", "weight"))
+    return KernelSpec(inputs, [out], scalars("acc", "weight"))
 
 
 @kernel("NegativeLogLikelihoodGrad")
@@ -130,7 +115,7 @@ def nll_grad(node: Node, _features: Features) -> KernelSpec:
 
     out = te.compute((view.outer, view.classes, view.inner), element, "out")
     stages = [] if share is None else ["share"] if weight is None else ["weight", "share"]
-    return KernelSpec([dloss, *view.inputs], [out], _scalars(*stages))
+    return KernelSpec([dloss, *view.inputs], [out], scalars(*stages))
 
 
 @kernel("MeanSquaredError", "SigmoidCrossEntropy")
@@ -142,7 +127,7 @@ def mean_loss(node: Node, _features: Features) -> KernelSpec:
     term = _squared(y[k], target[k]) if node.op == "MeanSquaredError" else _cross_entropy(y[k], target[k])
     acc = te.compute((1,), lambda _: total(term, [k]), "acc")
     out = te.compute((1,), lambda i: acc[i] * f32(1.0 / count), "out")
-    return KernelSpec([y, target], [out], _scalars("acc"))
+    return KernelSpec([y, target], [out], scalars("acc"))
 
 
 def _squared(y: Any, target: Any) -> Any:
@@ -169,4 +154,4 @@ def mean_loss_grad(node: Node, _features: Features) -> KernelSpec:
         value = y[i] if squared else call("tt_sigmoidf", y[i])
         return (value - target[i]) * share[0]
 
-    return KernelSpec([dloss, y, target], [te.compute((count,), element, "out")], _scalars("share"))
+    return KernelSpec([dloss, y, target], [te.compute((count,), element, "out")], scalars("share"))

@@ -24,6 +24,7 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.loss import Labels, label_counts
 from tinytrain_compile.lower.kernels.qerror import error_output, tables
+from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qloss import QLossAttrs, QLossErrorAttrs, SoftmaxSumAttrs
 from tinytrain_compile.ops.qweighted import LabelWeightAttrs
@@ -81,18 +82,7 @@ def softmax_loss(node: Node, _features: Features) -> KernelSpec:
         return call_int("tt_scaled_float", acc[i], *to, dtype="float32")
 
     out = te.compute((1,), finished, "out")
-    return KernelSpec([x, *view.inputs, largest, summed, *weights], [out], _in_registers("acc"))
-
-
-def _in_registers(name: str) -> Any:
-    """A schedule that keeps a sum of one element in a register."""
-
-    def schedule(sch: s_tir.Schedule) -> None:
-        block = sch.get_sblock(name)
-        sch.set_scope(block, 0, "local")
-        sch.decompose_reduction(block, sch.get_loops(block)[0])
-
-    return schedule
+    return KernelSpec([x, *view.inputs, largest, summed, *weights], [out], scalars("acc"))
 
 
 def _weights(node: Node, first: int, view: Labels) -> list[te.Tensor]:
@@ -120,7 +110,7 @@ def label_weight(node: Node, _features: Features) -> KernelSpec:
     (k,) = reduce_axes(count)
     acc = te.compute((1,), lambda _: total(out[k], [k]), "acc")
     divisor = te.compute((1,), lambda i: select(tirx.EQ(acc[i], i32(0)), i32(1), acc[i]), "divisor")
-    return KernelSpec([labels, table], [out, divisor], _in_registers("acc"))
+    return KernelSpec([labels, table], [out, divisor], scalars("acc"))
 
 
 @kernel("QSoftmaxError", "QWeightedSoftmaxError")

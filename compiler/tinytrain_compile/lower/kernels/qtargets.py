@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import s_tir, te
+from tvm import te
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
@@ -20,6 +20,7 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.kernels.qerror import error_output, tables
+from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.qtargets import SIGMOID_BITS, TargetAttrs, TargetErrorAttrs, TargetLossAttrs
 
 
@@ -63,13 +64,7 @@ def target_loss(node: Node, _features: Features) -> KernelSpec:
     acc = te.compute((1,), lambda _: total(term, [k]), "acc")
     to = (i32(attrs.total[0]), i32(attrs.total[1]))
     out = te.compute((1,), lambda i: call_int("tt_wide_float", acc[i], *to, dtype="float32"), "out")
-
-    def schedule(sch: s_tir.Schedule) -> None:
-        block = sch.get_sblock("acc")
-        sch.set_scope(block, 0, "local")
-        sch.decompose_reduction(block, sch.get_loops(block)[0])
-
-    return KernelSpec(operands, [out], schedule)
+    return KernelSpec(operands, [out], scalars("acc"))
 
 
 @kernel("QMeanSquaredErrorGrad", "QSigmoidCrossEntropyGrad")
