@@ -42,14 +42,14 @@ def measure(cases: Sequence[Case], target_name: str, fuse_multiply_add: bool = T
     """Lower, build and run all cases. Errors: CompileError E0602."""
     target, tools = load_target(target_name), find_tools()
     nodes = [case.node() for case in cases]
-    features = Features(fpu=target.features.fpu)
+    features = Features(fpu=target.features.fpu, vectors=target.features.mve_int)
     kernels = [lower_node(node, f"bench_{i}", features, fuse_multiply_add) for i, node in enumerate(nodes)]
     data = _Blob()
     calls = [_call(data, node, case, kernel) for node, case, kernel in zip(nodes, cases, kernels, strict=True)]
     interface = Interface("bench", 1, 1, "float", 1, POOL_BYTES, 0, target.alignment_bytes, False, ())
     files = {
         **runtime_headers(),
-        "bench_kernels.c": '#include "tt_dsp.h"\n#include "tt_qloss.h"\n'
+        "bench_kernels.c": '#include "tt_mve.h"\n#include "tt_qloss.h"\n'
         + "".join(f"{k.declaration}\n{k.source}" for k in kernels),
         "verify/bench.c": _main(calls, kernels),
         "bench_train.h": "",

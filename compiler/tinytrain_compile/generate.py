@@ -60,7 +60,8 @@ class Generator:
         from tinytrain_compile.lower.kernels import SIZE, SPEED, Features
 
         chosen = tuple(turned)
-        features = Features(self._target.features.fpu, SIZE if small else SPEED)
+        core = self._target.features
+        features = Features(core.fpu, SIZE if small else SPEED, vectors=core.mve_int)
         fused = not self._candidate.train.integer
         names = frozenset(node.name for node in chosen)
         return lower_nodes(chosen or self.nodes, LowerOptions(self._prefix, features, fused, names), self._report)

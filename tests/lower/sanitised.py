@@ -16,7 +16,8 @@ from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.resources import data_dir
 
 FLAGS = ("-std=c11", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off")
-HEAD = """#include "tt_dsp.h"
+SCALAR, VECTORS = Features(), Features(vectors=True)
+HEAD = """#include "tt_mve.h"
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,12 +42,17 @@ static void check(const void *got, size_t bytes, int index)
 """
 
 
-def run_sanitised(cases: Sequence[Case], folder: Path, change: Callable[[str], str] = lambda source: source) -> None:
+def run_sanitised(
+    cases: Sequence[Case],
+    folder: Path,
+    change: Callable[[str], str] = lambda source: source,
+    features: Features = SCALAR,
+) -> None:
     """Run all cases in one program; AssertionError with the first error. change: applied to the kernels' C text."""
     kernels, calls, data = "", "", bytearray()
     for index, case in enumerate(cases):
         node = case.node()
-        kernel = lower_node(node, f"k{index}", Features())
+        kernel = lower_node(node, f"k{index}", features)
         kernels += f"{kernel.declaration}\n{change(kernel.source)}"
         arrays = [np.ascontiguousarray(array).tobytes() for array in case.float32()]
         data += b"".join(arrays)

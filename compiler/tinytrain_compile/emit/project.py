@@ -22,8 +22,8 @@ from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qconv import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import error_exponents
 
-PAGE_HEADER = "tt_page.h"
-"""Of the runtime headers, the one that only a plan with page moves needs."""
+PAGE_HEADER, VECTOR_HEADER = "tt_page.h", "tt_mve.h"
+"""Of the runtime headers, those that only a plan with page moves, and kernels on vectors, need."""
 
 HEADER_BYTES, POINTER_BYTES = 16, 8
 """Size of the handle `struct <prefix>` at the start of the arena, and of what it holds per further memory."""
@@ -62,6 +62,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     watch = Watch(plan) if options.debug_header else None
     sequencer = Sequencer(train, plan, kernels, tables, watch, options.small_calls)
     model = _template_data(train, plan, options, interface, sequencer, tables)
+    vectors = any("_x4" in kernel.source for kernel in kernels.kernels)
+    model["vector_header"] = VECTOR_HEADER if vectors else ""
     model["watched"] = watch.tables() if watch else []
     constants = _flash_tables(train, tables)
     constants += _turned_tables(train, kernels, tables)
@@ -70,6 +72,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     small = [f"{prefix}_train.c"] if options.small_calls else []
     small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
     model.update(sources=[f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c"], small_sources=small)
+    unused = {PAGE_HEADER} if not plan.paging else set[str]()
+    unused |= {VECTOR_HEADER} if not model["vector_header"] else set[str]()
     files = {
         f"{prefix}_train.h": environment.get_template("train.h.j2").render(model),
         f"{prefix}_train.c": environment.get_template("train.c.j2").render(model),
@@ -82,7 +86,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         f"{prefix}_weights.c": _source(
             model, [table(name, data) for name, data in constants], "Constant tables (flash)."
         ),
-        **{name: text for name, text in options.runtime.items() if name != PAGE_HEADER or plan.paging},
+        **{name: text for name, text in options.runtime.items() if name not in unused},
         "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
     }
     if options.debug_header:

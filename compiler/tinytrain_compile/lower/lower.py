@@ -11,7 +11,8 @@ from tvm import s_tir, te
 
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels import KERNELS, Features
+from tinytrain_compile.lower.kernels import Features, kernel_spec
+from tinytrain_compile.lower.lanes import LanePrinter
 from tinytrain_compile.lower.passes import lower_schedule
 from tinytrain_compile.lower.printer import Parameter, Printer
 from tinytrain_compile.ops import op_def
@@ -84,7 +85,7 @@ def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
 def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: bool = True) -> Kernel:
     """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any."""
     definition = op_def(node.op)
-    spec = KERNELS[node.op](node, features)
+    spec = kernel_spec(node, features)
     computed = [i for i, tensor in enumerate(spec.outputs) if tensor is not None]
     function = te.create_prim_func([*spec.inputs, *(spec.outputs[i] for i in computed)])
     schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
@@ -101,7 +102,9 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
     parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
     same = {indices.index(count + out): i for out, i in definition.alias if out in computed}
-    printer = Printer(lowered, parameters, same, fuse_multiply_add, features.style.unroll_moves)
+    printer = (LanePrinter if features.vectors else Printer)(
+        lowered, parameters, same, fuse_multiply_add, features.style.unroll_moves
+    )
     _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name)
     if printer.scratch_bytes > definition.scratch(node):

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,12 +115,12 @@ class Printer:
             self._survey_helper(node)
             return
         elif kind in ("BufferStore", "TensorLoad"):
-            buffer = node.buffer if kind == "BufferStore" else node.source
+            buffer = self._root(node.buffer if kind == "BufferStore" else node.source)
             if kind == "BufferStore":
-                self._written.add(self._root(buffer))
-            self._used_buffers.add(self._root(buffer))
+                self._written.add(buffer)
+            self._used_buffers.add(buffer)
             if len(node.indices) != 1 or kind_of(node.indices[0]) != "IntImm":
-                self._dynamic.add(self._root(buffer))
+                self._dynamic.add(buffer)
         for child in children(node):
             self._survey(child)
 
@@ -131,8 +131,7 @@ class Printer:
             if kind_of(argument) != "Call" or op_name(argument) != "address_of":
                 self._survey(argument)
                 continue
-            root = self._root(argument.args[0].source)
-            index = argument.args[0].indices[0]
+            root, index = self._root(argument.args[0].source), argument.args[0].indices[0]
             if kind_of(index) != "IntImm" or root not in self._allocated or root.scope() != "local":
                 self._dynamic.add(root)
             self._used_buffers.add(root)
@@ -192,9 +191,8 @@ class Printer:
         """Where in scratch an internal buffer begins; the only one is called scratch."""
         if len(self._in_scratch) < 2:
             return []
-        ctype = C_TYPES[self.scratch_dtype]
         places = ((name, f"scratch + {at}" if at else "scratch") for name, at in self._in_scratch.items())
-        return [Line(f"{ctype} *const {name} = {place};") for name, place in places]
+        return [Line(f"{C_TYPES[self.scratch_dtype]} *const {name} = {place};") for name, place in places]
 
     # ---- statements ---------------------------------------------------------------------------------------------
 
@@ -282,6 +280,8 @@ class Printer:
         names = [f"{self._name(buffer)}_{i}" for i in sorted(self._constant_indices(buffer))]
         return [Declaration(C_TYPES[str(buffer.dtype)], names)]
 
+    _inside: Callable[[Any], list[Any]] = staticmethod(children)
+
     def _constant_indices(self, buffer: Any) -> set[int]:
         found: set[int] = set()
 
@@ -291,7 +291,7 @@ class Printer:
                 this = node.buffer if kind == "BufferStore" else node.source
                 if self._root(this) is buffer or self._root(this) == buffer:
                     found.add(int(node.indices[0].value))
-            for child in children(node):
+            for child in self._inside(node):
                 visit(child)
 
         visit(self._function.body)

@@ -17,20 +17,23 @@ from tinytrain_compile.lower.kernels import (
     qrescale,
     qtargets,
     qupdate,
+    qvector,
     shape,
     update,
 )
-from tinytrain_compile.lower.kernels.base import KERNELS, SIZE, SPEED, Features, KernelSpec
+from tinytrain_compile.lower.kernels.base import KERNELS, SIZE, SPEED, VECTOR_KERNELS, Features, KernelSpec, kernel_spec
 
 __all__ = [
     "KERNELS",
     "SIZE",
     "SPEED",
+    "VECTOR_KERNELS",
     "Features",
     "KernelSpec",
     "activation",
     "conv",
     "elementwise",
+    "kernel_spec",
     "linear",
     "loss",
     "normalise",
@@ -44,6 +47,7 @@ __all__ = [
     "qrescale",
     "qtargets",
     "qupdate",
+    "qvector",
     "shape",
     "update",
 ]

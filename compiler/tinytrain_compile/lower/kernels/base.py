@@ -34,12 +34,13 @@ SPEED, SIZE = CodeStyle(), CodeStyle(True, pair_steps=2, row_calls=1, unrolled_r
 class Features:
     """What a kernel may ask of its target, what code it may spend, and how its operands lie.
 
-    turned: the kernel of a 1x1 data gradient gets its weight as (in, out) channels.
+    turned: the kernel of a 1x1 data gradient gets its weight as (in, out) channels. vectors: of integers (Helium).
     """
 
     fpu: bool = True
     style: CodeStyle = SPEED
     turned: bool = False
+    vectors: bool = False
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -74,6 +75,9 @@ class KernelSpec:
 
 KernelRule = Callable[[Node, Features], KernelSpec]
 KERNELS: dict[str, KernelRule] = {}
+VectorRule = Callable[[Node, Features], "KernelSpec | None"]
+VECTOR_KERNELS: dict[str, VectorRule] = {}
+"""For targets with integer vectors: a rule gives None where the one of KERNELS is meant."""
 
 
 def kernel(*ops: str) -> Callable[[KernelRule], KernelRule]:
@@ -87,6 +91,22 @@ def kernel(*ops: str) -> Callable[[KernelRule], KernelRule]:
         return rule
 
     return enter
+
+
+def vector_kernel(*ops: str) -> Callable[[VectorRule], VectorRule]:
+    """Enter a rule as the kernel of these ops where there are vectors."""
+
+    def enter(rule: VectorRule) -> VectorRule:
+        VECTOR_KERNELS.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return enter
+
+
+def kernel_spec(node: Node, features: Features) -> KernelSpec:
+    """How a node is computed on such a target."""
+    rule = VECTOR_KERNELS.get(node.op) if features.vectors else None
+    return (rule and rule(node, features)) or KERNELS[node.op](node, features)
 
 
 def placeholder(value: Value, name: str, shape: Sequence[int] | None = None) -> te.Tensor:

@@ -1,0 +1,187 @@
+"""Integer kernels on vectors, where a layer has whole vectors of channels: what qconv.py computes, to the byte."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+from typing import Any
+
+from tvm import te, tirx
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    address,
+    call_int,
+    i32,
+    placeholder,
+    vector_kernel,
+)
+from tinytrain_compile.lower.kernels.conv import weight_parts
+from tinytrain_compile.lower.kernels.linear import Finish, whole_weight
+from tinytrain_compile.lower.kernels.qconv import SCALE, kept_steps
+from tinytrain_compile.lower.kernels.qerror import Keep, kept_here, tables
+from tinytrain_compile.lower.kernels.vectors import (
+    Epilogue,
+    Rows,
+    channel_product,
+    copied_rows,
+    fits,
+    kept_lanes,
+    pixel_product,
+    turned_rows,
+)
+from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.pairs import pair_tiles
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs, is_product
+from tinytrain_compile.ops.qerror import MaskAttrs
+
+
+@vector_kernel("QConv")
+def vector_conv(node: Node, _features: Features) -> KernelSpec | None:
+    """1x1: pixels are copied where the plan may overwrite them, weights read where they lie."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    conv, shape = attrs.conv, node.outputs[0].shape
+    *image, channels = node.inputs[0].shape
+    extents = (math.prod(image), shape[3], channels)
+    if not (is_product(conv) and fits(extents)):
+        return None
+    sliced = conv.split is not None
+    weights = weight_parts(node.inputs[1 : 2 + sliced])
+    whole = whole_weight(weights, conv.split, 0, 3)
+    operands = tables(node, 2 + sliced, ("bias", "multiplier", "shift"))
+    kept, finish = requantised(attrs, operands)
+    x = placeholder(node.inputs[0], "x", (extents[0], channels))
+    if sliced:
+        right = Rows(lambda j, a: whole(j, 0, 0, a), "pieced")
+    else:
+        weights = [placeholder(node.inputs[1], "w", (shape[3], channels))]
+        right = Rows(lambda j, a: weights[0][j, a])
+    strip = copied_rows(extents, pair_tiles(*extents), sliced)
+    end = Epilogue(finish, attrs.x_zero, kept)
+    out, schedule = channel_product(extents, Rows(lambda i, a: x[i, a], "copied"), right, end, strip)
+    return KernelSpec([x, *weights, *operands], [out], schedule)
+
+
+def requantised(attrs: QConvAttrs, operands: list[te.Tensor]) -> tuple[list[te.Tensor], Finish]:
+    """(what is kept of a channel, the end of its sums); operands: bias, multiplier, shift."""
+    bias, multiplier, shift = operands
+    kept = [kept_lanes(bias, "kept_bias"), kept_lanes(multiplier, "kept_multiplier")]
+    if attrs.shifts_down:
+        kept.append(kept_lanes(shift, "kept_shift"))
+    else:
+        kept.append(kept_lanes(shift, "kept_shift", lambda c: call_int("tt_near_shift_x4", i32(shift[c]))))
+    helper = "tt_requantise8_down_x4" if attrs.shifts_down else "tt_requantise8_x4"
+
+    def finish(acc: Any, *index: Any) -> Any:
+        factors = [table[index[-1]] for table in kept]
+        return call_int(helper, acc, *factors, i32(attrs.y_zero), i32(attrs.low), i32(attrs.high), dtype="int8")
+
+    return kept, finish
+
+
+@vector_kernel("QConvGradInput")
+def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
+    """1x1: errors where they lie; of four input channels, weights are turned at a time."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    conv, (*image, channels), out_c = attrs.conv, node.outputs[0].shape, node.inputs[3].shape[3]
+    extents = (math.prod(image), channels, out_c)
+    if not (is_product(conv) and fits(extents)):
+        return None
+    sliced = conv.split is not None
+    g = placeholder(node.inputs[3], "g", (extents[0], out_c))
+    if sliced:
+        weights = weight_parts(node.inputs[6:8])
+        whole = whole_weight(weights, conv.split, 0, 3)
+        right = Rows(lambda j, a: whole(a, 0, 0, j), "pieced")
+    elif features.turned:
+        weights = [placeholder(node.inputs[6], "w", (channels, out_c))]
+        right = Rows(lambda j, a: weights[0][j, a])
+    else:
+        weights = [placeholder(node.inputs[6], "w", (out_c, channels))]
+        right = Rows(lambda j, a: weights[0][a, j], "turned", channels)
+    error = ErrorEnd(node, attrs.mask, (extents[0], channels))
+    left, end = Rows(lambda i, a: g[i, a]), Epilogue(error.finish, 0, error.kept)
+    out, schedule = channel_product(extents, left, right, end, extents[0])
+    operands = [*error.exponents, g, *error.factor, *weights, *error.masks]
+    return KernelSpec(operands, [out, None], schedule)
+
+
+class ErrorEnd:
+    """The end of an error's sums: operands (peak, p_out, p_in, g, multiplier, shift, ..., mask) of a node."""
+
+    def __init__(self, node: Node, mask: MaskAttrs, shape: tuple[int, ...]) -> None:
+        self.exponents = tables(node, 0, ("peak", "p_out", "p_in"))
+        self.factor = tables(node, 4, ("multiplier", "shift"))
+        self.masks, self._keep = mask_lanes(node, mask, shape)
+        (_, p_out, p_in), (multiplier, shift) = self.exponents, self.factor
+
+        def exponent(c: Any) -> Any:
+            return call_int("tt_near_shift_x4", i32(shift[c]) + (p_in[0] - p_out[0]))
+
+        self.kept = [kept_lanes(multiplier, "kept_multiplier"), kept_lanes(shift, "kept_shift", exponent)]
+
+    def finish(self, acc: Any, *index: Any) -> Any:
+        """An int8 error of a sum; index: of the element."""
+        operands = (kept_here(self._keep, index), acc, *(table[index[-1]] for table in self.kept))
+        return call_int("tt_rescaled_error_x4", *operands, address(self.exponents[0]), dtype="int8")
+
+
+def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
+    """mask_operand, where four neighbours are tested together: their bits are in one byte."""
+    if not attrs.kind:
+        return [], None
+    if attrs.kind == "value":
+        value = placeholder(node.inputs[-1], "mask", shape)
+        limits = (i32(attrs.low), i32(attrs.high))
+
+        def passed(*index: Any) -> Any:
+            return call_int("tt_passes_x4", i32(value[index]), *limits, dtype="bool")
+
+        return [value], passed
+    bits = placeholder(node.inputs[-1], "mask")
+
+    def four(*index: Any) -> Any:
+        flat = functools.reduce(lambda done, axis: done * axis[1] + axis[0], zip(index, shape, strict=True), i32(0))
+        return call_int("tt_bits_x4", i32(bits[tirx.indexdiv(flat, 8)]) >> tirx.indexmod(flat, 8), dtype="bool")
+
+    return [bits], four
+
+
+@vector_kernel("QConvUpdate", "QConvSum")
+def vector_update(node: Node, _features: Features) -> KernelSpec | None:
+    """1x1: both operands turned, so that a weight's gradient is a sum over neighbours."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvUpdateAttrs)
+    outputs, kernel_h, kernel_w, inputs = node.inputs[0].shape
+    x_value, g_value = node.inputs[1:3]
+    pixels = math.prod(x_value.shape[:3])
+    extents = (outputs, inputs, pixels)
+    if not (is_product(replace(attrs.conv, bias=False)) and kernel_h == kernel_w == 1 and fits(extents)):
+        return None
+    x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
+    old = placeholder(node.inputs[0], "w", (outputs, inputs))
+    if node.op == "QConvSum":
+        operands, kept = [], []
+
+        def finish(acc: Any, o: Any, i: Any) -> Any:
+            return call_int("tt_add_x4", old[o, i], acc)
+    else:
+        *scale, noise, salt = operands = tables(node, 3, (*SCALE, "noise", "salt"))
+        spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
+        size, kept = kept_steps(scale, True)
+
+        def finish(acc: Any, o: Any, i: Any) -> Any:
+            random = call_int("tt_noise_x4", noise[0], salt[0], o * inputs + i)
+            scaled = (acc, *size(o), random, i32(attrs.limit), i32(spare))
+            return call_int("tt_quick_move_x4", i32(old[o, i]), *scaled, dtype="int8")
+
+    left = Rows(lambda o, k: g[k, o], "turned", outputs)
+    right = Rows(lambda i, k: x[k, i], "turned", inputs)
+    end = Epilogue(finish, attrs.x_zero, kept)
+    out, schedule = pixel_product(extents, left, right, end, turned_rows(extents, pair_tiles(*extents)))
+    return KernelSpec([old, x, g, *operands], [out], schedule)

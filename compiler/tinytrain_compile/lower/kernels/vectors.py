@@ -1,0 +1,205 @@
+"""Integer products on vectors: int8 as it lies in memory (or copied, or turned), four output channels at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.lower import vector_intrinsics as intrinsics
+from tinytrain_compile.lower.kernels.base import i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.lanes import LANES
+from tinytrain_compile.lower.schedules import HINT
+from tinytrain_compile.ops.pairs import PairTiles
+
+LARGEST_PITCH = 4096
+"""Of tt_gather8."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One operand of a product: element (row, k), int8.
+
+    how: "here" (rows lie in memory as they are read), "copied", "turned" (columns, `pitch` apart), or "pieced".
+    """
+
+    load: Load
+    how: str = "here"
+    pitch: int = 0
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What becomes of the sums: finish(sum, m, n), with lanes along n.
+
+    zero: zero point of the other operand than that whose rows are channels. tables: what finish reads of a channel.
+    """
+
+    finish: Finish
+    zero: int = 0
+    tables: Sequence[te.Tensor] = field(default_factory=tuple)
+
+
+def fits(extents: tuple[int, int, int]) -> bool:
+    """Whether a product has whole vectors of output channels."""
+    return extents[1] % LANES == 0
+
+
+def kept_lanes(operand: te.Tensor, name: str, value: Any = None) -> te.Tensor:
+    """An operand of a channel that is loaded once, as int32."""
+    return te.compute(operand.shape, value or (lambda c: i32(operand[c])), name)
+
+
+def channel_product(
+    extents: tuple[int, int, int], left: Rows, right: Rows, end: Epilogue, strip: int
+) -> tuple[te.Tensor, Schedule]:
+    """out[m,n] = finish(sum_k (left(m,k) - zero) right(n,k), m, n), four channels n at a time for all m of a strip.
+
+    strip: rows of a copied left operand in scratch.
+    """
+    (m, n, k), zero = extents, end.zero
+    a, b = _stage(left, (m, k), "left"), _stage(right, (n, k), "right")
+    acc = _sums(extents, a, b)
+    rows = _row_sums(b, (n, k)) if zero else None
+    correction: te.Tensor | None = None
+    if rows is not None:
+        correction = te.compute((n,), lambda j: rows[j] * i32(-zero), "correction")
+
+    def element(i: Any, j: Any) -> Any:
+        value = acc[i, tirx.indexdiv(j, LANES), tirx.indexmod(j, LANES)]
+        return end.finish(value if correction is None else value + correction[j], i, j)
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        row, channel = sch.get_loops(sch.get_sblock("out"))
+        first, row = sch.split(row, [None, strip])
+        channel, lane = sch.split(channel, [None, LANES])
+        sch.reorder(first, channel, row, lane)
+        _compute_sums(sch, row, k)
+        for table in (*([correction] if correction is not None else []), *end.tables):
+            sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
+        if rows is not None:
+            _move(sch, "row_sum", channel)
+        _fill(sch, "left", left, first, k)
+        _fill(sch, "right", right, channel, k)
+        if rows is not None:
+            _compute_row_sums(sch, 2, k)
+        sch.vectorize(lane)
+
+    return te.compute((m, n), element, "out"), schedule
+
+
+def pixel_product(
+    extents: tuple[int, int, int], left: Rows, right: Rows, end: Epilogue, strip: int
+) -> tuple[te.Tensor, Schedule]:
+    """out[m,n] = finish(sum_k left(m,k) (right(n,k) - zero), m, n); channels are m, and lanes along n.
+
+    strip: rows of the right operand in scratch; tables are scalars.
+    """
+    (m, n, k), zero = extents, end.zero
+    a, b = _stage(left, (m, k), "left"), _stage(right, (n, k), "right")
+    acc = _sums(extents, a, b)
+    rows = _row_sums(a, (m, k)) if zero else None
+
+    def element(i: Any, j: Any) -> Any:
+        value = acc[i, tirx.indexdiv(j, LANES), tirx.indexmod(j, LANES)]
+        return end.finish(value if rows is None else value - rows[i] * i32(zero), i, j)
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        row, column = sch.get_loops(sch.get_sblock("out"))
+        first, column, lane = sch.split(column, [None, strip // LANES, LANES])
+        sch.reorder(first, row, column, lane)
+        _compute_sums(sch, column, k)
+        for table in end.tables:
+            _move(sch, str(table.op.name), row)
+        if rows is not None:
+            _move(sch, "row_sum", row)
+        _fill(sch, "left", left, row, k)
+        _fill(sch, "right", right, first, k)
+        if rows is not None:
+            _compute_row_sums(sch, 2, k)
+        sch.vectorize(lane)
+
+    return te.compute((m, n), element, "out"), schedule
+
+
+def copied_rows(extents: tuple[int, int, int], tiles: PairTiles, pieced: bool) -> int:
+    """How many rows of the left operand lie copied at a time: whole strips (or tiles) of the plan, whose input may lie
+    above its output; as many as fit in the scratch of the pairs."""
+    m, _, k = extents
+    unit = tiles.strip if tiles.strip_axis == 0 else tiles.tile[0]
+    room = tiles.scratch_bytes - (LANES * k + 8 if pieced else 0)
+    return max((rows for rows in range(unit, m + 1, unit) if m % rows == 0 and rows * k <= room), default=unit)
+
+
+def turned_rows(extents: tuple[int, int, int], tiles: PairTiles) -> int:
+    """How many rows of the right operand lie turned at a time, besides one of the left."""
+    _, n, k = extents
+    room = tiles.scratch_bytes - k - 8
+    return max((rows for rows in range(LANES, n + 1, LANES) if n % rows == 0 and rows * k <= room), default=LANES)
+
+
+def _stage(rows: Rows, shape: tuple[int, int], name: str) -> Load:
+    if rows.how == "here":
+        return rows.load
+    staged = te.compute(shape, rows.load, name)
+    return lambda *index: staged[index]
+
+
+def _sums(extents: tuple[int, int, int], a: Load, b: Load) -> te.Tensor:
+    m, n, k = extents
+    (axis,) = reduce_axes(k)
+
+    def term(i: Any, j: Any, lane: Any) -> Any:
+        return total(i32(a(i, axis)) * i32(b(j * LANES + lane, axis)), [axis])
+
+    return te.compute((m, n // LANES, LANES), term, "acc")
+
+
+def _row_sums(rows: Load, shape: tuple[int, int]) -> te.Tensor:
+    (axis,) = reduce_axes(shape[1], prefix="s")
+    return te.compute((shape[0],), lambda row: total(i32(rows(row, axis)), [axis]), "row_sum")
+
+
+def _compute_sums(sch: s_tir.Schedule, place: Any, k: int) -> None:
+    acc = _move(sch, "acc", place)
+    lanes = sch.get_loops(acc)[-2]
+    start = sch.decompose_reduction(acc, lanes)
+    for loop in sch.get_loops(start)[3:]:
+        sch.unroll(loop)
+    sch.tensorize(lanes, intrinsics.dot_x4(k))
+
+
+def _compute_row_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
+    """Once they are at their place, the depth-th loop, and what they read is as well."""
+    block = sch.get_sblock("row_sum")
+    axis = sch.get_loops(block)[-1]
+    start = sch.decompose_reduction(block, axis)
+    for loop in (*sch.get_loops(start)[depth:], *sch.get_loops(block)[depth:-1]):
+        sch.unroll(loop)
+    sch.tensorize(axis, intrinsics.row_sum(k))
+
+
+def _move(sch: s_tir.Schedule, name: str, place: Any) -> Any:
+    """A stage into registers, where a loop starts."""
+    block = sch.get_sblock(name)
+    sch.set_scope(block, 0, "local")
+    sch.compute_at(block, place, preserve_unit_loops=True)
+    return block
+
+
+def _fill(sch: s_tir.Schedule, name: str, rows: Rows, place: Any, k: int) -> None:
+    """Compute what lies in scratch where its loop starts."""
+    if rows.how == "here":
+        return
+    block = sch.get_sblock(name)
+    sch.compute_at(block, place, preserve_unit_loops=True)
+    column = sch.get_loops(block)[-1]
+    if rows.how == "copied":
+        sch.tensorize(column, intrinsics.copy_row(k))
+    elif rows.how == "turned" and rows.pitch < LARGEST_PITCH:
+        sch.tensorize(column, intrinsics.turn_column(k, rows.pitch))
+    elif rows.how == "pieced":
+        sch.annotate(column, HINT, 1)

@@ -1,0 +1,194 @@
+"""Prints loops over four lanes (TIR's vectorised loops) as straight C on vectors: the helpers named _x4 in tt_mve.h.
+
+Within such a loop an expression is either the same for all lanes, and printed as anywhere else, or a vector of four
+int32: bytes are widened where they are loaded. An internal buffer that only lane loops touch is a vector variable; one
+that others fill (sums of products) is scalars, which are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import sym
+
+from tinytrain_compile.lower.c_expr import ATOM, Expr, dtype_of, is_helper
+from tinytrain_compile.lower.c_tree import Declaration, Line, Statement
+from tinytrain_compile.lower.printer import Printer
+from tinytrain_compile.lower.tir_walk import children, kind_of, op_name
+
+LANES = 4
+VECTOR = "tt_i32x4"
+OPERANDS = {
+    "tt_add_x4": "vv",
+    "tt_bits_x4": "i",
+    "tt_near_shift_x4": "v",
+    "tt_noise_x4": "ssi",
+    "tt_passes_x4": "vss",
+    "tt_quick_move_x4": "vvssvss",
+    "tt_requantise8_down_x4": "vvvvsss",
+    "tt_requantise8_x4": "vvvvsss",
+    "tt_rescaled_error_x4": "vvvvs",
+}
+"""What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i)."""
+_VECTORISED = 2
+_LANE = "lane"
+"""Stands among an expression's variables where it differs from lane to lane."""
+_LOADS = {"int8": "tt_load8_x4", "int16": "tt_load16_x4", "int32": "tt_load32_x4"}
+_STORES = {"int8": "tt_store8_x4", "int32": "tt_store32_x4"}
+
+
+class LanePrinter(Printer):
+    """Also prints loops over lanes."""
+
+    def __init__(self, *args: Any) -> None:
+        self._lane: Any = None  # the variable of the loop over lanes that is being looked at
+        self._laned: dict[Any, set[int]] = {}  # internal buffer -> first elements of the vectors that it is read as
+        self._single: set[Any] = set()  # what is not only touched by loops over lanes
+        super().__init__(*args)
+
+    # ---- finding out what is a vector ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _lanes(self, loop: Any) -> Generator[None]:
+        if int(loop.extent.value) != LANES:
+            raise ValueError(f"a loop over lanes has {loop.extent} turns")
+        self._lane = loop.loop_var
+        yield
+        self._lane = None
+
+    def _survey(self, node: Any) -> None:
+        kind = kind_of(node)
+        if _is_lanes(node):
+            with self._lanes(node):
+                self._survey(node.body)
+        elif kind in ("BufferStore", "TensorLoad"):
+            buffer = self._root(node.buffer if kind == "BufferStore" else node.source)
+            if self._lane is None or not self._is_tile(buffer, node.indices[0]):
+                self._single.add(buffer)
+                super()._survey(node)
+                return
+            self._laned.setdefault(buffer, set()).add(self._first_element(node.indices[0]))
+            self._used_buffers.add(buffer)
+            if kind == "BufferStore":
+                self._survey(node.value)
+        else:
+            super()._survey(node)
+
+    def _survey_helper(self, node: Any) -> None:
+        for argument in node.args[1:]:
+            if kind_of(argument) == "Call" and op_name(argument) == "address_of":
+                self._single.add(self._root(argument.args[0].source))
+        super()._survey_helper(node)
+
+    def _is_tile(self, buffer: Any, index: Any) -> bool:
+        """Whether this index goes from lane to lane through an internal buffer in registers."""
+        return buffer in self._allocated and buffer.scope() == "local" and self._along(index)[0] != 0
+
+    def _is_vector(self, buffer: Any) -> bool:
+        return buffer in self._laned and buffer not in self._single
+
+    def _along(self, index: Any) -> tuple[int, Any]:
+        """(distance from lane to lane, index of the first)."""
+        parts = sym.detect_linear_equation(index, [self._lane])
+        if len(parts) != 2 or kind_of(parts[0]) != "IntImm":
+            raise ValueError(f"lanes do not lie in a row: {index}")
+        return int(parts[0].value), parts[1]
+
+    def _first_element(self, index: Any) -> int:
+        step, first = self._along(index)
+        if step != 1:
+            raise ValueError(f"lanes of a register tile are not neighbours: {index}")
+        return int(first.value)
+
+    def _vector_name(self, buffer: Any, first: int) -> str:
+        return f"{self._name(buffer)}_x4" + (f"_{first // LANES}" if first else "")
+
+    # ---- statements ---------------------------------------------------------------------------------------------
+
+    def _body(self, node: Any) -> list[Statement]:
+        if not _is_lanes(node):
+            return super()._body(node)
+        with self._lanes(node):
+            return self._body(node.body)
+
+    def _allocate(self, buffer: Any) -> list[Statement]:
+        if not self._is_vector(buffer):
+            return super()._allocate(buffer)
+        return [Declaration(VECTOR, [self._vector_name(buffer, first) for first in sorted(self._laned[buffer])])]
+
+    def _constant_indices(self, buffer: Any) -> set[int]:
+        lanes = {first + lane for first in self._laned.get(buffer, ()) for lane in range(LANES)}
+        return lanes | super()._constant_indices(buffer)
+
+    def _inside(self, node: Any) -> list[Any]:
+        """What lies below a statement; nothing below a loop over lanes, which _survey has been through."""
+        return [] if _is_lanes(node) else children(node)
+
+    def _store(self, node: Any) -> Statement:
+        if self._lane is None:
+            return super()._store(node)
+        buffer, value = self._root(node.buffer), self._vector(node.value)
+        if self._is_vector(buffer):
+            return Line(f"{self._vector_name(buffer, self._first_element(node.indices[0]))} = {value};")
+        helper = _STORES[str(node.buffer.dtype)]
+        return Line(f"{helper}({self._place(node.buffer, node.indices[0])}, {value});")
+
+    # ---- expressions --------------------------------------------------------------------------------------------
+
+    def _place(self, buffer: Any, index: Any) -> str:
+        step, first = self._along(index)
+        if step != 1:
+            raise ValueError(f"lanes are not neighbours in memory: {index}")
+        return f"&{self._name(self._root(buffer))}[{self._expr(first).text}]"
+
+    def _vector(self, node: Any) -> str:
+        """An operand that has to be a vector; true is all bits."""
+        if kind_of(node) == "IntImm" and dtype_of(node) == "bool":
+            return f"tt_all({-int(node.value)})"
+        expr = self._expr(node)
+        return expr.text if _LANE in expr.variables else f"tt_all({expr.text})"
+
+    def _expr(self, node: Any) -> Expr:
+        kind = kind_of(node)
+        if self._lane is None:
+            return super()._expr(node)
+        if kind in ("Var", "SizeVar") and node.same_as(self._lane):
+            return Expr("0", ATOM, frozenset([_LANE]))
+        if kind == "TensorLoad":
+            return self._load(node)
+        if kind == "Cast" and dtype_of(node.value) in _LOADS and dtype_of(node) in _LOADS:
+            inner = self._expr(node.value)
+            return inner if _LANE in inner.variables else super()._expr(node)
+        if is_helper(node) and str(node.args[0].value) in OPERANDS:
+            return self._helper(node)
+        return super()._expr(node)
+
+    def _load(self, node: Any) -> Expr:
+        buffer, index = self._root(node.source), node.indices[0]
+        dtype, lane = str(node.source.dtype), frozenset([_LANE])
+        if buffer in self._laned and self._is_tile(buffer, index):
+            first = self._first_element(index)
+            if self._is_vector(buffer):
+                return Expr(self._vector_name(buffer, first), ATOM, lane)
+            lanes = ", ".join(f"{self._name(buffer)}_{first + i}" for i in range(LANES))
+            return Expr(f"tt_lanes({lanes})", ATOM, lane)
+        if _LANE not in self._expr(index).variables or dtype not in _LOADS:
+            return super()._expr(node)
+        return Expr(f"{_LOADS[dtype]}({self._place(node.source, index)})", ATOM, lane, True)
+
+    def _helper(self, node: Any) -> Expr:
+        name = str(node.args[0].value)
+        kinds = OPERANDS[name]
+        texts: list[str] = []
+        for operand, argument in zip(kinds, node.args[1:], strict=True):
+            text = self._vector(argument) if operand == "v" else self._expr(argument).text
+            if operand == "s" and _LANE in self._expr(argument).variables:
+                raise ValueError(f"{name}: lanes do not share {argument}")
+            texts.append(text)
+        return Expr(f"{name}({', '.join(texts)})", ATOM, frozenset([_LANE]), True)
+
+
+def _is_lanes(node: Any) -> bool:
+    return kind_of(node) == "For" and int(node.kind) == _VECTORISED

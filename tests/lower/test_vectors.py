@@ -1,0 +1,62 @@
+"""Kernels on vectors give their reference's bytes, in plain C on the host and on the core that has the instructions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.board import measure
+
+from tests.e2e.marks import needs_qemu
+from tests.lower.sanitised import VECTORS as FEATURES
+from tests.lower.sanitised import run_sanitised
+from tests.ops.case_vectors import VECTORS, vector_cases
+from tinytrain_compile.lower.kernels import VECTOR_KERNELS, Features
+from tinytrain_compile.lower.lower import lower_node
+
+CASES = 8
+PLANTED = (
+    ("QConv", " + correction_x4", ""),
+    ("QConv", "kept_bias_x4, ", "tt_all(0), "),
+    ("QConvGradInput", "tt_gather8(&scratch[", "tt_gather8(&scratch[0 * "),
+    ("QConvUpdate", "row_sum_0 * ", "row_sum_0 * 2 * "),
+    ("QConvUpdate", "tt_noise_x4(noise[0], salt[0], ", "tt_noise_x4(noise[0], salt[0], 1 + "),
+)
+
+
+def _on_vectors(op: str, count: int) -> list[str]:
+    return [lower_node(case.node(), "k", FEATURES).source for case in vector_cases(op, count)]
+
+
+def test_every_kernel_on_vectors_has_random_cases() -> None:
+    assert set(VECTOR_KERNELS) == set(VECTORS)
+
+
+@pytest.mark.parametrize("op", sorted(VECTORS))
+def test_these_shapes_have_a_kernel_on_vectors_only_where_the_core_has_them(op: str) -> None:
+    assert all("_x4" in source for source in _on_vectors(op, 4))
+    assert "_x4" not in lower_node(vector_cases(op, 1)[0].node(), "k", Features()).source
+
+
+def test_plain_c_gives_the_bytes_of_the_reference_and_stays_inside(tmp_path: Path) -> None:
+    run_sanitised([case for op in sorted(VECTORS) for case in vector_cases(op, CASES)], tmp_path, features=FEATURES)
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_vector_instructions_give_the_bytes_of_the_reference() -> None:
+    cases = [case for op in sorted(VECTORS) for case in vector_cases(op, CASES)]
+    for case, found in zip(cases, measure(cases, "cortex-m55"), strict=True):
+        assert found.equal, case
+
+
+@pytest.mark.parametrize(("op", "code", "planted"), PLANTED)
+def test_a_planted_bug_is_seen(op: str, code: str, planted: str, tmp_path: Path) -> None:
+    def plant(source: str) -> str:
+        seen.append(code in source)
+        return source.replace(code, planted)
+
+    seen: list[bool] = []
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(vector_cases(op, CASES), tmp_path, plant, FEATURES)
+    assert any(seen)
