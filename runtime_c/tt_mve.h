@@ -1,6 +1,6 @@
 /* Helpers of kernels that work on vectors (Helium): sums of products of int8, and four int32 at a time. Where there are
  * no vectors, plain C gives the same bits, so that a host checks the same kernels. A name in _x4 does what the helper
- * without it does, four times; it takes a factor as multiplier and shift, which is within +-31 (tt_near_shift_x4).
+ * without it does, four times; it takes a factor as multiplier and shift, which is within +-31 (more bits count as 31).
  */
 #ifndef TT_MVE_H
 #define TT_MVE_H
@@ -54,6 +54,36 @@ static inline TT_ALWAYS void tt_dot8_x4(
         *sum_1 += a[k] * b1[k];
         *sum_2 += a[k] * b2[k];
         *sum_3 += a[k] * b3[k];
+    }
+#endif
+}
+
+/* sum_i += a_i . b for four runs of n <= 8 elements, which begin `step` apart, a constant of at most 40. */
+static inline TT_ALWAYS void tt_dot16_x4(int32_t *sum_0, int32_t *sum_1, int32_t *sum_2, int32_t *sum_3,
+    const int16_t *a, const int16_t *b, int32_t step, int32_t n)
+{
+#if TT_HAS_MVE
+    __asm__ volatile("dlstp.16 lr, %[n]\n"
+                     "1:\n\t"
+                     "vldrh.u16 q0, [%[b]]\n\t"
+                     "vldrh.u16 q1, [%[a]]\n\t"
+                     "vmladava.s16 %[s0], q0, q1\n\t"
+                     "vldrh.u16 q2, [%[a], %[at1]]\n\t"
+                     "vmladava.s16 %[s1], q0, q2\n\t"
+                     "vldrh.u16 q1, [%[a], %[at2]]\n\t"
+                     "vmladava.s16 %[s2], q0, q1\n\t"
+                     "vldrh.u16 q2, [%[a], %[at3]]\n\t"
+                     "vmladava.s16 %[s3], q0, q2\n\t"
+                     "letp lr, 1b"
+                     : [s0] "+Te"(*sum_0), [s1] "+Te"(*sum_1), [s2] "+Te"(*sum_2), [s3] "+Te"(*sum_3)
+                     : [a] "r"(a), [b] "r"(b), [n] "r"(n), [at1] "i"(2 * step), [at2] "i"(4 * step), [at3] "i"(6 * step)
+                     : "lr", "q0", "q1", "q2", "memory");
+#else
+    for (int32_t k = 0; k < n; ++k) {
+        *sum_0 += a[k] * b[k];
+        *sum_1 += a[step + k] * b[k];
+        *sum_2 += a[2 * step + k] * b[k];
+        *sum_3 += a[3 * step + k] * b[k];
     }
 #endif
 }
@@ -118,6 +148,28 @@ static inline TT_ALWAYS void tt_gather8(int8_t *to, const int8_t *from, int32_t 
 #endif
 }
 
+/* to[i] = from[i * pitch] + offset for i < n, n > 0; pitch < 2^12. */
+static inline TT_ALWAYS void tt_widen8(int16_t *to, const int8_t *from, int32_t pitch, int32_t n, int32_t offset)
+{
+#if TT_HAS_MVE
+    const uint16x8_t places = vidupq_n_u16(0u, 1) * (uint16_t)pitch;
+    __asm__ volatile("dlstp.16 lr, %[n]\n"
+                     "1:\n\t"
+                     "vldrb.s16 q0, [%[from], %q[places]]\n\t"
+                     "add %[from], %[step]\n\t"
+                     "vadd.i16 q0, q0, %[offset]\n\t"
+                     "vstrh.16 q0, [%[to]], #16\n\t"
+                     "letp lr, 1b"
+                     : [to] "+r"(to), [from] "+r"(from)
+                     : [n] "r"(n), [step] "r"(8 * pitch), [places] "w"(places), [offset] "r"(offset)
+                     : "lr", "q0", "memory");
+#else
+    for (int32_t i = 0; i < n; ++i) {
+        to[i] = (int16_t)(from[i * pitch] + offset);
+    }
+#endif
+}
+
 /* ---- lanes ------------------------------------------------------------------------------------------------------- */
 
 static inline tt_i32x4 tt_lanes(int32_t a, int32_t b, int32_t c, int32_t d)
@@ -163,6 +215,38 @@ static inline tt_i32x4 tt_load32_x4(const int32_t *from)
 #endif
 }
 
+/* from[0], from[step] ... */
+static inline tt_i32x4 tt_gather16_x4(const int16_t *from, int32_t step)
+{
+#if TT_HAS_MVE
+    return vldrhq_gather_shifted_offset_s32(from, vidupq_n_u32(0u, 1) * (uint32_t)step);
+#else
+    return (tt_i32x4) {from[0], from[step], from[2 * step], from[3 * step]};
+#endif
+}
+
+/* sum + a b. */
+static inline tt_i32x4 tt_mla_x4(tt_i32x4 sum, tt_i32x4 a, int32_t b)
+{
+#if TT_HAS_MVE
+    return vmlaq_n_s32(sum, a, b);
+#else
+    return sum + a * b;
+#endif
+}
+
+/* The low bytes of the lanes, to to[0], to[step] ... */
+static inline void tt_scatter8_x4(int8_t *to, int32_t step, tt_i32x4 lanes)
+{
+#if TT_HAS_MVE
+    vstrbq_scatter_offset_s32(to, vidupq_n_u32(0u, 1) * (uint32_t)step, lanes);
+#else
+    for (int i = 0; i < 4; ++i) {
+        to[i * step] = (int8_t)lanes[i];
+    }
+#endif
+}
+
 /* The low bytes of the lanes. */
 static inline void tt_store8_x4(int8_t *to, tt_i32x4 lanes)
 {
@@ -189,6 +273,12 @@ static inline tt_i32x4 tt_bits_x4(int32_t bits)
 {
     const tt_i32x4 each = {1, 2, 4, 8};
     return (tt_all(bits) & each) != 0;
+}
+
+/* -1 where a condition holds, else 0. */
+static inline tt_i32x4 tt_keep_x4(bool a, bool b, bool c, bool d)
+{
+    return tt_lanes(-(int32_t)a, -(int32_t)b, -(int32_t)c, -(int32_t)d);
 }
 
 /* ---- fixed point, four at a time --------------------------------------------------------------------------------- */
@@ -226,12 +316,6 @@ static inline tt_i32x4 tt_requantise_down_x4(tt_i32x4 acc, tt_i32x4 multiplier, 
     TT_EACH(y, tt_requantise(acc[i], multiplier[i], shift[i]))
     return y;
 #endif
-}
-
-/* A factor's shift as tt_requantise_x4 takes it: more bits count as 31. */
-static inline tt_i32x4 tt_near_shift_x4(tt_i32x4 shift)
-{
-    return tt_clamp_x4(shift, -31, 31);
 }
 
 /* tt_requantise; -31 <= shift <= 31. */

@@ -18,7 +18,8 @@ CASES = 8
 PLANTED = (
     ("QConv", " + correction_x4", ""),
     ("QConv", "kept_bias_x4, ", "tt_all(0), "),
-    ("QConvGradInput", "tt_gather8(&scratch[", "tt_gather8(&scratch[0 * "),
+    ("QConvGradInput", "&peak[0]));", "&(int32_t) {0}));"),
+    ("QConv", "tt_dot16_x4(&acc_0, ", "tt_dot16_x4(&acc_1, "),
     ("QConvUpdate", "row_sum_0 * ", "row_sum_0 * 2 * "),
     ("QConvUpdate", "tt_noise_x4(noise[0], salt[0], ", "tt_noise_x4(noise[0], salt[0], 1 + "),
 )

@@ -30,10 +30,39 @@ def product(rng: Rng, whole_inputs: bool, splits: bool) -> Geometry:
     return (1, height, width, channels), out, ConvAttrs((1, 1), split=split)
 
 
+def depthwise(rng: Rng, whole_inputs: bool) -> Geometry:
+    """A depthwise convolution whose output (or input) rows are whole vectors, or at times odd."""
+    while True:
+        height, width = int(rng.integers(1, 10)), int(rng.integers(1, 18))
+        kernel, strides = rng.integers([1, 4], [8, 9]), rng.integers(1, 4, 2)
+        pads = [int(rng.integers(0, kernel[i % 2])) for i in range(4)]
+        channels = int(rng.integers(2, 12))
+        split = _split(rng, channels, 1)
+        split = split if split is not None and split.axis == "out" else None
+        conv = ConvAttrs(
+            (int(kernel[0]), int(kernel[1])),
+            (int(strides[0]), int(strides[1])),
+            (pads[0], pads[1], pads[2], pads[3]),
+            groups=channels,
+            split=split,
+        )
+        try:
+            row = conv.output_hw(height, width)[1]
+        except ValueError:
+            continue
+        if (width if whole_inputs else row) % LANES == 0 and conv.kernel != (1, 1):
+            return (1, height, width, channels), channels, conv
+
+
+def convolution(rng: Rng, whole_inputs: bool) -> Geometry:
+    """Either."""
+    return product(rng, whole_inputs, True) if rng.random() < 0.5 else depthwise(rng, whole_inputs)
+
+
 VECTORS: dict[str, Generator] = {
-    "QConv": lambda rng, index: quantised.qconv(rng, product(rng, False, True), index % KINDS),
+    "QConv": lambda rng, index: quantised.qconv(rng, convolution(rng, False), index % KINDS),
     "QConvGradInput": lambda rng, index: quantised.qconv_grad_input(
-        rng, product(rng, True, True), index % KINDS, mask(rng, MASKS[index % 3])
+        rng, convolution(rng, True), index % KINDS, mask(rng, MASKS[index % 3])
     ),
     "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, product(rng, True, False), index % KINDS),
     "QConvSum": lambda rng, index: quantised.qconv_sum(rng, product(rng, True, False), index % KINDS),

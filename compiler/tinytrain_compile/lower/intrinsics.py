@@ -12,7 +12,15 @@ from tvm.script import tirx as T
 
 READS_ONLY = ("tt_dot4", "tt_dot2", "tt_passed8", "tt_sum8")
 """Helpers that only read what their arguments point to."""
-WRITES_FIRST = {"tt_widen4": 1, "tt_gather4": 1, "tt_dot_2x2": 4, "tt_dot8_x4": 4, "tt_copy8": 1, "tt_gather8": 1}
+WRITES_FIRST = {
+    "tt_widen4": 1,
+    "tt_gather4": 1,
+    "tt_dot_2x2": 4,
+    "tt_dot8_x4": 4,
+    "tt_dot16_x4": 4,
+    "tt_copy8": 1,
+    "tt_gather8": 1,
+}
 """Helpers that write through so many first arguments and read through the others."""
 
 

@@ -18,12 +18,14 @@ from tinytrain_compile.lower.c_tree import Declaration, Line, Statement
 from tinytrain_compile.lower.printer import Printer
 from tinytrain_compile.lower.tir_walk import children, kind_of, op_name
 
-LANES = 4
+LANES, LARGEST_PITCH = 4, 4096
+"""Numbers of a vector; what tt_gather8 and tt_widen8 can step over."""
 VECTOR = "tt_i32x4"
 OPERANDS = {
     "tt_add_x4": "vv",
     "tt_bits_x4": "i",
-    "tt_near_shift_x4": "v",
+    "tt_clamp_x4": "vss",
+    "tt_keep_x4": "e",
     "tt_noise_x4": "ssi",
     "tt_passes_x4": "vss",
     "tt_quick_move_x4": "vvssvss",
@@ -31,18 +33,19 @@ OPERANDS = {
     "tt_requantise8_x4": "vvvvsss",
     "tt_rescaled_error_x4": "vvvvs",
 }
-"""What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i)."""
+"""What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i), four scalars (e)."""
 _VECTORISED = 2
 _LANE = "lane"
 """Stands among an expression's variables where it differs from lane to lane."""
 _LOADS = {"int8": "tt_load8_x4", "int16": "tt_load16_x4", "int32": "tt_load32_x4"}
-_STORES = {"int8": "tt_store8_x4", "int32": "tt_store32_x4"}
+_STORES = {("int8", 1): "tt_store8_x4", ("int32", 1): "tt_store32_x4"}
 
 
 class LanePrinter(Printer):
     """Also prints loops over lanes."""
 
     def __init__(self, *args: Any) -> None:
+        self._turn = 0  # which lane an index is printed for
         self._lane: Any = None  # the variable of the loop over lanes that is being looked at
         self._laned: dict[Any, set[int]] = {}  # internal buffer -> first elements of the vectors that it is read as
         self._single: set[Any] = set()  # what is not only touched by loops over lanes
@@ -109,9 +112,39 @@ class LanePrinter(Printer):
 
     def _body(self, node: Any) -> list[Statement]:
         if not _is_lanes(node):
-            return super()._body(node)
+            moved = self._moved(node) if kind_of(node) == "For" and self._moves(node.body) else None
+            return super()._body(node) if moved is None else [moved]
         with self._lanes(node):
             return self._body(node.body)
+
+    def _moved(self, loop: Any) -> Statement | None:
+        """A loop that fills scratch with bytes of a row or a column, as one call; None if it is another."""
+        store = loop.body
+        value, condition = store.value, None
+        if kind_of(value) == "Call" and op_name(value) == "if_then_else":
+            condition, value, other = value.args
+            if loop.loop_var.name in str(condition) or kind_of(other) != "IntImm" or int(other.value) != 0:
+                return None
+        offset = 0
+        if kind_of(value) in ("Sub", "Add") and kind_of(value.b) == "IntImm":
+            offset = int(value.b.value) * (1 if kind_of(value) == "Add" else -1)
+            value = value.a
+        if kind_of(value) != "Cast" or kind_of(value.value) != "TensorLoad" or str(value.value.source.dtype) != "int8":
+            return None
+        to = sym.detect_linear_equation(store.indices[0], [loop.loop_var])
+        source = sym.detect_linear_equation(value.value.indices[0], [loop.loop_var])
+        if len(to) != 2 or len(source) != 2 or kind_of(source[0]) != "IntImm" or str(store.buffer.dtype) != "int16":
+            return None
+        pitch, count = int(source[0].value), int(loop.extent.value)
+        if str(to[0]) != "1" or str(loop.min) != "0" or not 0 <= pitch < LARGEST_PITCH:
+            return None
+        operands = ((store.buffer, to[1]), (value.value.source, source[1]))
+        places = [f"&{self._name(self._root(buffer))}[{self._expr(first).text}]" for buffer, first in operands]
+        call = Line(f"tt_widen8({places[0]}, {places[1]}, {pitch}, {count}, {offset});")
+        if condition is None:
+            return call
+        zeros = Line(f"memset({places[0]}, 0, {2 * count});")
+        return self._if(self._expr(condition), [call], [zeros])
 
     def _allocate(self, buffer: Any) -> list[Statement]:
         if not self._is_vector(buffer):
@@ -132,16 +165,17 @@ class LanePrinter(Printer):
         buffer, value = self._root(node.buffer), self._vector(node.value)
         if self._is_vector(buffer):
             return Line(f"{self._vector_name(buffer, self._first_element(node.indices[0]))} = {value};")
-        helper = _STORES[str(node.buffer.dtype)]
-        return Line(f"{helper}({self._place(node.buffer, node.indices[0])}, {value});")
+        step, place = self._place(node.buffer, node.indices[0])
+        if step != 1 and str(node.buffer.dtype) == "int8":
+            return Line(f"tt_scatter8_x4({place}, {step}, {value});")
+        return Line(f"{_STORES[(str(node.buffer.dtype), step)]}({place}, {value});")
 
     # ---- expressions --------------------------------------------------------------------------------------------
 
-    def _place(self, buffer: Any, index: Any) -> str:
+    def _place(self, buffer: Any, index: Any) -> tuple[int, str]:
+        """(distance from lane to lane, address of the first)."""
         step, first = self._along(index)
-        if step != 1:
-            raise ValueError(f"lanes are not neighbours in memory: {index}")
-        return f"&{self._name(self._root(buffer))}[{self._expr(first).text}]"
+        return step, f"&{self._name(self._root(buffer))}[{self._expr(first).text}]"
 
     def _vector(self, node: Any) -> str:
         """An operand that has to be a vector; true is all bits."""
@@ -155,7 +189,7 @@ class LanePrinter(Printer):
         if self._lane is None:
             return super()._expr(node)
         if kind in ("Var", "SizeVar") and node.same_as(self._lane):
-            return Expr("0", ATOM, frozenset([_LANE]))
+            return Expr(str(self._turn), ATOM, frozenset([_LANE]))
         if kind == "TensorLoad":
             return self._load(node)
         if kind == "Cast" and dtype_of(node.value) in _LOADS and dtype_of(node) in _LOADS:
@@ -176,11 +210,42 @@ class LanePrinter(Printer):
             return Expr(f"tt_lanes({lanes})", ATOM, lane)
         if _LANE not in self._expr(index).variables or dtype not in _LOADS:
             return super()._expr(node)
-        return Expr(f"{_LOADS[dtype]}({self._place(node.source, index)})", ATOM, lane, True)
+        step, place = self._place(node.source, index)
+        if step != 1 and dtype == "int16":
+            return Expr(f"tt_gather16_x4({place}, {step})", ATOM, lane, True)
+        if step != 1:
+            raise ValueError(f"lanes are not neighbours in memory: {index}")
+        return Expr(f"{_LOADS[dtype]}({place})", ATOM, lane, True)
+
+    def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
+        """A product with what all lanes share is added by one instruction."""
+        if self._lane is not None and kind_of(term) == "Mul" and dtype_of(whole) == "int32":
+            a, b = self._expr(term.a), self._expr(term.b)
+            if _LANE in a.variables and _LANE not in b.variables:
+                text = f"tt_mla_x4({self._vector(addend)}, {a.text}, {b.text})"
+                return Expr(text, ATOM, frozenset([_LANE]), True)
+        return super()._sum(addend, term, whole)
+
+    def _each(self, node: Any) -> str:
+        """An operand of every lane by itself."""
+        texts: list[str] = []
+        for self._turn in range(LANES):
+            texts.append(self._scalar(node).text)
+        self._turn = 0
+        return ", ".join(texts)
+
+    def _scalar(self, node: Any) -> Expr:
+        lane, self._lane = self._lane, None
+        self._names[lane] = str(self._turn)
+        expr = self._expr(node)
+        self._lane = lane
+        return expr
 
     def _helper(self, node: Any) -> Expr:
         name = str(node.args[0].value)
         kinds = OPERANDS[name]
+        if kinds == "e":
+            return Expr(f"{name}({self._each(node.args[1])})", ATOM, frozenset([_LANE]), True)
         texts: list[str] = []
         for operand, argument in zip(kinds, node.args[1:], strict=True):
             text = self._vector(argument) if operand == "v" else self._expr(argument).text

@@ -57,6 +57,54 @@ def dot_x4(count: int) -> str:
 
 
 @cache
+def taps_x4(count: int, step: int) -> str:
+    """sum[i] += a[i step + k] b[k] over `count` int16 of a row: the name of the intrinsic."""
+    name = f"tt_dot16_x4_{count}_{step}"
+    width = 3 * step + count
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        a: T.Buffer((width,), "int16", offset_factor=1),
+        b: T.Buffer((count,), "int16", offset_factor=1),
+        c: T.Buffer((4,), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:4], a[0:width], b[0:count])
+            T.writes(c[0:4])
+            for i, k in T.grid(4, count):
+                with T.sblock("u"):
+                    vi, vk = T.axis.remap("SR", [i, k])
+                    c[vi] = c[vi] + T.cast(a[vi * step + vk], "int32") * T.cast(b[vk], "int32")
+
+    @T.prim_func(s_tir=True)
+    def code(
+        a: T.Buffer((width,), "int16", offset_factor=1),
+        b: T.Buffer((count,), "int16", offset_factor=1),
+        c: T.Buffer((4,), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:4], a[0:width], b[0:count])
+            T.writes(c[0:4])
+            T.evaluate(
+                T.call_extern(
+                    "int32",
+                    "tt_dot16_x4",
+                    T.address_of(c[0]),
+                    T.address_of(c[1]),
+                    T.address_of(c[2]),
+                    T.address_of(c[3]),
+                    T.address_of(a[0]),
+                    T.address_of(b[0]),
+                    step,
+                    count,
+                )
+            )
+
+    TensorIntrin.register(name, algebra, code, override=True)
+    return name
+
+
+@cache
 def row_sum(count: int) -> str:
     """sum += a[k] over `count` int8: the name of the intrinsic."""
     name = f"tt_sum8_{count}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import s_tir, te
 
-from tinytrain_compile.lower import intrinsics
+from tinytrain_compile.lower import intrinsics, vector_intrinsics
 from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
@@ -39,16 +39,17 @@ def plane_conv(
     tiles: PlaneTiles,
     style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
+    lanes: int = 0,
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,c] = finish(sum over taps of plane[c, y stride + r, x stride + s] tap(c, r, s)), phase by phase.
 
-    tables: what finish reads of a channel.
+    tables: what finish reads of a channel. lanes: columns of taps, if four pixels are computed at a time on vectors.
     """
     n, height, width, channels = shape
     rows, columns = tiles.phases
     plane = te.compute((n, channels, *tiles.plane), lambda b, c, y, x: pixel(b, y, x, c), "plane")
     factors = te.compute((channels, rows, columns, *tiles.taps), taps.load, "taps")
-    r, s = reduce_axes(*tiles.taps)
+    r, s = reduce_axes(tiles.taps[0], lanes or tiles.taps[1])
 
     def term(b: Any, y: Any, p: Any, x: Any, q: Any, c: Any) -> Any:
         down, right = taps.ahead(p, q)
@@ -56,25 +57,48 @@ def plane_conv(
         return total(i32(value) * i32(factors[c, p, q, r, s]), [r, s])
 
     cut = (n, height // rows, rows, width // columns, columns, channels)  # the same elements in the same order
-    acc = te.compute(cut, term, "acc")
+    order = (0, 1, 2, 4, 5, 3) if lanes else (0, 1, 2, 3, 4, 5)  # four pixels are neighbours
+
+    def turned(b: Any, y: Any, p: Any, q: Any, c: Any, x: Any) -> Any:
+        return term(b, y, p, x, q, c)
+
+    acc = te.compute([cut[axis] for axis in order], turned if lanes else term, "acc")
 
     def element(b: Any, y: Any, p: Any, x: Any, q: Any, c: Any) -> Any:
-        return finish(acc[b, y, p, x, q, c], b, y * rows + p, x * columns + q, c)
+        index = (b, y, p, x, q, c)
+        return finish(acc[tuple(index[axis] for axis in order)], b, y * rows + p, x * columns + q, c)
 
-    return te.compute(cut, element, "out"), lambda sch: _schedule(sch, tiles, style, tables)
+    step = strides[1] if lanes else 0
+    return te.compute(cut, element, "out"), lambda sch: _schedule(sch, tiles, style, tables, step)
 
 
-def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, tables: Sequence[te.Tensor]) -> None:
+def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, tables: Sequence[te.Tensor], step: int) -> None:
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     batch, height, phase_row, width, phase_column, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
     column, pixel = sch.split(width, [None, tiles.width])
     sch.reorder(batch, channel, strip, phase_row, phase_column, row, column, pixel)
-    sch.unroll(pixel)
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, column, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("plane"), strip, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("taps"), channel, preserve_unit_loops=True)
+    if step:
+        sch.vectorize(pixel)
+    else:
+        _pair_sums(sch, tiles, style)
+        sch.unroll(pixel)
+        keep_results(sch, column, 7)
+    keep_tables(sch, tables, channel, 2)
+    if step:
+        _pixel_sums(sch, tiles, style, step)
+    else:
+        sch.tensorize(sch.get_loops(sch.get_sblock("acc_update"))[-1], intrinsics.dot(2))
+    for name in ("plane", "taps"):
+        sch.annotate(sch.get_loops(sch.get_sblock(name))[-1], HINT, 1)
+
+
+def _pair_sums(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle) -> None:
+    acc = sch.get_sblock("acc")
     own = sch.get_loops(acc)[7:]
     spatial, (r, s) = own[:6], own[6:]
     many, lanes = sch.split(s, [None, 2])
@@ -86,11 +110,21 @@ def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, tables: 
     start = sch.decompose_reduction(acc, r)
     for loop in sch.get_loops(start)[7:]:
         sch.unroll(loop)
-    keep_results(sch, column, 7)
-    keep_tables(sch, tables, channel, 2)
-    sch.tensorize(lanes, intrinsics.dot(2))
-    for name in ("plane", "taps"):
-        sch.annotate(sch.get_loops(sch.get_sblock(name))[-1], HINT, 1)
+
+
+def _pixel_sums(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, step: int) -> None:
+    """Of four pixels of a row, the sums over a row of taps are one helper call."""
+    acc = sch.get_sblock("acc")
+    own = sch.get_loops(acc)[7:]
+    (*spatial, pixels), (r, s) = own[:6], own[6:]
+    sch.reorder(r, *spatial, pixels, s)
+    if tiles.taps[0] <= style.unrolled_rows:
+        sch.unroll(r)
+    count = int(sch.get(s).extent)
+    start = sch.decompose_reduction(acc, r)
+    for loop in sch.get_loops(start)[7:]:
+        sch.unroll(loop)
+    sch.tensorize(pixels, vector_intrinsics.taps_x4(count, step))
 
 
 # ---- dense ----------------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def qconv(node: Node, features: Features) -> KernelSpec:
 
         out, schedule = dense(form, stored, weight, finish, i32)
     elif is_plane(node):
-        out, schedule = _depthwise(node, x, whole, finish, features.style, stages)
+        out, schedule = depthwise(node, x, whole, finish, features.style, stages)
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
     return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
@@ -146,8 +146,14 @@ def _rows(
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
-def _depthwise(
-    node: Node, x: te.Tensor, weight: Load, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
+def depthwise(
+    node: Node,
+    x: te.Tensor,
+    weight: Load,
+    finish: Finish,
+    style: CodeStyle,
+    stages: Sequence[te.Tensor],
+    lanes: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
     """Forward: the plane is the image less its zero point, with a border of zeros."""
     attrs = node.attrs
@@ -163,7 +169,8 @@ def _depthwise(
         return guarded(s < conv.kernel[1], weight(c, r, s, 0).astype("int16"))
 
     shape, tiles = node.outputs[0].shape, forward_planes(node)
-    return plane_conv(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages)
+    columns = conv.kernel[1] if lanes else 0
+    return plane_conv(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages, columns)
 
 
 def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
@@ -218,7 +225,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         form = _form(shape, conv, out_c, features, gather=True)
         out, schedule = dense(form, field, lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_plane(node):
-        out, schedule = _depthwise_gradient(node, g, whole, finish, features.style, stages)
+        out, schedule = depthwise_gradient(node, g, whole, finish, features.style, stages)
     else:
         out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
     inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
@@ -239,8 +246,14 @@ def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned
     return Widened(lambda j, a: matrix[a, j], pitch=in_c)
 
 
-def _depthwise_gradient(
-    node: Node, g: te.Tensor, weight: Load, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
+def depthwise_gradient(
+    node: Node,
+    g: te.Tensor,
+    weight: Load,
+    finish: Finish,
+    style: CodeStyle,
+    stages: Sequence[te.Tensor],
+    lanes: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
     """The plane is the error with a border of zeros; taps run backwards.
 
@@ -277,7 +290,8 @@ def _depthwise_gradient(
         )
         return row, column
 
-    return plane_conv(node.outputs[0].shape, (1, 1), pixel, Taps(tap, ahead), finish, tiles, style, stages)
+    columns = last[1] + 1 if lanes else 0
+    return plane_conv(node.outputs[0].shape, (1, 1), pixel, Taps(tap, ahead), finish, tiles, style, stages, columns)
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------

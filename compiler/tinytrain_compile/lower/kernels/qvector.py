@@ -21,8 +21,8 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.conv import weight_parts
 from tinytrain_compile.lower.kernels.linear import Finish, whole_weight
-from tinytrain_compile.lower.kernels.qconv import SCALE, kept_steps
-from tinytrain_compile.lower.kernels.qerror import Keep, kept_here, tables
+from tinytrain_compile.lower.kernels.qconv import SCALE, depthwise, depthwise_gradient, kept_steps
+from tinytrain_compile.lower.kernels.qerror import Keep, kept_here, mask_operand, tables
 from tinytrain_compile.lower.kernels.vectors import (
     Epilogue,
     Rows,
@@ -33,17 +33,34 @@ from tinytrain_compile.lower.kernels.vectors import (
     pixel_product,
     turned_rows,
 )
+from tinytrain_compile.lower.lanes import LANES
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.pairs import pair_tiles
-from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs, is_product
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.pairs import PlaneTiles, pair_tiles
+from tinytrain_compile.ops.qconv import (
+    QConvAttrs,
+    QConvGradInputAttrs,
+    QConvUpdateAttrs,
+    backward_planes,
+    forward_planes,
+    is_plane,
+    is_product,
+)
 from tinytrain_compile.ops.qerror import MaskAttrs
+
+MOST_TAPS, LARGEST_STEP = 8, 40
+"""Of tt_dot16_x4."""
 
 
 @vector_kernel("QConv")
-def vector_conv(node: Node, _features: Features) -> KernelSpec | None:
+def vector_conv(node: Node, features: Features) -> KernelSpec | None:
     """1x1: pixels are copied where the plan may overwrite them, weights read where they lie."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
+    if is_plane(node):
+        return (
+            _plane(node, attrs, features) if _on_rows(forward_planes(node), attrs.conv, attrs.conv.strides[1]) else None
+        )
     conv, shape = attrs.conv, node.outputs[0].shape
     *image, channels = node.inputs[0].shape
     extents = (math.prod(image), shape[3], channels)
@@ -53,7 +70,7 @@ def vector_conv(node: Node, _features: Features) -> KernelSpec | None:
     weights = weight_parts(node.inputs[1 : 2 + sliced])
     whole = whole_weight(weights, conv.split, 0, 3)
     operands = tables(node, 2 + sliced, ("bias", "multiplier", "shift"))
-    kept, finish = requantised(attrs, operands)
+    kept, finish = requantised(attrs, operands, "tt_clamp_x4")
     x = placeholder(node.inputs[0], "x", (extents[0], channels))
     if sliced:
         right = Rows(lambda j, a: whole(j, 0, 0, a), "pieced")
@@ -66,14 +83,36 @@ def vector_conv(node: Node, _features: Features) -> KernelSpec | None:
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
-def requantised(attrs: QConvAttrs, operands: list[te.Tensor]) -> tuple[list[te.Tensor], Finish]:
+def _on_rows(tiles: PlaneTiles, conv: ConvAttrs, step: int) -> bool:
+    """Whether four pixels of a row, and a row of taps, are what tt_dot16_x4 takes."""
+    columns = -(-conv.kernel[1] // tiles.phases[1])
+    return tiles.width == LANES and 1 < columns <= MOST_TAPS and step <= LARGEST_STEP
+
+
+def _plane(node: Node, attrs: QConvAttrs, features: Features) -> KernelSpec:
+    """Depthwise: four pixels of a row of a channel at a time."""
+    parts = 1 if attrs.conv.split is None else 2
+    weights = weight_parts(node.inputs[1 : 1 + parts])
+    whole = whole_weight(weights, attrs.conv.split, 0, 3)
+    x, operands = placeholder(node.inputs[0], "x"), tables(node, 1 + parts, ("bias", "multiplier", "shift"))
+    kept, finish = requantised(attrs, operands, "tt_clamp")
+    out, schedule = depthwise(node, x, whole, finish, features.style, kept, True)
+    return KernelSpec([x, *weights, *operands], [out], schedule)
+
+
+def near(clamp: str, shift: Any) -> Any:
+    """A shift as helpers on vectors take it, by tt_clamp or its twin."""
+    return call_int(clamp, shift, i32(-31), i32(31))
+
+
+def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tuple[list[te.Tensor], Finish]:
     """(what is kept of a channel, the end of its sums); operands: bias, multiplier, shift."""
     bias, multiplier, shift = operands
     kept = [kept_lanes(bias, "kept_bias"), kept_lanes(multiplier, "kept_multiplier")]
     if attrs.shifts_down:
         kept.append(kept_lanes(shift, "kept_shift"))
     else:
-        kept.append(kept_lanes(shift, "kept_shift", lambda c: call_int("tt_near_shift_x4", i32(shift[c]))))
+        kept.append(kept_lanes(shift, "kept_shift", lambda c: near(clamp, i32(shift[c]))))
     helper = "tt_requantise8_down_x4" if attrs.shifts_down else "tt_requantise8_x4"
 
     def finish(acc: Any, *index: Any) -> Any:
@@ -88,6 +127,8 @@ def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
     """1x1: errors where they lie; of four input channels, weights are turned at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
+    if is_plane(node):
+        return _plane_gradient(node, attrs, features) if _on_rows(backward_planes(node), attrs.conv, 1) else None
     conv, (*image, channels), out_c = attrs.conv, node.outputs[0].shape, node.inputs[3].shape[3]
     extents = (math.prod(image), channels, out_c)
     if not (is_product(conv) and fits(extents)):
@@ -104,24 +145,41 @@ def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
     else:
         weights = [placeholder(node.inputs[6], "w", (out_c, channels))]
         right = Rows(lambda j, a: weights[0][a, j], "turned", channels)
-    error = ErrorEnd(node, attrs.mask, (extents[0], channels))
+    masks, keep = mask_lanes(node, attrs.mask, (extents[0], channels))
+    error = ErrorEnd(node, keep, "tt_clamp_x4")
     left, end = Rows(lambda i, a: g[i, a]), Epilogue(error.finish, 0, error.kept)
     out, schedule = channel_product(extents, left, right, end, extents[0])
-    operands = [*error.exponents, g, *error.factor, *weights, *error.masks]
+    operands = [*error.exponents, g, *error.factor, *weights, *masks]
+    return KernelSpec(operands, [out, None], schedule)
+
+
+def _plane_gradient(node: Node, attrs: QConvGradInputAttrs, features: Features) -> KernelSpec:
+    """Depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
+    weights = weight_parts(node.inputs[6 : 6 + (1 if attrs.conv.split is None else 2)])
+    whole = whole_weight(weights, attrs.conv.split, 0, 3)
+    masks, keep = mask_operand(node, attrs.mask, node.outputs[0].shape)
+
+    def kept(*index: Any) -> Any:
+        assert keep is not None
+        return call_int("tt_keep_x4", keep(*index), dtype="bool")
+
+    error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), placeholder(node.inputs[3], "g")
+    out, schedule = depthwise_gradient(node, g, whole, error.finish, features.style, error.kept, True)
+    operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)
 
 
 class ErrorEnd:
     """The end of an error's sums: operands (peak, p_out, p_in, g, multiplier, shift, ..., mask) of a node."""
 
-    def __init__(self, node: Node, mask: MaskAttrs, shape: tuple[int, ...]) -> None:
+    def __init__(self, node: Node, keep: Keep | None, clamp: str) -> None:
         self.exponents = tables(node, 0, ("peak", "p_out", "p_in"))
         self.factor = tables(node, 4, ("multiplier", "shift"))
-        self.masks, self._keep = mask_lanes(node, mask, shape)
+        self._keep = keep
         (_, p_out, p_in), (multiplier, shift) = self.exponents, self.factor
 
         def exponent(c: Any) -> Any:
-            return call_int("tt_near_shift_x4", i32(shift[c]) + (p_in[0] - p_out[0]))
+            return near(clamp, i32(shift[c]) + (p_in[0] - p_out[0]))
 
         self.kept = [kept_lanes(multiplier, "kept_multiplier"), kept_lanes(shift, "kept_shift", exponent)]
 

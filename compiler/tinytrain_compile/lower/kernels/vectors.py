@@ -11,12 +11,9 @@ from tvm import s_tir, te, tirx
 from tinytrain_compile.lower import vector_intrinsics as intrinsics
 from tinytrain_compile.lower.kernels.base import i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.lanes import LANES
+from tinytrain_compile.lower.lanes import LANES, LARGEST_PITCH
 from tinytrain_compile.lower.schedules import HINT
 from tinytrain_compile.ops.pairs import PairTiles
-
-LARGEST_PITCH = 4096
-"""Of tt_gather8."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,8 @@ class Epilogue:
 
 
 def fits(extents: tuple[int, int, int]) -> bool:
-    """Whether a product has whole vectors of output channels."""
-    return extents[1] % LANES == 0
+    """Whether a product has whole vectors of output channels, and sums."""
+    return extents[1] % LANES == 0 and extents[2] > 1
 
 
 def kept_lanes(operand: te.Tensor, name: str, value: Any = None) -> te.Tensor:
