@@ -3,6 +3,7 @@
     python benchmarks/instructions.py            # measure all and print the table
     python benchmarks/instructions.py --write    # and record it in benchmarks/ledger.json
     python benchmarks/instructions.py --short    # what CI compares: layers on three targets
+    python benchmarks/instructions.py --target cortex-m55 --write    # one target's rows, the others as they are
 
 Counts are instructions executed in QEMU: exact, and no cycles. They hold for one version of GCC.
 """
@@ -61,7 +62,7 @@ def network_rows(targets: tuple[str, ...]) -> list[Row]:
     """Two rows per network and target: a training step and an inference; nothing without the shared models."""
     rows: list[Row] = []
     for name, scheme, arena, more in NETWORKS if (SHARED / "models").is_dir() else ():
-        for target in targets if name.startswith("mcunet") else ("cortex-m7",):
+        for target in targets if name.startswith("mcunet") else set(targets) & {"cortex-m7"}:
             report = _compile(name, scheme, arena, target, more)
             work, code = report["work"], report["flash"]["code_bytes"]
             macs = work["forward_macs"], work["forward_macs"] + work["backward_macs"]
@@ -86,12 +87,17 @@ def _row(name: str, target: str, flags: str, instructions: int, macs: int, code_
     return {"name": name, "target": target, "flags": flags, **counts}
 
 
+def key(row: Row) -> tuple[str, str, str]:
+    """What a row is found by."""
+    return row["name"], row["target"], row["flags"]
+
+
 def differences(rows: list[Row], recorded: list[Row]) -> list[str]:
     """One line per row that differs from the ledger or is not in it."""
-    known = {(row["name"], row["target"], row["flags"]): row for row in recorded}
+    known = {key(row): row for row in recorded}
     lines: list[str] = []
     for row in rows:
-        old = known.get((row["name"], row["target"], row["flags"]))
+        old = known.get(key(row))
         if old != row:
             was = "no row" if old is None else f"{old['instructions']:,} instructions, {old['code_bytes']:,} B"
             now = f"{row['instructions']:,} instructions, {row['code_bytes']:,} B"
@@ -120,20 +126,32 @@ def version_skip() -> str:
     return "" if found == recorded else f"GCC here is {found or 'missing'}, the ledger is of GCC {recorded}"
 
 
+def merged(rows: list[Row]) -> Row:
+    """The ledger with these rows: in their places, where it has rows of the same names from the same compiler."""
+    ledger = recorded_ledger()
+    if {key(row) for row in rows} >= {key(row) for row in ledger["rows"]} or ledger["gcc"] != gcc_version():
+        return {"gcc": gcc_version(), "rows": rows}
+    new = {key(row): row for row in rows}
+    kept = [new.pop(key(row), row) for row in ledger["rows"]]
+    return {"gcc": gcc_version(), "rows": [*kept, *new.values()]}
+
+
 def main() -> None:
     """Measure, print, compare or record; exit code 1 if something differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--target", choices=TARGETS, help="measure (and record) only this one")
     flags = parser.parse_args()
     if not gcc_version():
         sys.exit("arm-none-eabi-gcc is missing (apt-get install gcc-arm-none-eabi)")
-    rows = layer_rows(SHORT_TARGETS if flags.short else TARGETS)
+    targets = (flags.target,) if flags.target else SHORT_TARGETS if flags.short else TARGETS
+    rows = layer_rows(targets)
     if not flags.short:
-        rows += network_rows(TARGETS)
+        rows += network_rows(targets)
     print("\n".join(table(rows)))
     if flags.write:
-        LEDGER.write_text(json.dumps({"gcc": gcc_version(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        LEDGER.write_text(json.dumps(merged(rows), indent=1) + "\n", encoding="utf-8")
     elif version_skip():
         print(f"skipped: {version_skip()}")
     elif changed := differences(rows, recorded_ledger()["rows"]):

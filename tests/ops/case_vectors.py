@@ -34,13 +34,13 @@ def depthwise(rng: Rng, whole_inputs: bool) -> Geometry:
     """A depthwise convolution whose output (or input) rows are whole vectors, or at times odd."""
     while True:
         height, width = int(rng.integers(1, 10)), int(rng.integers(1, 18))
-        kernel, strides = rng.integers([1, 4], [8, 9]), rng.integers(1, 4, 2)
+        kernel, strides = (int(rng.integers(1, 8)), int(rng.integers(1, 9))), rng.integers(1, 4, 2)
         pads = [int(rng.integers(0, kernel[i % 2])) for i in range(4)]
         channels = int(rng.integers(2, 12))
         split = _split(rng, channels, 1)
         split = split if split is not None and split.axis == "out" else None
         conv = ConvAttrs(
-            (int(kernel[0]), int(kernel[1])),
+            kernel,
             (int(strides[0]), int(strides[1])),
             (pads[0], pads[1], pads[2], pads[3]),
             groups=channels,

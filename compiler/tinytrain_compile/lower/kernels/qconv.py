@@ -54,6 +54,7 @@ from tinytrain_compile.ops.qconv import (
     is_rows,
 )
 
+Stages = Sequence[te.Tensor]
 FRACTION_BITS = 8
 """Of a weight, while an update is rounded."""
 SCALE = ("multiplier", "shift", "rate", "p")
@@ -147,13 +148,7 @@ def _rows(
 
 
 def depthwise(
-    node: Node,
-    x: te.Tensor,
-    weight: Load,
-    finish: Finish,
-    style: CodeStyle,
-    stages: Sequence[te.Tensor],
-    lanes: bool = False,
+    node: Node, x: te.Tensor, weight: Load, finish: Finish, style: CodeStyle, stages: Stages, lanes: bool = False
 ) -> tuple[te.Tensor, Schedule]:
     """Forward: the plane is the image less its zero point, with a border of zeros."""
     attrs = node.attrs
@@ -247,13 +242,7 @@ def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned
 
 
 def depthwise_gradient(
-    node: Node,
-    g: te.Tensor,
-    weight: Load,
-    finish: Finish,
-    style: CodeStyle,
-    stages: Sequence[te.Tensor],
-    lanes: bool = False,
+    node: Node, g: te.Tensor, weight: Load, finish: Finish, style: CodeStyle, stages: Stages, lanes: bool = False
 ) -> tuple[te.Tensor, Schedule]:
     """The plane is the error with a border of zeros; taps run backwards.
 
