@@ -18,8 +18,8 @@ class CodeStyle:
     pair_steps: steps of four products in a turn of a product's innermost loop, at most. row_calls: helper calls per sum
     in a turn of a dense convolution's, at most. unrolled_rows: kernels of at most this height have the loop over their
     rows unrolled. unroll_moves: loops that move data are unrolled. ragged_tiles: float products whose operands lie as
-    neighbours along a tile's long side may peel its last one. vector_terms: multiply-adds in a turn of the innermost
-    loop of a float matrix-vector product, at most.
+    neighbours along a tile's long side may peel its last one, and phases without taps have code of their own.
+    vector_terms: multiply-adds in a turn of the innermost loop of a float matrix-vector product, at most.
     """
 
     small: bool = False

@@ -173,9 +173,9 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
     if c.groups == 1:
         patch, shape = backward_patch(c, attrs.input_hw, node.inputs[0].shape), node.outputs[0].shape
         columns = best_tile(in_c, features.tile[1], features.ragged)
-        form = PatchForm(
-            shape, (features.tile[0], columns), gathers_error(c, attrs.input_hw), c.split is not None, runs=False
-        )
+        copies, tile = gathers_error(c, attrs.input_hw), (features.tile[0], columns)
+        apart = features.ragged and not copies  # most phases of a 1x1 convolution have no tap: they are stores of zeros
+        form = PatchForm(shape, tile, copies, c.split is not None, runs=False, apart=apart)
         out, schedule = patch_conv(patch, form, lambda *i: dy[i], lambda o, r, s, a: w(a, r, s, o), finish)
     else:
         out, schedule = grouped_grad_input(node.outputs[0].shape, c, dy, w, window.backward, finish)

@@ -23,7 +23,7 @@ class PatchForm:
     """Output shape and register tile (pixels, channels); how it is looped.
 
     copies: what the taps of a tile's pixels read is copied to scratch first. peel: the weight lies in two parts.
-    runs: what a row of taps reads of the weight, too, are neighbours in memory.
+    runs: what a row of taps reads of the weight, too, are neighbours in memory. apart: every phase has code of its own.
     """
 
     shape: tuple[int, ...]
@@ -31,6 +31,7 @@ class PatchForm:
     copies: bool
     peel: bool
     runs: bool = True
+    apart: bool = False
 
 
 def patch_conv(
@@ -86,6 +87,8 @@ def patch_conv(
 def _schedule(sch: s_tir.Schedule, form: PatchForm, across: int, fuse: bool) -> None:
     batch, row, p, x, q, o = sch.get_loops(sch.get_sblock("out"))
     sch.reorder(batch, row, x, p, q, o)
+    for phase in (p, q) if form.apart else ():
+        sch.unroll(phase)
     tiles, gather = {2: across, 5: form.tile[1]}, "cols" if form.copies else ""
     tile_reduction(sch, tiles, gather=gather, gather_axis=2, peel_reduction=form.peel, fuse=fuse)
 
