@@ -49,14 +49,9 @@ def tile_reduction(
     own = schedule.get_loops(sums)[len(outer) :]
     axes = len(outer)
     spatial, reductions = own[:axes], own[axes:]
-    if fuse:
-        reductions = [*reductions[:-2], schedule.fuse(*reductions[-2:])]
-    terms = int(schedule.get(reductions[-1]).extent)
-    few = max(steps for steps in range(1, max(1, turn) + 1) if terms % steps == 0)
-    many, turned = schedule.split(reductions[-1], [None, few])
-    reductions = [*reductions[:-1], many]
-    schedule.reorder(*reductions, turned, *spatial)
-    for loop in (turned, *spatial, *inner):
+    reductions, turned = _turns(schedule, reductions, fuse, turn)
+    schedule.reorder(*reductions, *turned, *spatial)
+    for loop in (*turned, *spatial, *inner):
         schedule.unroll(loop)
     start = schedule.decompose_reduction(sums, reductions[0])
     for loop in schedule.get_loops(start)[len(outer) :]:
@@ -70,6 +65,17 @@ def tile_reduction(
     if peel_reduction:
         for loop in schedule.get_loops(schedule.get_sblock(f"{acc}_update"))[len(outer) :][: len(reductions)]:
             schedule.annotate(loop, HINT, 1)
+
+
+def _turns(schedule: s_tir.Schedule, loops: Sequence[Any], fuse: bool, turn: int) -> tuple[list[Any], list[Any]]:
+    """Reduction loops, and the loop over the terms of a turn if these are several; see tile_reduction."""
+    loops = [*loops[:-2], schedule.fuse(*loops[-2:])] if fuse else list(loops)
+    terms = int(schedule.get(loops[-1]).extent)
+    few = max(steps for steps in range(1, max(1, turn) + 1) if terms % steps == 0)
+    if few == 1:
+        return loops, []
+    many, inner = schedule.split(loops[-1], [None, few])
+    return [*loops[:-1], many], [inner]
 
 
 def best_tile(extent: int, wanted: int, ragged: bool = False) -> int:
