@@ -352,7 +352,7 @@ static inline tt_i32x4 tt_passes_x4(tt_i32x4 value, int32_t low, int32_t high)
     const uint32_t passed = (uint32_t)vcmpgtq_n_s32(value, low) & (uint32_t)vcmpltq_n_s32(value, high);
     return vpselq_s32(tt_all(-1), tt_all(0), (mve_pred16_t)passed);
 #else
-    return (value > low) & (value < high);
+    return (low < value) & (high > value);
 #endif
 }
 

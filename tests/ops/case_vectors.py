@@ -34,7 +34,7 @@ def depthwise(rng: Rng, whole_inputs: bool) -> Geometry:
     """A depthwise convolution whose output (or input) rows are whole vectors, or at times odd."""
     while True:
         height, width = int(rng.integers(1, 10)), int(rng.integers(1, 18))
-        kernel, strides = (int(rng.integers(1, 8)), int(rng.integers(1, 9))), rng.integers(1, 4, 2)
+        kernel, strides = (int(rng.integers(1, 8)), int(rng.integers(4, 9))), rng.integers(1, 4, 2)
         pads = [int(rng.integers(0, kernel[i % 2])) for i in range(4)]
         channels = int(rng.integers(2, 12))
         split = _split(rng, channels, 1)

@@ -14,7 +14,8 @@ from typing import Any
 from tvm import sym
 
 from tinytrain_compile.lower.c_expr import ATOM, Expr, dtype_of, is_helper
-from tinytrain_compile.lower.c_tree import Declaration, Line, Statement
+from tinytrain_compile.lower.c_tree import Declaration, If, Line, Statement
+from tinytrain_compile.lower.conditions import tests_of
 from tinytrain_compile.lower.printer import Printer
 from tinytrain_compile.lower.tir_walk import children, kind_of, op_name
 
@@ -144,7 +145,7 @@ class LanePrinter(Printer):
         if condition is None:
             return call
         zeros = Line(f"memset({places[0]}, 0, {2 * count});")
-        return self._if(self._expr(condition), [call], [zeros])
+        return If(tests_of(condition, self._expr), [call], [zeros])
 
     def _allocate(self, buffer: Any) -> list[Statement]:
         if not self._is_vector(buffer):
