@@ -117,7 +117,8 @@ def vector_kernel(*ops: str) -> Callable[[VectorRule], VectorRule]:
 
 def kernel_spec(node: Node, features: Features) -> KernelSpec:
     """How a node is computed on such a target."""
-    rule = VECTOR_KERNELS.get(node.op) if features.vectors else None
+    wanted = features.vectors and not features.style.small  # shared functions lack the constants that assembly takes
+    rule = VECTOR_KERNELS.get(node.op) if wanted else None
     return (rule and rule(node, features)) or KERNELS[node.op](node, features)
 
 
