@@ -1,0 +1,52 @@
+"""A plan with the graph that it is of; `plan_graph` decides which Concats and Slices are views in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tinytrain_compile.ir import Graph
+from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.parts import candidates, with_views
+from tinytrain_compile.plan.planner import plan_memory
+
+COPIES_TRIED = 8
+"""Views that are tried as copies one by one, with effort "full"."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A graph and its plan; the graph has second runs where plan.remat is not None, and views where nothing need move.
+
+    refused: with second runs, what was found and not taken: it costs too much, or does not fit either.
+    """
+
+    graph: Graph
+    plan: MemoryPlan
+    refused: Planned | None = None
+
+
+def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
+    """`plan_memory` of the graph with those Concats and Slices as views whose bytes need not move.
+
+    A whole is live from its first part to the last reader of any, which may cost more than copying: so all and none
+    are tried by quick plans, with effort "full" also without one or the other. The smallest arena counts, and among
+    equals the fewest copies.
+    """
+    views = candidates(graph, options.alignment_bytes)
+    if not views:
+        return Planned(graph, plan_memory(graph, options))
+    quick = replace(options, effort="quick")
+
+    def price(names: tuple[str, ...]) -> tuple[int, int]:
+        return plan_memory(with_views(graph, names), quick).arena_bytes, -len(names)
+
+    best, least = min((price(names), names) for names in (views, ()))
+    copied: tuple[str, ...] = ()
+    for name in least[:COPIES_TRIED] if options.effort == "full" else ():
+        names = candidates(graph, options.alignment_bytes, (*copied, name))
+        found = price(names)
+        if found < best:
+            best, least, copied = found, names, (*copied, name)
+    viewed = with_views(graph, least)
+    return Planned(viewed, plan_memory(viewed, options))
