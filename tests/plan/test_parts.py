@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 
 from tests.plan.arena_run import infer, truth_of
-from tests.plan.plan_graphs import training_graph
 from tinytrain_compile.ir import Graph, GraphBuilder, Value, check_graph
-from tinytrain_compile.ir.buffers import offsets_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import infer as infer_types
-from tinytrain_compile.ops import new_builder, op_def
-from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.shape import ConcatAttrs, ReshapeAttrs, SliceAttrs
-from tinytrain_compile.plan import PlanError, PlanOptions, plan_graph, plan_memory, validate_plan
+from tinytrain_compile.plan import PlanOptions, plan_graph, plan_memory
 from tinytrain_compile.plan.parts import candidates, with_views
 
 QUICK = PlanOptions(effort="quick")

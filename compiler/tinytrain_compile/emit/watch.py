@@ -55,7 +55,7 @@ class Watch:
         rows = list(dict.fromkeys((low, high - low, "TT_WRITTEN") for _, (low, high) in written))
         for buffer in live:
             dying = buffer.kind != "scratch" and buffer.name in covered
-            beside = [span for owner, span in written if dying or owner == buffer]
+            beside = [span for owner, span in written if dying or (owner == buffer and self._own(buffer, span, node))]
             for span in self._held(buffer, step):
                 rows += [(low, high - low, "TT_KEPT") for low, high in _outside(span, beside)]
         yield from sorted(rows)
@@ -79,11 +79,16 @@ class Watch:
         buffer, low = self._home[name], self._plan.offsets[name]
         return (low, low + self._sizes[name]) if buffer.within else _whole(buffer)
 
+    def _own(self, buffer: Buffer, span: Span, node: Node) -> bool:
+        """Whether a call may write bytes of this buffer that are live: a part only in place of an operand."""
+        names = (value.name for value in node.inputs if value.name in self._home)
+        return not buffer.within or any(self._span(name) == span for name in names)
+
     def _held(self, buffer: Buffer, step: int) -> list[Span]:
-        """Bytes of a live buffer that have been written by now: all but the parts that are yet to come."""
+        """Bytes of a live buffer that have been written before: all but the parts that are yet to come."""
         if not buffer.within:
             return [_whole(buffer)]
-        names = [name for name in buffer.values if name not in self._views and self._made.get(name, -1) <= step]
+        names = [name for name in buffer.values if name not in self._views and self._made.get(name, -1) < step]
         found: list[Span] = []
         for low, high in sorted(self._span(name) for name in names):
             if found and low <= found[-1][1]:

@@ -29,9 +29,9 @@ class Planned:
 def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
     """`plan_memory` of the graph with those Concats and Slices as views whose bytes need not move.
 
-    A whole is live from its first part to the last reader of any, which may cost more than copying: so all and none
-    are tried by quick plans, with effort "full" also without one or the other. The smallest arena counts, and among
-    equals the fewest copies.
+    A whole is live from its first part to the last reader of any, which may cost more than copying. So quick plans try
+    all of them, the Concats, the Slices and none, with effort "full" also the best of these without one or another. The
+    smallest arena counts, and among equals the fewest copies.
     """
     views = candidates(graph, options.alignment_bytes)
     if not views:
@@ -41,8 +41,10 @@ def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
     def price(names: tuple[str, ...]) -> tuple[int, int]:
         return plan_memory(with_views(graph, names), quick).arena_bytes, -len(names)
 
-    best, least = min((price(names), names) for names in (views, ()))
-    copied: tuple[str, ...] = ()
+    joined = tuple(node.name for node in graph.nodes if node.name in views and node.op == "Concat")
+    cut = tuple(name for name in views if name not in joined)
+    best, least = min((price(names), names) for names in dict.fromkeys((views, joined, cut, ())))
+    copied = tuple(name for name in views if name not in least)
     for name in least[:COPIES_TRIED] if options.effort == "full" else ():
         names = candidates(graph, options.alignment_bytes, (*copied, name))
         found = price(names)
