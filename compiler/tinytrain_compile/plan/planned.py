@@ -41,8 +41,9 @@ def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
     def price(names: tuple[str, ...]) -> tuple[int, int]:
         return plan_memory(with_views(graph, names), quick).arena_bytes, -len(names)
 
-    joined = tuple(node.name for node in graph.nodes if node.name in views and node.op == "Concat")
-    cut = tuple(name for name in views if name not in joined)
+    concats = [node.name for node in graph.nodes if node.op == "Concat"]
+    joined = candidates(graph, options.alignment_bytes, [name for name in views if name not in concats])
+    cut = candidates(graph, options.alignment_bytes, concats)
     best, least = min((price(names), names) for names in dict.fromkeys((views, joined, cut, ())))
     copied = tuple(name for name in views if name not in least)
     for name in least[:COPIES_TRIED] if options.effort == "full" else ():
