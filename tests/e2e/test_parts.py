@@ -13,9 +13,11 @@ import pytest
 from tests.e2e import chain, models
 from tests.e2e.test_watched_plans import asan_missing, bundle_of, outcome, report
 from tests.quantize import nets
+from tinytrain_compile.fit import further_memories
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
-from tinytrain_compile.plan import Planned, PlanOptions, plan_graph, plan_memory
+from tinytrain_compile.plan import Planned, PlanOptions, RematOptions, plan_graph, plan_memory, plan_with_remat, spread
 from tinytrain_compile.plan.parts import candidates, with_views
+from tinytrain_compile.target import load_target
 
 NETS: dict[str, Callable[[], TrainGraph]] = {
     "dense": lambda: chain.train_graph(models.dense_features(), "all"),
@@ -80,6 +82,30 @@ def test_on_the_board(name: str) -> None:
     whole = replace(train, graph=viewed.graph, before_remat=train.graph)
     made = chain.emitted(whole, viewed.plan, chain.kernels_of(whole, "net", fpu=True), 8)
     assert chain.check(made).result == "pass"
+
+
+def test_parts_in_another_memory(tmp_path: Path) -> None:
+    """A buffer with parts may lie there as a whole; it is not moved to and fro."""
+    train = train_of("tower, last layers")
+    viewed = everything_viewed(train)
+    small = replace(options(train), capacity_bytes=viewed.plan.arena_bytes // 4)
+    moved = spread(viewed.graph, viewed.plan, small, further_memories(load_target("cortex-m7"), {"sram2": 1 << 20}))
+    assert moved is not None
+    (parent,) = (buffer for buffer in moved.plan.buffers if buffer.within)
+    assert moved.plan.place(parent.offset)[0] == 1
+    copied = run(train, Planned(train.graph, plan_memory(train.graph, options(train))), tmp_path / "copied", "host")
+    for mode in ["host"] if asan_missing(tmp_path) else ["host", "debug"]:
+        assert chain.same(run(train, moved, tmp_path / mode, mode), copied)
+
+
+def test_parts_beside_second_runs(tmp_path: Path) -> None:
+    train = train_of("bands")
+    found = plan_with_remat(train.graph, options(train), RematOptions("min"))
+    assert found.plan.remat is not None
+    assert any(node.op in ("Join", "Part") for node in found.graph.nodes)
+    copied = run(train, Planned(train.graph, plan_memory(train.graph, options(train))), tmp_path / "copied", "host")
+    for mode in ["host"] if asan_missing(tmp_path) else ["host", "debug"]:
+        assert chain.same(run(train, found, tmp_path / mode, mode), copied)
 
 
 def test_a_view_costs_no_call() -> None:
