@@ -10,8 +10,8 @@ from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.parts import candidates, with_views
 from tinytrain_compile.plan.planner import plan_memory
 
-COPIES_TRIED = 8
-"""Views that are tried as copies one by one, with effort "full"."""
+TURNS = 8
+"""With effort "full": how many are then tried the other way, one by one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
     """`plan_memory` of the graph with those Concats and Slices as views whose bytes need not move.
 
     A whole is live from its first part to the last reader of any, which may cost more than copying. So quick plans try
-    all of them, the Concats, the Slices and none, with effort "full" also the best of these without one or another. The
+    all of them, the Concats, the Slices and none, with effort "full" also the best of these with one turned. The
     smallest arena counts, and among equals the fewest copies.
     """
     views = candidates(graph, options.alignment_bytes)
@@ -45,11 +45,12 @@ def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
     joined = candidates(graph, options.alignment_bytes, [name for name in views if name not in concats])
     cut = candidates(graph, options.alignment_bytes, concats)
     best, least = min((price(names), names) for names in dict.fromkeys((views, joined, cut, ())))
-    copied = tuple(name for name in views if name not in least)
-    for name in least[:COPIES_TRIED] if options.effort == "full" else ():
-        names = candidates(graph, options.alignment_bytes, (*copied, name))
+    copied = [name for name in views if name not in least]
+    for name in views[:TURNS] if options.effort == "full" else ():
+        turned = [*copied, name] if name not in copied else [other for other in copied if other != name]
+        names = candidates(graph, options.alignment_bytes, turned)
         found = price(names)
         if found < best:
-            best, least, copied = found, names, (*copied, name)
+            best, least, copied = found, names, turned
     viewed = with_views(graph, least)
     return Planned(viewed, plan_memory(viewed, options))
