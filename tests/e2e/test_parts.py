@@ -18,11 +18,12 @@ from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.plan import Planned, PlanOptions, RematOptions, plan_graph, plan_memory, plan_with_remat, spread
 from tinytrain_compile.plan.parts import candidates, with_views
 from tinytrain_compile.target import load_target
+from tinytrain_compile.training import join_pieces
 
 NETS: dict[str, Callable[[], TrainGraph]] = {
     "dense": lambda: chain.train_graph(models.dense_features(), "all"),
     "dense, int8": lambda: nets.int8_train(models.dense_features(), "all", learning_rate=0.05),
-    "bands": lambda: chain.train_graph(models.bands(), "all"),
+    "bands": lambda: join_pieces(chain.train_graph(models.bands(), "all")),
     "bands, int8": lambda: nets.int8_train(models.bands(), "all", head="int8", learning_rate=0.05),
     "tower, last layers": lambda: chain.train_graph(models.tower(), "last:2"),
     "tower, int8": lambda: nets.int8_train(models.tower(), "all", learning_rate=0.05),
