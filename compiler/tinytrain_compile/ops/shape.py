@@ -12,6 +12,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._common import expect_float, expect_operands, kept_layout, only
 from tinytrain_compile.ops._exact import scaled, sum_over
 from tinytrain_compile.ops.base import GradientContext, OpDef, Overlap, register
+from tinytrain_compile.ops.contiguous import cut_starts, run_starts
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
 
 
@@ -282,6 +283,7 @@ register(
         _reshape_rule,
         ReshapeAttrs,
         view=True,
+        starts=lambda _node: (0,),
     )
 )
 register(OpDef("Transpose", "Axes in another order.", _infer_transpose, _transpose, _transpose_rule, TransposeAttrs))
@@ -290,6 +292,16 @@ register(OpDef("Transpose", "Axes in another order.", _infer_transpose, _transpo
 def _concat_overlaps(node: Node) -> tuple[Overlap, ...]:
     assert isinstance(node.attrs, ConcatAttrs)
     return within_concat(node, node.attrs.axis)
+
+
+def _concat_starts(node: Node) -> tuple[int, ...] | None:
+    assert isinstance(node.attrs, ConcatAttrs)
+    return run_starts(node, node.attrs.axis)
+
+
+def _slice_starts(node: Node) -> tuple[int, ...] | None:
+    assert isinstance(node.attrs, SliceAttrs)
+    return cut_starts(node, node.attrs.starts, node.attrs.steps, node.attrs.sizes)
 
 
 def _slice_overlaps(node: Node) -> tuple[Overlap, ...]:
@@ -310,6 +322,8 @@ register(
         _concat,
         _concat_rule,
         ConcatAttrs,
+        starts=_concat_starts,
+        as_view="Join",
         overlaps=_concat_overlaps,
     )
 )
@@ -321,6 +335,8 @@ register(
         _slice,
         _slice_rule,
         SliceAttrs,
+        starts=_slice_starts,
+        as_view="Part",
         overlaps=_slice_overlaps,
     )
 )
