@@ -188,6 +188,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     metavar="TIME",
     help="Longest step by the target's model, with paging and second runs: 500ms, 2s.",
 )
+@click.option(
+    "--kernels",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    multiple=True,
+    help="C kernels of your own for some layers (docs/external-kernels.md).",
+)
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(
     "--dump-after", type=click.Choice(["frontend", "training", "plan"]), help="Print a stage's result and stop."
@@ -277,6 +284,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         verify_steps=flags["verify_steps"],
         count=flags["count"],
         data=flags["data"],
+        kernels=flags["kernels"],
         seed=flags["seed"],
         lock=flags["lock"],
         dry_run=flags["dry_run"],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tinytrain_compile.data import load_inputs, make_samples
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.external import blaming, load_externals
 from tinytrain_compile.fit import Candidate, Planner, faster, search_update, suggestions
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.generate import Generated, generate
@@ -85,9 +86,10 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     settled = with_exponents(candidate.train, model, options)
     candidate = replace(candidate, train=settled)
     summary = replace(summary, train=settled, agreement=compare(settled, model, floats, options))
-    made = _generate(candidate, options, target, progress)
-    summary = replace(summary, calls=made.kernels.calls, code=made.choice)
-    summary = _verify(summary, made.bundle, samples, options, target, progress)
+    with blaming(candidate.plan.order):
+        made = _generate(candidate, options, target, progress)
+        summary = replace(summary, calls=made.kernels.calls, code=made.choice)
+        summary = _verify(summary, made.bundle, samples, options, target, progress)
     progress("writing", 0.98)
     return _write(summary, made.bundle, samples, options, target)
 
@@ -121,7 +123,7 @@ def _sources(options: CompileOptions) -> tuple[Path, ...]:
     """Files that the user gave: they must not vanish with an earlier output."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
     named += [path for path in (options.data, options.lock) if path is not None and path != options.out / "plan.json"]
-    return (options.model, *named)
+    return (options.model, *named, *load_externals(options).paths)
 
 
 def _choose(model: ImportedModel, options: CompileOptions, target: Target) -> Candidate:
@@ -158,6 +160,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         verify=VerifyReport("none", 0, "skipped", "not verified"),
         code_bytes=None,
         const_bytes=None,
+        external_functions=candidate.externals.functions,
     )
 
 

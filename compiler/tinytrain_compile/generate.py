@@ -79,7 +79,12 @@ class Generator:
             f"update {self._candidate.label}",
         )
         emit = EmitOptions(
-            self._prefix, self._target.alignment_bytes, settings, runtime_headers(), small_calls=small_calls
+            self._prefix,
+            self._target.alignment_bytes,
+            settings,
+            runtime_headers(),
+            small_calls=small_calls,
+            external=self._candidate.externals.used(self._candidate.plan.order),
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 

@@ -108,6 +108,7 @@ class CompileOptions:
     verify_steps: int = 3
     count: bool = False
     data: Path | None = None
+    kernels: tuple[Path, ...] = ()
     seed: int = 0
     lock: Path | None = None
     dry_run: bool = False

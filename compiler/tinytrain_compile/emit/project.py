@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jinja2
 import numpy as np
@@ -22,8 +22,8 @@ from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qconv import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import error_exponents
 
-PAGE_HEADER = "tt_page.h"
-"""Of the runtime headers, the one that only a plan with page moves needs."""
+PAGE_HEADER, EXTERNAL_HEADER = "tt_page.h", "tt_external.h"
+"""Of the runtime headers, those that only a plan with page moves, or with external kernels, needs."""
 
 HEADER_BYTES, POINTER_BYTES = 16, 8
 """Size of the handle `struct <prefix>` at the start of the arena, and of what it holds per further memory."""
@@ -44,6 +44,8 @@ class EmitOptions:
     """Headers that the generated C includes: file name -> text."""
     debug_header: str = ""
     small_calls: bool = False
+    external: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Files of external kernels that nodes of the plan use: file name -> text."""
 
 
 def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
@@ -69,7 +71,10 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     kernel_files = _kernel_files(model, kernels, prefix)
     small = [f"{prefix}_train.c"] if options.small_calls else []
     small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
-    model.update(sources=[f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c"], small_sources=small)
+    external = [name for name in options.external if name.endswith(".c")]
+    sources = [f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c", *external]
+    model.update(sources=sources, small_sources=small)
+    unused = [*([] if plan.paging else [PAGE_HEADER]), *([] if options.external else [EXTERNAL_HEADER])]
     files = {
         f"{prefix}_train.h": environment.get_template("train.h.j2").render(model),
         f"{prefix}_train.c": environment.get_template("train.c.j2").render(model),
@@ -82,12 +87,13 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         f"{prefix}_weights.c": _source(
             model, [table(name, data) for name, data in constants], "Constant tables (flash)."
         ),
-        **{name: text for name, text in options.runtime.items() if name != PAGE_HEADER or plan.paging},
+        **{name: text for name, text in options.runtime.items() if name not in unused},
+        **options.external,
         "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
     }
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
-    return SourceBundle(files, interface, tuple(small))
+    return SourceBundle(files, interface, tuple(small), tuple(external))
 
 
 def _kernel_files(model: dict[str, object], kernels: KernelSet, prefix: str) -> dict[str, str]:
@@ -195,7 +201,10 @@ def _template_data(
         "i": interface,
         "magic": _magic(train),
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
-        "page_header": PAGE_HEADER if plan.paging else "",
+        "more_headers": [
+            *([PAGE_HEADER] if plan.paging else []),
+            *([EXTERNAL_HEADER] if options.external else []),
+        ],
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
         "state_block": [_initial(value, graph.constants[value.name], sequencer, tables) for value in graph.state],
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],

@@ -8,7 +8,7 @@ from tinytrain_compile.emit.names import comment_text
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.base import op_def, scratch_bytes
 from tinytrain_compile.ops.qupdate import ERROR_OPS
 
 
@@ -58,14 +58,14 @@ class Watch:
         for value in (*node.inputs, *node.outputs):
             if value.name in self._home and self._home[value.name] in live and value.size_bytes:
                 yield self._plan.offsets[value.name], value.size_bytes, "TT_OPERAND"
-        size = op_def(node.op).scratch(node)
+        size = scratch_bytes(node)
         if size and self._scratch[node.name] in live:
             yield self._plan.scratch_offsets[node.name], size, "TT_OPERAND"
 
     def _written(self, node: Node) -> list[Buffer]:
         values = [*node.outputs, *(node.inputs[:2] if node.op in ERROR_OPS else ())]  # exponents, in the first step
         found = [self._home[value.name] for value in values if value.name in self._home]
-        return [*found, *([self._scratch[node.name]] if op_def(node.op).scratch(node) else [])]
+        return [*found, *([self._scratch[node.name]] if scratch_bytes(node) else [])]
 
 
 def _outside(dying: Buffer, written: list[Buffer]) -> Iterator[tuple[int, int]]:

@@ -223,11 +223,15 @@ class Interface:
 
 @dataclass(frozen=True)
 class SourceBundle:
-    """The generated project: path inside the output folder -> text; small: its C files that are compiled with -Os."""
+    """The generated project: path inside the output folder -> text; small: its C files that are compiled with -Os.
+
+    external: C files of the user (--kernels), which the compiler's warnings do not judge.
+    """
 
     files: Mapping[str, str]
     interface: Interface
     small: tuple[str, ...] = ()
+    external: tuple[str, ...] = ()
 
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------
@@ -361,3 +365,4 @@ class Summary:
     agreement: Agreement | None = None
     calls: Mapping[str, str] = field(default_factory=dict[str, str])  # node -> kernel; empty before there are any
     code: CodeChoice = field(default_factory=CodeChoice)
+    external_functions: tuple[str, ...] = ()  # all that --kernels offers

@@ -11,6 +11,7 @@ from tvm import s_tir, te
 
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.external import external_kernel
 from tinytrain_compile.lower.kernels import KERNELS, Features
 from tinytrain_compile.lower.passes import lower_schedule
 from tinytrain_compile.lower.printer import Parameter, Printer
@@ -50,6 +51,7 @@ def lower_nodes(
         key = (_key(node), features.turned)
         if key not in names:
             ending = "_turned" if features.turned else ""
+            ending += "" if node.external is None else "_external"
             ending += "_small" if features.style.small else ""
             name = _kernel_name(node, options.prefix, taken, ending)
             kernel = lower_node(node, name, features, options.fuse_multiply_add)
@@ -62,7 +64,7 @@ def lower_nodes(
 
 def _key(node: Node) -> object:
     operands = tuple((v.shape, v.dtype) for v in (*node.inputs, *node.outputs))
-    return (node.op, operands, node.attrs, same_operands(node))
+    return (node.op, operands, node.attrs, same_operands(node), node.external)
 
 
 def same_operands(node: Node) -> tuple[int, ...]:
@@ -83,6 +85,8 @@ def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
 
 def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: bool = True) -> Kernel:
     """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any."""
+    if node.external is not None:
+        return external_kernel(node, name, _comment(node))
     definition = op_def(node.op)
     spec = KERNELS[node.op](node, features)
     computed = [i for i, tensor in enumerate(spec.outputs) if tensor is not None]

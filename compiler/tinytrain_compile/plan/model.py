@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import BufferKind
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.base import Overlap
+from tinytrain_compile.ops.base import Overlap, inplace_of, overlaps_of, scratch_bytes
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 
 PERSISTENT_KINDS = ("header", "state", "accumulator")
@@ -194,7 +194,7 @@ class _Collector:
     def in_place(self, index: int, node: Node) -> tuple[InPlace, ...]:
         """Cells that a node may overwrite; never an output that must outlive this node."""
         pairs: list[InPlace] = []
-        for output, source in op_def(node.op).inplace:
+        for output, source in inplace_of(node):
             # An op may declare pairs for optional operands that this node does not have.
             if output >= len(node.outputs) or source >= len(node.inputs):
                 continue
@@ -204,7 +204,7 @@ class _Collector:
                 continue
             if self.exact[over] == self.exact[cell] and self.values[cell][0] == node.outputs[output].name:
                 pairs.append(InPlace(cell, over, self.options.reserved(self.exact[cell])))
-        pairs += [pair for overlap in op_def(node.op).overlaps(node) for pair in self.overlap(index, node, overlap)]
+        pairs += [pair for overlap in overlaps_of(node) for pair in self.overlap(index, node, overlap)]
         return tuple(dict.fromkeys(pairs))
 
     def overlap(self, index: int, node: Node, overlap: Overlap) -> Iterator[InPlace]:
@@ -265,7 +265,7 @@ def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
         tuple(tuple(cells) for cells in found.touched),
         tuple(tuple(users) for users in touchers),
         sizes,
-        (*(options.reserved(op_def(node.op).scratch(node)) for node in graph.nodes), 0, 0),
+        (*(options.reserved(scratch_bytes(node)) for node in graph.nodes), 0, 0),
         (*(found.in_place(index, node) for index, node in enumerate(graph.nodes)), (), ()),
     )
     cells = tuple(

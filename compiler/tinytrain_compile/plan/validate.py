@@ -15,6 +15,7 @@ from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import Buffer, Over, load_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import inplace_of, overlaps_of, scratch_bytes
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 
 
@@ -150,7 +151,7 @@ def _check_addresses(facts: _Facts) -> None:
             raise PlanError("unknown value", f"{name!r} has an address but does not live in the arena")
     ranges = [(name, *facts.range_of(name)) for name in facts.planned]
     for node in plan.order:
-        size = op_def(node.op).scratch(node)
+        size = scratch_bytes(node)
         if size > 0 and node.name not in plan.scratch_offsets:
             raise PlanError("missing scratch", f"{node.name!r} needs {size} bytes of scratch and has no address for it")
         if size > 0:
@@ -224,7 +225,7 @@ def _writes(facts: _Facts, node: Node) -> list[tuple[str, int, int]]:
         for position, value in enumerate(node.outputs)
         if not _is_view(node, position)
     ]
-    size = op_def(node.op).scratch(node)
+    size = scratch_bytes(node)
     if size > 0:
         low = facts.plan.scratch_offsets[node.name]
         found.append(("", low, low + size))
@@ -269,7 +270,7 @@ def _judge(facts: _Facts, step: int, node: Node, written: str, victim: str) -> N
         )
     if any(pair in definition.alias for pair in pairs):
         return
-    declared = {(item.output, item.source): item for item in definition.overlaps(node)}
+    declared = {(item.output, item.source): item for item in overlaps_of(node)}
     if pairs and all(pair in declared for pair in pairs):
         above = facts.plan.offsets[victim] - facts.plan.offsets[written]
         if all(declared[pair].allows(above) for pair in pairs):
@@ -278,7 +279,7 @@ def _judge(facts: _Facts, step: int, node: Node, written: str, victim: str) -> N
     if not pairs or not same:
         raise PlanError("overlap", f"{node.name!r} writes {written or 'scratch'!r} over {victim!r}, which it reads")
     equal = facts.planned[written].size_bytes == facts.planned[victim].size_bytes
-    if not equal or not any(pair in definition.inplace for pair in pairs):
+    if not equal or not any(pair in inplace_of(node) for pair in pairs):
         raise PlanError("in place", f"{node.op} ({node.name!r}) may not work in place on {victim!r}")
 
 
@@ -314,7 +315,7 @@ def _check_buffers(facts: _Facts) -> None:
 def _check_scratch_buffers(facts: _Facts) -> None:
     scratch = {buffer.name: buffer for buffer in facts.plan.buffers if buffer.kind == "scratch"}
     for step, node in enumerate(facts.plan.order):
-        size = op_def(node.op).scratch(node)
+        size = scratch_bytes(node)
         if size == 0:
             continue
         buffer = scratch.get(node.name)
@@ -329,7 +330,7 @@ def _check_over(facts: _Facts, buffer: Buffer, over: Over, home: dict[str, Buffe
     node = facts.plan.order[buffer.first_step]
     found = [
         item
-        for item in op_def(node.op).overlaps(node)
+        for item in overlaps_of(node)
         if home.get(node.outputs[item.output].name) == buffer and item.allows(over.distance)
         if getattr(home.get(node.inputs[item.source].name), "name", None) == over.name
     ]

@@ -12,6 +12,7 @@ from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json
 from tinytrain_compile.report.code import code_json
+from tinytrain_compile.report.external import external_json
 from tinytrain_compile.report.formats import islands, quant_tensors
 from tinytrain_compile.report.kernels import kernel_work
 
@@ -264,6 +265,7 @@ def _work(summary: Summary) -> dict[str, Any]:
         "apply_instructions": sum(counts.apply.values()) if counts and counts.apply is not None else None,
         "counted_step": counts.step_index if counts else None,
         "kernels": [asdict(work) for work in kernel_work(summary)],
+        "external": external_json(summary),
     }
 
 

@@ -99,14 +99,14 @@ def verify(
 def _host_side(job: _Job, folder: Path) -> RunResult:
     compiled = compile_project(job.bundle, job.target, "host", job.tools, folder)
     objects = [read_object(path) for path in compiled.model_objects]
-    check_symbols(objects, job.interface.prefix, job.target, on_target=False)
+    check_symbols(objects, job.interface.prefix, job.target, False, job.bundle.external)
     built = link_project(compiled, job.target, job.tools)
     return execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s)
 
 
 def _board_side(job: _Job, folder: Path) -> _Board:
     compiled = compile_project(job.bundle, job.target, "qemu", job.tools, folder)
-    figures = static_figures(compiled, job.interface, job.target)
+    figures = static_figures(compiled, job.interface, job.target, job.bundle.external)
     built = link_project(compiled, job.target, job.tools)
     if job.tools.qemu is None:
         return _Board(figures)
@@ -122,10 +122,12 @@ def _board_side(job: _Job, folder: Path) -> _Board:
     return _Board(figures, run, instruction_counts(calls, functions, job.interface, job.batch))
 
 
-def static_figures(compiled: Compiled, interface: Interface, target: Target) -> StaticFigures:
+def static_figures(
+    compiled: Compiled, interface: Interface, target: Target, external: tuple[str, ...] = ()
+) -> StaticFigures:
     """Symbol rules, sizes and stack bound of a target build; E0601 if a rule is broken or the stack budget exceeded."""
     objects = [read_object(path) for path in compiled.model_objects]
-    check_symbols(objects, interface.prefix, target, on_target=True)
+    check_symbols(objects, interface.prefix, target, True, external)
     graph = read_call_graph(compiled.model_objects)
     bound = stack_bound(graph, interface.prefix, library_table(target), hidden_callees(objects))
     if bound.size_bytes > target.stack_budget_bytes:
