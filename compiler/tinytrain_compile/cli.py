@@ -195,6 +195,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     multiple=True,
     help="C kernels of your own for some layers (docs/external-kernels.md).",
 )
+@click.option("--tune", is_flag=True, help="Search the tiles of kernels by counting instructions in QEMU; see --tiles.")
+@click.option(
+    "--tiles",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Tiles that --tune found, to use (with --tune: to add to). Default: MODEL.tiles.txt beside the model.",
+)
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(
     "--dump-after", type=click.Choice(["frontend", "training", "plan"]), help="Print a stage's result and stop."
@@ -252,6 +259,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
     if flags["count"] and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
         what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
         raise CompileError("E0101", "--count", what, "leave these options out")
+    _check_tune(flags)
     if flags["optimise"] is not None and flags["lock"] is not None:
         raise CompileError("E0101", "--optimise", "a lock leaves nothing to choose", "leave out --lock or --optimise")
     return CompileOptions(
@@ -285,6 +293,8 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         count=flags["count"],
         data=flags["data"],
         kernels=flags["kernels"],
+        tune=flags["tune"],
+        tiles=flags["tiles"],
         seed=flags["seed"],
         lock=flags["lock"],
         dry_run=flags["dry_run"],
@@ -296,6 +306,15 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         max_step_ps=longest,
         report=reports,
     )
+
+
+def _check_tune(flags: dict[str, Any]) -> None:
+    """E0101 for --tune without QEMU or together with what leaves it nothing to do."""
+    if not flags["tune"]:
+        return
+    if flags["verify"] != "qemu" or flags["dry_run"] or flags["code"] == "size":
+        what = "counts instructions of kernels for speed in QEMU"
+        raise CompileError("E0101", "--tune", what, "leave out --verify, --dry-run and --code size")
 
 
 def _size(text: str | None, flag: str) -> int | None:

@@ -39,6 +39,7 @@ from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
 from tinytrain_compile.trial import compare, with_exponents
+from tinytrain_compile.tune import Tiling, choose_tiles
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)"""
@@ -87,10 +88,12 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     candidate = replace(candidate, train=settled)
     summary = replace(summary, train=settled, agreement=compare(settled, model, floats, options))
     with blaming(candidate.plan.order):
-        made = _generate(candidate, options, target, progress)
-        summary = replace(summary, calls=made.kernels.calls, code=made.choice)
+        tiling = _tiles(candidate, options, target, samples, progress)
+        made = _generate(candidate, options, target, progress, tiling)
+        summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
         summary = _verify(summary, made.bundle, samples, options, target, progress)
     progress("writing", 0.98)
+    tiling.save(options)
     return _write(summary, made.bundle, samples, options, target)
 
 
@@ -122,7 +125,8 @@ def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
 def _sources(options: CompileOptions) -> tuple[Path, ...]:
     """Files that the user gave: they must not vanish with an earlier output."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
-    named += [path for path in (options.data, options.lock) if path is not None and path != options.out / "plan.json"]
+    given = (options.data, options.lock, options.tiles)
+    named += [path for path in given if path is not None and path != options.out / "plan.json"]
     return (options.model, *named, *load_externals(options).paths)
 
 
@@ -191,11 +195,22 @@ def _check_time(
     raise CompileError("E0402", f"--update {candidate.label}", what, f"try {ways[0].options}", tuple(details))
 
 
-def _generate(candidate: Candidate, options: CompileOptions, target: Target, progress: Progress) -> Generated:
+def _tiles(
+    candidate: Candidate, options: CompileOptions, target: Target, samples: Samples, progress: Progress
+) -> Tiling:
+    def report(done: int, count: int) -> None:
+        progress(f"searching tiles, {done} of {count} kernels", 0.2)
+
+    return choose_tiles(candidate, options, target, samples, report)
+
+
+def _generate(
+    candidate: Candidate, options: CompileOptions, target: Target, progress: Progress, tiling: Tiling
+) -> Generated:
     def report(done: int, count: int) -> None:
         progress(f"lowering kernels, {done} of {count} nodes", 0.2 + 0.4 * done / max(count, 1))
 
-    return generate(candidate, options, target, report)
+    return generate(candidate, options, target, report, tiling.used.nodes)
 
 
 def _verify(

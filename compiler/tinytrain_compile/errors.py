@@ -65,6 +65,13 @@ _kind(
     "--kernels takes a TOML file of [[kernel]] entries (docs/external-kernels.md). The message names the entry and the "
     "key, or the layer for which a formula has no sensible value, or the C file that cannot be used.",
 )
+_kind(
+    "E0109",
+    EXIT_INPUT,
+    "bad file of tiles",
+    "The file of --tiles (by default MODEL.tiles.txt beside the model) is written by --tune; a line of it is damaged. "
+    "Delete the file, or make it anew with --tune.",
+)
 # E02xx: the model file
 _kind(
     "E0201",

@@ -109,6 +109,8 @@ class CompileOptions:
     count: bool = False
     data: Path | None = None
     kernels: tuple[Path, ...] = ()
+    tune: bool = False
+    tiles: Path | None = None
     seed: int = 0
     lock: Path | None = None
     dry_run: bool = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.cost import Choice
-from tinytrain_compile.ir.kernels import CodeChoice
+from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
@@ -365,4 +365,5 @@ class Summary:
     agreement: Agreement | None = None
     calls: Mapping[str, str] = field(default_factory=dict[str, str])  # node -> kernel; empty before there are any
     code: CodeChoice = field(default_factory=CodeChoice)
+    tiles: TilesUsed = field(default_factory=TilesUsed)
     external_functions: tuple[str, ...] = ()  # all that --kernels offers

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import tvm
 from tvm import s_tir, te
 
-from tinytrain_compile.ir.kernels import Kernel, KernelSet
+from tinytrain_compile.ir.kernels import Kernel, KernelSet, Tiles
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.external import external_kernel
 from tinytrain_compile.lower.kernels import KERNELS, Features
@@ -30,6 +30,8 @@ class LowerOptions:
     features: Features = field(default_factory=Features)
     fuse_multiply_add: bool = True
     turned: frozenset[str] = frozenset()
+    tiles: Mapping[str, Tiles] = field(default_factory=dict[str, Tiles])
+    """Of nodes for which a search found better ones than the rule."""
 
 
 def _no_progress(_done: int, _all: int) -> None:
@@ -47,8 +49,8 @@ def lower_nodes(
     taken: set[str] = set()
     for index, node in enumerate(todo):
         progress(index, len(todo))
-        features = replace(options.features, turned=node.name in options.turned)
-        key = (_key(node), features.turned)
+        features = replace(options.features, turned=node.name in options.turned).tuned(options.tiles.get(node.name))
+        key = (_key(node), features)
         if key not in names:
             ending = "_turned" if features.turned else ""
             ending += "" if node.external is None else "_external"

@@ -11,7 +11,7 @@ from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, 
 from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json
-from tinytrain_compile.report.code import code_json
+from tinytrain_compile.report.code import code_json, tiles_json
 from tinytrain_compile.report.external import external_json
 from tinytrain_compile.report.formats import islands, quant_tensors
 from tinytrain_compile.report.kernels import kernel_work
@@ -266,6 +266,7 @@ def _work(summary: Summary) -> dict[str, Any]:
         "counted_step": counts.step_index if counts else None,
         "kernels": [asdict(work) for work in kernel_work(summary)],
         "external": external_json(summary),
+        "tiles": tiles_json(summary),
     }
 
 
