@@ -142,6 +142,7 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     "--verify-steps", type=click.IntRange(1, 100000), default=3, show_default=True, help="Training steps compared."
 )
 @click.option("--count", is_flag=True, help="Count instructions of a step and an inference in QEMU, by kernel.")
+@click.option("--cycles", is_flag=True, help="With --count: model the cycles of a step (a model, never a measurement).")
 @click.option("--data", type=click.Path(path_type=Path), metavar="FILE.npz", help="Samples x, y for verification.")
 @click.option(
     "--seed",
@@ -256,9 +257,9 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
             raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
     if not 1 <= flags["batch"] <= 1 << 20:
         raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
-    if flags["count"] and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
+    if (flags["count"] or flags["cycles"]) and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
         what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
-        raise CompileError("E0101", "--count", what, "leave these options out")
+        raise CompileError("E0101", "--count" if flags["count"] else "--cycles", what, "leave these options out")
     _check_tune(flags)
     if flags["optimise"] is not None and flags["lock"] is not None:
         raise CompileError("E0101", "--optimise", "a lock leaves nothing to choose", "leave out --lock or --optimise")
@@ -291,6 +292,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         verify=flags["verify"],
         verify_steps=flags["verify_steps"],
         count=flags["count"],
+        cycles=flags["cycles"],
         data=flags["data"],
         kernels=flags["kernels"],
         tune=flags["tune"],

@@ -238,7 +238,8 @@ def _verify(
         options.verify,
         steps=options.verify_steps,
         batch=summary.train.batch,
-        count=options.count,
+        count=options.count or options.cycles,
+        cycles=options.cycles,
     )
     report = replace(report, saturations=count_saturations(summary.train, reference.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)

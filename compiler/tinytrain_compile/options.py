@@ -107,6 +107,7 @@ class CompileOptions:
     verify: Literal["qemu", "host", "none"] = "qemu"
     verify_steps: int = 3
     count: bool = False
+    cycles: bool = False
     data: Path | None = None
     kernels: tuple[Path, ...] = ()
     tune: bool = False

@@ -259,6 +259,16 @@ class Saturations:
 
 
 @dataclass(frozen=True)
+class CycleModel:
+    """What a model, no measurement, makes of counted blocks: cycles of a step and an inference; None with a reason."""
+
+    name: str
+    step: int | None
+    infer: int | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
 class InstructionCounts:
     """Instructions executed under QEMU in one call each, by function; scalar helpers count for their callers.
 
@@ -271,6 +281,7 @@ class InstructionCounts:
     infer: Mapping[str, int]
     apply: Mapping[str, int] | None
     code_bytes: Mapping[str, int]
+    cycles: CycleModel | None = None
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ def _target(root: Table) -> Target:
         core=_core(root.table("core")),
         memories=tuple(_memory(table) for table in root.tables("memories")),
         qemu=_board(root.table("qemu")) if root.has("qemu") else None,
+        cycle_model=root.text("cycle_model") if root.has("cycle_model") else "",
     )
     root.finish()
     _check(target, root)
@@ -121,6 +122,8 @@ def _check(target: Target, root: Table) -> None:
         raise root.error("memories", "names one memory twice")
     if not target.memories[0].writable:
         raise root.error("memories", "must begin with the memory of the arena, which is writable")
+    if not re.fullmatch(r"(table|llvm-mca:[a-z0-9.+-]+)?", target.cycle_model):
+        raise root.error("cycle_model", 'must be "table" or "llvm-mca:CPU"')
     for flag in target.gcc_flags:
         if not re.fullmatch(r"-m[A-Za-z0-9=+._-]+", flag):
             raise root.error("gcc_flags", f"may hold machine flags (-m...) only, not {flag!r}")
