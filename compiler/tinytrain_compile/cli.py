@@ -246,7 +246,6 @@ def _check_int8_flags(quant: str) -> None:
 
 def _options(flags: dict[str, Any]) -> CompileOptions:
     arena = _size(flags["arena"], "--arena")
-    longest = parse_time(flags["max_step_time"], "--max-step-time") if flags["max_step_time"] is not None else None
     reports = tuple(part.strip() for part in flags["report"].split(",") if part.strip())
     unknown = sorted(set(reports) - {"text", "json", "html"})
     if unknown:
@@ -257,10 +256,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
             raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
     if not 1 <= flags["batch"] <= 1 << 20:
         raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
-    if (flags["count"] or flags["cycles"]) and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
-        what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
-        raise CompileError("E0101", "--count" if flags["count"] else "--cycles", what, "leave these options out")
-    _check_tune(flags)
+    _check_counting(flags)
     if flags["optimise"] is not None and flags["lock"] is not None:
         raise CompileError("E0101", "--optimise", "a lock leaves nothing to choose", "leave out --lock or --optimise")
     return CompileOptions(
@@ -305,18 +301,25 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         code=flags["code"],
         flash_budget_bytes=_size(flags["flash_budget"], "--flash-budget"),
         optimise=flags["optimise"],
-        max_step_ps=longest,
+        max_step_ps=_time(flags["max_step_time"], "--max-step-time"),
         report=reports,
     )
 
 
-def _check_tune(flags: dict[str, Any]) -> None:
-    """E0101 for --tune without QEMU or together with what leaves it nothing to do."""
+def _check_counting(flags: dict[str, Any]) -> None:
+    """E0101 for --count, --cycles or --tune without QEMU, or --tune with what leaves it nothing to do."""
+    if (flags["count"] or flags["cycles"]) and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
+        what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
+        raise CompileError("E0101", "--count" if flags["count"] else "--cycles", what, "leave these options out")
     if not flags["tune"]:
         return
     if flags["verify"] != "qemu" or flags["dry_run"] or flags["code"] == "size":
         what = "counts instructions of kernels for speed in QEMU"
         raise CompileError("E0101", "--tune", what, "leave out --verify, --dry-run and --code size")
+
+
+def _time(text: str | None, flag: str) -> int | None:
+    return None if text is None else parse_time(text, flag)
 
 
 def _size(text: str | None, flag: str) -> int | None:

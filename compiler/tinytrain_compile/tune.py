@@ -135,14 +135,17 @@ class _Search:
 def _variants(node: Node, target: Target, fused: bool, index: int) -> list[tuple[Tiles, Kernel]]:
     """Kernels of a node with different C text: the rule's first. Tiles that a shape has no use for give equal text."""
     from tinytrain_compile.lower.kernels import Features
-    from tinytrain_compile.lower.lower import lower_node
+    from tinytrain_compile.lower.lower import ScratchError, lower_node
 
     features = Features(target.features.fpu)
     texts: set[str] = set()
     found: list[tuple[Tiles, Kernel]] = []
     for number, tiles in enumerate((RULE, *candidates(node))):
         name = f"{PREFIX}_{index}_{number}"
-        kernel = lower_node(node, name, features.tuned(tiles), fused)
+        try:
+            kernel = lower_node(node, name, features.tuned(tiles), fused)
+        except ScratchError:  # the planner has reserved what the rule's tiles need
+            continue
         text = kernel.source.replace(f"{name}(", "(")
         if text not in texts:
             texts.add(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import tvm
@@ -34,6 +35,10 @@ class LowerOptions:
     """Of nodes for which a search found better ones than the rule."""
 
 
+class ScratchError(ValueError):
+    """A kernel needs more scratch than its definition says: tiles may, which are then not for it."""
+
+
 def _no_progress(_done: int, _all: int) -> None:
     return None
 
@@ -49,19 +54,27 @@ def lower_nodes(
     taken: set[str] = set()
     for index, node in enumerate(todo):
         progress(index, len(todo))
-        features = replace(options.features, turned=node.name in options.turned).tuned(options.tiles.get(node.name))
-        key = (_key(node), features)
+        features, tiles = replace(options.features, turned=node.name in options.turned), options.tiles.get(node.name)
+        key = (_key(node), features, tiles)
         if key not in names:
             ending = "_turned" if features.turned else ""
             ending += "" if node.external is None else "_external"
             ending += "_small" if features.style.small else ""
             name = _kernel_name(node, options.prefix, taken, ending)
-            kernel = lower_node(node, name, features, options.fuse_multiply_add)
+            kernel = _lowered(node, name, features, options.fuse_multiply_add, tiles)
             body = kernel.source.partition("*/\n")[2].replace(f"{name}(", "(", 1)
             names[key] = kernels.setdefault(body, kernel).name
         calls[node.name] = names[key]
     progress(len(todo), len(todo))
     return KernelSet(tuple(kernels.values()), calls, turned=options.turned)
+
+
+def _lowered(node: Node, name: str, features: Features, fused: bool, tiles: Tiles | None) -> Kernel:
+    """The kernel with the tiles that were found for it, or by the rule if this version has no room for them."""
+    if tiles is not None:
+        with suppress(ScratchError):
+            return lower_node(node, name, features.tuned(tiles), fused)
+    return lower_node(node, name, features, fused)
 
 
 def _key(node: Node) -> object:
@@ -111,7 +124,7 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
     _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name)
     if printer.scratch_bytes > definition.scratch(node):
-        raise ValueError(
+        raise ScratchError(
             f"kernel of {node.op} ({node.name}) needs {printer.scratch_bytes} B of scratch, "
             f"its definition says {definition.scratch(node)}"
         )

@@ -51,10 +51,8 @@ class Features:
     turned: bool = False
     given_tile: tuple[int, int] | None = None
 
-    def tuned(self, tiles: Tiles | None) -> Features:
+    def tuned(self, tiles: Tiles) -> Features:
         """The same with the tiles that a search found, for this kernel."""
-        if tiles is None:
-            return self
         numbers = {key: getattr(tiles, key) for key in ("pair_steps", "row_calls", "unrolled_rows")}
         style = replace(self.style, **{key: number for key, number in numbers.items() if number is not None})
         return replace(self, style=style, given_tile=tiles.tile)
