@@ -31,6 +31,8 @@ PAGES = (
     "examples/linear/README.md",
     "docs/update-schemes.md",
     "docs/checkpoint-format.md",
+    "docs/external-kernels.md",
+    "docs/tuning.md",
 )
 CROSS_GCC = "12.2"
 """Flash, stack and instruction figures in the pages were made with this version of arm-none-eabi-gcc."""

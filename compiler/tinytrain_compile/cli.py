@@ -142,6 +142,7 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     "--verify-steps", type=click.IntRange(1, 100000), default=3, show_default=True, help="Training steps compared."
 )
 @click.option("--count", is_flag=True, help="Count instructions of a step and an inference in QEMU, by kernel.")
+@click.option("--cycles", is_flag=True, help="With --count: model the cycles of a step (a model, never a measurement).")
 @click.option("--data", type=click.Path(path_type=Path), metavar="FILE.npz", help="Samples x, y for verification.")
 @click.option(
     "--seed",
@@ -188,6 +189,20 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     metavar="TIME",
     help="Longest step by the target's model, with paging and second runs: 500ms, 2s.",
 )
+@click.option(
+    "--kernels",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    multiple=True,
+    help="C kernels of your own for some layers (docs/external-kernels.md).",
+)
+@click.option("--tune", is_flag=True, help="Search the tiles of kernels by counting instructions in QEMU; see --tiles.")
+@click.option(
+    "--tiles",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Tiles that --tune found, to use (with --tune: to add to). Default: MODEL.tiles.txt beside the model.",
+)
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(
     "--dump-after", type=click.Choice(["frontend", "training", "plan"]), help="Print a stage's result and stop."
@@ -231,7 +246,6 @@ def _check_int8_flags(quant: str) -> None:
 
 def _options(flags: dict[str, Any]) -> CompileOptions:
     arena = _size(flags["arena"], "--arena")
-    longest = parse_time(flags["max_step_time"], "--max-step-time") if flags["max_step_time"] is not None else None
     reports = tuple(part.strip() for part in flags["report"].split(",") if part.strip())
     unknown = sorted(set(reports) - {"text", "json", "html"})
     if unknown:
@@ -242,9 +256,7 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
             raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
     if not 1 <= flags["batch"] <= 1 << 20:
         raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
-    if flags["count"] and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
-        what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
-        raise CompileError("E0101", "--count", what, "leave these options out")
+    _check_counting(flags)
     if flags["optimise"] is not None and flags["lock"] is not None:
         raise CompileError("E0101", "--optimise", "a lock leaves nothing to choose", "leave out --lock or --optimise")
     return CompileOptions(
@@ -276,7 +288,11 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         verify=flags["verify"],
         verify_steps=flags["verify_steps"],
         count=flags["count"],
+        cycles=flags["cycles"],
         data=flags["data"],
+        kernels=flags["kernels"],
+        tune=flags["tune"],
+        tiles=flags["tiles"],
         seed=flags["seed"],
         lock=flags["lock"],
         dry_run=flags["dry_run"],
@@ -285,9 +301,25 @@ def _options(flags: dict[str, Any]) -> CompileOptions:
         code=flags["code"],
         flash_budget_bytes=_size(flags["flash_budget"], "--flash-budget"),
         optimise=flags["optimise"],
-        max_step_ps=longest,
+        max_step_ps=_time(flags["max_step_time"], "--max-step-time"),
         report=reports,
     )
+
+
+def _check_counting(flags: dict[str, Any]) -> None:
+    """E0101 for --count, --cycles or --tune without QEMU, or --tune with what leaves it nothing to do."""
+    if (flags["count"] or flags["cycles"]) and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
+        what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
+        raise CompileError("E0101", "--count" if flags["count"] else "--cycles", what, "leave these options out")
+    if not flags["tune"]:
+        return
+    if flags["verify"] != "qemu" or flags["dry_run"] or flags["code"] == "size":
+        what = "counts instructions of kernels for speed in QEMU"
+        raise CompileError("E0101", "--tune", what, "leave out --verify, --dry-run and --code size")
+
+
+def _time(text: str | None, flag: str) -> int | None:
+    return None if text is None else parse_time(text, flag)
 
 
 def _size(text: str | None, flag: str) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tinytrain_compile.data import load_inputs, make_samples
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.external import blaming, load_externals
 from tinytrain_compile.fit import Candidate, Planner, faster, search_update, suggestions
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.generate import Generated, generate
@@ -38,6 +39,7 @@ from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
 from tinytrain_compile.trial import compare, with_exponents
+from tinytrain_compile.tune import Tiling, choose_tiles
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)"""
@@ -85,10 +87,13 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     settled = with_exponents(candidate.train, model, options)
     candidate = replace(candidate, train=settled)
     summary = replace(summary, train=settled, agreement=compare(settled, model, floats, options))
-    made = _generate(candidate, options, target, progress)
-    summary = replace(summary, calls=made.kernels.calls, code=made.choice)
-    summary = _verify(summary, made.bundle, samples, options, target, progress)
+    with blaming(candidate.plan.order):
+        tiling = _tiles(candidate, options, target, samples, progress)
+        made = _generate(candidate, options, target, progress, tiling)
+        summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
+        summary = _verify(summary, made.bundle, samples, options, target, progress)
     progress("writing", 0.98)
+    tiling.save(options)
     return _write(summary, made.bundle, samples, options, target)
 
 
@@ -120,8 +125,9 @@ def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
 def _sources(options: CompileOptions) -> tuple[Path, ...]:
     """Files that the user gave: they must not vanish with an earlier output."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
-    named += [path for path in (options.data, options.lock) if path is not None and path != options.out / "plan.json"]
-    return (options.model, *named)
+    given = (options.data, options.lock, options.tiles)
+    named += [path for path in given if path is not None and path != options.out / "plan.json"]
+    return (options.model, *named, *load_externals(options).paths)
 
 
 def _choose(model: ImportedModel, options: CompileOptions, target: Target) -> Candidate:
@@ -158,6 +164,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         verify=VerifyReport("none", 0, "skipped", "not verified"),
         code_bytes=None,
         const_bytes=None,
+        external_functions=candidate.externals.functions,
     )
 
 
@@ -188,11 +195,22 @@ def _check_time(
     raise CompileError("E0402", f"--update {candidate.label}", what, f"try {ways[0].options}", tuple(details))
 
 
-def _generate(candidate: Candidate, options: CompileOptions, target: Target, progress: Progress) -> Generated:
+def _tiles(
+    candidate: Candidate, options: CompileOptions, target: Target, samples: Samples, progress: Progress
+) -> Tiling:
+    def report(done: int, count: int) -> None:
+        progress(f"searching tiles, {done} of {count} kernels", 0.2)
+
+    return choose_tiles(candidate, options, target, samples, report)
+
+
+def _generate(
+    candidate: Candidate, options: CompileOptions, target: Target, progress: Progress, tiling: Tiling
+) -> Generated:
     def report(done: int, count: int) -> None:
         progress(f"lowering kernels, {done} of {count} nodes", 0.2 + 0.4 * done / max(count, 1))
 
-    return generate(candidate, options, target, report)
+    return generate(candidate, options, target, report, tiling.used.nodes)
 
 
 def _verify(
@@ -220,7 +238,8 @@ def _verify(
         options.verify,
         steps=options.verify_steps,
         batch=summary.train.batch,
-        count=options.count,
+        count=options.count or options.cycles,
+        cycles=options.cycles,
     )
     report = replace(report, saturations=count_saturations(summary.train, reference.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)

@@ -28,7 +28,7 @@ class CompileError(Exception):
 
     def __init__(self, code: str, where: str, what: str, try_: str, details: tuple[str, ...] = ()) -> None:
         super().__init__(f"error[{code}]: {_line(where)}: {_line(what)}; {_line(try_)}")
-        self.code = code
+        self.code, self.where, self.what = code, where, what
         self.details = details
         """Further lines for the terminal (the does-not-fit block); never part of the one-line error."""
 
@@ -58,6 +58,20 @@ _kind(
     "model and the options of this run; the message says what does not agree.",
 )
 _kind("E0107", EXIT_INPUT, "no such memory", "--memory names a further memory of the target, up to its size there.")
+_kind(
+    "E0108",
+    EXIT_INPUT,
+    "bad kernel file",
+    "--kernels takes a TOML file of [[kernel]] entries (docs/external-kernels.md). The message names the entry and the "
+    "key, or the layer for which a formula has no sensible value, or the C file that cannot be used.",
+)
+_kind(
+    "E0109",
+    EXIT_INPUT,
+    "bad file of tiles",
+    "The file of --tiles (by default MODEL.tiles.txt beside the model) is written by --tune; a line of it is damaged. "
+    "Delete the file, or make it anew with --tune.",
+)
 # E02xx: the model file
 _kind(
     "E0201",
@@ -319,5 +333,13 @@ _kind(
 _kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")
 _kind("E0602", EXIT_VERIFY, "the firmware did not run", "The build or the emulator failed; the message quotes it.")
 _kind("E0603", EXIT_VERIFY, "NaN loss", "The loss became NaN: lower --lr, or look at the data.")
+_kind(
+    "E0604",
+    EXIT_VERIFY,
+    "verification with external kernels failed",
+    "The generated C calls functions of --kernels, and does not compile, breaks a rule of generated code (a symbol, "
+    "the stack, static RAM), or does not compute what the reference computes. The message has the first difference. "
+    "Without --kernels the same compilation shows whether these functions are to blame.",
+)
 # E09xx: internal
 _kind("E0901", EXIT_INTERNAL, "internal error", "A bug in the compiler; please report it with the model.")

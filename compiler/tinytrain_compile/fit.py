@@ -7,10 +7,11 @@ was given is never changed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.external import Externals, load_externals
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Choice, Rung
 from tinytrain_compile.ir.imported import ImportedModel
@@ -43,6 +44,7 @@ class Candidate:
     plan: MemoryPlan
     label: str
     choice: Choice
+    externals: Externals = field(default_factory=Externals)
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Planner:
 
     def __init__(self, model: ImportedModel, options: CompileOptions, target: Target) -> None:
         self.model = model
+        self.externals = load_externals(options)
         self.options = options
         self.target = target
         memories = further_memories(target, options.memories)
@@ -107,9 +110,12 @@ class Planner:
         o = self.options
         chosen = TrainingOptions(o.loss, optimizer, o.learning_rate, o.momentum, o.weight_decay, batch, accumulate)
         train = build_training(self.model, update, chosen)
-        if o.quant == "fp32":
-            return join_pieces(train)
-        return quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale))
+        train = (
+            join_pieces(train)
+            if o.quant == "fp32"
+            else quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale))
+        )
+        return self.externals.assigned(train, self.target)
 
     def _settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
         limit, effort = self.options.arena_bytes, "quick" if quick else "full"
@@ -126,7 +132,7 @@ class Planner:
         o = self.options
         train = self._train(update, o.optimizer, o.batch, o.accumulate)
         planned, choice = self._plan(train, False)
-        return Candidate(update, _with_graph(train, planned.graph), planned.plan, update.label, choice)
+        return Candidate(update, _with_graph(train, planned.graph), planned.plan, update.label, choice, self.externals)
 
     def locked(self, update: UpdatePlan, lock: Lock) -> Candidate:
         """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
@@ -134,7 +140,7 @@ class Planner:
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
         planned = plan_from_lock(train.graph, lock, settings, self.means.memories)
         choice = Choice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
-        return Candidate(update, _with_graph(train, planned.graph), planned.plan, update.label, choice)
+        return Candidate(update, _with_graph(train, planned.graph), planned.plan, update.label, choice, self.externals)
 
     def price(
         self, spec: str, optimizer: str | None = None, batch: int | None = None, accumulate: Accumulate | None = None

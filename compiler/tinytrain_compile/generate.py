@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.fit import Candidate
 from tinytrain_compile.flash import Mix, Variant, choose_copies, choose_mix
-from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelSet
+from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelSet, Tiles
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
@@ -38,8 +38,16 @@ class Generated:
 class Generator:
     """Lowers and emits one planned training step in several ways."""
 
-    def __init__(self, candidate: Candidate, options: CompileOptions, target: Target, report: Report) -> None:
+    def __init__(
+        self,
+        candidate: Candidate,
+        options: CompileOptions,
+        target: Target,
+        report: Report,
+        tiles: Mapping[str, Tiles] | None = None,
+    ) -> None:
         self._candidate, self._options, self._target, self._report = candidate, options, target, report
+        self._tiles = tiles or {}
         self._prefix = c_identifier(options.model.stem)
 
     @property
@@ -64,7 +72,9 @@ class Generator:
         features = Features(core.fpu, SIZE if small else SPEED, vectors=core.mve_int)
         fused = not self._candidate.train.integer
         names = frozenset(node.name for node in chosen)
-        return lower_nodes(chosen or self.nodes, LowerOptions(self._prefix, features, fused, names), self._report)
+        tiles = {} if small else self._tiles
+        lowering = LowerOptions(self._prefix, features, fused, names, tiles)
+        return lower_nodes(chosen or self.nodes, lowering, self._report)
 
     def shared(self, kernels: KernelSet) -> KernelSet:
         """The same with small kernels that share functions."""
@@ -80,14 +90,24 @@ class Generator:
             f"update {self._candidate.label}",
         )
         emit = EmitOptions(
-            self._prefix, self._target.alignment_bytes, settings, runtime_headers(), small_calls=small_calls
+            self._prefix,
+            self._target.alignment_bytes,
+            settings,
+            runtime_headers(),
+            small_calls=small_calls,
+            external=self._candidate.externals.used(self._candidate.plan.order),
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 
 
-def generate(candidate: Candidate, options: CompileOptions, target: Target, report: Report) -> Generated:
-    """Kernels and project as --code and --flash-budget ask. Errors: E0403 if no code that is allowed fits."""
-    generator = Generator(candidate, options, target, report)
+def generate(
+    candidate: Candidate, options: CompileOptions, target: Target, report: Report, tiles: Mapping[str, Tiles]
+) -> Generated:
+    """Kernels and project as --code and --flash-budget ask. Errors: E0403 if no code that is allowed fits.
+
+    tiles: of nodes for which the rule's are not the best.
+    """
+    generator = Generator(candidate, options, target, report, tiles)
     if options.flash_budget_bytes is not None:
         return _Budget(generator, options, target, options.flash_budget_bytes).generate()
     small = options.code == "size"

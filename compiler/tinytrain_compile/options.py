@@ -107,7 +107,11 @@ class CompileOptions:
     verify: Literal["qemu", "host", "none"] = "qemu"
     verify_steps: int = 3
     count: bool = False
+    cycles: bool = False
     data: Path | None = None
+    kernels: tuple[Path, ...] = ()
+    tune: bool = False
+    tiles: Path | None = None
     seed: int = 0
     lock: Path | None = None
     dry_run: bool = False

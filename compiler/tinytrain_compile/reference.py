@@ -68,6 +68,10 @@ class Trainer:
             self._keep(self._apply, values)
         return losses
 
+    def values(self, x: Array, y: Array) -> dict[str, Array]:
+        """Every value of a step on one sample, by name; nothing is kept of it."""
+        return self._run(x.reshape(self._train.graph.inputs[0].shape), y.reshape(self._train.label.shape))
+
     def _set_scalars(self, samples: int) -> None:
         """What the generated code writes itself: 1 / samples, and the learning rate over samples in integers."""
         train = self._train

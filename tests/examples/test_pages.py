@@ -49,7 +49,10 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
     assert shown == [transcripts.stable(line) for line in example][-len(shown) :]
 
 
-@pytest.mark.parametrize("page", ["docs/update-schemes.md", "docs/checkpoint-format.md"])
+DOCS = ("update-schemes", "checkpoint-format", "external-kernels", "tuning")
+
+
+@pytest.mark.parametrize("page", [f"docs/{name}.md" for name in DOCS])
 def test_docs_show_what_the_commands_print(page: str) -> None:
     check_page(page)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jinja2
 import numpy as np
@@ -22,8 +22,8 @@ from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qconv import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import error_exponents
 
-PAGE_HEADER, VECTOR_HEADER = "tt_page.h", "tt_mve.h"
-"""Of the runtime headers, those that only a plan with page moves, and kernels on vectors, need."""
+PAGE_HEADER, VECTOR_HEADER, EXTERNAL_HEADER = "tt_page.h", "tt_mve.h", "tt_external.h"
+"""Of the runtime headers, those that only a plan with page moves, kernels on vectors, or external kernels, need."""
 
 HEADER_BYTES, POINTER_BYTES = 16, 8
 """Size of the handle `struct <prefix>` at the start of the arena, and of what it holds per further memory."""
@@ -44,6 +44,8 @@ class EmitOptions:
     """Headers that the generated C includes: file name -> text."""
     debug_header: str = ""
     small_calls: bool = False
+    external: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Files of external kernels that nodes of the plan use: file name -> text."""
 
 
 def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
@@ -71,9 +73,11 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     kernel_files = _kernel_files(model, kernels, prefix)
     small = [f"{prefix}_train.c"] if options.small_calls else []
     small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
-    model.update(sources=[f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c"], small_sources=small)
-    unused = {PAGE_HEADER} if not plan.paging else set[str]()
-    unused |= {VECTOR_HEADER} if not model["vector_header"] else set[str]()
+    external = [name for name in options.external if name.endswith(".c")]
+    sources = [f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c", *external]
+    model.update(sources=sources, small_sources=small)
+    needed = {PAGE_HEADER: plan.paging, VECTOR_HEADER: model["vector_header"], EXTERNAL_HEADER: options.external}
+    unused = [name for name, need in needed.items() if not need]
     files = {
         f"{prefix}_train.h": environment.get_template("train.h.j2").render(model),
         f"{prefix}_train.c": environment.get_template("train.c.j2").render(model),
@@ -87,11 +91,12 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
             model, [table(name, data) for name, data in constants], "Constant tables (flash)."
         ),
         **{name: text for name, text in options.runtime.items() if name not in unused},
+        **options.external,
         "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
     }
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
-    return SourceBundle(files, interface, tuple(small))
+    return SourceBundle(files, interface, tuple(small), tuple(external))
 
 
 def _kernel_files(model: dict[str, object], kernels: KernelSet, prefix: str) -> dict[str, str]:
@@ -199,7 +204,10 @@ def _template_data(
         "i": interface,
         "magic": _magic(train),
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
-        "page_header": PAGE_HEADER if plan.paging else "",
+        "more_headers": [
+            *([PAGE_HEADER] if plan.paging else []),
+            *([EXTERNAL_HEADER] if options.external else []),
+        ],
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
         "state_block": [_initial(value, graph.constants[value.name], sequencer, tables) for value in graph.state],
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],

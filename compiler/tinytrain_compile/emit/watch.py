@@ -8,7 +8,7 @@ from tinytrain_compile.emit.names import comment_text
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.base import op_def, scratch_bytes
 from tinytrain_compile.ops.qupdate import ERROR_OPS
 
 Span = tuple[int, int]
@@ -64,7 +64,7 @@ class Watch:
         for value in (*node.inputs, *node.outputs):
             if value.name in self._home and self._home[value.name] in live and value.size_bytes:
                 yield self._plan.offsets[value.name], value.size_bytes, "TT_OPERAND"
-        size = op_def(node.op).scratch(node)
+        size = scratch_bytes(node)
         if size and self._scratch[node.name] in live:
             yield self._plan.scratch_offsets[node.name], size, "TT_OPERAND"
 
@@ -72,7 +72,7 @@ class Watch:
         """What a call writes: buffers, or a part of one that has parts."""
         values = [*node.outputs, *(node.inputs[:2] if node.op in ERROR_OPS else ())]  # exponents, in the first step
         found = [(self._home[value.name], self._span(value.name)) for value in values if value.name in self._home]
-        scratch = [self._scratch[node.name]] if op_def(node.op).scratch(node) else []
+        scratch = [self._scratch[node.name]] if scratch_bytes(node) else []
         return [*found, *((buffer, _whole(buffer)) for buffer in scratch)]
 
     def _span(self, name: str) -> Span:

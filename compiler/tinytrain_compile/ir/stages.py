@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.cost import Choice
-from tinytrain_compile.ir.kernels import CodeChoice
+from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
@@ -223,11 +223,15 @@ class Interface:
 
 @dataclass(frozen=True)
 class SourceBundle:
-    """The generated project: path inside the output folder -> text; small: its C files that are compiled with -Os."""
+    """The generated project: path inside the output folder -> text; small: its C files that are compiled with -Os.
+
+    external: C files of the user (--kernels), which the compiler's warnings do not judge.
+    """
 
     files: Mapping[str, str]
     interface: Interface
     small: tuple[str, ...] = ()
+    external: tuple[str, ...] = ()
 
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------
@@ -255,6 +259,16 @@ class Saturations:
 
 
 @dataclass(frozen=True)
+class CycleModel:
+    """What a model, no measurement, makes of counted blocks: cycles of a step and an inference; None with a reason."""
+
+    name: str
+    step: int | None
+    infer: int | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
 class InstructionCounts:
     """Instructions executed under QEMU in one call each, by function; scalar helpers count for their callers.
 
@@ -267,6 +281,7 @@ class InstructionCounts:
     infer: Mapping[str, int]
     apply: Mapping[str, int] | None
     code_bytes: Mapping[str, int]
+    cycles: CycleModel | None = None
 
 
 @dataclass(frozen=True)
@@ -361,3 +376,5 @@ class Summary:
     agreement: Agreement | None = None
     calls: Mapping[str, str] = field(default_factory=dict[str, str])  # node -> kernel; empty before there are any
     code: CodeChoice = field(default_factory=CodeChoice)
+    tiles: TilesUsed = field(default_factory=TilesUsed)
+    external_functions: tuple[str, ...] = ()  # all that --kernels offers

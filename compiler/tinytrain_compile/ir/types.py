@@ -85,8 +85,19 @@ NO_ATTRS = Attrs()
 
 
 @dataclass(frozen=True, slots=True)
+class External:
+    """A C function of the user (--kernels) that computes a node, and the bytes of working memory that it asks for."""
+
+    function: str
+    workspace_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
-    """One operation. `name` is unique; `origin` is the ONNX node that it comes from, carried through every rewrite."""
+    """One operation. `name` is unique; `origin` is the ONNX node that it comes from, carried through every rewrite.
+
+    external: what computes it instead of our kernel. It changes no result, so it is no part of the text form.
+    """
 
     name: str
     op: str
@@ -95,6 +106,7 @@ class Node:
     attrs: Attrs = NO_ATTRS
     origin: str = ""
     phase: Phase = "step"
+    external: External | None = None
 
 
 @dataclass(frozen=True, eq=False)

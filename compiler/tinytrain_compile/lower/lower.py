@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import tvm
 from tvm import s_tir, te
 
-from tinytrain_compile.ir.kernels import Kernel, KernelSet
+from tinytrain_compile.ir.kernels import Kernel, KernelSet, Tiles
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.external import external_kernel
 from tinytrain_compile.lower.kernels import Features, kernel_spec
 from tinytrain_compile.lower.lanes import LanePrinter
 from tinytrain_compile.lower.passes import lower_schedule
@@ -30,6 +32,12 @@ class LowerOptions:
     features: Features = field(default_factory=Features)
     fuse_multiply_add: bool = True
     turned: frozenset[str] = frozenset()
+    tiles: Mapping[str, Tiles] = field(default_factory=dict[str, Tiles])
+    """Of nodes for which a search found better ones than the rule."""
+
+
+class ScratchError(ValueError):
+    """A kernel needs more scratch than its definition says: tiles may, which are then not for it."""
 
 
 def _no_progress(_done: int, _all: int) -> None:
@@ -47,13 +55,14 @@ def lower_nodes(
     taken: set[str] = set()
     for index, node in enumerate(todo):
         progress(index, len(todo))
-        features = replace(options.features, turned=node.name in options.turned)
-        key = (_key(node), features.turned)
+        features, tiles = replace(options.features, turned=node.name in options.turned), options.tiles.get(node.name)
+        key = (_key(node), features, tiles)
         if key not in names:
             ending = "_turned" if features.turned else ""
+            ending += "" if node.external is None else "_external"
             ending += "_small" if features.style.small else ""
             name = _kernel_name(node, options.prefix, taken, ending)
-            kernel = lower_node(node, name, features, options.fuse_multiply_add)
+            kernel = _lowered(node, name, features, options.fuse_multiply_add, tiles)
             body = kernel.source.partition("*/\n")[2].replace(f"{name}(", "(", 1)
             names[key] = kernels.setdefault(body, kernel).name
         calls[node.name] = names[key]
@@ -61,9 +70,17 @@ def lower_nodes(
     return KernelSet(tuple(kernels.values()), calls, turned=options.turned)
 
 
+def _lowered(node: Node, name: str, features: Features, fused: bool, tiles: Tiles | None) -> Kernel:
+    """The kernel with the tiles that were found for it, or by the rule if this version has no room for them."""
+    if tiles is not None:
+        with suppress(ScratchError):
+            return lower_node(node, name, features.tuned(tiles), fused)
+    return lower_node(node, name, features, fused)
+
+
 def _key(node: Node) -> object:
     operands = tuple((v.shape, v.dtype) for v in (*node.inputs, *node.outputs))
-    return (node.op, operands, node.attrs, same_operands(node))
+    return (node.op, operands, node.attrs, same_operands(node), node.external)
 
 
 def same_operands(node: Node) -> tuple[int, ...]:
@@ -84,6 +101,8 @@ def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
 
 def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: bool = True) -> Kernel:
     """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any."""
+    if node.external is not None:
+        return external_kernel(node, name, _comment(node))
     definition = op_def(node.op)
     spec = kernel_spec(node, features)
     computed = [i for i, tensor in enumerate(spec.outputs) if tensor is not None]
@@ -108,7 +127,7 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
     _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name)
     if printer.scratch_bytes > definition.scratch(node):
-        raise ValueError(
+        raise ScratchError(
             f"kernel of {node.op} ({node.name}) needs {printer.scratch_bytes} B of scratch, "
             f"its definition says {definition.scratch(node)}"
         )

@@ -163,6 +163,21 @@ def op_def(name: str) -> OpDef:
     return OPS[name]
 
 
+def scratch_bytes(node: Node) -> int:
+    """Working memory of what computes a node: our kernel, or the external one that it has."""
+    return op_def(node.op).scratch(node) if node.external is None else node.external.workspace_bytes
+
+
+def overlaps_of(node: Node) -> tuple[Overlap, ...]:
+    """Outputs that may cover inputs; nothing is known about the order in which an external kernel reads and writes."""
+    return op_def(node.op).overlaps(node) if node.external is None else ()
+
+
+def inplace_of(node: Node) -> tuple[tuple[int, int], ...]:
+    """Pairs that may share an address (OpDef.inplace); none of an external kernel."""
+    return op_def(node.op).inplace if node.external is None else ()
+
+
 class SumOverflowError(ValueError):
     """An operator on shapes with which its int32 sums could overflow."""
 

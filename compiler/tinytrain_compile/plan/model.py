@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import BufferKind
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.base import Overlap
+from tinytrain_compile.ops.base import Overlap, inplace_of, overlaps_of, scratch_bytes
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.parts import Cells
 
@@ -212,7 +212,7 @@ class _Collector:
     def in_place(self, index: int, node: Node) -> tuple[InPlace, ...]:
         """Cells that a node may overwrite; never an output that must outlive this node."""
         pairs: list[InPlace] = []
-        for output, source in op_def(node.op).inplace:
+        for output, source in inplace_of(node):
             # An op may declare pairs for optional operands that this node does not have.
             if output >= len(node.outputs) or source >= len(node.inputs):
                 continue
@@ -228,7 +228,7 @@ class _Collector:
             }
             if len(sizes) == 1 and self.opens(cell, node.outputs[output].name):
                 pairs.append(InPlace(cell, over, self.options.reserved(self.exact[cell])))
-        pairs += [pair for overlap in op_def(node.op).overlaps(node) for pair in self.overlap(index, node, overlap)]
+        pairs += [pair for overlap in overlaps_of(node) for pair in self.overlap(index, node, overlap)]
         return tuple(dict.fromkeys(pairs))
 
     def opens(self, cell: int, name: str) -> bool:
@@ -301,7 +301,7 @@ def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
         tuple(tuple(cells) for cells in found.touched),
         tuple(tuple(users) for users in touchers),
         sizes,
-        (*(options.reserved(op_def(node.op).scratch(node)) for node in graph.nodes), 0, 0),
+        (*(options.reserved(scratch_bytes(node)) for node in graph.nodes), 0, 0),
         (*(found.in_place(index, node) for index, node in enumerate(graph.nodes)), (), ()),
     )
     cells = tuple(

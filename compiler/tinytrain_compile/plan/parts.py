@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ops import OPS, op_def
+from tinytrain_compile.ops.base import inplace_of
 
 VIEWS = frozenset(definition.as_view for definition in OPS.values() if definition.as_view)
 """Operators that a Concat or Slice becomes."""
@@ -168,7 +169,7 @@ class Cells:
             for value in () if op_def(node.op).view else node.inputs:
                 readers.setdefault(value.name, []).append(node.name)
         for node in graph.nodes:
-            known = ((output, source) for output, source in op_def(node.op).inplace if output < len(node.outputs))
+            known = ((output, source) for output, source in inplace_of(node) if output < len(node.outputs))
             for output, source in known:
                 if source < len(node.inputs):
                     names = node.inputs[source].name, node.outputs[output].name

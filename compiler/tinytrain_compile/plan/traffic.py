@@ -9,6 +9,7 @@ from __future__ import annotations
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import scratch_bytes
 
 REUSE = 4
 """Products that an element serves once it is in a register: kernels work on tiles of about four."""
@@ -48,5 +49,5 @@ def accessed(plan: MemoryPlan) -> list[int]:
             if value.name in home:
                 total[home[value.name]] += size
         if node.name in scratch:
-            total[scratch[node.name]] += 2 * op_def(node.op).scratch(node)
+            total[scratch[node.name]] += 2 * scratch_bytes(node)
     return total

@@ -14,6 +14,7 @@ import numpy as np
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import inplace_of, overlaps_of, scratch_bytes
 from tinytrain_compile.plan.facts import Facts, gather, is_view
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.validate_buffers import check_buffers, check_totals
@@ -66,7 +67,7 @@ def _check_addresses(facts: Facts) -> None:
             raise PlanError("unknown value", f"{name!r} has an address but does not live in the arena")
     ranges = [(name, *facts.range_of(name)) for name in facts.planned]
     for node in plan.order:
-        size = op_def(node.op).scratch(node)
+        size = scratch_bytes(node)
         if size > 0 and node.name not in plan.scratch_offsets:
             raise PlanError("missing scratch", f"{node.name!r} needs {size} bytes of scratch and has no address for it")
         if size > 0:
@@ -161,7 +162,7 @@ def _writes(facts: Facts, node: Node) -> list[tuple[str, int, int]]:
         for position, value in enumerate(node.outputs)
         if not is_view(node, position)
     ]
-    size = op_def(node.op).scratch(node)
+    size = scratch_bytes(node)
     if size > 0:
         low = facts.plan.scratch_offsets[node.name]
         found.append(("", low, low + size))
@@ -209,7 +210,7 @@ def _judge(facts: Facts, step: int, node: Node, written: str, victim: str) -> No
         )
     if any(pair in definition.alias for pair in pairs):
         return
-    declared = {(item.output, item.source): item for item in definition.overlaps(node)}
+    declared = {(item.output, item.source): item for item in overlaps_of(node)}
     if pairs and all(pair in declared for pair in pairs):
         above = facts.plan.offsets[victim] - facts.plan.offsets[written]
         if all(declared[pair].allows(above) for pair in pairs):
@@ -218,5 +219,5 @@ def _judge(facts: Facts, step: int, node: Node, written: str, victim: str) -> No
     if not pairs or not same:
         raise PlanError("overlap", f"{node.name!r} writes {written or 'scratch'!r} over {victim!r}, which it reads")
     equal = facts.planned[written].size_bytes == facts.planned[victim].size_bytes
-    if not equal or not any(pair in definition.inplace for pair in pairs):
+    if not equal or not any(pair in inplace_of(node) for pair in pairs):
         raise PlanError("in place", f"{node.op} ({node.name!r}) may not work in place on {victim!r}")

@@ -7,7 +7,7 @@ import numpy as np
 from tinytrain_compile.ir import Value
 from tinytrain_compile.ir.buffers import Buffer, Over, load_of
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import overlaps_of, scratch_bytes
 from tinytrain_compile.plan.facts import Facts
 from tinytrain_compile.plan.options import PlanError
 
@@ -42,7 +42,7 @@ def check_buffers(facts: Facts) -> None:
 def _check_scratch_buffers(facts: Facts) -> None:
     scratch = {buffer.name: buffer for buffer in facts.plan.buffers if buffer.kind == "scratch"}
     for step, node in enumerate(facts.plan.order):
-        size = op_def(node.op).scratch(node)
+        size = scratch_bytes(node)
         if size == 0:
             continue
         buffer = scratch.get(node.name)
@@ -57,7 +57,7 @@ def _check_over(facts: Facts, buffer: Buffer, over: Over, home: dict[str, Buffer
     node = facts.plan.order[buffer.first_step]
     found = [
         item
-        for item in op_def(node.op).overlaps(node)
+        for item in overlaps_of(node)
         if home.get(node.outputs[item.output].name) == buffer
         if getattr(home.get(node.inputs[item.source].name), "name", None) == over.name
         if item.allows(

@@ -25,6 +25,31 @@ def code_pieces(summary: Summary) -> list[str]:
     return pieces
 
 
+def tile_pieces(summary: Summary) -> list[str]:
+    """Where tiles come from and what they save; nothing without a file of them."""
+    used = summary.tiles
+    if not used.source:
+        return []
+    found = f"{plural(used.searched, 'kernel')} searched, " if used.searched else ""
+    pieces = [f"{found}{plural(len(used.nodes), 'node')} not by the rule (from {printable(used.source)})"]
+    if used.saved:
+        pieces.append(f"{grouped(used.saved)} of {grouped(used.before)} instructions saved")
+    if used.ignored:
+        pieces.append(f"{plural(used.ignored, 'line')} ignored: tiles that are not known here")
+    return pieces
+
+
+def tiles_json(summary: Summary) -> dict[str, Any]:
+    """`work.tiles`: the nodes whose kernels differ from the rule's, and what that saves by --tune's counts."""
+    used = summary.tiles
+    return {
+        "source": used.source or None,
+        "nodes": {name: tiles.text for name, tiles in used.nodes.items()},
+        "saved_instructions": used.saved,
+        "ignored": used.ignored,
+    }
+
+
 def code_json(summary: Summary) -> dict[str, Any]:
     """Keys of `flash`: which code the nodes have (speed, size or mixed), the limit, and what lies there twice."""
     choice = summary.code

@@ -11,9 +11,10 @@ from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, 
 from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json
-from tinytrain_compile.report.code import code_json
+from tinytrain_compile.report.code import code_json, tiles_json
+from tinytrain_compile.report.external import external_json
 from tinytrain_compile.report.formats import islands, quant_tensors
-from tinytrain_compile.report.kernels import kernel_work
+from tinytrain_compile.report.kernels import cycles_json, kernel_work
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
 
@@ -264,7 +265,10 @@ def _work(summary: Summary) -> dict[str, Any]:
         "infer_instructions": sum(counts.infer.values()) if counts else None,
         "apply_instructions": sum(counts.apply.values()) if counts and counts.apply is not None else None,
         "counted_step": counts.step_index if counts else None,
+        **cycles_json(summary),
         "kernels": [asdict(work) for work in kernel_work(summary)],
+        "external": external_json(summary),
+        "tiles": tiles_json(summary),
     }
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from tinytrain_compile.ir.stages import Summary
+from tinytrain_compile.ir.stages import CycleModel, Summary
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.report.words import grouped, plural, shorten
 
@@ -50,7 +51,28 @@ def kernel_lines(summary: Summary, width: int = 100, shown: int = SHOWN) -> list
         parts.insert(1, f"{grouped(sum(counts.apply.values()))} in the update")
     title = f"counted    {', '.join(parts)} (executed in QEMU)"
     head = f"{'instructions':>14} {'MAC':>11} {'per MAC':>7} {'code B':>7}  kernel"
-    return [title, head, *(_line(work, width) for work in rows[:shown]), *_rest(rows[shown:])]
+    table = (_line(work, width) for work in rows[:shown])
+    return [title, *_cycle_lines(counts.cycles), head, *table, *_rest(rows[shown:])]
+
+
+def cycles_json(summary: Summary) -> dict[str, Any]:
+    """Cycles by a model, of a step and an inference, and which model; None where there is none."""
+    known = summary.verify.counts.cycles if summary.verify.counts is not None else None
+    return {
+        "train_step_cycles_model": known.step if known else None,
+        "infer_cycles_model": known.infer if known else None,
+        "cycles_model": known.name if known else None,
+    }
+
+
+def _cycle_lines(model: CycleModel | None) -> Iterator[str]:
+    if model is None:
+        return
+    if model.step is None or model.infer is None:
+        yield f"cycles     no figure: {model.why_not}"
+    else:
+        figures = f"{grouped(model.step)} cycles in the step, {grouped(model.infer)} in the inference"
+        yield f"cycles     {figures} (a model, {model.name}; not measured)"
 
 
 def _line(work: KernelWork, width: int) -> str:

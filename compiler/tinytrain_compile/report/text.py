@@ -12,8 +12,9 @@ from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_rows, rung_lines
-from tinytrain_compile.report.code import code_pieces
+from tinytrain_compile.report.code import code_pieces, tile_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
+from tinytrain_compile.report.external import external_pieces
 from tinytrain_compile.report.formats import islands
 from tinytrain_compile.report.layout import MIN_WIDTH, Row, block, row, sentence
 from tinytrain_compile.report.words import (
@@ -52,6 +53,8 @@ def success_text(summary: Summary, width: int = 100) -> list[str]:
         *_arena_rows(summary, analysis, width),
         row("stack", _stack(summary), width, most=1),
         row("flash", [*_flash(summary), *code_pieces(summary)], width),
+        row("tiles", tile_pieces(summary), width, most=2, rank=8),
+        row("external", external_pieces(summary), width, most=2, rank=8),
         row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=1),
         row("work", _work(summary), width, most=2),
         *_island_rows(summary, width),

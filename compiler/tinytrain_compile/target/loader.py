@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
-from typing import Any, cast
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.resources import data_dir
 from tinytrain_compile.target.model import Core, Features, MemoryBank, QemuBoard, Region, Target
+from tinytrain_compile.toml_table import Table, TableKind, parse_table, read_table
 
-_HINT = "compare with the files in targets/"
+_KIND = TableKind("E0102", "E0103", "compare with the files in targets/", "a target name or a readable .toml file")
 
 
 def list_targets() -> tuple[str, ...]:
@@ -31,23 +30,15 @@ def load_target(name_or_path: str) -> Target:
     else:
         known = ", ".join(list_targets())
         raise CompileError("E0102", "--target", f"there is no target {name_or_path!r}", f"choose one of: {known}")
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        reason = error.strerror or "cannot be read"
-        raise CompileError("E0102", name_or_path, reason, "give a target name or a readable .toml file") from error
-    except UnicodeDecodeError as error:
-        raise CompileError("E0103", name_or_path, "not UTF-8 text", _HINT) from error
-    return parse_target(text, name_or_path)
+    return _target(read_table(path, name_or_path, _KIND))
 
 
 def parse_target(text: str, where: str) -> Target:
     """A target from TOML text; `where` names the file in errors."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise CompileError("E0103", where, f"not TOML ({error})", _HINT) from error
-    root = _Table(document, "", where)
+    return _target(parse_table(text, where, _KIND))
+
+
+def _target(root: Table) -> Target:
     target = Target(
         name=root.text("name"),
         summary=root.text("summary"),
@@ -58,69 +49,14 @@ def parse_target(text: str, where: str) -> Target:
         core=_core(root.table("core")),
         memories=tuple(_memory(table) for table in root.tables("memories")),
         qemu=_board(root.table("qemu")) if root.has("qemu") else None,
+        cycle_model=root.text("cycle_model") if root.has("cycle_model") else "",
     )
     root.finish()
     _check(target, root)
     return target
 
 
-class _Table:
-    """One TOML table that reports wrong keys by their full name and notices keys that nobody asked for."""
-
-    def __init__(self, items: dict[str, Any], path: str, where: str) -> None:
-        self._items, self._path, self._where = items, path, where
-        self._used: set[str] = set()
-
-    def error(self, key: str, what: str) -> CompileError:
-        return CompileError("E0103", self._where, f"key '{self._path}{key}' {what}", _HINT)
-
-    def has(self, key: str) -> bool:
-        return key in self._items
-
-    def _take(self, key: str, kind: type, description: str) -> Any:
-        self._used.add(key)
-        if key not in self._items:
-            raise self.error(key, "is missing")
-        item = self._items[key]
-        if type(item) is not kind:  # a bool is not an integer here
-            raise self.error(key, f"must be {description}")
-        return item
-
-    def text(self, key: str) -> str:
-        return cast(str, self._take(key, str, "a string"))
-
-    def boolean(self, key: str) -> bool:
-        return cast(bool, self._take(key, bool, "true or false"))
-
-    def integer(self, key: str, low: int = 0) -> int:
-        number = cast(int, self._take(key, int, "an integer"))
-        if not low <= number <= 0xFFFFFFFF:
-            raise self.error(key, f"must be an integer from {low} to 2^32 - 1")
-        return number
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        items = cast("list[Any]", self._take(key, list, "a list of strings"))
-        if not all(type(item) is str for item in items):
-            raise self.error(key, "must be a list of strings")
-        return tuple(items)
-
-    def table(self, key: str) -> _Table:
-        return _Table(self._take(key, dict, "a table"), f"{self._path}{key}.", self._where)
-
-    def tables(self, key: str) -> list[_Table]:
-        items = cast("list[Any]", self._take(key, list, "a list of tables"))
-        if not items or not all(type(item) is dict for item in items):
-            raise self.error(key, "must be a list of at least one table")
-        return [_Table(item, f"{self._path}{key}[{i}].", self._where) for i, item in enumerate(items)]
-
-    def finish(self) -> None:
-        """Raise on the first key that was not asked for."""
-        for key in self._items:
-            if key not in self._used:
-                raise self.error(key, "is not known")
-
-
-def _features(table: _Table) -> Features:
+def _features(table: Table) -> Features:
     features = Features(
         dsp=table.boolean("dsp"),
         mve_int=table.boolean("mve_int"),
@@ -134,14 +70,14 @@ def _features(table: _Table) -> Features:
     return features
 
 
-def _core(table: _Table) -> Core:
+def _core(table: Table) -> Core:
     names = ("int8_mac_millicycles", "float_mac_millicycles", "element_millicycles", "pj_per_cycle")
     core = Core(table.integer("clock_mhz", low=1), *(table.integer(name) for name in names))
     table.finish()
     return core
 
 
-def _memory(table: _Table) -> MemoryBank:
+def _memory(table: Table) -> MemoryBank:
     bank = MemoryBank(
         table.text("name"),
         table.integer("size_bytes", low=1),
@@ -156,7 +92,7 @@ def _memory(table: _Table) -> MemoryBank:
     return bank
 
 
-def _board(table: _Table) -> QemuBoard:
+def _board(table: Table) -> QemuBoard:
     board = QemuBoard(
         machine=table.text("machine"),
         code=_region(table.table("code")),
@@ -170,13 +106,13 @@ def _board(table: _Table) -> QemuBoard:
     return board
 
 
-def _region(table: _Table) -> Region:
+def _region(table: Table) -> Region:
     region = Region(table.integer("origin"), table.integer("size_bytes", low=1))
     table.finish()
     return region
 
 
-def _check(target: Target, root: _Table) -> None:
+def _check(target: Target, root: Table) -> None:
     """Rules that involve more than one key."""
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", target.name):
         raise root.error("name", "must be lower-case letters, digits, '-' and '_'")
@@ -186,6 +122,8 @@ def _check(target: Target, root: _Table) -> None:
         raise root.error("memories", "names one memory twice")
     if not target.memories[0].writable:
         raise root.error("memories", "must begin with the memory of the arena, which is writable")
+    if not re.fullmatch(r"(table|llvm-mca:[a-z0-9.+-]+)?", target.cycle_model):
+        raise root.error("cycle_model", 'must be "table" or "llvm-mca:CPU"')
     for flag in target.gcc_flags:
         if not re.fullmatch(r"-m[A-Za-z0-9=+._-]+", flag):
             raise root.error("gcc_flags", f"may hold machine flags (-m...) only, not {flag!r}")

@@ -92,3 +92,5 @@ class Target:
     core: Core
     memories: tuple[MemoryBank, ...]
     qemu: QemuBoard | None = None
+    cycle_model: str = ""
+    """How --cycles models it: "table", "llvm-mca:CPU", or "" for no model."""

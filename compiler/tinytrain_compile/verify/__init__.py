@@ -10,7 +10,7 @@ from tinytrain_compile.verify.run import execute, run_steps
 from tinytrain_compile.verify.sizes import FlashSizes, flash_sizes
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
 from tinytrain_compile.verify.symbols import check_symbols, read_object
-from tinytrain_compile.verify.tools import Tools, find_tools
+from tinytrain_compile.verify.tools import Tools, cross_version, find_tools
 
 __all__ = [
     "COUNTED_STEP",
@@ -29,6 +29,7 @@ __all__ = [
     "compare_bytes",
     "compare_reference",
     "compile_project",
+    "cross_version",
     "execute",
     "find_tools",
     "flash_sizes",

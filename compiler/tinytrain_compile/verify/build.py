@@ -15,8 +15,8 @@ from tinytrain_compile.target import Target
 from tinytrain_compile.verify.firmware import (
     COMPILE_FLAGS,
     LINK_FLAGS,
-    SMALL_FLAG,
     WARNING_FLAGS,
+    file_flags,
     host_flags,
     model_sources,
     verification_files,
@@ -65,9 +65,9 @@ def compile_project(
     models = model_sources(bundle)
     compiler = _compiler(target, mode, tools)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        small = dict.fromkeys(bundle.small, (SMALL_FLAG,))
+        more = file_flags(bundle)
         jobs = [
-            pool.submit(_compile, [*compiler, *small.get(source, ())], source, folder)
+            pool.submit(_compile, [*compiler, *more.get(source, ())], source, folder)
             for source in (*models, *check_sources)
         ]
         objects = tuple(job.result() for job in jobs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,16 @@ from tinytrain_compile.ir.stages import InstructionCounts, Interface, Samples, S
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import Compiled, Mode, compile_project, link_project
 from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
-from tinytrain_compile.verify.count import Function, functions_of, instruction_counts, prepare_count, read_calls
+from tinytrain_compile.verify.count import (
+    Call,
+    Function,
+    counted_calls,
+    functions_of,
+    instruction_counts,
+    prepare_count,
+    read_calls,
+)
+from tinytrain_compile.verify.cycles import cycle_model, read_blocks
 from tinytrain_compile.verify.firmware import verification_input
 from tinytrain_compile.verify.results import RunResult
 from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
@@ -23,6 +32,7 @@ from tinytrain_compile.verify.stack import StackBound, library_table, read_call_
 from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, read_object
 from tinytrain_compile.verify.tools import Tools, find_tools
 
+_BLOCKS = "blocks.txt"
 VerifyMode = Literal["qemu", "host", "none"]
 
 
@@ -44,6 +54,7 @@ class _Job:
     timeout_s: float
     batch: int
     count: bool
+    cycles: bool
 
     @property
     def interface(self) -> Interface:
@@ -71,19 +82,20 @@ def verify(
     batch: int = 1,
     timeout_s: float = RUN_TIMEOUT_S,
     count: bool = False,
+    cycles: bool = False,
 ) -> VerifyReport:
     """Check a generated project; see contracts.md, section 7.
 
     mode "qemu" falls back to "host" (and says so in the message) when the cross compiler or QEMU is missing; with
     the cross compiler alone, sizes and the static stack bound are still checked. reference None skips numpy.
-    count: count the instructions of a step and of an inference on the board (needs two steps).
+    count: count the instructions of a step and of an inference on the board (needs two steps); cycles: and model them.
     Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (NaN loss).
     """
     if mode == "none":
         return VerifyReport("none", 0, "skipped", "verification skipped (--verify none)")
     tools = find_tools()
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
-    job = _Job(bundle, target, vectors, tools, timeout_s, batch, count)
+    job = _Job(bundle, target, vectors, tools, timeout_s, batch, count, cycles)
     skipped = tools.missing_for_qemu() if mode == "qemu" and target.qemu is not None else ""
     wants_board = mode == "qemu" and target.qemu is not None and tools.cross_cc is not None
     if tools.host_cc is None and (skipped or not wants_board):
@@ -99,14 +111,14 @@ def verify(
 def _host_side(job: _Job, folder: Path) -> RunResult:
     compiled = compile_project(job.bundle, job.target, "host", job.tools, folder)
     objects = [read_object(path) for path in compiled.model_objects]
-    check_symbols(objects, job.interface.prefix, job.target, on_target=False)
+    check_symbols(objects, job.interface.prefix, job.target, False, job.bundle.external)
     built = link_project(compiled, job.target, job.tools)
     return execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s)
 
 
 def _board_side(job: _Job, folder: Path) -> _Board:
     compiled = compile_project(job.bundle, job.target, "qemu", job.tools, folder)
-    figures = static_figures(compiled, job.interface, job.target)
+    figures = static_figures(compiled, job.interface, job.target, job.bundle.external)
     built = link_project(compiled, job.target, job.tools)
     if job.tools.qemu is None:
         return _Board(figures)
@@ -114,18 +126,27 @@ def _board_side(job: _Job, folder: Path) -> _Board:
     plugin: tuple[str, ...] = ()
     if job.count:
         functions = functions_of(built.image, compiled.model_objects, job.interface.prefix)
-        plugin = prepare_count(functions, job.tools, built.image.parent)
+        plugin = prepare_count(functions, job.tools, built.image.parent, _BLOCKS if job.cycles else "")
     run = execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s, plugin)
     if not job.count or run.faults:
         return _Board(figures, run)
     calls = read_calls(built.image.parent, functions)
-    return _Board(figures, run, instruction_counts(calls, functions, job.interface, job.batch))
+    counts = instruction_counts(calls, functions, job.interface, job.batch)
+    return _Board(figures, run, _with_cycles(counts, calls, built.image, job) if job.cycles else counts)
 
 
-def static_figures(compiled: Compiled, interface: Interface, target: Target) -> StaticFigures:
+def _with_cycles(counts: InstructionCounts, calls: list[Call], image: Path, job: _Job) -> InstructionCounts:
+    blocks = read_blocks(image.parent / _BLOCKS)
+    step, infer = counted_calls(calls, job.interface, job.batch)
+    return replace(counts, cycles=cycle_model(job.target.cycle_model, image, blocks[step], blocks[infer]))
+
+
+def static_figures(
+    compiled: Compiled, interface: Interface, target: Target, external: tuple[str, ...] = ()
+) -> StaticFigures:
     """Symbol rules, sizes and stack bound of a target build; E0601 if a rule is broken or the stack budget exceeded."""
     objects = [read_object(path) for path in compiled.model_objects]
-    check_symbols(objects, interface.prefix, target, on_target=True)
+    check_symbols(objects, interface.prefix, target, True, external)
     graph = read_call_graph(compiled.model_objects)
     bound = stack_bound(graph, interface.prefix, library_table(target), hidden_callees(objects))
     if bound.size_bytes > target.stack_budget_bytes:

@@ -74,8 +74,11 @@ def _externals(path: Path) -> set[str]:
         return {s.name for s in symbols if s["st_info"]["bind"] == "STB_GLOBAL" and s["st_info"]["type"] == "STT_FUNC"}
 
 
-def prepare_count(functions: Iterable[Function], tools: Tools, folder: Path) -> tuple[str, ...]:
-    """Build the plugin in the folder where QEMU will run; its options for QEMU. Errors: E0602."""
+def prepare_count(functions: Iterable[Function], tools: Tools, folder: Path, blocks: str = "") -> tuple[str, ...]:
+    """Build the plugin in the folder where QEMU will run; its options for QEMU. Errors: E0602.
+
+    blocks: file to write how often every block of code was executed into; "" for none.
+    """
     if tools.host_cc is None:
         raise CompileError("E0602", "--count", "no C compiler for the counting plugin", "install gcc")
     source = (Path(__file__).parent / "plugin" / f"{_PLUGIN}.c").read_text(encoding="utf-8")
@@ -86,7 +89,8 @@ def prepare_count(functions: Iterable[Function], tools: Tools, folder: Path) -> 
     finished = run_program(command, folder, COMPILE_TIMEOUT_S, "compiling the counting plugin")
     if finished.exit_code != 0:
         raise CompileError("E0602", "the counting plugin", first_line(finished.output), "leave out --count")
-    return ("-plugin", f"./{_PLUGIN}.so,ranges={_RANGES},out={_COUNTS}")
+    more = f",blocks={blocks}" if blocks else ""
+    return ("-plugin", f"./{_PLUGIN}.so,ranges={_RANGES},out={_COUNTS}{more}")
 
 
 def read_calls(folder: Path, functions: list[Function]) -> list[Call]:
@@ -115,6 +119,16 @@ def instruction_counts(
             code[function.name] = code.get(function.name, 0) + function.high - function.low
     step = _nth(calls, train, COUNTED_STEP * (batch if interface.accumulates else 1))
     return InstructionCounts(COUNTED_STEP, step, _nth(calls, f"{prefix}_infer", 1), applied, code)
+
+
+def counted_calls(calls: list[Call], interface: Interface, batch: int) -> tuple[int, int]:
+    """Where among all calls those lie that instruction_counts takes: the step's, the inference's."""
+    prefix = interface.prefix
+    train = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
+    step = COUNTED_STEP * (batch if interface.accumulates else 1)
+    places = ([i for i, call in enumerate(calls) if call.name == name] for name in (train, f"{prefix}_infer"))
+    steps, infers = places
+    return steps[step], infers[1]
 
 
 def _nth(calls: list[Call], name: str, index: int) -> dict[str, int]:

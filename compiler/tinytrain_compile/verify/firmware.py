@@ -28,6 +28,8 @@ INPUT_MAGIC = 0x56495454
 COMPILE_FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize")
 SMALL_FLAG = "-Os"
 """Behind the others, for files that are made for small code."""
+EXTERNAL_FLAG = "-w"
+"""Behind the others, for files of the user: our warnings do not judge them."""
 WARNING_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wvla", "-Wdouble-promotion", "-pedantic", "-Werror"),
 )
@@ -43,6 +45,11 @@ def host_flags(target: Target) -> tuple[str, ...]:
 def model_sources(bundle: SourceBundle) -> tuple[str, ...]:
     """The C files of the generated project, without its check program."""
     return tuple(sorted(path for path in bundle.files if path.endswith(".c") and "/" not in path))
+
+
+def file_flags(bundle: SourceBundle) -> dict[str, tuple[str, ...]]:
+    """Flags of C files that need some besides the common ones."""
+    return {**dict.fromkeys(bundle.small, (SMALL_FLAG,)), **dict.fromkeys(bundle.external, (EXTERNAL_FLAG,))}
 
 
 def verification_files(bundle: SourceBundle, target: Target) -> dict[str, str]:
@@ -154,23 +161,24 @@ def qemu_arguments(board: QemuBoard) -> tuple[str, ...]:
 
 
 def _makefile(bundle: SourceBundle, target: Target) -> str:
-    sources = " ".join(f"../{path}" for path in model_sources(bundle) if path not in bundle.small)
+    more = file_flags(bundle)
+    sources = " ".join(f"../{path}" for path in model_sources(bundle) if path not in more)
     common = " ".join((*COMPILE_FLAGS, *WARNING_FLAGS, "-I..", "-I."))
-    host, models = " ".join(host_flags(target)), "$(MODEL) $(SMALL)" if bundle.small else "$(MODEL)"
+    host, models = " ".join(host_flags(target)), "$(MODEL) $(MORE)" if more else "$(MODEL)"
 
     def objects(folder: str) -> str:
-        """What is linked: sources, and objects of those that are compiled for small code."""
-        return " ".join(("$(MODEL)", *(f"{folder}/{path.removesuffix('.c')}.o" for path in bundle.small)))
+        """What is linked: sources, and objects of those that have flags of their own."""
+        return " ".join(("$(MODEL)", *(f"{folder}/{path.removesuffix('.c')}.o" for path in more)))
 
     lines = [
         f"# Repeats the check of {bundle.interface.prefix}: vectors.bin holds the samples that it was made with.",
         f"MODEL = {sources}",
-        *([f"SMALL = {' '.join(f'../{path}' for path in bundle.small)}"] if bundle.small else []),
+        *([f"MORE = {' '.join(f'../{path}' for path in more)}"] if more else []),
         f"FLAGS = {common}",
         "",
         f"host/output.bin: {models} main.c host.c vectors.bin",
         "\tmkdir -p host && cp vectors.bin host/input.bin",
-        *_small_objects(bundle, "host", f"$(CC) $(FLAGS) {host}"),
+        *_more_objects(bundle, "host", f"$(CC) $(FLAGS) {host}"),
         f"\t$(CC) $(FLAGS) {host} {objects('host')} main.c host.c -no-pie -lm -o host/check",
         "\tcd host && ./check",
     ]
@@ -181,7 +189,7 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
             "",
             f"qemu/output.bin: {models} main.c startup.c link.ld vectors.bin",
             "\tmkdir -p qemu && cp vectors.bin qemu/input.bin",
-            *_small_objects(bundle, "qemu", f"{cross} $(FLAGS)"),
+            *_more_objects(bundle, "qemu", f"{cross} $(FLAGS)"),
             f"\t{cross} $(FLAGS) {' '.join(LINK_FLAGS)} {objects('qemu')} main.c startup.c -o qemu/check.elf",
             f"\tcd qemu && qemu-system-arm {options} -kernel check.elf",
             "",
@@ -192,10 +200,10 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _small_objects(bundle: SourceBundle, folder: str, compiler: str) -> list[str]:
-    """Recipe lines that compile the bundle's small files."""
-    names = [path.removesuffix(".c") for path in bundle.small]
-    return [f"\t{compiler} {SMALL_FLAG} -c ../{name}.c -o {folder}/{name}.o" for name in names]
+def _more_objects(bundle: SourceBundle, folder: str, compiler: str) -> list[str]:
+    """Recipe lines that compile the files with flags of their own."""
+    more = ((path.removesuffix(".c"), " ".join(flags)) for path, flags in file_flags(bundle).items())
+    return [f"\t{compiler} {flags} -c ../{name}.c -o {folder}/{name}.o" for name, flags in more]
 
 
 def _readme(interface: Interface, target: Target) -> str:

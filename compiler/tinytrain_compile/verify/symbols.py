@@ -83,14 +83,20 @@ def _cpu_architecture(elf: Any) -> int | None:
     return None
 
 
-def check_symbols(objects: Sequence[ObjectInfo], prefix: str, target: Target, on_target: bool) -> None:
-    """E0601 for the first breach: static RAM, a foreign symbol, a name without the prefix, double, wrong core."""
+def check_symbols(
+    objects: Sequence[ObjectInfo], prefix: str, target: Target, on_target: bool, external: Sequence[str] = ()
+) -> None:
+    """E0601 for the first breach: static RAM, a foreign symbol, a name without the prefix, double, wrong core.
+
+    external: C files whose names need no prefix.
+    """
+    free = {Path(path).with_suffix(".o").name for path in external}
     defined = {name for item in objects for name in item.external}
     for item in objects:
         if item.writable:
             raise _error(item, f"static RAM is used by {item.writable[0]}")
         for name in sorted(item.external):
-            if not name.startswith(f"{prefix}_"):
+            if item.name not in free and not name.startswith(f"{prefix}_"):
                 raise _error(item, f"external symbol {name} lacks the prefix {prefix}_")
         for name in sorted(item.undefined - defined):
             _check_undefined(item, name, target, on_target)

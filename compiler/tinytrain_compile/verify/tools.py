@@ -38,6 +38,16 @@ def find_tools() -> Tools:
     return Tools(host, shutil.which(CROSS_CC), shutil.which(QEMU))
 
 
+def cross_version() -> str:
+    """Version of the cross compiler, on which instruction counts depend; "none" if there is none."""
+    program = shutil.which(CROSS_CC)
+    if program is None:
+        return "none"
+    finished = run_program([program, "-dumpfullversion"], Path.cwd(), COMPILE_TIMEOUT_S, CROSS_CC)
+    version = finished.output.strip()
+    return version if finished.exit_code == 0 and re.fullmatch(r"[\w.]+", version) else "unknown"
+
+
 @dataclass(frozen=True)
 class Finished:
     """How a program ended. exit_code is negative for a signal; output is both of its streams."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import ir, s_tir, te, tirx
 
+from tinytrain_compile.ir.kernels import Tiles
 from tinytrain_compile.ir.types import Node, Value
 
 
@@ -42,17 +43,25 @@ class Features:
     """What a kernel may ask of its target, what code it may spend, and how its operands lie.
 
     turned: the kernel of a 1x1 data gradient gets its weight as (in, out) channels. vectors: of integers (Helium).
+    given_tile: instead of the rule's register tile (see Tiles).
     """
 
     fpu: bool = True
     style: CodeStyle = SPEED
     turned: bool = False
     vectors: bool = False
+    given_tile: tuple[int, int] | None = None
+
+    def tuned(self, tiles: Tiles) -> Features:
+        """The same with the tiles that a search found, for this kernel."""
+        numbers = {key: getattr(tiles, key) for key in ("pair_steps", "row_calls", "unrolled_rows")}
+        style = replace(self.style, **{key: number for key, number in numbers.items() if number is not None})
+        return replace(self, style=style, given_tile=tiles.tile)
 
     @property
     def tile(self) -> tuple[int, int]:
         """Register tile (rows, columns) of float matrix products: 24 accumulators with an FPU, 4 without."""
-        return (4, 6) if self.fpu else (2, 2)
+        return self.given_tile or ((4, 6) if self.fpu else (2, 2))
 
     @property
     def ragged(self) -> bool:
@@ -62,7 +71,7 @@ class Features:
     @property
     def integer_tile(self) -> tuple[int, int]:
         """Register tile (rows, columns) of integer products: 4 sums, 4 operands and 4 pointers fill a Cortex-M."""
-        return (2, 2)
+        return self.given_tile or (2, 2)
 
     @property
     def wide_tile(self) -> tuple[int, int]:

@@ -1,0 +1,170 @@
+"""Tiles of kernels: those of a file (--tiles), and with --tune a search by exact instruction counts in QEMU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tinytrain_compile.fit import Candidate
+from tinytrain_compile.ir.kernels import Kernel, Tiles, TilesUsed
+from tinytrain_compile.ir.stages import Samples
+from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ops import op_def
+from tinytrain_compile.options import CompileOptions
+from tinytrain_compile.reference import Trainer
+from tinytrain_compile.resources import runtime_headers
+from tinytrain_compile.target import Target
+from tinytrain_compile.tiles import RULE, Found, TileKey, candidates, read_tiles, tile_key, write_tiles
+from tinytrain_compile.verify import cross_version, find_tools
+from tinytrain_compile.verify.kernel_runs import POOL_BYTES, PREFIX, KernelRun, count_kernels
+
+LEAST_GAIN = 0.01
+"""Share of its instructions that other tiles than the rule's must save, because they may take more code."""
+_IMAGE_BYTES = 1 << 20
+"""Operands of the kernels in one image, about."""
+Report = Callable[[int, int], None]
+"""(kernels measured, all that are)"""
+
+
+@dataclass(frozen=True, eq=False)
+class Tiling:
+    """What a compilation uses, and the whole file as it should be (to be written once all has gone well)."""
+
+    used: TilesUsed
+    file: Mapping[TileKey, Found] | None = None
+
+    def save(self, options: CompileOptions) -> None:
+        """Write what --tune found. Errors: E0104."""
+        if self.file is not None:
+            write_tiles(tiles_path(options), self.file)
+
+
+def tiles_path(options: CompileOptions) -> Path:
+    """The file of --tiles: by default beside the model, with its name."""
+    return options.tiles or options.model.with_suffix(".tiles.txt")
+
+
+def choose_tiles(
+    candidate: Candidate, options: CompileOptions, target: Target, samples: Samples, report: Report
+) -> Tiling:
+    """Tiles for the nodes of a plan. Without a file and without --tune: none. Errors: E0109, E0602."""
+    path = tiles_path(options)
+    if options.code == "size" or not (options.tune or options.tiles or path.is_file()):
+        return Tiling(TilesUsed())
+    known = read_tiles(path) if path.is_file() or not options.tune else {}
+    gcc, fused = cross_version(), not candidate.train.integer
+    nodes = [n for n in candidate.plan.order if n.external is None and op_def(n.op).macs(n) > 0]
+    keys = {node.name: tile_key(node, target.name, gcc, fused) for node in nodes}
+    wanted = {keys[node.name]: node for node in nodes if keys[node.name] not in known} if options.tune else {}
+    found = _search(wanted, candidate, target, samples, report)
+    return Tiling(_used(keys, {**known, **found}, path.name, len(found)), {**known, **found} if options.tune else None)
+
+
+def _used(keys: Mapping[str, TileKey], known: Mapping[TileKey, Found], source: str, searched: int) -> TilesUsed:
+    fitting = {name: known[key] for name, key in keys.items() if key in known}
+    tiles = {name: found.known for name, found in fitting.items()}
+    used = [fitting[name] for name, chosen in tiles.items() if chosen is not None]
+    return TilesUsed(
+        {name: chosen for name, chosen in tiles.items() if chosen is not None and chosen != RULE},
+        source,
+        searched,
+        sum(found.before for found in used),
+        sum(found.before - found.after for found in used),
+        len({keys[name] for name, chosen in tiles.items() if chosen is None}),
+    )
+
+
+def _search(
+    wanted: Mapping[TileKey, Node], candidate: Candidate, target: Target, samples: Samples, report: Report
+) -> dict[TileKey, Found]:
+    """The best tiles of every kernel, counted on operands of a real training step."""
+    if not wanted:
+        return {}
+    values = _operands(candidate, samples)
+    found: dict[TileKey, Found] = {}
+    searches: list[_Search] = []
+    for index, (key, node) in enumerate(wanted.items()):
+        report(index, len(wanted))
+        arrays = tuple(np.ascontiguousarray(values[value.name]) for value in node.inputs)
+        search = _Search(key, node, arrays, _variants(node, target, not candidate.train.integer, index))
+        if search.fits:
+            searches.append(search)
+        if searches and sum(s.size_bytes for s in searches) > _IMAGE_BYTES:
+            found.update(_counted(searches, target))
+            searches = []
+    return {**found, **_counted(searches, target)}
+
+
+def _operands(candidate: Candidate, samples: Samples) -> dict[str, Array]:
+    """Every value of the second training step."""
+    trainer, batch = Trainer(candidate.train), candidate.train.batch
+    chosen = [i % len(samples.x) for i in range(batch)]
+    trainer.step(samples.x[chosen], samples.y[chosen])
+    return trainer.values(samples.x[batch % len(samples.x)], samples.y[batch % len(samples.y)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    key: TileKey
+    node: Node
+    arrays: tuple[Array, ...]
+    variants: Sequence[tuple[Tiles, Kernel]]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all operands."""
+        return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a choice, and a board can run it alone."""
+        return len(self.variants) > 1 and self.run(self.variants[0][1]).pool_bytes <= POOL_BYTES
+
+    def run(self, kernel: Kernel) -> KernelRun:
+        """A call of a variant."""
+        definition = op_def(self.node.op)
+        sizes = tuple(value.size_bytes for value in self.node.outputs)
+        inputs = tuple(array.tobytes() for array in self.arrays)
+        scratch = definition.scratch(self.node)
+        return KernelRun(kernel, inputs, sizes, dict(definition.alias), scratch, (None,) * len(sizes))
+
+
+def _variants(node: Node, target: Target, fused: bool, index: int) -> list[tuple[Tiles, Kernel]]:
+    """Kernels of a node with different C text: the rule's first. Tiles that a shape has no use for give equal text."""
+    from tinytrain_compile.lower.kernels import Features
+    from tinytrain_compile.lower.lower import ScratchError, lower_node
+
+    features = Features(target.features.fpu, vectors=target.features.mve_int)
+    texts: set[str] = set()
+    found: list[tuple[Tiles, Kernel]] = []
+    for number, tiles in enumerate((RULE, *candidates(node))):
+        name = f"{PREFIX}_{index}_{number}"
+        try:
+            kernel = lower_node(node, name, features.tuned(tiles), fused)
+        except ScratchError:  # the planner has reserved what the rule's tiles need
+            continue
+        text = kernel.source.replace(f"{name}(", "(")
+        if text not in texts:
+            texts.add(text)
+            found.append((tiles, kernel))
+    return found
+
+
+def _counted(searches: Sequence[_Search], target: Target) -> dict[TileKey, Found]:
+    """The best of each: fewest instructions, then least code; the rule unless LEAST_GAIN is saved."""
+    if not searches:
+        return {}
+    runs = [search.run(kernel) for search in searches for _, kernel in search.variants]
+    counts = iter(count_kernels(runs, target, find_tools(), runtime_headers()))
+    found: dict[TileKey, Found] = {}
+    for search in searches:
+        rows = [(tiles, next(counts)) for tiles, _ in search.variants]
+        before = rows[0][1].instructions
+        tiles, best = min(rows, key=lambda row: (row[1].instructions, row[1].code_bytes))
+        if best.instructions > before * (1 - LEAST_GAIN):
+            tiles, best = rows[0]
+        found[search.key] = Found(tiles.text, before, best.instructions)
+    return found
