@@ -96,6 +96,10 @@ def _no_overlaps(_node: Node) -> tuple[Overlap, ...]:
     return ()
 
 
+def _same_attrs(node: Node, _count: int) -> Attrs:
+    return node.attrs
+
+
 def _no_sums(_inputs: tuple[Value, ...], _attrs: Any) -> int:
     return 0
 
@@ -119,6 +123,8 @@ class OpDef:
     accumulator: largest magnitude that an int32 sum of the kernel can reach, whatever the data, from the shapes; what
         could leave int32 is refused. 0: nothing is summed, or only with saturation.
     page: a copy out of, or into, the arena: a call of the runtime (tt_page.h), not a kernel.
+    repeat: the attributes for `count` samples at once, that is for axis 0 of every computed operand and result `count`
+        times as long; ValueError where the op would then mix samples. Only of ops of a forward pass.
     """
 
     name: str
@@ -136,6 +142,7 @@ class OpDef:
     accumulator: Callable[[tuple[Value, ...], Any], int] = _no_sums
     page: Literal["", "out", "in"] = ""
     overlaps: Callable[[Node], tuple[Overlap, ...]] = _no_overlaps
+    repeat: Callable[[Node, int], Attrs] = _same_attrs
 
 
 OPS: dict[str, OpDef] = {}

@@ -15,7 +15,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, expect_same_shape, like, only
+from tinytrain_compile.ops._common import BACKWARD, along, expect_float, expect_operands, expect_same_shape, like, only
 from tinytrain_compile.ops._exact import F32, max_over, shifted, sum_over
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
 
@@ -200,6 +200,7 @@ register(
         _softmax_rule,
         AxisAttrs,
         inplace=((0, 0),),
+        repeat=lambda node, _count: along(node, (node.attrs.axis,)),
         exact=_softmax_exact,
     )
 )
@@ -224,6 +225,7 @@ register(
         _log_softmax_rule,
         AxisAttrs,
         inplace=((0, 0),),
+        repeat=lambda node, _count: along(node, (node.attrs.axis,)),
         exact=_log_softmax_exact,
     )
 )
@@ -248,6 +250,7 @@ register(
         _normalize_rule,
         NormalizeAttrs,
         inplace=((0, 0),),
+        repeat=lambda node, _count: along(node, node.attrs.axes),
         exact=_normalize_exact,
     )
 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import expect_float, expect_operands, kept_layout, only
+from tinytrain_compile.ops._common import along, expect_float, expect_operands, kept_layout, only
 from tinytrain_compile.ops._exact import scaled, sum_over
 from tinytrain_compile.ops.base import GradientContext, OpDef, Overlap, register
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
@@ -269,6 +269,27 @@ def _reduce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None
     return {0: ctx.emit("Expand", (only(gradients),), attrs)}
 
 
+# ---- several samples at once: axis 0 is `count` times as long -----------------------------------------------------
+
+
+def _repeat_shape(node: Node, count: int) -> Attrs:
+    """Reshape, Expand: the samples lie one behind the other, so the new first axis is longer too."""
+    assert isinstance(node.attrs, ReshapeAttrs | ExpandAttrs)
+    shape = node.attrs.shape
+    return replace(node.attrs, shape=(count * shape[0], *shape[1:]))
+
+
+def _repeat_places(node: Node, count: int) -> Attrs:
+    """Slice, Embed: all of axis 0, or the samples would be cut."""
+    attrs, x = node.attrs, node.inputs[0].shape
+    assert isinstance(attrs, SliceAttrs | EmbedAttrs)
+    if attrs.starts[0] != 0 or attrs.steps[0] != 1 or node.outputs[0].shape[0] != x[0]:
+        raise ValueError("it works along the axis of the samples")
+    if isinstance(attrs, SliceAttrs):
+        return replace(attrs, sizes=(count * x[0], *attrs.sizes[1:]))
+    return replace(attrs, shape=(count * x[0], *attrs.shape[1:]))
+
+
 # Expand and Reduce may run in place only when sizes agree: then nothing is stretched or summed, and both are
 # element-wise multiplications that read element i before they write it.
 _SAME_ELEMENT = ((0, 0),)
@@ -282,9 +303,20 @@ register(
         _reshape_rule,
         ReshapeAttrs,
         view=True,
+        repeat=_repeat_shape,
     )
 )
-register(OpDef("Transpose", "Axes in another order.", _infer_transpose, _transpose, _transpose_rule, TransposeAttrs))
+register(
+    OpDef(
+        "Transpose",
+        "Axes in another order.",
+        _infer_transpose,
+        _transpose,
+        _transpose_rule,
+        TransposeAttrs,
+        repeat=lambda node, _count: along(node, node.attrs.perm[1:]),
+    )
+)
 
 
 def _concat_overlaps(node: Node) -> tuple[Overlap, ...]:
@@ -311,6 +343,7 @@ register(
         _concat_rule,
         ConcatAttrs,
         overlaps=_concat_overlaps,
+        repeat=lambda node, _count: along(node, (node.attrs.axis,)),
     )
 )
 register(
@@ -322,6 +355,7 @@ register(
         _slice_rule,
         SliceAttrs,
         overlaps=_slice_overlaps,
+        repeat=_repeat_places,
     )
 )
 register(
@@ -333,6 +367,7 @@ register(
         _embed_rule,
         EmbedAttrs,
         overlaps=_embed_overlaps,
+        repeat=_repeat_places,
     )
 )
 register(
@@ -345,6 +380,7 @@ register(
         ExpandAttrs,
         inplace=_SAME_ELEMENT,
         exact=_expand_exact,
+        repeat=_repeat_shape,
     )
 )
 register(
@@ -357,5 +393,6 @@ register(
         ReduceAttrs,
         inplace=_SAME_ELEMENT,
         exact=_reduce_exact,
+        repeat=lambda node, _count: along(node, node.attrs.axes),
     )
 )
