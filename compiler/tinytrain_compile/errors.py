@@ -28,7 +28,7 @@ class CompileError(Exception):
 
     def __init__(self, code: str, where: str, what: str, try_: str, details: tuple[str, ...] = ()) -> None:
         super().__init__(f"error[{code}]: {_line(where)}: {_line(what)}; {_line(try_)}")
-        self.code = code
+        self.code, self.what = code, _line(what)
         self.details = details
         """Further lines for the terminal (the does-not-fit block); never part of the one-line error."""
 

@@ -32,7 +32,9 @@ def takes(case: Case, computed: tuple[int, ...], count: int) -> bool:
         many = repeated(node, longer, count)
     except SamplesMixError:
         return False
-    together = (np.concatenate(parts) if i in computed else parts[0] for i, parts in enumerate(zip(*samples, strict=True)))
+    together = (
+        np.concatenate(parts) if i in computed else parts[0] for i, parts in enumerate(zip(*samples, strict=True))
+    )
     results = run_node(many, tuple(together))
     for index, result in enumerate(results):
         alone = np.concatenate([run_node(node, sample)[index] for sample in samples])

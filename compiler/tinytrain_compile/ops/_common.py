@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.ir.types import Attrs, Layout, Node, TensorType, Value
+from tinytrain_compile.ir.types import Attrs, Layout, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable
 
 BACKWARD = NonDifferentiable("a backward op: training differentiates once")
@@ -39,11 +39,11 @@ def like(value: Value) -> tuple[TensorType, ...]:
     return (TensorType(value.shape, value.dtype, kept_layout(value, len(value.shape))),)
 
 
-def along(node: Node, axes: tuple[int, ...]) -> Attrs:
+def along(attrs: Attrs, axes: tuple[int, ...]) -> Attrs:
     """Attributes for several samples (OpDef.repeat) of an op that works along these axes: not along the samples."""
     if 0 in axes:
         raise ValueError("it works along the axis of the samples")
-    return node.attrs
+    return attrs
 
 
 def only(gradients: tuple[Value | None, ...]) -> Value:

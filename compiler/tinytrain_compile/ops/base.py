@@ -83,6 +83,9 @@ ReferenceRule = Callable[[tuple[Array, ...], Any], tuple[Array, ...]]
 GradientRule = Callable[[GradientContext, Node, tuple[Value | None, ...]], dict[int, Value]]
 """(context, forward node, gradient of each output or None) -> gradient of each wanted input, by input index."""
 
+RepeatRule = Callable[[Node, Any, int], Attrs]
+"""(node, its attributes, number of samples) -> attributes for so many samples."""
+
 
 def _no_scratch(_node: Node) -> int:
     return 0
@@ -96,8 +99,8 @@ def _no_overlaps(_node: Node) -> tuple[Overlap, ...]:
     return ()
 
 
-def _same_attrs(node: Node, _count: int) -> Attrs:
-    return node.attrs
+def _same_attrs(_node: Node, attrs: Attrs, _count: int) -> Attrs:
+    return attrs
 
 
 def _no_sums(_inputs: tuple[Value, ...], _attrs: Any) -> int:
@@ -142,7 +145,7 @@ class OpDef:
     accumulator: Callable[[tuple[Value, ...], Any], int] = _no_sums
     page: Literal["", "out", "in"] = ""
     overlaps: Callable[[Node], tuple[Overlap, ...]] = _no_overlaps
-    repeat: Callable[[Node, int], Attrs] = _same_attrs
+    repeat: RepeatRule = _same_attrs
 
 
 OPS: dict[str, OpDef] = {}

@@ -200,7 +200,7 @@ register(
         _softmax_rule,
         AxisAttrs,
         inplace=((0, 0),),
-        repeat=lambda node, _count: along(node, (node.attrs.axis,)),
+        repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_softmax_exact,
     )
 )
@@ -225,7 +225,7 @@ register(
         _log_softmax_rule,
         AxisAttrs,
         inplace=((0, 0),),
-        repeat=lambda node, _count: along(node, (node.attrs.axis,)),
+        repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_log_softmax_exact,
     )
 )
@@ -250,7 +250,7 @@ register(
         _normalize_rule,
         NormalizeAttrs,
         inplace=((0, 0),),
-        repeat=lambda node, _count: along(node, node.attrs.axes),
+        repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
         exact=_normalize_exact,
     )
 )

@@ -272,17 +272,14 @@ def _reduce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None
 # ---- several samples at once: axis 0 is `count` times as long -----------------------------------------------------
 
 
-def _repeat_shape(node: Node, count: int) -> Attrs:
+def _repeat_shape(_node: Node, attrs: ReshapeAttrs | ExpandAttrs, count: int) -> Attrs:
     """Reshape, Expand: the samples lie one behind the other, so the new first axis is longer too."""
-    assert isinstance(node.attrs, ReshapeAttrs | ExpandAttrs)
-    shape = node.attrs.shape
-    return replace(node.attrs, shape=(count * shape[0], *shape[1:]))
+    return replace(attrs, shape=(count * attrs.shape[0], *attrs.shape[1:]))
 
 
-def _repeat_places(node: Node, count: int) -> Attrs:
+def _repeat_places(node: Node, attrs: SliceAttrs | EmbedAttrs, count: int) -> Attrs:
     """Slice, Embed: all of axis 0, or the samples would be cut."""
-    attrs, x = node.attrs, node.inputs[0].shape
-    assert isinstance(attrs, SliceAttrs | EmbedAttrs)
+    x = node.inputs[0].shape
     if attrs.starts[0] != 0 or attrs.steps[0] != 1 or node.outputs[0].shape[0] != x[0]:
         raise ValueError("it works along the axis of the samples")
     if isinstance(attrs, SliceAttrs):
@@ -314,7 +311,7 @@ register(
         _transpose,
         _transpose_rule,
         TransposeAttrs,
-        repeat=lambda node, _count: along(node, node.attrs.perm[1:]),
+        repeat=lambda _node, attrs, _count: along(attrs, attrs.perm[1:]),
     )
 )
 
@@ -343,7 +340,7 @@ register(
         _concat_rule,
         ConcatAttrs,
         overlaps=_concat_overlaps,
-        repeat=lambda node, _count: along(node, (node.attrs.axis,)),
+        repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
     )
 )
 register(
@@ -393,6 +390,6 @@ register(
         ReduceAttrs,
         inplace=_SAME_ELEMENT,
         exact=_reduce_exact,
-        repeat=lambda node, _count: along(node, node.attrs.axes),
+        repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
     )
 )

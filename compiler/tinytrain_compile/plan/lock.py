@@ -50,6 +50,7 @@ class Lock:
     """With second runs: the nodes as the graph lists them, and what each second run repeats."""
     bases: Mapping[str, int] = field(default_factory=dict[str, int])
     moves: Mapping[str, Move] = field(default_factory=dict[str, Move])
+    micro_batch: int = 1
 
 
 def read_lock(path: Path) -> Lock:
@@ -63,7 +64,8 @@ def read_lock(path: Path) -> Lock:
         again = {_text(run["name"]): _text(run["of"]) for run in content.get("second_runs", ())}
         moves = {_text(move["name"]): _move(move, bases) for move in content.get("page_moves", ())}
         del bases[ARENA]
-        return Lock(path.name, _text(content["update"]), order, buffers, names, again, bases, moves)
+        micro_batch = max(_number(content.get("micro_batch", 1)), 1)
+        return Lock(path.name, _text(content["update"]), order, buffers, names, again, bases, moves, micro_batch)
     except OSError as problem:
         what = f"cannot be read ({problem.strerror or problem})"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem

@@ -131,7 +131,9 @@ class IntegerLoss:
             return False
         nll, seed = loss.attrs, self._r.constants.get(source.inputs[0].name)
         assert isinstance(nll, NllAttrs)
-        return seed is not None and float(seed) == self._factor(nll) and len(self._r.readers[source.outputs[0].name]) == 1
+        return (
+            seed is not None and float(seed) == self._factor(nll) and len(self._r.readers[source.outputs[0].name]) == 1
+        )
 
     def _value(self, node: Node) -> bool:
         known = self._known.get(node.inputs[0].name)

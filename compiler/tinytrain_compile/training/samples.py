@@ -63,7 +63,7 @@ def repeated(node: Node, known: dict[str, Value], count: int) -> Node:
         raise SamplesMixError(f"{where}: a tensor has no axis of the samples")
     inputs = tuple(known.get(value.name, value) for value in node.inputs)
     try:
-        attrs = definition.repeat(node, count)
+        attrs = definition.repeat(node, node.attrs, count)
         kinds = infer(node.op, inputs, attrs)
     except ValueError as problem:
         raise SamplesMixError(f"{where}: {problem}") from problem
