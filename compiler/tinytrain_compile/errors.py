@@ -135,8 +135,8 @@ _kind(
     "E0211",
     EXIT_INPUT,
     "batch size",
-    "A micro-batch on the device is one sample, so the first dimension of the ONNX input must be 1 or symbolic. "
-    "Larger batches are accumulated: --batch N.",
+    "The first dimension of the ONNX input must be 1 or symbolic. How many samples an update takes is said by "
+    "--batch N; how many of them a step takes at once is chosen, by what --arena holds.",
 )
 _kind(
     "E0212",
