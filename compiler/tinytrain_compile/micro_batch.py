@@ -2,7 +2,7 @@
 
 One sample needs least memory. Several are taken where --arena has room for them with nothing computed twice and nothing
 moved; then a weight is read once for all of them. Every size is priced by a plan of its own. What training computes is
-the same for all sizes: int8 to the byte where its head is int8 too, float32 but for the order of sums.
+the same for all sizes: int8 to the byte, float32 but for the order of sums.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ INTEGERS: dict[str, dict[str, Any]] = {
     "sgd": {},
     "momentum, q8.8": {"optimizer": "momentum", "store": "q8.8"},
     "mse": {"loss": "mse"},
+    "float layers": {"model": nets.islands(), "head": "fp32"},
 }
 
 
@@ -38,11 +39,9 @@ def float_train(model: onnx.ModelProto, size: int, batch: int = 4, **options: An
 
 
 def int8_train(size: int, model: onnx.ModelProto | None = None, **options: Any) -> TrainGraph:
-    """All in integers, with the exponents that one sample at a time gave."""
-    made = [
-        nets.int8_train(model or nets.cnn(), head="int8", batch=4, micro_batch=count, learning_rate=0.05, **options)
-        for count in (1, size)
-    ]
+    """All in integers unless told, with the exponents that one sample at a time gave."""
+    chosen = {"head": "int8", "batch": 4, "learning_rate": 0.05, **options}
+    made = [nets.int8_train(model or nets.cnn(), micro_batch=count, **chosen) for count in (1, size)]
     one = settled_on(made[0], random_samples(made[0], 8, 5))
     return one if size == 1 else like_one(made[1], one)
 
