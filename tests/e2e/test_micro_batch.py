@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
 from tinytrain_compile.data import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ops import OPS
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import SamplesMixError
 from tinytrain_compile.trial import like_one, settled_on
@@ -217,6 +219,18 @@ def test_int8_takes_several_samples_only_with_known_exponents(place: Path) -> No
     why = "the first step finds the exponents of errors in its own sample: give --calib with x and y to compile them in"
     assert f"one sample at a time: {why}" in alone["notes"]
     assert reported(place, *flags, str(place / "labelled.npz"))["micro_batch"] == 4
+
+
+def test_sums_that_could_overflow_take_fewer_samples(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """8x8 pixels reach 255 * 128 * 64 in a weight's sum, per sample; of 400 times that, an int32 holds two."""
+    known = OPS["QConvSum"]
+    many = replace(known, accumulator=lambda inputs, attrs: 400 * known.accumulator(inputs, attrs))
+    monkeypatch.setitem(OPS, "QConvSum", many)
+    flags = ("--arena", "1MB", "--quant", "int8", "--calib", str(place / "labelled.npz"))
+    report = reported(place, *flags)
+    assert report["micro_batch"] == 2
+    assert ladder(report)[0] == ("micro-batch 4", None)
+    assert "too large for int8 training" in report["plan"]["ladder"][0]["note"]
 
 
 def test_a_model_that_cannot_take_several_says_why(tmp_path: Path) -> None:
