@@ -124,6 +124,21 @@ def same(one: RunResult, other: RunResult) -> bool:
     )
 
 
+def train_alike(one: Project, other: Project, steps: int, folder: Path) -> None:
+    """Assert that both train on a cortex-m7 with the same bytes after every step, and read each other's checkpoints."""
+    first = trained(one, "cortex-m7", steps, folder / "one")
+    assert len({loss.tobytes() for loss in first.losses}) > steps // 2, "it trains"
+    assert same(first, trained(other, "cortex-m7", steps, folder / "other"))
+    assert checkpoint_magic(one) == checkpoint_magic(other), "checkpoints are interchangeable"
+
+
+def checkpoint_magic(made: Project) -> list[str]:
+    """The line of the C code that says whose checkpoints it reads."""
+    lines = [line for line in made.bundle.files["net_train.c"].splitlines() if "model_magic[2]" in line]
+    assert lines
+    return lines
+
+
 def check_on_boards(train: TrainGraph, boards: tuple[str, ...] = BOARDS, steps: int = 3) -> dict[str, VerifyReport]:
     """The same training step on several cores; kernels are lowered once with and once without an FPU."""
     kernels: dict[bool, KernelSet] = {}

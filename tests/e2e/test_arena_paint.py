@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e import chain, models
+from tests.e2e.chain import Project
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
 from tinytrain_compile.errors import CompileError
@@ -49,30 +50,30 @@ def test_bytes_that_nobody_uses_are_seen() -> None:
     assert size - 8 < report.arena_measured_bytes <= size
 
 
+def check_with(made: Project, first_line: str) -> None:
+    """The check of the project whose training step begins with one more line of C."""
+    source = made.bundle.files["net_train.c"]
+    changed = re.sub(r"(static void step_1\(.*\n\{\n)", rf"\g<1>    {first_line}\n", source, count=1)
+    assert changed != source
+    bundle = SourceBundle({**made.bundle.files, "net_train.c": changed}, made.bundle.interface)
+    chain.check(replace(made, bundle=bundle), mode="host")
+
+
 def test_what_a_step_leaves_in_a_second_memory_is_lost() -> None:
     """The same there: the highest byte of memory 1 that is not persistent is painted between calls."""
     made = chain.project(NETS["residual net"]())
     made = chain.moved(made, made.plan.arena_bytes // 3)
     assert chain.check(made, mode="host").result == "pass"
-    source, top = made.bundle.files["net_train.c"], made.plan.further[0].used_bytes - 4
+    top = made.plan.further[0].used_bytes - 4
     assert top >= made.bundle.interface.transient_offsets[1]
     byte = f"*U8_AT(1, {top})"
-    body = rf"\g<1>    *F32(AT_learning_rate) += 1e-3f * (float)({byte} == 0xa5u || {byte} == 0x5au);\n"
-    changed = re.sub(r"(static void step_1\(.*\n\{\n)", body, source, count=1)
-    assert changed != source
-    bundle = SourceBundle({**made.bundle.files, "net_train.c": changed}, made.bundle.interface)
     with pytest.raises(CompileError, match="E0601"):
-        chain.check(replace(made, bundle=bundle), mode="host")
+        check_with(made, f"*F32(AT_learning_rate) += 1e-3f * (float)({byte} == 0xa5u || {byte} == 0x5au);")
 
 
 def test_what_a_step_leaves_in_transient_memory_is_lost() -> None:
     """An update that reads the arena's transient part of the step before: painted over in between, so it differs."""
     made = chain.project(NETS["mlp, adam"]())
-    source = made.bundle.files["net_train.c"]
-    top = made.plan.arena_bytes - 4
-    body = rf"\g<1>    *F32(AT_fc3_bias) += 1e-3f * (float)(*U8({top}) == 0xa5u || *U8({top}) == 0x5au);\n"
-    changed = re.sub(r"(static void step_1\(.*\n\{\n)", body, source, count=1)
-    assert changed != source
-    bundle = SourceBundle({**made.bundle.files, "net_train.c": changed}, made.bundle.interface)
+    byte = f"*U8({made.plan.arena_bytes - 4})"
     with pytest.raises(CompileError, match="E0601"):
-        chain.check(replace(made, bundle=bundle), mode="host")
+        check_with(made, f"*F32(AT_fc3_bias) += 1e-3f * (float)({byte} == 0xa5u || {byte} == 0x5au);")

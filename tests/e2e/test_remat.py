@@ -45,14 +45,7 @@ def pair(name: str) -> tuple[Project, Project]:
 @pytest.mark.parametrize("name", TRAINS)
 def test_twenty_steps_give_the_same_bytes_on_the_board(name: str, tmp_path: Path) -> None:
     without, with_ = pair(name)
-    first = chain.trained(without, "cortex-m7", STEPS, tmp_path / "off")
-    assert len({loss.tobytes() for loss in first.losses}) > STEPS // 2, "it trains"
-    assert chain.same(first, chain.trained(with_, "cortex-m7", STEPS, tmp_path / "min"))
-    magic = [
-        [line for line in p.bundle.files["net_train.c"].splitlines() if "model_magic[2]" in line]
-        for p in (without, with_)
-    ]
-    assert magic[0] == magic[1], "checkpoints are interchangeable"
+    chain.train_alike(without, with_, STEPS, tmp_path)
     assert len(with_.kernels.kernels) == len(without.kernels.kernels), "second runs need no code of their own"
 
 
