@@ -96,6 +96,7 @@ def _main(interface: Interface) -> str:
             ),
             "label_ctype": interface.label_ctype,
             "LABEL_ELEMENTS": str(interface.label_elements),
+            "MICRO_BATCH": f"{interface.micro_batch}u",
             "TRAIN_CALL": f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step",
             "APPLY": apply if interface.accumulates else "",
         },

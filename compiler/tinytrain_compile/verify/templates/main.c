@@ -166,7 +166,7 @@ static void train_samples(@prefix@_t *model)
 
 static void train_step(@prefix@_t *model, const struct instance_ *instance, uint32_t batch)
 {
-    for (uint32_t i = 0; i < batch; i += @PREFIX@_MICRO_BATCH) {
+    for (uint32_t i = 0; i < batch; i += @MICRO_BATCH@) {
         train_samples(model);
     }
 @APPLY@    put_state(instance);
