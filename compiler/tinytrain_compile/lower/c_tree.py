@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 
@@ -32,15 +32,46 @@ class Loop:
     moves: bool = False
 
 
-@dataclass
-class If:
-    """A condition; `stable` says that it reads nothing but loop variables, so that it may be merged and hoisted."""
+@dataclass(frozen=True)
+class Limit:
+    """Where a condition begins to hold for a loop's variable (low), or ends to."""
 
-    condition: str
+    low: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Test:
+    """A condition, alone and as a part of several; `stable`: it reads nothing but loop variables, so that it may be
+    merged and hoisted.
+
+    limits: loop variable -> the numbers that it stands for, if they are all below or all above one.
+    """
+
+    text: str
+    part: str
     variables: frozenset[str]
     stable: bool
+    limits: Mapping[str, Limit]
+
+
+@dataclass
+class If:
+    """What all tests have to let pass."""
+
+    tests: tuple[Test, ...]
     body: list[Statement]
     otherwise: list[Statement]
+
+    @property
+    def condition(self) -> str:
+        """C text."""
+        return self.tests[0].text if len(self.tests) == 1 else " && ".join(test.part for test in self.tests)
+
+    @property
+    def stable(self) -> bool:
+        """Whether the condition reads nothing but loop variables."""
+        return all(test.stable for test in self.tests)
 
 
 Statement = Line | Declaration | Loop | If
@@ -109,12 +140,28 @@ def _tidy_one(statement: Statement) -> Statement:
         statement.otherwise = tidy(statement.otherwise)
         return statement
     inner = statement.body[0] if len(statement.body) == 1 else None
-    if isinstance(inner, If) and inner.stable and statement.var not in inner.variables:
-        loops = [replace(statement, body=body) for body in (inner.body, inner.otherwise)]
-        inner.body = [_tidy_one(loops[0])]
-        inner.otherwise = [_tidy_one(loops[1])] if inner.otherwise else []
-        return inner
-    return statement
+    if not isinstance(inner, If) or not inner.stable:
+        return statement
+    if not inner.otherwise:
+        return _narrowed(statement, inner)
+    if any(statement.var in test.variables for test in inner.tests):
+        return statement
+    inner.body, inner.otherwise = ([_tidy_one(replace(statement, body=b))] for b in (inner.body, inner.otherwise))
+    return inner
+
+
+def _narrowed(loop: Loop, inner: If) -> Statement:
+    """A loop that does nothing where tests fail, without those: they bound it, or do not depend on it."""
+    outer = tuple(test for test in inner.tests if loop.var not in test.variables)
+    own = [test for test in inner.tests if loop.var in test.variables]
+    for limit in dict.fromkeys(test.limits[loop.var] for test in own if loop.var in test.limits):
+        if limit.low:
+            loop.low = f"({limit.text} > {loop.low} ? {limit.text} : {loop.low})"
+        else:
+            loop.high = f"({limit.text} < {loop.high} ? {limit.text} : {loop.high})"
+    inner.tests = tuple(test for test in own if loop.var not in test.limits)
+    loop.body = [inner] if inner.tests else inner.body
+    return If(outer, [loop], []) if outer else loop
 
 
 def render(body: list[Statement], depth: int = 1) -> Iterator[str]:

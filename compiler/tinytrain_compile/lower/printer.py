@@ -32,6 +32,7 @@ from tinytrain_compile.lower.c_expr import (
     join,
 )
 from tinytrain_compile.lower.c_tree import Declaration, If, Line, Loop, Statement, render, tidy
+from tinytrain_compile.lower.conditions import tests_of
 from tinytrain_compile.lower.tir_walk import children, kind_of, op_name
 
 _SCALAR_LIMIT = 64
@@ -215,7 +216,7 @@ class Printer:
             return [Line(f"const {C_TYPES[dtype_of(node.value)]} {self._name(node.var)} = {value.text};")]
         if kind == "IfThenElse":
             otherwise = [] if node.else_case is None else self._body(node.else_case)
-            return [self._if(self._expr(node.condition), self._body(node.then_case), otherwise)]
+            return [If(tests_of(node.condition, self._expr), self._body(node.then_case), otherwise)]
         if kind == "AttrStmt":
             return self._body(node.body)
         if kind == "Evaluate":
@@ -237,9 +238,6 @@ class Printer:
             and str(self._root(body.buffer).name) in self._in_scratch
         )
 
-    def _if(self, condition: Expr, body: list[Statement], otherwise: list[Statement]) -> If:
-        return If(condition.text, condition.variables, not condition.loads, body, otherwise)
-
     def _store(self, node: Any) -> Statement:
         target = self._element(node.buffer, node.indices[0])
         value = node.value
@@ -250,7 +248,7 @@ class Printer:
         if kind_of(value) == "Call" and op_name(value) == "if_then_else" and str(node.buffer.name) in self._in_scratch:
             condition, yes, no = value.args
             lines = [[self._assignment(target, side, dtype)] for side in (yes, no)]
-            return self._if(self._expr(condition), *lines)
+            return If(tests_of(condition, self._expr), *lines)
         return self._assignment(target, value, dtype)
 
     def _assignment(self, target: str, value: Any, dtype: str) -> Statement:
@@ -271,7 +269,7 @@ class Printer:
         if float(other.value) != neutral:
             return None
         total = self._sum(value.a, term, value) if neutral == 0.0 else self._largest(value.a, term)
-        return self._if(self._expr(condition), [Line(f"{target} = {total.text};")], [])
+        return If(tests_of(condition, self._expr), [Line(f"{target} = {total.text};")], [])
 
     def _allocate(self, buffer: Any) -> list[Statement]:
         if self._is_scratch(buffer):

@@ -19,12 +19,16 @@ def tile_reduction(
     gather: str = "",
     gather_axis: int = 0,
     peel_reduction: bool = False,
+    fuse: bool = False,
+    turn: int = 1,
 ) -> None:
     """Compute `out` tile by tile, with the sums of `acc` for one tile in registers.
 
     tiles: output axis -> tile size; the tiled axes' inner loops are unrolled, in axis order.
     gather: an intermediate block that is filled once per tile of axis `gather_axis` (im2col rows), in scratch.
     peel_reduction: also split reduction loops where a condition changes (weights in two parts).
+    fuse: the last two reduction loops are one, over neighbours in memory. turn: terms of every sum in a turn of the
+    innermost loop, at most (those of a turn are unrolled).
     """
     block, sums = schedule.get_sblock(out), schedule.get_sblock(acc)
     outer: list[Any] = []
@@ -45,8 +49,9 @@ def tile_reduction(
     own = schedule.get_loops(sums)[len(outer) :]
     axes = len(outer)
     spatial, reductions = own[:axes], own[axes:]
-    schedule.reorder(*reductions, *spatial)
-    for loop in (*spatial, *inner):
+    reductions, turned = _turns(schedule, reductions, fuse, turn)
+    schedule.reorder(*reductions, *turned, *spatial)
+    for loop in (*turned, *spatial, *inner):
         schedule.unroll(loop)
     start = schedule.decompose_reduction(sums, reductions[0])
     for loop in schedule.get_loops(start)[len(outer) :]:
@@ -62,11 +67,26 @@ def tile_reduction(
             schedule.annotate(loop, HINT, 1)
 
 
-def best_tile(extent: int, wanted: int) -> int:
-    """Tile size for an axis: a divisor near `wanted` if there is a good one, else `wanted` with a peeled end."""
+def _turns(schedule: s_tir.Schedule, loops: Sequence[Any], fuse: bool, turn: int) -> tuple[list[Any], list[Any]]:
+    """Reduction loops, and the loop over the terms of a turn if these are several; see tile_reduction."""
+    loops = [*loops[:-2], schedule.fuse(*loops[-2:])] if fuse else list(loops)
+    terms = int(schedule.get(loops[-1]).extent)
+    few = max(steps for steps in range(1, max(1, turn) + 1) if terms % steps == 0)
+    if few == 1:
+        return loops, []
+    many, inner = schedule.split(loops[-1], [None, few])
+    return [*loops[:-1], many], [inner]
+
+
+def best_tile(extent: int, wanted: int, ragged: bool = False) -> int:
+    """Tile size for an axis: a divisor near `wanted` if there is a good one, else `wanted` with a peeled end.
+
+    ragged: a long axis is worth a peeled end rather than a divisor that is smaller by 2.
+    """
     if extent <= wanted:
         return extent
-    divisors = [size for size in range(wanted + 1, 1, -1) if extent % size == 0 and size >= wanted - 2]
+    least = wanted - (1 if ragged and extent > 2 * wanted else 2)
+    divisors = [size for size in range(wanted + 1, 1, -1) if extent % size == 0 and size >= least]
     return divisors[0] if divisors else wanted
 
 

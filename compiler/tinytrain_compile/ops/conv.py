@@ -10,9 +10,10 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Split, register
 from tinytrain_compile.ops.linear import join_split, operands, split_operands, whole_shape
+from tinytrain_compile.ops.reach import Patch, Reach
 
-GATHER_ROWS = 4
-"""Output pixels whose receptive fields a k x k kernel gathers at a time (im2col rows): its register tile's height."""
+TILE_WIDTH = 4
+"""Output pixels (of a phase), neighbours in a row, whose taps' pixels are copied at a time, at most."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,38 @@ def is_depthwise(conv: ConvAttrs, weight_shape: tuple[int, ...]) -> bool:
 def gathers(conv: ConvAttrs) -> bool:
     """Whether the kernel gathers receptive fields: dense convolutions wider than 1x1, or with padding."""
     return conv.groups == 1 and (conv.kernel != (1, 1) or any(conv.pads))
+
+
+def forward_patch(conv: ConvAttrs, image: tuple[int, ...]) -> Patch:
+    """What a k x k kernel copies of an image (n, height, width, channels)."""
+    rows, columns = (
+        Reach(conv.kernel[i], conv.strides[i], -conv.pads[i], conv.dilations[i], image[1 + i]) for i in (0, 1)
+    )
+    return Patch(rows, columns, conv.output_hw(image[1], image[2]), image[3])
+
+
+def backward_phases(conv: ConvAttrs, image_hw: tuple[int, int]) -> tuple[int, int]:
+    """The images that a data gradient is cut into: as many as strides are, where these divide it and taps are dense."""
+    rows, columns = (
+        stride if 1 in (conv.dilations[i], conv.kernel[i]) and image_hw[i] % stride == 0 else 1
+        for i, stride in enumerate(conv.strides)
+    )
+    return rows, columns
+
+
+def gathers_error(conv: ConvAttrs, image_hw: tuple[int, int]) -> bool:
+    """Whether the kernel of a data gradient copies what its taps read: also where zeros lie between errors."""
+    return gathers(conv) or (conv.groups == 1 and backward_phases(conv, image_hw) != conv.strides)
+
+
+def backward_patch(conv: ConvAttrs, image_hw: tuple[int, int], dy: tuple[int, ...]) -> Patch:
+    """What the kernel of a data gradient copies of dy (n, height, width, channels)."""
+    phases = backward_phases(conv, image_hw)
+    rows, columns = (
+        Reach(conv.kernel[i], 1, conv.pads[i], -conv.dilations[i], dy[1 + i], phases[i], conv.strides[i] // phases[i])
+        for i in (0, 1)
+    )
+    return Patch(rows, columns, image_hw, dy[3])
 
 
 def _check_weight(w: tuple[int, ...], attrs: ConvAttrs, channels_in: int) -> None:
@@ -179,8 +212,7 @@ def _grouped_slice(
 def _conv_scratch(node: Node) -> int:
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
-    c = node.inputs[0].shape[3]
-    return GATHER_ROWS * attrs.kernel[0] * attrs.kernel[1] * c * 4 if gathers(attrs) else 0
+    return 4 * forward_patch(attrs, node.inputs[0].shape).elements(TILE_WIDTH) if gathers(attrs) else 0
 
 
 def _conv_macs(node: Node) -> int:
@@ -239,18 +271,21 @@ def _grad_input_exact(arrays: tuple[Array, ...], attrs: ConvGradInputAttrs) -> t
     g, (n, ho, wo, _), (top, left, bottom, right) = conv.groups, dy.shape, conv.pads
     height, width = attrs.input_hw
     per_group = w.shape[0] // g
-    hw = (height + top + bottom, width + left + right)
+    hw, phases = (height + top + bottom, width + left + right), backward_phases(conv, attrs.input_hw)
     kernels = w.reshape(g, per_group, *conv.kernel, w.shape[3])
     dx = np.zeros((n, *hw, g, w.shape[3]), np.float32)
     for r, s in np.ndindex(*conv.kernel):
         y0, x0 = r * conv.dilations[0], s * conv.dilations[1]
         rows = slice(y0, y0 + (ho - 1) * conv.strides[0] + 1, conv.strides[0])
         cols = slice(x0, x0 + (wo - 1) * conv.strides[1] + 1, conv.strides[1])
-        # What a kernel gathers for this tap: the pixels that no window reads with it get 0 (or, in groups, nothing).
+        # What a kernel gathers for this tap: the pixels that no window reads with it get 0, or nothing if they belong
+        # to another phase (or in groups).
         gathered, inside = np.zeros((n, *hw, g, per_group), np.float32), np.zeros((*hw, 1, 1), np.bool_)
-        gathered[:, rows, cols], inside[rows, cols] = dy.reshape(n, ho, wo, g, per_group), True
+        gathered[:, rows, cols] = dy.reshape(n, ho, wo, g, per_group)
+        phase = slice(y0 % phases[0], None, phases[0]), slice(x0 % phases[1], None, phases[1])
+        inside[(rows, cols) if g > 1 else phase] = True
         for o in range(per_group):
-            dx = _added(dx, gathered[..., o, None] * kernels[:, o, r, s], inside if g > 1 else None)
+            dx = _added(dx, gathered[..., o, None] * kernels[:, o, r, s], inside)
     dx = dx[:, top : top + height, left : left + width]
     return (np.ascontiguousarray(dx).reshape(n, height, width, -1),)
 
@@ -276,8 +311,8 @@ def _grad_input_scratch(node: Node) -> int:
     attrs = node.attrs
     assert isinstance(attrs, ConvGradInputAttrs)
     conv = attrs.conv
-    dense = gathers(conv) or (conv.groups == 1 and conv.strides != (1, 1))
-    return GATHER_ROWS * conv.kernel[0] * conv.kernel[1] * node.inputs[0].shape[3] * 4 if dense else 0
+    patch = backward_patch(conv, attrs.input_hw, node.inputs[0].shape)
+    return 4 * patch.elements(TILE_WIDTH) if gathers_error(conv, attrs.input_hw) else 0
 
 
 def _grad_input_macs(node: Node) -> int:

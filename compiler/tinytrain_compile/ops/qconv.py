@@ -16,13 +16,20 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, op_def, register
-from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, gathers
+from tinytrain_compile.ops.conv import (
+    ConvAttrs,
+    ConvGradInputAttrs,
+    backward_patch,
+    forward_patch,
+    gathers,
+    gathers_error,
+)
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
 from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles, pair_tiles, plane_tiles, row_tiles
 from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
-GATHER_ROWS = 2
+TILE_WIDTH = 2
 """Output pixels whose receptive fields an integer k x k kernel gathers at a time: its register tile's height."""
 GRAD_WEIGHT = 6
 """Which operand of a QConvGradInput is its weight."""
@@ -191,7 +198,6 @@ def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
 
 def _conv_scratch(node: Node) -> int:
     conv = _geometry(node)
-    taps = conv.kernel[0] * conv.kernel[1]
     if is_product(conv):
         *pixels, channels = node.inputs[0].shape
         return pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels).scratch_bytes
@@ -199,7 +205,9 @@ def _conv_scratch(node: Node) -> int:
         return forward_planes(node).scratch_bytes
     if is_rows(node):
         return forward_rows(node).scratch_bytes
-    return GATHER_ROWS * taps * node.inputs[0].shape[3] * 2 if gathers(conv) else 0  # centred pixels take int16
+    if gathers(conv):
+        return 2 * forward_patch(conv, node.inputs[0].shape).elements(TILE_WIDTH)  # centred pixels take int16
+    return 0
 
 
 def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
@@ -273,8 +281,9 @@ def _grad_scratch(node: Node) -> int:
         return pair_tiles(math.prod(pixels), channels, node.inputs[3].shape[3]).scratch_bytes
     if is_plane(node):
         return backward_planes(node).scratch_bytes
-    dense = gathers(conv) or (conv.groups == 1 and conv.strides != (1, 1))
-    return GATHER_ROWS * conv.kernel[0] * conv.kernel[1] * node.inputs[3].shape[3] if dense else 0
+    (_, height, width, _), image = node.outputs[0].shape, node.inputs[3].shape
+    patch = backward_patch(conv, (height, width), image)
+    return patch.elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
 
 
 def _grad_macs(node: Node) -> int:

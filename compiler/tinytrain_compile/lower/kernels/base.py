@@ -17,7 +17,9 @@ class CodeStyle:
 
     pair_steps: steps of four products in a turn of a product's innermost loop, at most. row_calls: helper calls per sum
     in a turn of a dense convolution's, at most. unrolled_rows: kernels of at most this height have the loop over their
-    rows unrolled. unroll_moves: loops that move data are unrolled.
+    rows unrolled. unroll_moves: loops that move data are unrolled. ragged_tiles: float products whose operands lie as
+    neighbours along a tile's long side may peel its last one, and phases without taps have code of their own.
+    vector_terms: multiply-adds in a turn of the innermost loop of a float matrix-vector product, at most.
     """
 
     small: bool = False
@@ -25,9 +27,14 @@ class CodeStyle:
     row_calls: int = 5
     unrolled_rows: int = 3
     unroll_moves: bool = True
+    ragged_tiles: bool = True
+    vector_terms: int = 32
 
 
-SPEED, SIZE = CodeStyle(), CodeStyle(True, pair_steps=2, row_calls=1, unrolled_rows=0, unroll_moves=False)
+SPEED = CodeStyle()
+SIZE = CodeStyle(
+    True, pair_steps=2, row_calls=1, unrolled_rows=0, unroll_moves=False, ragged_tiles=False, vector_terms=1
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,11 @@ class Features:
     def tile(self) -> tuple[int, int]:
         """Register tile (rows, columns) of float matrix products: 24 accumulators with an FPU, 4 without."""
         return (4, 6) if self.fpu else (2, 2)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether float products may peel the last tile of the long side."""
+        return self.fpu and self.style.ragged_tiles
 
     @property
     def integer_tile(self) -> tuple[int, int]:

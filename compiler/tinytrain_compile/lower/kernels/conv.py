@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, placeholder, reduce_axes, total
@@ -17,10 +16,19 @@ from tinytrain_compile.lower.kernels.linear import (
     Schedule,
     add_bias,
     matrix_product,
+    product_tiles,
     whole_weight,
 )
+from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
-from tinytrain_compile.ops.conv import GATHER_ROWS, ConvAttrs, ConvGradInputAttrs, gathers
+from tinytrain_compile.ops.conv import (
+    ConvAttrs,
+    ConvGradInputAttrs,
+    backward_patch,
+    forward_patch,
+    gathers,
+    gathers_error,
+)
 from tinytrain_compile.ops.linear import operands
 
 CHANNEL_TILE = 4
@@ -113,62 +121,12 @@ def conv(node: Node, features: Features) -> KernelSpec:
     window = Window(attrs, (height, width))
     finish = add_bias(bias)
     if attrs.groups == 1:
-        form = Dense(y_value.shape, attrs.kernel, c, features.tile, gathers(attrs), attrs.split is not None)
-        out, schedule = dense(form, window_field(x, window.forward), w, finish)
+        patch, columns = forward_patch(attrs, x_value.shape), best_tile(out_c, features.tile[1])
+        form = PatchForm(y_value.shape, (features.tile[0], columns), gathers(attrs), attrs.split is not None)
+        out, schedule = patch_conv(patch, form, lambda *i: x[i], w, finish)
     else:
         out, schedule = grouped(y_value.shape, attrs, x, w, window.forward, finish)
     return KernelSpec(inputs, [out], schedule)
-
-
-@dataclass(frozen=True)
-class Dense:
-    """Form of a convolution over all channels: output shape, taps, channels summed, register tile, how it is looped.
-
-    gather: copy the receptive fields of a tile's pixels to scratch first; peel: the weight lies in two parts.
-    """
-
-    shape: tuple[int, ...]
-    taps: tuple[int, int]
-    channels: int
-    tile: tuple[int, int]
-    gather: bool
-    peel: bool
-    rows: int = GATHER_ROWS
-
-
-def window_field(data: Elements, place: Place) -> Load:
-    """Elements of receptive fields: (n, y, x, tap row, tap column, channel) -> data, or 0 outside of the image."""
-
-    def field(b: Any, y: Any, x: Any, i: Any, j: Any, k: Any) -> Any:
-        row, col, inside = place(y, x, i, j)
-        return guard(inside, data[b, row, col, k])
-
-    return field
-
-
-def dense(
-    form: Dense, field: Load, weight: Load, finish: Finish, widen: Callable[[Any], Any] = lambda x: x
-) -> tuple[te.Tensor, Schedule]:
-    """out[y,x,o] = finish(sum over taps and channels of widen(field) * weight)."""
-    n, height, width, out_c = form.shape
-    r, s, a = reduce_axes(*form.taps, form.channels)
-    if form.gather:
-        cols = te.compute((n, height, width, *form.taps, form.channels), field, "cols")
-        load: Load = lambda *index: cols[index]  # noqa: E731
-    else:
-        load = field
-
-    def term(b: Any, y: Any, x: Any, o: Any) -> Any:
-        return total(widen(load(b, y, x, r, s, a)) * weight(o, r, s, a), [r, s, a])
-
-    acc = te.compute(form.shape, term, "acc")
-    out = te.compute(form.shape, lambda *i: finish(acc(*i), *i), "out")
-    tiles = {2: min(best_tile(width, form.tile[0]), form.rows), 3: best_tile(out_c, form.tile[1])}
-
-    def schedule(sch: s_tir.Schedule) -> None:
-        tile_reduction(sch, tiles, gather="cols" if form.gather else "", gather_axis=2, peel_reduction=form.peel)
-
-    return out, schedule
 
 
 def grouped(
@@ -206,16 +164,19 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
         extents = (n * height * width, in_c, out_c)
         peel = c.split is not None
         return matrix_product(
-            [dy, *weights], extents, lambda i, a: dy[i, a], lambda a, j: w(a, 0, 0, j), features, peel=peel
+            [dy, *weights], extents, lambda i, a: dy[i, a], lambda a, j: w(a, 0, 0, j), features, peel=peel, long=1
         )
     dy = placeholder(node.inputs[0], "dy")
     window = Window(c, attrs.input_hw)
     inputs = [dy, *weights]
     finish = add_bias(None)
     if c.groups == 1:
-        form = Dense(node.outputs[0].shape, c.kernel, out_c, features.tile, True, c.split is not None)
-        field = window_field(dy, window.backward)
-        out, schedule = dense(form, field, lambda o, r, s, a: w(a, r, s, o), finish)
+        patch, shape = backward_patch(c, attrs.input_hw, node.inputs[0].shape), node.outputs[0].shape
+        columns = best_tile(in_c, features.tile[1], features.ragged)
+        copies, tile = gathers_error(c, attrs.input_hw), (features.tile[0], columns)
+        apart = features.ragged and not copies  # most phases of a 1x1 convolution have no tap: they are stores of zeros
+        form = PatchForm(shape, tile, copies, c.split is not None, runs=False, apart=apart)
+        out, schedule = patch_conv(patch, form, lambda *i: dy[i], lambda o, r, s, a: w(a, r, s, o), finish)
     else:
         out, schedule = grouped_grad_input(node.outputs[0].shape, c, dy, w, window.backward, finish)
     return KernelSpec(inputs, [out], schedule)
@@ -252,10 +213,12 @@ def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
         pixels = n * height * width
         x, dy = placeholder(x_value, "x", (pixels, c)), placeholder(dy_value, "dy", (pixels, o))
         extents = (o, c, pixels)
-        return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, wide_rows=True)
+        return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, long=0)
     x, dy = placeholder(x_value, "x"), placeholder(dy_value, "dy")
-    window = Window(attrs, (height, width))
-    out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), features.wide_tile)
+    window, per_group = Window(attrs, (height, width)), node.outputs[0].shape[3]
+    tiles = product_tiles(o, per_group, features, 0)
+    tile = (tiles[0], tiles[1])
+    out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), tile)
     return KernelSpec([x, dy], [out], schedule)
 
 
@@ -281,5 +244,5 @@ def weight_sums(
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    tiles = {0: best_tile(o, tile[0]), 3: best_tile(per_group_in, tile[1])}
+    tiles = {0: tile[0], 3: tile[1]}
     return out, lambda sch: tile_reduction(sch, tiles)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tvm import s_tir, te, tirx
@@ -69,12 +70,34 @@ def matrix_product(
     features: Features,
     bias: te.Tensor | None = None,
     peel: bool = False,
-    wide_rows: bool = False,
+    long: int | None = None,
 ) -> KernelSpec:
-    """out[m,n] = sum_k left(m,k) right(k,n) + bias[n] in register tiles; extents (m, n, k)."""
-    tile = features.wide_tile if wide_rows else features.tile
-    out, schedule = product(extents, left, right, add_bias(bias), tile, peel)
-    return KernelSpec(inputs, [out], schedule)
+    """out[m,n] = sum_k left(m,k) right(k,n) + bias[n] in register tiles; extents (m, n, k).
+
+    long: the axis (0 or 1) along which a factor's elements are neighbours in memory, if one is to be cut in long tiles.
+    """
+    m, n, k = extents
+    (axis,) = reduce_axes(k)
+    acc = te.compute((m, n), lambda i, j: total(left(i, axis) * right(axis, j), [axis]), "acc")
+    finish = add_bias(bias)
+    out = te.compute((m, n), lambda i, j: finish(acc[i, j], i, j), "out")
+    tiles = product_tiles(m, n, features, long)
+    turn = vector_turn(m, n, tiles, features)
+    return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, tiles, peel_reduction=peel, turn=turn))
+
+
+def product_tiles(m: int, n: int, features: Features, long: int | None, first: int = 0) -> dict[int, int]:
+    """Tiles of the axes `first` and the next one, of m rows and n columns; long: see matrix_product."""
+    wanted = features.wide_tile if long == 0 else features.tile
+    tile = [best_tile(extent, size) for extent, size in zip((m, n), wanted, strict=True)]
+    if long is not None and features.ragged and 1 < tile[1 - long] <= min(wanted):
+        tile[long] = best_tile((m, n)[long], wanted[long], ragged=True)
+    return {first: tile[0], first + 1: tile[1]}
+
+
+def vector_turn(m: int, n: int, tiles: Mapping[int, int], features: Features) -> int:
+    """Terms of a sum in a turn of the innermost loop: several where one factor is a vector, whose tiles are small."""
+    return features.style.vector_terms // math.prod(tiles.values()) if min(m, n) == 1 and features.fpu else 1
 
 
 def add_bias(bias: te.Tensor | None) -> Finish:
@@ -84,18 +107,6 @@ def add_bias(bias: te.Tensor | None) -> Finish:
         return acc if bias is None else acc + bias[index[-1]]
 
     return finish
-
-
-def product(
-    extents: tuple[int, int, int], left: Load, right: Load, finish: Finish, tile: tuple[int, int], peel: bool
-) -> tuple[te.Tensor, Schedule]:
-    """out[m,n] = finish(sum_k left(m,k) right(k,n), m, n) in register tiles, of any element type."""
-    m, n, k = extents
-    (axis,) = reduce_axes(k)
-    acc = te.compute((m, n), lambda i, j: total(left(i, axis) * right(axis, j), [axis]), "acc")
-    out = te.compute((m, n), lambda i, j: finish(acc[i, j], i, j), "out")
-    tiles = {0: best_tile(m, tile[0]), 1: best_tile(n, tile[1])}
-    return out, lambda sch: tile_reduction(sch, tiles, peel_reduction=peel)
 
 
 @kernel("Gemm")
@@ -131,8 +142,9 @@ def gemm_grad_input(node: Node, features: Features) -> KernelSpec:
     w = whole_weight(weights, attrs.split, 0, 1)
     m, n = node.inputs[0].shape
     extents = (m, node.outputs[0].shape[1], n)
+    peel = attrs.split is not None
     return matrix_product(
-        [dy, *weights], extents, lambda i, a: dy[i, a], lambda a, j: w(a, j), features, peel=attrs.split is not None
+        [dy, *weights], extents, lambda i, a: dy[i, a], lambda a, j: w(a, j), features, peel=peel, long=1
     )
 
 
@@ -142,7 +154,7 @@ def gemm_grad_weight(node: Node, features: Features) -> KernelSpec:
     x, dy = placeholder(node.inputs[0], "x"), placeholder(node.inputs[1], "dy")
     n, k = node.outputs[0].shape
     extents = (n, k, node.inputs[0].shape[0])
-    return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, wide_rows=True)
+    return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, long=0)
 
 
 @kernel("MatMul")
@@ -166,5 +178,5 @@ def matmul(node: Node, features: Features) -> KernelSpec:
 
     acc = te.compute((count, m, n), term, "acc")
     out = te.compute((count, m, n), lambda *i: acc(*i), "out")
-    tiles = {1: best_tile(m, features.tile[0]), 2: best_tile(n, features.tile[1])}
+    tiles = product_tiles(m, n, features, None if attrs.transpose_b else 1, first=1)
     return KernelSpec([a, b], [out], lambda sch: tile_reduction(sch, tiles))

@@ -23,25 +23,22 @@ from tinytrain_compile.lower.kernels.base import (
     placeholder,
 )
 from tinytrain_compile.lower.kernels.conv import (
-    Dense,
     Window,
-    dense,
     grouped,
     grouped_grad_input,
     weight_parts,
     weight_sums,
-    window_field,
 )
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
+from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, row_conv
 from tinytrain_compile.lower.kernels.qerror import Centred, kept_factors, kept_here, mask_operand, tables
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.conv import ConvAttrs, gathers
+from tinytrain_compile.ops.conv import backward_patch, forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.pairs import pair_tiles
 from tinytrain_compile.ops.qconv import (
-    GATHER_ROWS,
     QConvAttrs,
     QConvGradInputAttrs,
     QConvUpdateAttrs,
@@ -103,14 +100,13 @@ def qconv(node: Node, features: Features) -> KernelSpec:
     x = placeholder(node.inputs[0], "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
     if conv.groups == 1:
-        gather = gathers(conv)
-        form = _form(shape, conv, channels, features, gather)
-        field = window_field(data, window.forward)
+        copies, patch = gathers(conv), forward_patch(conv, node.inputs[0].shape)
+        form = PatchForm(shape, features.integer_tile, copies, conv.split is not None)
 
-        def stored(*index: Any) -> Any:
-            return field(*index).astype("int16") if gather else field(*index)
+        def element(*index: Any) -> Any:
+            return data[index].astype("int16") if copies else data[index]
 
-        out, schedule = dense(form, stored, weight, finish, i32)
+        out, schedule = patch_conv(patch, form, element, weight, finish, i32)
     elif is_plane(node):
         out, schedule = _depthwise(node, x, whole, finish, features.style, stages)
     else:
@@ -172,10 +168,6 @@ def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
     return tirx.And(tirx.And(tests[0], tests[1]), tirx.And(tests[2], tests[3]))
 
 
-def _form(shape: tuple[int, ...], conv: ConvAttrs, channels: int, features: Features, gather: bool) -> Dense:
-    return Dense(shape, conv.kernel, channels, features.integer_tile, gather, conv.split is not None, GATHER_ROWS)
-
-
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 
@@ -214,9 +206,9 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         return KernelSpec(inputs, [out, None], schedule)
     window = Window(conv, attrs.input_hw)
     if conv.groups == 1:
-        field = window_field(g, window.backward)
-        form = _form(shape, conv, out_c, features, gather=True)
-        out, schedule = dense(form, field, lambda o, r, s, a: weight(a, r, s, o), finish, i32)
+        patch, copies = backward_patch(conv, attrs.input_hw, node.inputs[3].shape), gathers_error(conv, attrs.input_hw)
+        form = PatchForm(shape, features.integer_tile, copies, conv.split is not None, runs=False)
+        out, schedule = patch_conv(patch, form, lambda *i: g[i], lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_plane(node):
         out, schedule = _depthwise_gradient(node, g, whole, finish, features.style, stages)
     else:

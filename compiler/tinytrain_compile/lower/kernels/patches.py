@@ -1,0 +1,114 @@
+"""Dense convolutions and their data gradients: what the taps of a few output pixels read is copied to scratch once.
+
+Neighbouring pixels share most of it. A strided data gradient is computed phase by phase: interleaved images, each a
+convolution with stride 1 and the taps that reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.lower.kernels.base import guarded, reduce_axes, total
+from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.ops.reach import Patch, Reach
+
+
+@dataclass(frozen=True)
+class PatchForm:
+    """Output shape and register tile (pixels, channels); how it is looped.
+
+    copies: what the taps of a tile's pixels read is copied to scratch first. peel: the weight lies in two parts.
+    runs: what a row of taps reads of the weight, too, are neighbours in memory. apart: every phase has code of its own.
+    """
+
+    shape: tuple[int, ...]
+    tile: tuple[int, int]
+    copies: bool
+    peel: bool
+    runs: bool = True
+    apart: bool = False
+
+
+def patch_conv(
+    patch: Patch,
+    form: PatchForm,
+    element: Load,
+    weight: Load,
+    finish: Finish,
+    widen: Callable[[Any], Any] = lambda x: x,
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,o] = finish(sum over taps and channels of widen(element) * weight(o, tap row, tap column, channel)).
+
+    element(n, row, column, channel): of what is read.
+    """
+    rows, columns, channels = patch.rows, patch.columns, patch.channels
+    count, height, width, out_c = form.shape[0], patch.shape[0] // rows.phases, patch.width, form.shape[3]
+    across = min(best_tile(width, form.tile[0]), form.tile[0])
+
+    def copied(b: Any, y: Any, x: Any, i: Any, j: Any, k: Any) -> Any:
+        row, rows_in = _inside(rows, 1, height, rows.source(1, y, i))
+        column, columns_in = _inside(columns, across, width, columns.source(across, x * across, j))
+        tests = [*rows_in, *columns_in]
+        value = element(b, row, column, k)
+        return guarded(_every(tests), value) if tests else value
+
+    places = (rows.copied(1), columns.copied(across))
+    turns = (count, height, -(-width // across))
+    cols = te.compute((*turns, *places, channels), copied, "cols") if form.copies else None
+    r, s, a = reduce_axes(rows.taps, columns.taps, channels)
+
+    def read(b: Any, y: Any, p: Any, q: Any, x: Any) -> Any:
+        row, column = rows.place(1, 0, p, r), columns.place(across, x % across, q, s)
+        if cols is not None:
+            return cols[b, y, x // across, row, column, a]
+        return element(b, rows.source(1, y, row), columns.source(across, x // across * across, column), a)
+
+    def term(b: Any, y: Any, p: Any, q: Any, x: Any, o: Any) -> Any:
+        taps = rows.tap(p, r), columns.tap(q, s)
+        product = widen(read(b, y, p, q, x)) * weight(o, *taps, a)
+        tests = [tap < reach.kernel for tap, reach in zip(taps, (rows, columns), strict=True) if _ragged(reach)]
+        return total(guarded(_every(tests), product) if tests else product, [r, s, a])
+
+    acc = te.compute((count, height, rows.phases, columns.phases, width, out_c), term, "acc")
+    cut = (count, height, rows.phases, width, columns.phases, out_c)  # the same elements in the same order
+
+    def result(b: Any, y: Any, p: Any, x: Any, q: Any, o: Any) -> Any:
+        return finish(acc[b, y, p, q, x, o], b, y * rows.phases + p, x * columns.phases + q, o)
+
+    out = te.compute(cut, result, "out")
+    return out, lambda sch: _schedule(sch, form, across, form.runs and abs(columns.step) == 1 and not form.peel)
+
+
+def _schedule(sch: s_tir.Schedule, form: PatchForm, across: int, fuse: bool) -> None:
+    batch, row, p, x, q, o = sch.get_loops(sch.get_sblock("out"))
+    sch.reorder(batch, row, x, p, q, o)
+    for phase in (p, q) if form.apart else ():
+        sch.unroll(phase)
+    tiles, gather = {2: across, 5: form.tile[1]}, "cols" if form.copies else ""
+    tile_reduction(sch, tiles, gather=gather, gather_axis=2, peel_reduction=form.peel, fuse=fuse)
+
+
+def _inside(reach: Reach, tile: int, positions: int, place: Any) -> tuple[Any, list[Any]]:
+    """(element at a place, what has to hold for it to exist)."""
+    before, behind = reach.within(tile, positions)
+    tests = [test for test, known in ((place >= 0, before), (place < reach.extent * reach.holes, behind)) if not known]
+    if reach.holes == 1:
+        return place, tests
+    return tirx.indexdiv(place, reach.holes), [*tests, tirx.EQ(tirx.indexmod(place, reach.holes), 0)]
+
+
+def _ragged(reach: Reach) -> bool:
+    """Whether some phases have fewer taps than others."""
+    return reach.kernel % reach.phases != 0
+
+
+def _every(tests: list[Any]) -> Any:
+    result = tests[0]
+    for test in tests[1:]:
+        result = tirx.And(result, test)
+    return result
