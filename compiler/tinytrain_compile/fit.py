@@ -33,7 +33,13 @@ from tinytrain_compile.plan import (
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import Target
-from tinytrain_compile.training import Accumulate, SamplesMixError, TrainingOptions, build_training
+from tinytrain_compile.training import (
+    Accumulate,
+    SamplesMixError,
+    TrainingOptions,
+    build_training,
+    join_pieces,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +152,9 @@ class Planner:
         rates = (o.learning_rate, o.momentum, o.weight_decay)
         chosen = TrainingOptions(o.loss, optimizer, *rates, batch, accumulate, micro_batch)
         train = build_training(self.model, update, chosen)
-        return quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale)) if o.quant == "int8" else train
+        if o.quant == "fp32":
+            return join_pieces(train)
+        return quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale))
 
     def _settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
         limit, effort = self.options.arena_bytes, "quick" if quick else "full"

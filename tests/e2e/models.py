@@ -255,3 +255,46 @@ def zoo() -> onnx.ModelProto:
     net.node("softmax", "sm = LogSoftmax <axis = 1> (line)")
     net.node("y", f"y = Identity ({net.dense('fc', 'sm', 8, 5)})")
     return net.model()
+
+
+def dense_features(width: int = 64, growth: int = 32, layers: int = 4, classes: int = 5) -> onnx.ModelProto:
+    """A DenseNet of features without an image: every layer reads all before it, joined."""
+    net = Network("dense_features", f"float[1, {width}] x", f"float[1, {classes}] y", seed=21)
+    x = net.relu(net.dense("stem", "x", width, width))
+    for layer in range(layers):
+        new = net.relu(net.dense(f"layer{layer}", x, width, growth))
+        x = net.node(f"join{layer}", f"joined{layer} = Concat <axis = 1> ({x}, {new})")
+        width += growth
+    net.node("logits", f"y = Identity ({net.dense('fc', x, width, classes)})")
+    return net.model()
+
+
+def bands(size: int = 16, channels: int = 8, classes: int = 5) -> onnx.ModelProto:
+    """An image in three bands of rows, each with convolutions of its own, joined again."""
+    net = Network("bands", f"float[1, 3, {size}, {size}] x", f"float[1, {classes}] y", seed=22)
+    same = "pads = [1, 1, 1, 1]"
+    stem = net.relu(net.conv("stem", "x", (channels, 3, 3, 3), same))
+    net.table("rows", [size // 4, size // 2, size // 4])
+    net.node("split", f"top, middle, bottom = Split <axis = 2> ({stem}, rows)")
+    parts = ("top", "middle", "bottom")
+    done = [net.relu(net.conv(f"{name}_conv", name, (channels, channels, 3, 3), same)) for name in parts]
+    whole = net.node("join", f"whole = Concat <axis = 2> ({', '.join(done)})")
+    x = net.relu(net.conv("last", whole, (2 * channels, channels, 3, 3), f"{same}, strides = [2, 2]"))
+    mean = net.node("mean", f"mean = GlobalAveragePool ({x})")
+    flat = net.node("flat", f"flat = Flatten <axis = 1> ({mean})")
+    net.node("logits", f"y = Identity ({net.dense('fc', flat, 2 * channels, classes)})")
+    return net.model()
+
+
+def tower(size: int = 16, channels: int = 8, classes: int = 5) -> onnx.ModelProto:
+    """Three convolutions of one image, one below the other; then a convolution over all of them."""
+    net = Network("tower", f"float[1, 3, {size}, {size}] x", f"float[1, {classes}] y", seed=23)
+    same = "pads = [1, 1, 1, 1]"
+    stem = net.relu(net.conv("stem", "x", (channels, 3, 3, 3), same))
+    done = [net.relu(net.conv(f"branch{i}", stem, (channels, channels, 3, 3), same)) for i in range(3)]
+    whole = net.node("join", f"whole = Concat <axis = 2> ({', '.join(done)})")
+    x = net.relu(net.conv("last", whole, (channels, channels, 3, 3), f"{same}, strides = [2, 2]"))
+    mean = net.node("mean", f"mean = GlobalAveragePool ({x})")
+    flat = net.node("flat", f"flat = Flatten <axis = 1> ({mean})")
+    net.node("logits", f"y = Identity ({net.dense('fc', flat, channels, classes)})")
+    return net.model()

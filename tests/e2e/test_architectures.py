@@ -158,7 +158,7 @@ def test_models_here_use_the_operators() -> None:
             seen |= {node.op for node in train.graph.nodes}
     others = {"Gelu", "GeluGrad", "Sigmoid", "SigmoidGrad", "Softmax", "MeanSquaredError", "MeanSquaredErrorGrad"}
     others |= {"SigmoidCrossEntropy", "SigmoidCrossEntropyGrad", "SgdUpdate", "MomentumUpdate", "SoftmaxGrad"}
-    others |= {"PageOut", "PageIn"}  # the planner adds them: test_memories.py
+    others |= {"PageOut", "PageIn", "Join", "Part"}  # the planner adds them: test_memories.py, test_parts.py
     quantised = {op for op in OPS if OPS[op].reference.__module__.rpartition(".")[2].startswith("q")}
     assert set(OPS) - seen - others - quantised == set()
 

@@ -65,6 +65,32 @@ def test_a_lock_keeps_what_is_computed_twice(tmp_path: Path) -> None:
         run(model, "--lock", tmp_path / "wrong.json", "-o", tmp_path / "no", *FAST).check_error("E0106", 2)
 
 
+def test_a_lock_keeps_what_is_not_copied(tmp_path: Path) -> None:
+    """Parts of a buffer are built again from the lock; where each lies is judged anew."""
+    model = write(models.tower(), tmp_path)
+    first, again = tmp_path / "first", tmp_path / "again"
+    run(model, "--update", "last:2", "-o", first, *FAST).check_success()
+    run(model, "--lock", first / "plan.json", "--update", "last:2", "-o", again, *FAST).check_success()
+    old, new = tree(first), tree(again)
+    assert [path for path in old if old[path] != new[path] and path not in REPORTS] == []
+    plan = plan_of(first)
+    assert [node["name"] for node in plan["order"] if node["op"] == "Join"] == ["join"]
+    (parent,) = (buffer for buffer in plan["buffers"] if "within" in buffer)
+    assert plan_of(again)["buffers"] == plan["buffers"]
+    branch = next(name for name, start in parent["within"].items() if start > 0)
+    for damage in (
+        lambda p: p["buffers"][plan["buffers"].index(parent)].pop("within"),
+        lambda p: p["buffers"][plan["buffers"].index(parent)]["within"].update({branch: 8}),
+        lambda p: next(node for node in p["order"] if node["op"] == "Clip").update(op="Join"),
+    ):
+        wrong = json.loads(json.dumps(plan))
+        damage(wrong)
+        (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+        run(model, "--lock", tmp_path / "wrong.json", "--update", "last:2", "-o", tmp_path / "no", *FAST).check_error(
+            "E0106", 2
+        )
+
+
 @pytest.mark.parametrize(("remat", "channels", "arena"), [("off", 4, "9KB"), ("min", 8, "40KB")])
 def test_a_lock_keeps_what_lies_in_other_memories(remat: str, channels: int, arena: str, tmp_path: Path) -> None:
     """Page moves and places are built again from the lock, and judged anew."""

@@ -173,3 +173,22 @@ def _page(op: str) -> None:
 
 _page("PageOut")
 _page("PageIn")
+
+
+def _view(op: str) -> None:
+    """Those that move nothing: Concats on the first axis of extent above 1, Slices of one run."""
+    joins = (CONCATS[2], CONCATS[3], CONCATS[5])
+    cuts = (((1, 2, 3, 4), (0, 1, 0, 0), (1, 1, 1, 1), (1, 1, 3, 4)), ((8,), (2,), (1,), (4,)))
+
+    @generator(op, len(joins if op == "Join" else cuts))
+    def _case(rng: Rng, index: int) -> Case:
+        if op == "Join":
+            shapes, axis = joins[index]
+            operands = tuple(normal(rng, shape) for shape in shapes)
+            return make(op, operands, ConcatAttrs(axis), differentiable=())
+        shape, starts, steps, sizes = cuts[index]
+        return make(op, (normal(rng, shape),), SliceAttrs(starts, steps, sizes), differentiable=())
+
+
+_view("Join")
+_view("Part")

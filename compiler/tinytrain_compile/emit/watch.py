@@ -11,6 +11,9 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.qupdate import ERROR_OPS
 
+Span = tuple[int, int]
+"""Bytes [low, high)."""
+
 
 class Watch:
     """One table per step, from the plan alone: a wrong plan gives a wrong table, and the build finds it."""
@@ -19,6 +22,9 @@ class Watch:
         self._plan = plan
         self._home = {name: buffer for buffer in plan.buffers for name in buffer.values}
         self._scratch = {buffer.name: buffer for buffer in plan.buffers if buffer.kind == "scratch"}
+        self._sizes = {v.name: v.size_bytes for node in plan.order for v in (*node.inputs, *node.outputs)}
+        self._made = {value.name: step for step, node in enumerate(plan.order) for value in node.outputs}
+        self._views = {node.outputs[0].name for node in plan.order if op_def(node.op).view}
         self._steps: Mapping[str, int] = {node.name: step for step, node in enumerate(plan.order)}
 
     def tables(self) -> list[str]:
@@ -44,14 +50,14 @@ class Watch:
 
     def _ranges(self, step: int, node: Node) -> Iterator[tuple[int, int, str]]:
         live = [buffer for buffer in self._plan.buffers if buffer.first_step <= step <= buffer.last_step]
-        written = self._written(node)
+        written = [(buffer, span) for buffer, span in self._written(node) if buffer in live]
         covered = {buffer.over.name for buffer in live if buffer.over is not None and buffer.first_step == step}
-        rows: list[tuple[int, int, str]] = []
+        rows = list(dict.fromkeys((low, high - low, "TT_WRITTEN") for _, (low, high) in written))
         for buffer in live:
-            if buffer.kind != "scratch" and buffer.name in covered:
-                rows += [(low, high - low, "TT_KEPT") for low, high in _outside(buffer, written)]
-            else:
-                rows.append((buffer.offset, buffer.size_bytes, "TT_WRITTEN" if buffer in written else "TT_KEPT"))
+            dying = buffer.kind != "scratch" and buffer.name in covered
+            beside = [span for owner, span in written if dying or (owner == buffer and self._own(buffer, span, node))]
+            for span in self._held(buffer, step):
+                rows += [(low, high - low, "TT_KEPT") for low, high in _outside(span, beside)]
         yield from sorted(rows)
         if self._plan.further:  # the handle holds the addresses of the other memories
             yield 0, next(buffer.size_bytes for buffer in live if buffer.kind == "header"), "TT_OPERAND"
@@ -62,19 +68,46 @@ class Watch:
         if size and self._scratch[node.name] in live:
             yield self._plan.scratch_offsets[node.name], size, "TT_OPERAND"
 
-    def _written(self, node: Node) -> list[Buffer]:
+    def _written(self, node: Node) -> list[tuple[Buffer, Span]]:
+        """What a call writes: buffers, or a part of one that has parts."""
         values = [*node.outputs, *(node.inputs[:2] if node.op in ERROR_OPS else ())]  # exponents, in the first step
-        found = [self._home[value.name] for value in values if value.name in self._home]
-        return [*found, *([self._scratch[node.name]] if op_def(node.op).scratch(node) else [])]
+        found = [(self._home[value.name], self._span(value.name)) for value in values if value.name in self._home]
+        scratch = [self._scratch[node.name]] if op_def(node.op).scratch(node) else []
+        return [*found, *((buffer, _whole(buffer)) for buffer in scratch)]
+
+    def _span(self, name: str) -> Span:
+        buffer, low = self._home[name], self._plan.offsets[name]
+        return (low, low + self._sizes[name]) if buffer.within else _whole(buffer)
+
+    def _own(self, buffer: Buffer, span: Span, node: Node) -> bool:
+        """Whether a call may write bytes of this buffer that are live: a part only in place of an operand."""
+        names = (value.name for value in node.inputs if value.name in self._home)
+        return not buffer.within or any(self._span(name) == span for name in names)
+
+    def _held(self, buffer: Buffer, step: int) -> list[Span]:
+        """Bytes of a live buffer that have been written before: all but the parts that are yet to come."""
+        if not buffer.within:
+            return [_whole(buffer)]
+        names = [name for name in buffer.values if name not in self._views and self._made.get(name, -1) < step]
+        found: list[Span] = []
+        for low, high in sorted(self._span(name) for name in names):
+            if found and low <= found[-1][1]:
+                low, high = found[-1][0], max(found.pop()[1], high)
+            found.append((low, high))
+        return found
 
 
-def _outside(dying: Buffer, written: list[Buffer]) -> Iterator[tuple[int, int]]:
-    """Bytes [low, high) of a dying buffer that no written one covers: the call must not change them."""
-    low, end = dying.offset, dying.offset + dying.size_bytes
-    for buffer in sorted(written, key=lambda item: item.offset):
-        if low < buffer.offset < end:
-            yield low, buffer.offset
-        if buffer.offset < end:
-            low = max(low, buffer.offset + buffer.size_bytes)
+def _whole(buffer: Buffer) -> Span:
+    return buffer.offset, buffer.offset + buffer.size_bytes
+
+
+def _outside(span: Span, written: list[Span]) -> Iterator[Span]:
+    """Bytes of a live span that the call does not write: it must not change them."""
+    low, end = span
+    for begin, stop in sorted(written):
+        if low < begin < end:
+            yield low, begin
+        if begin < end:
+            low = max(low, stop)
     if low < end:
         yield low, end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,7 @@ class Buffer:
 
     A step is an index into MemoryPlan.order. `values` are the names of the graph values that share the buffer
     (in-place chains, views, updates); a scratch buffer's name is that of its node. over: see there; None mostly.
+    within: values of a buffer with parts, and where each begins, in bytes from the buffer's start (all others: there).
     """
 
     name: str
@@ -38,6 +40,16 @@ class Buffer:
     last_step: int
     values: tuple[str, ...]
     over: Over | None = None
+    within: tuple[tuple[str, int], ...] = ()
+
+
+def offsets_of(buffers: Iterable[Buffer]) -> dict[str, int]:
+    """Value -> its first byte."""
+    found: dict[str, int] = {}
+    for buffer in buffers:
+        found |= dict.fromkeys(buffer.values, buffer.offset)
+        found |= {name: buffer.offset + start for name, start in buffer.within}
+    return found
 
 
 def load_of(buffers: tuple[Buffer, ...], step_count: int) -> list[int]:

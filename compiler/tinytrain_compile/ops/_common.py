@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.ir.types import Attrs, Layout, TensorType, Value
+from tinytrain_compile.ir.types import Layout, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable
 
 BACKWARD = NonDifferentiable("a backward op: training differentiates once")
@@ -37,13 +37,6 @@ def kept_layout(value: Value, rank: int) -> Layout:
 def like(value: Value) -> tuple[TensorType, ...]:
     """One output of the same type as `value`."""
     return (TensorType(value.shape, value.dtype, kept_layout(value, len(value.shape))),)
-
-
-def along(attrs: Attrs, axes: tuple[int, ...]) -> Attrs:
-    """Attributes for several samples (OpDef.repeat) of an op that works along these axes: not along the samples."""
-    if 0 in axes:
-        raise ValueError("it works along the axis of the samples")
-    return attrs
 
 
 def only(gradients: tuple[Value | None, ...]) -> Value:

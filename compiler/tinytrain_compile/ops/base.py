@@ -103,6 +103,10 @@ def _same_attrs(_node: Node, attrs: Attrs, _count: int) -> Attrs:
     return attrs
 
 
+def _nowhere(_node: Node) -> tuple[int, ...] | None:
+    return None
+
+
 def _no_sums(_inputs: tuple[Value, ...], _attrs: Any) -> int:
     return 0
 
@@ -120,7 +124,10 @@ class OpDef:
     inplace: (output index, input index) pairs that MAY share an address when the input dies here and sizes agree.
     overlaps: pairs that MAY share bytes at different addresses when the input dies here, whatever their sizes.
     alias: (output index, input index) pairs that MUST share an address: the op overwrites that input (updates).
-    view: output 0 is input 0 with another shape; costs no code and no memory.
+    view: output 0 is made of its inputs' bytes, where they lie; costs no code and no memory.
+    starts: where each input begins, in bytes from the output's first, if the output's bytes are those of its inputs (a
+        view's always; of an op with `as_view` where nothing would have to move), else None.
+    as_view: the view that means the same as this op where there are `starts`.
     scratch: bytes of working memory that the kernel needs while it runs.
     macs: nominal multiply-accumulates, padding taps counted.
     accumulator: largest magnitude that an int32 sum of the kernel can reach, whatever the data, from the shapes; what
@@ -139,6 +146,8 @@ class OpDef:
     inplace: tuple[tuple[int, int], ...] = ()
     alias: tuple[tuple[int, int], ...] = ()
     view: bool = False
+    starts: Callable[[Node], tuple[int, ...] | None] = _nowhere
+    as_view: str = ""
     scratch: Callable[[Node], int] = _no_scratch
     macs: Callable[[Node], int] = _no_work
     exact: ReferenceRule | None = None

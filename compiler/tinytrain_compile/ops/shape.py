@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import along, expect_float, expect_operands, kept_layout, only
+from tinytrain_compile.ops._common import expect_float, expect_operands, kept_layout, only
 from tinytrain_compile.ops._exact import scaled, sum_over
 from tinytrain_compile.ops.base import GradientContext, OpDef, Overlap, register
+from tinytrain_compile.ops.contiguous import cut_starts, run_starts
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
+from tinytrain_compile.ops.repeat import along, repeat_places, repeat_shape
 
 
 @dataclass(frozen=True)
@@ -269,24 +271,6 @@ def _reduce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None
     return {0: ctx.emit("Expand", (only(gradients),), attrs)}
 
 
-# ---- several samples at once: axis 0 is `count` times as long -----------------------------------------------------
-
-
-def _repeat_shape(_node: Node, attrs: ReshapeAttrs | ExpandAttrs, count: int) -> Attrs:
-    """Reshape, Expand: the samples lie one behind the other, so the new first axis is longer too."""
-    return replace(attrs, shape=(count * attrs.shape[0], *attrs.shape[1:]))
-
-
-def _repeat_places(node: Node, attrs: SliceAttrs | EmbedAttrs, count: int) -> Attrs:
-    """Slice, Embed: all of axis 0, or the samples would be cut."""
-    x = node.inputs[0].shape
-    if attrs.starts[0] != 0 or attrs.steps[0] != 1 or node.outputs[0].shape[0] != x[0]:
-        raise ValueError("it works along the axis of the samples")
-    if isinstance(attrs, SliceAttrs):
-        return replace(attrs, sizes=(count * x[0], *attrs.sizes[1:]))
-    return replace(attrs, shape=(count * x[0], *attrs.shape[1:]))
-
-
 # Expand and Reduce may run in place only when sizes agree: then nothing is stretched or summed, and both are
 # element-wise multiplications that read element i before they write it.
 _SAME_ELEMENT = ((0, 0),)
@@ -300,7 +284,8 @@ register(
         _reshape_rule,
         ReshapeAttrs,
         view=True,
-        repeat=_repeat_shape,
+        repeat=repeat_shape,
+        starts=lambda _node: (0,),
     )
 )
 register(
@@ -321,6 +306,16 @@ def _concat_overlaps(node: Node) -> tuple[Overlap, ...]:
     return within_concat(node, node.attrs.axis)
 
 
+def _concat_starts(node: Node) -> tuple[int, ...] | None:
+    assert isinstance(node.attrs, ConcatAttrs)
+    return run_starts(node, node.attrs.axis)
+
+
+def _slice_starts(node: Node) -> tuple[int, ...] | None:
+    assert isinstance(node.attrs, SliceAttrs)
+    return cut_starts(node, node.attrs.starts, node.attrs.steps, node.attrs.sizes)
+
+
 def _slice_overlaps(node: Node) -> tuple[Overlap, ...]:
     assert isinstance(node.attrs, SliceAttrs)
     return never_upwards(node.attrs.steps)
@@ -339,6 +334,8 @@ register(
         _concat,
         _concat_rule,
         ConcatAttrs,
+        starts=_concat_starts,
+        as_view="Join",
         overlaps=_concat_overlaps,
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
     )
@@ -351,8 +348,10 @@ register(
         _slice,
         _slice_rule,
         SliceAttrs,
+        starts=_slice_starts,
+        as_view="Part",
         overlaps=_slice_overlaps,
-        repeat=_repeat_places,
+        repeat=repeat_places,
     )
 )
 register(
@@ -364,7 +363,7 @@ register(
         _embed_rule,
         EmbedAttrs,
         overlaps=_embed_overlaps,
-        repeat=_repeat_places,
+        repeat=repeat_places,
     )
 )
 register(
@@ -377,7 +376,7 @@ register(
         ExpandAttrs,
         inplace=_SAME_ELEMENT,
         exact=_expand_exact,
-        repeat=_repeat_shape,
+        repeat=repeat_shape,
     )
 )
 register(

@@ -10,9 +10,10 @@ from tinytrain_compile.plan.lock import Lock, plan_from_lock, read_lock
 from tinytrain_compile.plan.optimise import Goal, optimise
 from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
 from tinytrain_compile.plan.pages import Memory
+from tinytrain_compile.plan.planned import Planned, plan_graph
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.price import CoreModel, step_cost
-from tinytrain_compile.plan.remat import Planned, plan_with_remat, share_of
+from tinytrain_compile.plan.remat import plan_with_remat, share_of
 from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_paging import validate_paging
@@ -31,6 +32,7 @@ __all__ = [
     "load_per_step",
     "optimise",
     "plan_from_lock",
+    "plan_graph",
     "plan_memory",
     "plan_with_remat",
     "read_lock",

@@ -14,15 +14,16 @@ from typing import Any, cast, get_args
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir import Graph, Node
-from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of
+from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of, offsets_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation
+from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.bounds import peak_bound
 from tinytrain_compile.plan.model import build_model
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.page_rewrite import Move, replay_moves
 from tinytrain_compile.plan.pages import Memory
-from tinytrain_compile.plan.planner import plan_memory
-from tinytrain_compile.plan.remat import Planned
+from tinytrain_compile.plan.parts import VIEWS, with_views
+from tinytrain_compile.plan.planned import Planned, plan_graph
 from tinytrain_compile.plan.remat_rewrite import replay
 from tinytrain_compile.plan.spread import POINTER_BYTES
 from tinytrain_compile.plan.traffic import accessed
@@ -39,6 +40,7 @@ class Lock:
     """What a lock file says: names in order, buffers with places, and how --update would ask for what it trains.
 
     Offsets run through all memories, as in a plan; bases: name and first byte of each memory besides the arena.
+    views: nodes that copy nothing here.
     """
 
     file: str
@@ -50,6 +52,7 @@ class Lock:
     """With second runs: the nodes as the graph lists them, and what each second run repeats."""
     bases: Mapping[str, int] = field(default_factory=dict[str, int])
     moves: Mapping[str, Move] = field(default_factory=dict[str, Move])
+    views: tuple[str, ...] = ()
     micro_batch: int = 1
 
 
@@ -63,9 +66,10 @@ def read_lock(path: Path) -> Lock:
         names = tuple(_text(name) for name in content.get("graph", ()))
         again = {_text(run["name"]): _text(run["of"]) for run in content.get("second_runs", ())}
         moves = {_text(move["name"]): _move(move, bases) for move in content.get("page_moves", ())}
+        views = tuple(_text(node["name"]) for node in content["order"] if _text(node.get("op", "")) in VIEWS)
         del bases[ARENA]
-        micro_batch = max(_number(content.get("micro_batch", 1)), 1)
-        return Lock(path.name, _text(content["update"]), order, buffers, names, again, bases, moves, micro_batch)
+        micro = max(_number(content.get("micro_batch", 1)), 1)
+        return Lock(path.name, _text(content["update"]), order, buffers, names, again, bases, moves, views, micro)
     except OSError as problem:
         what = f"cannot be read ({problem.strerror or problem})"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem
@@ -103,7 +107,7 @@ def _move(entry: Mapping[str, object], bases: Mapping[str, int]) -> Move:
     return Move(op, _text(entry["of"]), memory)
 
 
-def _buffer(entry: Mapping[str, object], bases: Mapping[str, int]) -> Buffer:
+def _buffer(entry: Mapping[str, Any], bases: Mapping[str, int]) -> Buffer:
     kind = entry["kind"]
     if kind not in get_args(BufferKind):
         raise ValueError(f"unknown kind of buffer {kind!r}")
@@ -111,7 +115,8 @@ def _buffer(entry: Mapping[str, object], bases: Mapping[str, int]) -> Buffer:
     values = tuple(_text(name) for name in cast(Sequence[object], entry["values"]))
     over = _over(cast(Mapping[str, object], entry["over"])) if "over" in entry else None
     base = bases[_text(entry.get("memory", ARENA))]
-    return Buffer(_text(entry["name"]), cast(BufferKind, kind), size, base + offset, first, last, values, over)
+    within = tuple((_text(name), _number(start)) for name, start in dict(entry.get("within", {})).items())
+    return Buffer(_text(entry["name"]), cast(BufferKind, kind), size, base + offset, first, last, values, over, within)
 
 
 def _over(entry: Mapping[str, object]) -> Over:
@@ -128,20 +133,34 @@ def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Seq
         further = _memories(lock, memories)
         options = replace(options, header_bytes=options.header_bytes + POINTER_BYTES * len(further))
         rewritten, runs = replay(graph, lock.graph, lock.again) if lock.again else (graph, ())
-        moved = replay_moves(rewritten, lock.order, lock.moves) if lock.moves else rewritten
+        viewed = _with_views(rewritten, lock.views)
+        moved = replay_moves(viewed, lock.order, lock.moves) if lock.moves else viewed
         plan = _plan(moved, lock, options, further)
         validate_plan(moved, plan, options)
-        nodes = {node.name: node for node in rewritten.nodes}
-        alone = replace(plan, order=tuple(nodes[name] for name in lock.order if name not in lock.moves))
         if lock.moves:
-            validate_paging(alone, plan)
+            validate_paging(_in_order(viewed, lock, plan), plan)
         if runs:
-            validate_remat(graph, rewritten, alone)
-            without = plan_memory(graph, replace(options, effort="quick")).arena_bytes
+            validate_remat(graph, rewritten, _in_order(rewritten, lock, plan))
+            without = plan_graph(graph, replace(options, effort="quick")).plan.arena_bytes
             plan = replace(plan, remat=Rematerialisation(runs, without, plan.arena_bytes, False, lock.graph))
     except PlanError as problem:
         raise CompileError("E0106", lock.file, f"does not fit this model and options ({problem})", WAY_OUT) from problem
     return Planned(moved, plan)
+
+
+def _with_views(graph: Graph, names: Sequence[str]) -> Graph:
+    """The graph with views where the lock has them; whether they can be is for the judge to say."""
+    able = {node.name for node in graph.nodes if op_def(node.op).as_view}
+    strange = [name for name in names if name not in able]
+    if strange:
+        raise PlanError("another computation", f"node {strange[0]!r} is no Concat or Slice")
+    return with_views(graph, names)
+
+
+def _in_order(graph: Graph, lock: Lock, plan: MemoryPlan) -> MemoryPlan:
+    """The plan with the nodes of a graph that has no page moves."""
+    nodes = {node.name: node for node in graph.nodes}
+    return replace(plan, order=tuple(nodes[name] for name in lock.order if name not in lock.moves))
 
 
 def _memories(lock: Lock, memories: Sequence[Memory]) -> list[Memory]:
@@ -169,7 +188,7 @@ def _plan(graph: Graph, lock: Lock, options: PlanOptions, memories: Sequence[Mem
     plan = MemoryPlan(
         tuple(nodes[name] for name in lock.order),
         lock.buffers,
-        {name: buffer.offset for buffer in lock.buffers for name in buffer.values},
+        offsets_of(lock.buffers),
         {buffer.name: buffer.offset for buffer in lock.buffers if buffer.kind == "scratch"},
         bases[0],
         sum(value.size_bytes for value in graph.state),

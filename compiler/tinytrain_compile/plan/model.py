@@ -1,9 +1,10 @@
 """From a graph to what the planner works on: tasks with precedence and the cells that they touch.
 
 A *cell* is a set of values that share one address in every plan: a value, its views, and what overwrites it by
-`OpDef.alias`. A cell is live from the first to the last task that touches it. That rule is symmetric in time, so an
-order may be searched from either end. In-place pairs join two cells into one rectangle, but only in orders where the
-input's cell dies at the very node that opens the output's; they are decided per order.
+`OpDef.alias`; or a value with parts and all that lies in it (`parts.py`). A cell is live from the first to the last
+task that touches it. That rule is symmetric in time, so an order may be searched from either end. In-place pairs join
+two cells into one rectangle, but only in orders where the input's cell dies at the very node that opens the output's;
+they are decided per order.
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from tinytrain_compile.ir.buffers import BufferKind
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import Overlap
 from tinytrain_compile.plan.options import PlanError, PlanOptions
+from tinytrain_compile.plan.parts import Cells
 
 PERSISTENT_KINDS = ("header", "state", "accumulator")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Values with one address. `exact_bytes` is the tensor's size, `size_bytes` what is reserved (aligned)."""
+    """Values with one address. `exact_bytes` is the tensor's size, `size_bytes` what is reserved (aligned).
+
+    within: where values begin inside a cell that has parts, in bytes; empty for all others.
+    """
 
     kind: BufferKind
     exact_bytes: int
     size_bytes: int
     values: tuple[str, ...]
+    within: tuple[tuple[str, int], ...] = ()
 
 
 class InPlace(NamedTuple):
@@ -108,6 +114,8 @@ class _Collector:
         self.writer_of_version: dict[int, int] = {}
         self.touched: list[dict[int, None]] = [{} for _ in range(len(graph.nodes) + 2)]
         self.held: set[tuple[int, int]] = set()
+        self.parts = Cells(graph, {*options.keep, *(value.name for value in graph.outputs)})
+        self.parted: dict[int, int] = {}  # number in `parts` -> cell
         for value in graph.state:
             self.open_cell(value, "state")
         for value in graph.accumulators:
@@ -118,14 +126,22 @@ class _Collector:
             self.visit(index, node)
 
     def open_cell(self, value: Value, kind: BufferKind) -> int:
-        self.kinds.append(kind)
-        self.exact.append(value.size_bytes)
-        self.values.append([])
-        self.join(value, len(self.kinds) - 1)
-        return len(self.kinds) - 1
+        """A cell for a value that a node writes; what lies inside another one only joins its cell."""
+        home = self.parts.place[value.name].home if value.name in self.parts.place else None
+        if home not in self.parted:
+            self.kinds.append(kind)
+            self.exact.append(value.size_bytes if home is None else self.parts.sizes[home])
+            self.values.append([])
+        cell = len(self.kinds) - 1 if home is None else self.parted.setdefault(home, len(self.kinds) - 1)
+        self.join(value, cell)
+        return cell
+
+    def start(self, name: str) -> int:
+        """Where a value begins in its cell."""
+        return self.parts.place[name].start if name in self.parts.place else 0
 
     def join(self, value: Value, cell: int, version: int | None = None) -> None:
-        if value.size_bytes != self.exact[cell]:
+        if value.size_bytes != self.exact[cell] and value.name not in self.parts.place:
             raise PlanError("alias size", f"{value.name!r} shares the memory of {self.values[cell]} but not its size")
         self.values[cell].append(value.name)
         self.cell_of[value.name] = cell
@@ -151,7 +167,7 @@ class _Collector:
         overwrites = dict(definition.alias)
         for position, value in enumerate(node.outputs):
             if definition.view and position == 0:
-                self._view(node.inputs[0], value)
+                self._view(node, node.inputs[0], value)
             elif position in overwrites:
                 self._overwrite(index, node, node.inputs[overwrites[position]], value)
             else:
@@ -159,12 +175,14 @@ class _Collector:
             if value.name in self.cell_of:
                 self.touch(index, self.cell_of[value.name])
 
-    def _view(self, source: Value, value: Value) -> None:
+    def _view(self, node: Node, source: Value, value: Value) -> None:
+        if value.name not in self.parts.place and op_def(node.op).starts(node) != (0,):
+            raise PlanError("no view", f"what {node.name!r} reads cannot lie where it shows it")
         if source.name in self.cell_of:  # else: a view of flash or of the caller's memory takes nothing either
             self.join(value, self.cell_of[source.name], self.version_of[source.name])
 
     def _overwrite(self, index: int, node: Node, source: Value, value: Value) -> None:
-        if source.name not in self.cell_of:
+        if source.name not in self.cell_of or source.name in self.parts.place:
             raise PlanError("constant overwritten", f"node {node.name!r} writes over {source.name!r}")
         version = self.version_of[source.name]
         if version in self.writer_of_version:
@@ -200,25 +218,43 @@ class _Collector:
                 continue
             over = self.cell_of.get(node.inputs[source].name)
             cell = self.cell_of[node.outputs[output].name]
-            if over is None or self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
+            if over in (None, cell) or self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
                 continue
-            if self.exact[over] == self.exact[cell] and self.values[cell][0] == node.outputs[output].name:
+            sizes = {
+                self.exact[over],
+                self.exact[cell],
+                node.inputs[source].size_bytes,
+                node.outputs[output].size_bytes,
+            }
+            if len(sizes) == 1 and self.opens(cell, node.outputs[output].name):
                 pairs.append(InPlace(cell, over, self.options.reserved(self.exact[cell])))
         pairs += [pair for overlap in op_def(node.op).overlaps(node) for pair in self.overlap(index, node, overlap)]
         return tuple(dict.fromkeys(pairs))
 
+    def opens(self, cell: int, name: str) -> bool:
+        """Whether a value may be the first content of a cell: with parts, the order decides which one is."""
+        return self.values[cell][0] == name or name in self.parts.place
+
     def overlap(self, index: int, node: Node, overlap: Overlap) -> Iterator[InPlace]:
         """The pair of a declared overlap, if both are cells of their own and it saves anything."""
         reads = [self.cell_of.get(value.name) for value in node.inputs]
-        over, cell = reads[overlap.source], self.cell_of[node.outputs[overlap.output].name]
+        source, output = node.inputs[overlap.source].name, node.outputs[overlap.output].name
+        over, cell = self.cell_of.get(source), self.cell_of[output]
         # The distance says nothing about a second operand in the same memory.
-        if over is None or reads.count(over) > 1 or self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
+        touched = [*reads, *(self.cell_of.get(value.name) for value in node.outputs)]
+        if over is None or over == cell or touched.count(over) > 1 or touched.count(cell) > 1:
+            return
+        if self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
             return
         step = math.lcm(overlap.step, self.options.alignment_bytes)
-        distance = -(-max(overlap.distance, 0) // step) * step
+        # It is one of two values, which need not begin where their cells do.
+        inside = self.start(output) - self.start(source)
+        if step > self.options.alignment_bytes and inside % step:
+            return
+        distance = -(-max(overlap.distance + inside, 0) // step) * step
         sizes = [self.options.reserved(self.exact[which]) for which in (cell, over)]
         saved = sum(sizes) - max(sizes[0], distance + sizes[1])
-        if saved > 0 and self.values[cell][0] == node.outputs[overlap.output].name:
+        if saved > 0 and self.opens(cell, output):
             yield InPlace(cell, over, saved, distance, step > self.options.alignment_bytes)
 
 
@@ -269,7 +305,13 @@ def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
         (*(found.in_place(index, node) for index, node in enumerate(graph.nodes)), (), ()),
     )
     cells = tuple(
-        Cell(kind, exact, size, tuple(values))
+        Cell(
+            kind,
+            exact,
+            size,
+            tuple(values),
+            tuple((name, found.start(name)) for name in values if name in found.parts.place),
+        )
         for kind, exact, size, values in zip(found.kinds, found.exact, sizes, found.values, strict=True)
     )
     program_order(tasks)  # raises if the precedence is cyclic

@@ -14,9 +14,9 @@ from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Objective, StepCost
 from tinytrain_compile.plan.options import PlanOptions, RematOptions
 from tinytrain_compile.plan.pages import Memory
-from tinytrain_compile.plan.planner import plan_memory
+from tinytrain_compile.plan.planned import Planned, plan_graph
 from tinytrain_compile.plan.price import CoreModel, step_cost
-from tinytrain_compile.plan.remat import Planned, Rematerialiser
+from tinytrain_compile.plan.remat import Rematerialiser
 from tinytrain_compile.plan.spread import POINTER_BYTES, spread
 
 LEVELS = (1 / 3, 2 / 3)
@@ -63,12 +63,12 @@ class _Search:
     def __init__(self, graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal) -> None:
         self.options = replace(options, spend="energy" if goal.objective == "energy" else "time")
         self.goal, self.mode = goal, remat.mode
-        self.without = Planned(graph, plan_memory(graph, options))
+        self.graph, self.without = graph, plan_graph(graph, options)
 
     @cached_property
     def again(self) -> Rematerialiser:
         """Second runs for this graph."""
-        return Rematerialiser(self.without.graph, self.without.plan, self.options)
+        return Rematerialiser(self.graph, self.without.plan, self.options)
 
     @cached_property
     def minimal(self) -> Planned:

@@ -134,7 +134,9 @@ class Options:
         return option.accessed * memory.extra(spend) + moves * memory.move(size, spend)
 
     def _gaps(self, index: int, buffer: Buffer) -> list[Gap]:
-        """Waits of a tensor over a step at which the arena is too full."""
+        """Waits of a tensor over a step at which the arena is too full; one with parts is never moved."""
+        if buffer.within:
+            return []
         if buffer.kind not in ("tensor", "input") or self.held.intersection(buffer.values):
             return []
         steps = sorted({*self.reads[index], *self.writes[index]})

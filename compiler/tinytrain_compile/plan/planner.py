@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.buffers import Buffer, load_of
+from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.plan.bounds import cut_bound, peak_bound
 from tinytrain_compile.plan.choose import Candidate, choose
@@ -103,6 +103,7 @@ def _assemble(
             item.last_step,
             item.values,
             item.over,
+            item.within,
         )
         for item, offset in zip(chosen.items, chosen.placement.offsets, strict=True)
     )
@@ -113,7 +114,7 @@ def _assemble(
     return MemoryPlan(
         order,
         buffers,
-        {name: buffer.offset for buffer in buffers for name in buffer.values},
+        offsets_of(buffers),
         {buffer.name: buffer.offset for buffer in movable if buffer.kind == "scratch"},
         max((buffer.offset + buffer.size_bytes for buffer in buffers), default=0),
         sum(value.size_bytes for value in graph.state),

@@ -63,7 +63,8 @@ class _Model:
         self.demands.append(size_bytes // self.unit)
 
     def place_in_place(self) -> None:
-        """A pair may be used if all others that touch the source precede; no cell takes part twice at a task."""
+        """A pair may be used if all others that touch the source precede, and all others that touch the output (one
+        with parts has several writers) follow; no cell takes part twice at a task."""
         for task, pairs in enumerate(self.tasks.pairs):
             for pair in pairs:
                 self.used[pair] = used = self.model.new_bool_var(f"pair{pair.output}over{pair.source}at{task}")
@@ -71,6 +72,10 @@ class _Model:
                     if other != task:
                         before = self.model.add(self.ranks[other] < self.ranks[task])
                         before.only_enforce_if(used)  # pyright: ignore[reportUnknownMemberType]
+                for other in self.tasks.touchers[pair.output]:
+                    if other != task:
+                        after = self.model.add(self.ranks[other] > self.ranks[task])
+                        after.only_enforce_if(used)  # pyright: ignore[reportUnknownMemberType]
             for one, pair in enumerate(pairs):
                 for other in pairs[one + 1 :]:
                     if pair.output == other.output or pair.source == other.source:

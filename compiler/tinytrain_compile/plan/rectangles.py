@@ -15,7 +15,10 @@ from tinytrain_compile.plan.model import InPlace, MemoryModel, TaskGraph
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A buffer without an address yet: bytes during steps [first_step, last_step], both inclusive. over: see `Over`."""
+    """A buffer without an address yet: bytes during steps [first_step, last_step], both inclusive.
+
+    over, within: see `Buffer`.
+    """
 
     name: str
     kind: BufferKind
@@ -24,6 +27,7 @@ class Rectangle:
     last_step: int
     values: tuple[str, ...]
     over: Over | None = None
+    within: tuple[tuple[str, int], ...] = ()
 
 
 def steps_of(model: MemoryModel, order: Sequence[int]) -> list[int]:
@@ -89,6 +93,7 @@ def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -
             max(step for cell in chain for step in touched_at[cell]),
             tuple(name for cell in chain for name in model.cells[cell].values),
             _over(model, head, over[top]) if top in over else None,
+            tuple(place for cell in chain for place in model.cells[cell].within),
         )
         for top, chain in chains.items()
     ]

@@ -1,13 +1,14 @@
 """Rematerialisation: a plan that computes some tensors twice where that makes the arena smaller.
 
 The search works on the order of the plan without it: which cells, and where in the backward pass (`remat_problem`). A
-decision becomes a graph (`remat_rewrite`), which is planned like any other, so order and placement see the clones.
+decision becomes a graph (`remat_rewrite`), which is planned like any other, so order and placement see the clones. The
+search counts Concats and Slices as copies; which of them are views is decided for the graph with clones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.check import check_graph
@@ -15,7 +16,8 @@ from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation
 from tinytrain_compile.ops import infer, op_def
 from tinytrain_compile.plan.model import MemoryModel, build_model
 from tinytrain_compile.plan.options import PlanOptions, RematOptions
-from tinytrain_compile.plan.planner import persistent_buffers, plan_memory
+from tinytrain_compile.plan.planned import Planned, plan_graph
+from tinytrain_compile.plan.planner import persistent_buffers
 from tinytrain_compile.plan.remat_problem import Problem, build_problem
 from tinytrain_compile.plan.remat_rewrite import rewrite
 from tinytrain_compile.plan.remat_search import Choice, cheapest_below, smallest
@@ -25,25 +27,13 @@ AUTO_TRIES = 6
 """Budgets that "auto" tries: where a plan lies above the arena by its packing, the next one is that much lower."""
 
 
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """A graph and its plan; the graph has second runs where plan.remat is not None.
-
-    refused: with second runs, what was found and not taken: it costs too much, or does not fit either.
-    """
-
-    graph: Graph
-    plan: MemoryPlan
-    refused: Planned | None = None
-
-
 def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> Planned:
     """Plan a graph, with second runs where `remat` asks for them; never larger than without.
 
     Without a capacity "auto" has nothing to do. Where "auto" cannot fit, the smallest arena found is returned (but see
     RematOptions.most_share).
     """
-    without = Planned(graph, plan_memory(graph, options))
+    without = plan_graph(graph, options)
     capacity = options.capacity_bytes
     if remat.mode == "off" or (remat.mode == "auto" and (capacity is None or without.plan.arena_bytes <= capacity)):
         return without
@@ -109,9 +99,11 @@ class Rematerialiser:
         """The graph of a choice, planned and judged."""
         rewritten, runs = rewrite(self.graph, self.model, self.problem, choice.decision)
         check_graph(rewritten, infer)
-        plan = plan_memory(rewritten, self.options)
-        validate_remat(self.graph, rewritten, plan)
+        planned = plan_graph(rewritten, self.options)
+        copies = {node.name: node for node in rewritten.nodes}  # views mean what copies mean
+        order = tuple(copies[node.name] for node in planned.plan.order)
+        validate_remat(self.graph, rewritten, replace(planned.plan, order=order))
         names = tuple(node.name for node in rewritten.nodes)
         budget = choice.budget_bytes + self.below
         remat = Rematerialisation(runs, self.without.arena_bytes, budget, choice.cheapest, names)
-        return Planned(rewritten, replace(plan, remat=remat if runs else None))
+        return replace(planned, plan=replace(planned.plan, remat=remat if runs else None))

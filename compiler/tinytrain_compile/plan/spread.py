@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.buffers import Buffer, load_of
+from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.plan.assign import assign
 from tinytrain_compile.plan.choose import decide
@@ -19,8 +19,8 @@ from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.page_rewrite import Paged
 from tinytrain_compile.plan.pages import Memory, Option, Options
 from tinytrain_compile.plan.placement import build_packing, greedy
+from tinytrain_compile.plan.planned import Planned
 from tinytrain_compile.plan.rectangles import Rectangle
-from tinytrain_compile.plan.remat import Planned
 from tinytrain_compile.plan.traffic import accessed
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_paging import validate_paging
@@ -135,7 +135,7 @@ def _assembled(
         plan,
         order=tuple(paged.order),
         buffers=buffers,
-        offsets={name: buffer.offset for buffer in buffers for name in buffer.values},
+        offsets=offsets_of(buffers),
         scratch_offsets={buffer.name: buffer.offset for buffer in buffers if buffer.kind == "scratch"},
         arena_bytes=_top(placed[0]),
         lower_bound_bytes=max(load),

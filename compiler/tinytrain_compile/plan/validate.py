@@ -7,49 +7,28 @@ Time is counted in half steps: a read at step t needs its value at 2t, a value t
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tinytrain_compile.ir import Graph, Node, Value
-from tinytrain_compile.ir.buffers import Buffer, Over, load_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.plan.facts import Facts, gather, is_view
 from tinytrain_compile.plan.options import PlanError, PlanOptions
+from tinytrain_compile.plan.validate_buffers import check_buffers, check_totals
 
 
 def validate_plan(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
     """Raise PlanError, with a verdict per way to be wrong, unless running the plan corrupts nothing."""
     _check_order(graph, plan)
-    facts = _gather(graph, plan, options)
+    facts = gather(graph, plan, options)
     _check_addresses(facts)
     _check_shared_addresses(facts)
     _check_persistent(facts)
     _check_writes(facts)
-    _check_buffers(facts)
-    _check_totals(facts)
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What the judge works out for itself.
-
-    planned: values that need an address. born: half step after which a value exists (-1: before the first step).
-    needed: half step until which it must stay intact. chain: persistent value -> names that hold its later contents.
-    """
-
-    graph: Graph
-    plan: MemoryPlan
-    options: PlanOptions
-    planned: dict[str, Value]
-    born: dict[str, int]
-    needed: dict[str, int]
-    chain: dict[str, list[str]]
-
-    def range_of(self, name: str) -> tuple[int, int]:
-        """Bytes [low, high) that a planned value occupies."""
-        low = self.plan.offsets[name]
-        return low, low + self.planned[name].size_bytes
+    check_buffers(facts)
+    check_totals(facts)
 
 
 # ---- order ----------------------------------------------------------------------------------------------------------
@@ -74,73 +53,10 @@ def _check_order(graph: Graph, plan: MemoryPlan) -> None:
         applying = applying or node.phase == "apply"
 
 
-# ---- facts ----------------------------------------------------------------------------------------------------------
-
-
-def _is_view(node: Node, position: int) -> bool:
-    return op_def(node.op).view and position == 0
-
-
-def _planned_values(graph: Graph, plan: MemoryPlan) -> dict[str, Value]:
-    planned = {value.name: value for value in (*graph.state, *graph.accumulators, *graph.inputs[:1])}
-    for node in plan.order:
-        for position, value in enumerate(node.outputs):
-            # A view of something in flash or in the caller's memory stays there.
-            if not _is_view(node, position) or node.inputs[0].name in planned:
-                planned[value.name] = value
-    return planned
-
-
-def _gather(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> _Facts:
-    planned = _planned_values(graph, plan)
-    born = dict.fromkeys(planned, -1)
-    needed = dict.fromkeys(planned, -1)
-    held = dict.fromkeys(value.name for value in graph.outputs)
-    last_output = last_step = -1
-    for step, node in enumerate(plan.order):
-        for value in node.inputs:
-            if value.name in planned:
-                needed[value.name] = max(needed[value.name], 2 * step)
-        for value in node.outputs:
-            if value.name in planned:
-                born[value.name] = needed[value.name] = 2 * step + 1
-        last_output = step if any(value.name in held for value in node.outputs) else last_output
-        last_step = step if node.phase == "step" else last_step
-    chain = _chains(graph, plan, planned)
-    persistent = {name for names in chain.values() for name in names}
-    ends = [(name, 2 * last_output + 1) for name in held if name not in persistent]
-    ends += [(name, 2 * last_step + 1) for name in options.keep]
-    ends += [(names[-1], 2 * len(plan.order) + 1) for names in chain.values()]
-    for name, end in ends:
-        if name in planned:
-            needed[name] = max(needed[name], end)
-        elif name not in graph.constants:
-            raise PlanError("missing value", f"{name!r} is to be kept but has no place in the arena")
-    return _Facts(graph, plan, options, planned, born, needed, chain)
-
-
-def _chains(graph: Graph, plan: MemoryPlan, planned: dict[str, Value]) -> dict[str, list[str]]:
-    """Persistent value -> the names that hold its content one after another (itself first, views left out)."""
-    base = {name: name for name in planned}
-    chain = {value.name: [value.name] for value in (*graph.state, *graph.accumulators)}
-    owner = {name: name for name in chain}
-    for node in plan.order:
-        if op_def(node.op).view and node.inputs[0].name in planned:
-            base[node.outputs[0].name] = base[node.inputs[0].name]
-        for output, source in op_def(node.op).alias:
-            root = base.get(node.inputs[source].name)
-            if root is None:
-                raise PlanError("constant overwritten", f"{node.name!r} writes over {node.inputs[source].name!r}")
-            if root in owner:
-                owner[node.outputs[output].name] = owner[root]
-                chain[owner[root]].append(node.outputs[output].name)
-    return chain
-
-
 # ---- addresses ------------------------------------------------------------------------------------------------------
 
 
-def _check_addresses(facts: _Facts) -> None:
+def _check_addresses(facts: Facts) -> None:
     plan = facts.plan
     for name in facts.planned:
         if name not in plan.offsets:
@@ -165,22 +81,43 @@ def _check_addresses(facts: _Facts) -> None:
             raise PlanError("across memories", f"{name!r} takes bytes [{low}, {high}), where another memory begins")
 
 
-def _check_shared_addresses(facts: _Facts) -> None:
+def _check_shared_addresses(facts: Facts) -> None:
     offsets = facts.plan.offsets
     for node in facts.plan.order:
         definition = op_def(node.op)
-        shown = [] if not definition.view or node.outputs[0].name not in facts.planned else [(0, 0)]
-        for verdict, pairs in (("view broken", shown), ("alias broken", definition.alias)):
-            for output, source in pairs:
-                one, other = node.outputs[output].name, node.inputs[source].name
-                if offsets[one] != offsets[other]:
-                    raise PlanError(verdict, f"{one!r} is not where {other!r} is")
+        if definition.view and node.outputs[0].name in facts.planned:
+            _check_view(facts, node)
+        for output, source in definition.alias:
+            one, other = node.outputs[output].name, node.inputs[source].name
+            if offsets[one] != offsets[other]:
+                raise PlanError("alias broken", f"{one!r} is not where {other!r} is")
     for old, new in facts.graph.updates:
         if new.name not in facts.chain.get(old.name, ()):
             raise PlanError("state moved", f"{new.name!r} does not overwrite {old.name!r} step by step")
 
 
-def _check_persistent(facts: _Facts) -> None:
+def _check_view(facts: Facts, node: Node) -> None:
+    """What the operator's definition would move, moves nowhere: it is run on the addresses of elements."""
+    name = node.outputs[0].name
+    missing = [value.name for value in node.inputs if value.name not in facts.planned]
+    if missing:
+        raise PlanError("view broken", f"{name!r} shows {missing[0]!r}, which has no place in the arena")
+    if node.outputs[0].dtype == "bits":
+        broken = facts.plan.offsets[name] != facts.plan.offsets[node.inputs[0].name] or len(node.inputs) > 1
+    else:
+        places = tuple(_addresses(facts, value) for value in node.inputs)
+        (shown,) = op_def(node.op).reference(places, node.attrs)
+        broken = not np.array_equal(shown, _addresses(facts, node.outputs[0]))
+    if broken:
+        raise PlanError("view broken", f"{name!r} is not where {', '.join(value.name for value in node.inputs)!r} is")
+
+
+def _addresses(facts: Facts, value: Value) -> np.ndarray[Any, np.dtype[np.int64]]:
+    item = value.size_bytes // value.elements
+    return (facts.plan.offsets[value.name] + item * np.arange(value.elements, dtype=np.int64)).reshape(value.shape)
+
+
+def _check_persistent(facts: Facts) -> None:
     """What exists before the first step is disjoint; nothing but persistent memory passes from step to apply."""
     present = [(name, *facts.range_of(name)) for name, born in facts.born.items() if born == -1]
     present.append(("header", 0, facts.options.header_bytes))
@@ -206,7 +143,7 @@ def _check_persistent(facts: _Facts) -> None:
             )
 
 
-def _root(facts: _Facts, name: str) -> str:
+def _root(facts: Facts, name: str) -> str:
     """The value whose memory a view shows."""
     made_by = facts.graph.producers()
     while name in made_by and op_def(made_by[name].op).view:
@@ -217,12 +154,12 @@ def _root(facts: _Facts, name: str) -> str:
 # ---- writes ---------------------------------------------------------------------------------------------------------
 
 
-def _writes(facts: _Facts, node: Node) -> list[tuple[str, int, int]]:
+def _writes(facts: Facts, node: Node) -> list[tuple[str, int, int]]:
     """(value name, or "" for scratch; low; high) of all that a node writes."""
     found = [
         (value.name, *facts.range_of(value.name))
         for position, value in enumerate(node.outputs)
-        if not _is_view(node, position)
+        if not is_view(node, position)
     ]
     size = op_def(node.op).scratch(node)
     if size > 0:
@@ -231,12 +168,15 @@ def _writes(facts: _Facts, node: Node) -> list[tuple[str, int, int]]:
     return found
 
 
-def _check_writes(facts: _Facts) -> None:
-    names = list(facts.planned)
-    low = np.array([facts.range_of(name)[0] for name in names], dtype=np.int64)
-    high = np.array([facts.range_of(name)[1] for name in names], dtype=np.int64)
-    born = np.array([facts.born[name] for name in names], dtype=np.int64)
-    needed = np.array([facts.needed[name] for name in names], dtype=np.int64)
+def _check_writes(facts: Facts) -> None:
+    # What a view shows must be intact from where it was written: its bytes of each value that is written there.
+    names = [(name, source) for name, shown in facts.written.items() for source in shown]
+    ranges = [(*facts.range_of(name), *facts.range_of(source)) for name, source in names]
+    low = np.array([max(one, other) for one, _, other, _ in ranges], dtype=np.int64)
+    high = np.array([min(one, other) for _, one, _, other in ranges], dtype=np.int64)
+    there = low < high
+    born = np.array([facts.born[source] for _, source in names], dtype=np.int64)
+    needed = np.array([facts.needed[name] for name, _ in names], dtype=np.int64)
     for step, node in enumerate(facts.plan.order):
         writes = _writes(facts, node)
         for (one, start, end), (two, begin, stop) in itertools.combinations(writes, 2):
@@ -247,12 +187,12 @@ def _check_writes(facts: _Facts) -> None:
         for written, start, end in writes:
             if start < facts.options.header_bytes:
                 raise PlanError("overlap", f"{node.name!r} writes {written or 'scratch'!r} over the header")
-            hit = (born < 2 * step) & (needed >= 2 * step) & (low < end) & (high > start)
+            hit = there & (born < 2 * step) & (needed >= 2 * step) & (low < end) & (high > start)
             for index in np.flatnonzero(hit):
-                _judge(facts, step, node, written, names[int(index)])
+                _judge(facts, step, node, written, names[int(index)][0])
 
 
-def _judge(facts: _Facts, step: int, node: Node, written: str, victim: str) -> None:
+def _judge(facts: Facts, step: int, node: Node, written: str, victim: str) -> None:
     """A node writes over a value that is needed at this step or later: allowed only as a declared last use."""
     same = written != "" and facts.plan.offsets[written] == facts.plan.offsets[victim]
     definition = op_def(node.op)
@@ -280,108 +220,3 @@ def _judge(facts: _Facts, step: int, node: Node, written: str, victim: str) -> N
     equal = facts.planned[written].size_bytes == facts.planned[victim].size_bytes
     if not equal or not any(pair in definition.inplace for pair in pairs):
         raise PlanError("in place", f"{node.op} ({node.name!r}) may not work in place on {victim!r}")
-
-
-# ---- buffers and totals ---------------------------------------------------------------------------------------------
-
-
-def _check_buffers(facts: _Facts) -> None:
-    """What reports draw: every value in one buffer that covers its place and life; live buffers are disjoint."""
-    plan, last = facts.plan, max(len(facts.plan.order) - 1, 0)
-    home: dict[str, Buffer] = {}
-    for buffer in plan.buffers:
-        for name in buffer.values:
-            if name in home or name not in facts.planned:
-                raise PlanError("buffer", f"{name!r} is in two buffers, or in one but not in the arena")
-            home[name] = buffer
-    for name, value in facts.planned.items():
-        if name not in home or home[name].offset != plan.offsets[name] or home[name].size_bytes < value.size_bytes:
-            raise PlanError("buffer", f"no buffer holds {name!r} where it lies")
-        first, until = max(facts.born[name], 0) // 2, min(max(facts.needed[name], 0) // 2, last)
-        if home[name].first_step > first or home[name].last_step < until:
-            raise PlanError("lifetime", f"{name!r} lives in steps [{first}, {until}], its buffer does not")
-    always = [home[names[0]] for names in facts.chain.values()]
-    always += [buffer for buffer in plan.buffers if buffer.kind == "header"]
-    if any((buffer.first_step, buffer.last_step) != (0, last) for buffer in always):
-        raise PlanError("lifetime", "a persistent buffer does not live in every step")
-    _check_scratch_buffers(facts)
-    for buffer in plan.buffers:
-        if buffer.over is not None:
-            _check_over(facts, buffer, buffer.over, home)
-    _check_disjoint(plan.buffers)
-
-
-def _check_scratch_buffers(facts: _Facts) -> None:
-    scratch = {buffer.name: buffer for buffer in facts.plan.buffers if buffer.kind == "scratch"}
-    for step, node in enumerate(facts.plan.order):
-        size = op_def(node.op).scratch(node)
-        if size == 0:
-            continue
-        buffer = scratch.get(node.name)
-        if buffer is None or buffer.size_bytes < size or buffer.offset != facts.plan.scratch_offsets[node.name]:
-            raise PlanError("buffer", f"no buffer holds the scratch of {node.name!r} where it lies")
-        if not buffer.first_step <= step <= buffer.last_step:
-            raise PlanError("lifetime", f"the scratch of {node.name!r} is not there when it runs")
-
-
-def _check_over(facts: _Facts, buffer: Buffer, over: Over, home: dict[str, Buffer]) -> None:
-    """A buffer may cover another one only in the step that opens it and ends the other, as the node there declares."""
-    node = facts.plan.order[buffer.first_step]
-    found = [
-        item
-        for item in op_def(node.op).overlaps(node)
-        if home.get(node.outputs[item.output].name) == buffer and item.allows(over.distance)
-        if getattr(home.get(node.inputs[item.source].name), "name", None) == over.name
-    ]
-    source = home[node.inputs[found[0].source].name] if found else buffer
-    together = source.size_bytes + buffer.size_bytes - max(buffer.size_bytes, over.distance + source.size_bytes)
-    beside = [other for other in facts.plan.buffers if other.over and other.first_step == buffer.first_step]
-    timely = source.last_step == buffer.first_step and beside == [buffer]
-    if not found or not timely or not 0 < over.saved_bytes == together:
-        raise PlanError("cover", f"{buffer.name!r} may not cover {over.name!r}, or does not save what the plan says")
-
-
-def _check_disjoint(buffers: tuple[Buffer, ...]) -> None:
-    columns = np.array(
-        [(b.offset, b.offset + b.size_bytes, b.first_step, b.last_step) for b in buffers], dtype=np.int64
-    ).reshape(-1, 4)
-    for index, (low, high, first, last) in enumerate(columns[:-1]):
-        rest = columns[index + 1 :]
-        hit = (rest[:, 0] < high) & (rest[:, 1] > low) & (rest[:, 2] <= last) & (rest[:, 3] >= first)
-        for other in np.flatnonzero(hit):
-            one, two = buffers[index], buffers[index + 1 + int(other)]
-            if any(a.over is not None and a.over.name == b.name for a, b in ((one, two), (two, one))):
-                continue  # judged where the node writes
-            names = f"{one.name!r} and {two.name!r}"
-            raise PlanError("overlap", f"buffers {names} are live together and share memory")
-
-
-def _check_totals(facts: _Facts) -> None:
-    plan = facts.plan
-    _check_memories(plan)
-    if plan.persistent_bytes != sum(value.size_bytes for value in facts.graph.state):
-        raise PlanError("totals", f"{plan.persistent_bytes} is not the size of the state")
-    load = load_of(plan.buffers, len(plan.order))
-    if plan.lower_bound_bytes != max(load) or load[plan.peak_step] != max(load):
-        raise PlanError("totals", f"the largest load is {max(load)}, the plan says {plan.lower_bound_bytes}")
-    if plan.placement_proven and plan.total_bytes < max(load):
-        raise PlanError("totals", "an arena below the largest load cannot be")
-
-
-def _check_memories(plan: MemoryPlan) -> None:
-    """Every memory ends with its highest buffer, the next one begins there, and none is larger than the board's."""
-    ends = [0] * (1 + len(plan.further))
-    for buffer in plan.buffers:
-        memory = plan.place(buffer.offset)[0]
-        ends[memory] = max(ends[memory], buffer.offset + buffer.size_bytes)
-    if plan.arena_bytes != ends[0]:
-        raise PlanError("totals", f"the arena of {plan.arena_bytes} bytes does not end with its highest buffer")
-    begin = plan.arena_bytes
-    for memory, end in zip(plan.further, ends[1:], strict=True):
-        if memory.base != begin or max(end, begin) != begin + memory.used_bytes:
-            raise PlanError("totals", f"memory {memory.name!r} does not begin and end with its buffers")
-        if memory.used_bytes > memory.capacity_bytes:
-            raise PlanError(
-                "outside memory", f"{memory.used_bytes} bytes in {memory.name!r} of {memory.capacity_bytes}"
-            )
-        begin += memory.used_bytes

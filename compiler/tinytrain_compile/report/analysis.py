@@ -232,7 +232,9 @@ class _Tenants:
         )
 
     def _groups(self, buffer: Buffer) -> list[list[str]]:
-        """Values by content: a view has its source's content, everything else its own."""
+        """Values by content: a view has its source's content, everything else its own; parts are not told apart."""
+        if buffer.within:
+            return [sorted(buffer.values, key=lambda value: self._born(value, buffer))]
         groups: list[list[str]] = []
         for name in sorted(buffer.values, key=lambda value: self._born(value, buffer)):
             produced = self._producer.get(name)

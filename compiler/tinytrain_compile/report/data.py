@@ -79,6 +79,7 @@ def plan_json(summary: Summary) -> dict[str, Any]:
                 "last_step": holding.buffer.last_step,
                 "values": list(holding.buffer.values),
                 **({"over": asdict(holding.buffer.over)} if holding.buffer.over is not None else {}),
+                **({"within": dict(holding.buffer.within)} if holding.buffer.within else {}),
             }
             for holding in analysis.holdings
             for memory, offset in (plan.place(holding.buffer.offset),)

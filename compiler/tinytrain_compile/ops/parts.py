@@ -1,0 +1,33 @@
+"""Concat and Slice as views: what the planner makes of those whose bytes need not move (`OpDef.starts`)."""
+
+from __future__ import annotations
+
+from tinytrain_compile.ops.base import OPS, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.shape import ConcatAttrs, SliceAttrs
+
+_WHY = NonDifferentiable("parts of a buffer are planned after differentiation")
+_CONCAT, _SLICE = OPS["Concat"], OPS["Slice"]
+register(
+    OpDef(
+        "Join",
+        "A Concat whose inputs were written where they belong.",
+        _CONCAT.infer,
+        _CONCAT.reference,
+        _WHY,
+        ConcatAttrs,
+        view=True,
+        starts=_CONCAT.starts,
+    )
+)
+register(
+    OpDef(
+        "Part",
+        "A Slice that is a run of bytes of its input, where they lie.",
+        _SLICE.infer,
+        _SLICE.reference,
+        _WHY,
+        SliceAttrs,
+        view=True,
+        starts=_SLICE.starts,
+    )
+)

@@ -1,0 +1,208 @@
+"""Parts of a buffer: values that lie inside another one, because a Concat or Slice between them moves nothing.
+
+Views relate values to each other: a *group* is what views hold together, with a place for every value in it. Within a
+group every byte is written by one node only, so a view shows the right bytes at any time after they were written, and
+the whole lives from the first write to the last read. Groups then share memory like in-place pairs do: where the only
+node that reads a value of one may write a value of the other over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import NamedTuple
+
+from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ops import OPS, op_def
+
+VIEWS = frozenset(definition.as_view for definition in OPS.values() if definition.as_view)
+"""Operators that a Concat or Slice becomes."""
+
+
+class Place(NamedTuple):
+    """Where a value lies: bytes from the origin of group, or from the start of cell, number `home`."""
+
+    home: int
+    start: int
+
+
+class Span(NamedTuple):
+    """Bytes [low, high)."""
+
+    low: int
+    high: int
+
+    def shared(self, other: Span) -> Span | None:
+        """The bytes that two spans share, or None."""
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        return Span(low, high) if low < high else None
+
+    def moved(self, shift: int) -> Span:
+        """The same bytes counted from elsewhere."""
+        return Span(self.low + shift, self.high + shift)
+
+
+class Groups:
+    """Values of a graph by the views between them; persistent memory, flash and labels stay outside."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.place: dict[str, Place] = {}
+        self.members: list[list[str]] = []
+        self.sizes: dict[str, int] = {}
+        self.written: set[str] = set()
+        overwritten = {node.inputs[source].name for node in graph.nodes for _, source in op_def(node.op).alias}
+        self.outside = overwritten | {value.name for value in (*graph.state, *graph.accumulators)}
+        for value in graph.inputs[:1]:
+            self._open(value.name, value.size_bytes)
+        for node in graph.nodes:
+            aliased = {output for output, _ in op_def(node.op).alias}
+            for position, value in enumerate(node.outputs):
+                if position not in aliased and not (op_def(node.op).view and position == 0):
+                    self._open(value.name, value.size_bytes)
+            if op_def(node.op).view:
+                self.relate(node, 1)
+
+    def _open(self, name: str, size_bytes: int) -> None:
+        if name not in self.outside:
+            self.place[name], self.sizes[name] = Place(len(self.members), 0), size_bytes
+            self.members.append([name])
+            self.written.add(name)
+
+    def span(self, name: str) -> Span:
+        """Bytes of a value, counted from its group's origin."""
+        start = self.place[name].start
+        return Span(start, start + self.sizes[name])
+
+    def writes(self, home: int) -> list[Span]:
+        """What nodes write in a group, or the user before the first one."""
+        return [self.span(name) for name in self.members[home] if name in self.written]
+
+    def relate(self, node: Node, alignment: int) -> bool:
+        """Let a view's output lie where its inputs do; False, and nothing changes, if they cannot all lie there.
+
+        They cannot if one of them lies in flash or in persistent memory, if one is there twice or lies elsewhere by
+        another view, or if one begins at no multiple of the alignment.
+        """
+        starts, output = op_def(node.op).starts(node), node.outputs[0]
+        if starts is None or any(start % alignment for start in starts):
+            return False
+        if any(value.name not in self.place for value in node.inputs):
+            return False
+        if output.name not in self.place:
+            self._open(output.name, output.size_bytes)
+        self.written.discard(output.name)
+        shown = list(zip((*(value.name for value in node.inputs), output.name), (*starts, 0), strict=True))
+        # Where the origin of each group lies, counted from the output.
+        origin = {self.place[name].home: start - self.place[name].start for name, start in shown}
+        if not self._fit(shown, origin):
+            self.written.add(output.name)
+            return False
+        first = self.place[output.name].home
+        for home, shift in origin.items():
+            for name in self.members[home]:
+                self.place[name] = Place(first, self.place[name].start + shift - origin[first])
+            if home != first:
+                self.members[first] += self.members[home]
+                self.members[home] = []
+        return True
+
+    def _fit(self, shown: list[tuple[str, int]], origin: dict[int, int]) -> bool:
+        """Whether every value has one place only, and no byte two writers."""
+        if any(origin[self.place[name].home] + self.place[name].start != start for name, start in shown):
+            return False
+        writes = [(home, span.moved(shift)) for home, shift in origin.items() for span in self.writes(home)]
+        return not any(
+            one.shared(other) for at, (home, one) in enumerate(writes) for place, other in writes[:at] if place != home
+        )
+
+
+def candidates(graph: Graph, alignment: int, without: Collection[str] = ()) -> tuple[str, ...]:
+    """Names of nodes that may become views together: in the graph's order, each if it can be beside those before."""
+    groups = Groups(graph)
+    wanted = (node for node in graph.nodes if op_def(node.op).as_view and node.name not in without)
+    return tuple(node.name for node in wanted if groups.relate(node, alignment))
+
+
+def with_views(graph: Graph, names: Collection[str]) -> Graph:
+    """The graph with these nodes as views; the same graph if there are none."""
+    if not names:
+        return graph
+    nodes = (replace(node, op=op_def(node.op).as_view) if node.name in names else node for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
+# ---- cells ----------------------------------------------------------------------------------------------------------
+
+
+class Cells:
+    """Groups with parts, and what shares their memory: a place in a cell per value, and the size of every such cell."""
+
+    def __init__(self, graph: Graph, held: Collection[str]) -> None:
+        self._groups = groups = Groups(graph)
+        self._held = held
+        self._cell = [Place(home, 0) for home in range(len(groups.members))]
+        self._homes = [[home] for home in range(len(groups.members))]
+        self._parted = [len({groups.span(name) for name in names}) > 1 for names in groups.members]
+        self.place: dict[str, Place] = {}
+        self.sizes: dict[int, int] = {}
+        if any(self._parted):
+            self._share(graph)
+        for cell, homes in enumerate(self._homes):
+            if homes and self._parted[cell]:
+                low, high = self._hull(cell)
+                self.sizes[cell] = high - low
+                names = (name for home in homes for name in groups.members[home])
+                self.place |= {name: Place(cell, self._span(name).low - low) for name in names}
+
+    def _span(self, name: str) -> Span:
+        return self._groups.span(name).moved(self._cell[self._groups.place[name].home].start)
+
+    def _hull(self, cell: int) -> Span:
+        spans = [self._span(name) for home in self._homes[cell] for name in self._groups.members[home]]
+        return Span(min(span.low for span in spans), max(span.high for span in spans))
+
+    def _share(self, graph: Graph) -> None:
+        """Join cells by in-place pairs; at most one per node."""
+        readers: dict[str, list[str]] = {}
+        for node in graph.nodes:
+            for value in () if op_def(node.op).view else node.inputs:
+                readers.setdefault(value.name, []).append(node.name)
+        for node in graph.nodes:
+            known = ((output, source) for output, source in op_def(node.op).inplace if output < len(node.outputs))
+            for output, source in known:
+                if source < len(node.inputs):
+                    names = node.inputs[source].name, node.outputs[output].name
+                    if all(name in self._groups.place for name in names) and self._join(node, *names, readers):
+                        break
+
+    def _join(self, node: Node, source: str, output: str, readers: dict[str, list[str]]) -> bool:
+        """Let `output` lie over `source`, which nobody but this node reads."""
+        groups, home = self._groups, self._groups.place[source].home
+        old, new = self._cell[home].home, self._cell[groups.place[output].home].home
+        span = groups.span(source)
+        if old == new or groups.sizes[source] != groups.sizes[output] or not (self._parted[old] or self._parted[new]):
+            return False
+        beside = [name for name in groups.members[home] if groups.span(name).shared(span)]
+        reads = [reader for name in beside for reader in readers.get(name, ())]
+        if reads != [node.name] or any(name in self._held for name in beside):
+            return False
+        span = self._span(source)
+        shift = span.low - self._span(output).low
+        for one in self._writes(old):
+            for other in self._writes(new):
+                both = one.shared(other.moved(shift))
+                if both is not None and both.shared(span) != both:
+                    return False
+        hull, added = self._hull(old), self._hull(new).moved(shift)
+        if Span(min(hull.low, added.low), max(hull.high, added.high)) not in (hull, added):
+            return False  # neither lies inside the other: together they would be larger than the larger one
+        for moved in self._homes[new]:
+            self._cell[moved] = Place(old, self._cell[moved].start + shift)
+        self._homes[old] += self._homes[new]
+        self._homes[new] = []
+        self._parted[old] = True
+        return True
+
+    def _writes(self, cell: int) -> list[Span]:
+        groups = self._groups
+        return [span.moved(self._cell[home].start) for home in self._homes[cell] for span in groups.writes(home)]

@@ -1,0 +1,56 @@
+"""A plan with the graph that it is of; `plan_graph` decides which Concats and Slices are views in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tinytrain_compile.ir import Graph
+from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.parts import candidates, with_views
+from tinytrain_compile.plan.planner import plan_memory
+
+TURNS = 8
+"""With effort "full": how many are then tried the other way, one by one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A graph and its plan; the graph has second runs where plan.remat is not None, and views where nothing need move.
+
+    refused: with second runs, what was found and not taken: it costs too much, or does not fit either.
+    """
+
+    graph: Graph
+    plan: MemoryPlan
+    refused: Planned | None = None
+
+
+def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
+    """`plan_memory` of the graph with those Concats and Slices as views whose bytes need not move.
+
+    A whole is live from its first part to the last reader of any, which may cost more than copying. So quick plans try
+    all of them, the Concats, the Slices and none, with effort "full" also the best of these with one turned. The
+    smallest arena counts, and among equals the fewest copies.
+    """
+    views = candidates(graph, options.alignment_bytes)
+    if not views:
+        return Planned(graph, plan_memory(graph, options))
+    quick = replace(options, effort="quick")
+
+    def price(names: tuple[str, ...]) -> tuple[int, int]:
+        return plan_memory(with_views(graph, names), quick).arena_bytes, -len(names)
+
+    concats = [node.name for node in graph.nodes if node.op == "Concat"]
+    joined = candidates(graph, options.alignment_bytes, [name for name in views if name not in concats])
+    cut = candidates(graph, options.alignment_bytes, concats)
+    best, least = min((price(names), names) for names in dict.fromkeys((views, joined, cut, ())))
+    copied = [name for name in views if name not in least]
+    for name in views[:TURNS] if options.effort == "full" else ():
+        turned = [*copied, name] if name not in copied else [other for other in copied if other != name]
+        names = candidates(graph, options.alignment_bytes, turned)
+        found = price(names)
+        if found < best:
+            best, least, copied = found, names, turned
+    viewed = with_views(graph, least)
+    return Planned(viewed, plan_memory(viewed, options))
