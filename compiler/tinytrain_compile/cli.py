@@ -93,7 +93,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     show_default=True,
     help="What is trained: auto (deepest last:N that fits), all, bias, head, last:N, GLOB,... or a scheme file.",
 )
-@click.option("--batch", type=int, default=1, show_default=True, help="Samples per update, by accumulating gradients.")
+@click.option(
+    "--batch",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Samples per update. A step takes as many of them at once as --arena holds (one without it).",
+)
 @click.option(
     "--accumulate",
     type=click.Choice(["exact", "inplace"]),

@@ -28,11 +28,11 @@ def make_samples(model: ImportedModel, train: TrainGraph, options: CompileOption
 def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
     """Standard normal inputs; uniform classes, or standard normal targets (0 or 1 for binary cross entropy)."""
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((count, *train.graph.inputs[0].shape[1:])).astype(np.float32)
+    x = rng.standard_normal((count, *train.of_one(train.graph.inputs[0])[1:])).astype(np.float32)
     quant = train.graph.inputs[0].quant
     if train.integer and quant is not None:
         x = stored_input(x * np.float32(quant.scale[0] * INT8_SPREAD), train)
-    shape = _many(count, train.label.shape)
+    shape = _many(count, train.of_one(train.label))
     classes = class_count(train)
     if classes:
         return Samples(x, rng.integers(0, classes, shape).astype(np.int32))
@@ -122,7 +122,7 @@ def _array(archive: zipfile.ZipFile, name: str) -> Array:
 
 def _labels(path: Path, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
     classes = class_count(train)
-    wanted = _many(count, train.label.shape if classes else model.output_shape)
+    wanted = _many(count, train.of_one(train.label) if classes else model.output_shape)
     if y.shape != wanted:
         raise CompileError("E0305", path.name, f"y has shape {y.shape}", f"this loss takes {wanted}")
     if not classes:

@@ -22,6 +22,7 @@ from tinytrain_compile.ir.stages import (
     TrainGraph,
     VerifyReport,
 )
+from tinytrain_compile.micro_batch import with_micro_batch
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
 from tinytrain_compile.plan import Lock, read_lock
@@ -38,7 +39,7 @@ from tinytrain_compile.report import (
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
-from tinytrain_compile.trial import compare, with_exponents
+from tinytrain_compile.trial import compare, like_one, with_exponents
 from tinytrain_compile.tune import Tiling, choose_tiles
 
 Progress = Callable[[str, float], None]
@@ -84,9 +85,9 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
         return Result(summary)
     samples = make_samples(model, candidate.train, options)
     progress("running the model on your data", 0.15)
-    settled = with_exponents(candidate.train, model, options)
-    candidate = replace(candidate, train=settled)
-    summary = replace(summary, train=settled, agreement=compare(settled, model, floats, options))
+    one = with_exponents(candidate.of_one, model, options)
+    candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
+    summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options))
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, progress)
         made = _generate(candidate, options, target, progress, tiling)
@@ -135,8 +136,8 @@ def _choose(model: ImportedModel, options: CompileOptions, target: Target) -> Ca
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
     if options.update == "auto":
-        return search_update(planner, len(layers_of(model.graph)))
-    return planner.full(resolve_update(model.graph, options.update))
+        return with_micro_batch(planner, search_update(planner, len(layers_of(model.graph))))
+    return with_micro_batch(planner, planner.full(resolve_update(model.graph, options.update)))
 
 
 def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:

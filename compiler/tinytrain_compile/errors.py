@@ -28,7 +28,7 @@ class CompileError(Exception):
 
     def __init__(self, code: str, where: str, what: str, try_: str, details: tuple[str, ...] = ()) -> None:
         super().__init__(f"error[{code}]: {_line(where)}: {_line(what)}; {_line(try_)}")
-        self.code, self.where, self.what = code, where, what
+        self.code, self.where, self.what = code, _line(where), _line(what)
         self.details = details
         """Further lines for the terminal (the does-not-fit block); never part of the one-line error."""
 
@@ -149,8 +149,8 @@ _kind(
     "E0211",
     EXIT_INPUT,
     "batch size",
-    "A micro-batch on the device is one sample, so the first dimension of the ONNX input must be 1 or symbolic. "
-    "Larger batches are accumulated: --batch N.",
+    "The first dimension of the ONNX input must be 1 or symbolic. How many samples an update takes is said by "
+    "--batch N; how many of them a step takes at once is chosen, by what --arena holds.",
 )
 _kind(
     "E0212",

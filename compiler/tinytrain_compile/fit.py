@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from tinytrain_compile.data import labelled
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, load_externals
 from tinytrain_compile.ir import Graph
@@ -17,6 +18,7 @@ from tinytrain_compile.ir.cost import Choice, Rung
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
 from tinytrain_compile.ladder import Means, climb
+from tinytrain_compile.ops.qupdate import error_ops
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.plan import (
     CoreModel,
@@ -32,19 +34,34 @@ from tinytrain_compile.plan import (
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import Target
-from tinytrain_compile.training import Accumulate, TrainingOptions, build_training, join_pieces
+from tinytrain_compile.training import (
+    Accumulate,
+    SamplesMixError,
+    TrainingOptions,
+    build_training,
+    join_pieces,
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One way to train: what is updated, its training graph and its memory plan, and how that was chosen."""
+    """One way to train: what is updated, its training graph and its memory plan, and how that was chosen.
+
+    one: the training graph of a step of one sample, where train takes several.
+    """
 
     update: UpdatePlan
     train: TrainGraph
     plan: MemoryPlan
     label: str
     choice: Choice
+    one: TrainGraph | None = None
     externals: Externals = field(default_factory=Externals)
+
+    @property
+    def of_one(self) -> TrainGraph:
+        """The training graph of a step of one sample."""
+        return self.one or self.train
 
 
 @dataclass(frozen=True)
@@ -106,9 +123,37 @@ class Planner:
         limit, longest = self.options.arena_bytes, self.options.max_step_ps
         return (limit is None or arena_bytes <= limit) and (longest is None or ps <= longest)
 
-    def _train(self, update: UpdatePlan, optimizer: str, batch: int, accumulate: Accumulate) -> TrainGraph:
+    def train(self, update: UpdatePlan, micro_batch: int = 1) -> TrainGraph:
+        """The training graph as the user wants it; SamplesMixError for a micro-batch that gives other results."""
         o = self.options
-        chosen = TrainingOptions(o.loss, optimizer, o.learning_rate, o.momentum, o.weight_decay, batch, accumulate)
+        if o.batch % micro_batch or (micro_batch > 1 and o.accumulate != "exact"):
+            raise SamplesMixError(f"not with --batch {o.batch} --accumulate {o.accumulate}")
+        try:
+            train = self._train(update, o.optimizer, o.batch, o.accumulate, micro_batch)
+        except CompileError as problem:
+            if micro_batch == 1:
+                raise
+            raise SamplesMixError(problem.what) from problem
+        if micro_batch > 1:
+            self._check_errors(train, self.train(update))
+        return train
+
+    def _check_errors(self, train: TrainGraph, one: TrainGraph) -> None:
+        """SamplesMixError unless int8 errors of several samples are those of each: made alike, with known exponents."""
+        if train.settled:
+            return
+        if error_ops(train.graph.nodes) != error_ops(one.graph.nodes):
+            raise SamplesMixError("some errors would be computed in another way")
+        if self.options.calib is None or not labelled(self.options.calib):
+            what = "the first step finds the exponents of errors in its own sample"
+            raise SamplesMixError(f"{what}: give --calib with x and y to compile them in")
+
+    def _train(
+        self, update: UpdatePlan, optimizer: str, batch: int, accumulate: Accumulate, micro_batch: int = 1
+    ) -> TrainGraph:
+        o = self.options
+        rates = (o.learning_rate, o.momentum, o.weight_decay)
+        chosen = TrainingOptions(o.loss, optimizer, *rates, batch, accumulate, micro_batch)
         train = build_training(self.model, update, chosen)
         train = (
             join_pieces(train)
@@ -129,18 +174,31 @@ class Planner:
 
     def full(self, update: UpdatePlan) -> Candidate:
         """The candidate planned with full effort."""
-        o = self.options
-        train = self._train(update, o.optimizer, o.batch, o.accumulate)
-        planned, choice = self._plan(train, False)
-        return Candidate(update, _with_graph(train, planned.graph), planned.plan, update.label, choice, self.externals)
+        return self.planned(update, self.train(update))
+
+    def planned(
+        self, update: UpdatePlan, train: TrainGraph, means: Means | None = None, quick: bool = False
+    ) -> Candidate:
+        """The candidate with this training graph."""
+        planned, choice = self._plan(train, quick, means)
+        graph = _with_graph(train, planned.graph)
+        return Candidate(update, graph, planned.plan, update.label, choice, externals=self.externals)
 
     def locked(self, update: UpdatePlan, lock: Lock) -> Candidate:
         """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
-        train = self._train(update, self.options.optimizer, self.options.batch, self.options.accumulate)
+        try:
+            train = self.train(update, lock.micro_batch)
+        except SamplesMixError as problem:
+            what = f"has {lock.micro_batch} samples in a step, which does not fit these options ({problem})"
+            raise CompileError(
+                "E0106", lock.file, what, "compile without --lock, or with the lock's --batch"
+            ) from problem
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
         planned = plan_from_lock(train.graph, lock, settings, self.means.memories)
         choice = Choice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
-        return Candidate(update, _with_graph(train, planned.graph), planned.plan, update.label, choice, self.externals)
+        one = self.train(update) if lock.micro_batch > 1 else None
+        graph = _with_graph(train, planned.graph)
+        return Candidate(update, graph, planned.plan, update.label, choice, one, self.externals)
 
     def price(
         self, spec: str, optimizer: str | None = None, batch: int | None = None, accumulate: Accumulate | None = None

@@ -44,7 +44,7 @@ class Trainer:
                     self._latest[node.outputs[out].name] = owner
 
     def infer(self, x: Array) -> Array:
-        """The model's output for one input (graph layout, batch included)."""
+        """The model's output for one input slot: a micro-batch of samples (graph layout)."""
         graph = self._train.graph
         feeds = {**self._constants, **self.state, graph.inputs[0].name: x}
         return run_nodes(self._infer, feeds, self._train.integer)[graph.outputs[0].name]
@@ -54,12 +54,13 @@ class Trainer:
         self.state[self._train.learning_rate.name] = np.asarray(learning_rate, np.float32)
 
     def step(self, xs: Array, ys: Array) -> list[float]:
-        """One update from `batch` samples; returns the loss of each."""
+        """One update from `batch` samples; returns the loss of each micro-batch."""
         losses: list[float] = []
         values: dict[str, Array] = {}
         self._set_scalars(self._train.batch if self._train.in_place else 1)
-        for x, y in zip(xs, ys, strict=True):
-            values = self._run(x.reshape(self._train.graph.inputs[0].shape), y.reshape(self._train.label.shape))
+        shapes = (self._train.graph.inputs[0].shape, self._train.label.shape)
+        for x, y in zip(*(a.reshape(-1, *shape) for a, shape in zip((xs, ys), shapes, strict=True)), strict=True):
+            values = self._run(x, y)
             losses.append(float(values[self._train.loss.name]))
             self._keep(self._step, values)
         if self._apply:
@@ -126,14 +127,15 @@ class Trainer:
 
 
 def run_reference(train: TrainGraph, samples: Samples, steps: int) -> ReferenceRun:
-    """Outputs of the first sample before and after, losses, and the state after every step."""
+    """Outputs of the first micro-batch before and after, losses, and the state after every step."""
     trainer = Trainer(train)
     count, batch = len(samples.x), train.batch
-    first = trainer.infer(samples.x[:1])
+    probe = samples.x[[i % count for i in range(train.micro_batch)]].reshape(train.graph.inputs[0].shape)
+    first = trainer.infer(probe)
     losses: list[float] = []
     states: list[dict[str, Array]] = []
     for step in range(steps):
         chosen = [(step * batch + i) % count for i in range(batch)]
         losses += trainer.step(samples.x[chosen], samples.y[chosen])
         states.append(dict(trainer.state))
-    return ReferenceRun(np.asarray(losses, np.float32), first, trainer.infer(samples.x[:1]), tuple(states))
+    return ReferenceRun(np.asarray(losses, np.float32), first, trainer.infer(probe), tuple(states))

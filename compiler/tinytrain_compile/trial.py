@@ -35,6 +35,14 @@ def with_exponents(train: TrainGraph, model: ImportedModel, options: CompileOpti
     return settled_on(train, Samples(samples.x[:TRIAL_SAMPLES], samples.y[:TRIAL_SAMPLES]))
 
 
+def like_one(train: TrainGraph, one: TrainGraph) -> TrainGraph:
+    """A graph of several samples with the exponents that were found for one."""
+    if not one.settled or train.settled:
+        return train
+    known = {name: one.graph.constants[name] for name in error_exponents(one.graph.nodes)}
+    return replace(train, graph=replace(train.graph, constants={**train.graph.constants, **known}), settled=True)
+
+
 def settled_on(train: TrainGraph, samples: Samples) -> TrainGraph:
     """The graph with exponents that hold the errors of these samples."""
     trainer = Trainer(train)

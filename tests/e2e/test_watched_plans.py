@@ -49,6 +49,10 @@ NETS: dict[str, Callable[[], TrainGraph]] = {
     "transformer": lambda: chain.train_graph(models.transformer(4, 8, 2), "all", optimizer="momentum"),
     "int8 net": lambda: nets.int8_train(nets.cnn(), learning_rate=0.05),
     "int8 net, int8 head, two samples": lambda: nets.int8_train(nets.cnn(), head="int8", batch=2, learning_rate=0.05),
+    "separable net, two at a time": lambda: chain.train_graph(
+        models.ds_cnn(6, 2, (12, 6)), "last:3", batch=4, micro_batch=2
+    ),
+    "int8 net, two at a time": lambda: nets.int8_train(nets.cnn(), batch=4, micro_batch=2, learning_rate=0.05),
 }
 
 

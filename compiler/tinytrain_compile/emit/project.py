@@ -133,6 +133,7 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         alignment_bytes=options.alignment_bytes,
         accumulates=train.batch > 1,
         state=slots,
+        micro_batch=train.micro_batch,
         input_dtype=train.graph.inputs[0].dtype,
         exact=train.integer,
         further_bytes=tuple(memory.used_bytes for memory in plan.further),

@@ -43,6 +43,7 @@ class TrainGraph:
     learning_rate: the state scalar that m_set_lr writes.
     inverse_count: accumulator scalar that m_apply sets to 1/samples before "apply" nodes; None without accumulation.
     batch: samples that a user asked to accumulate per update (1: the update runs inside the step).
+    micro_batch: samples that one step takes, a divisor of batch: they lie one behind the other in every tensor.
     in_place: whether each of these samples is a step of its own, at learning rate / batch: nothing is accumulated.
     integer: whether this is an int8 graph: references run byte-exact, multiplies and adds are never fused.
     rate: int8 only: the learning rate (over the samples of an update) as (multiplier, shift), an accumulator value.
@@ -59,6 +60,7 @@ class TrainGraph:
     learning_rate: Value
     inverse_count: Value | None = None
     batch: int = 1
+    micro_batch: int = 1
     in_place: bool = False
     integer: bool = False
     rate: Value | None = None
@@ -66,6 +68,10 @@ class TrainGraph:
     settled: bool = True
     formats: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
     before_remat: Graph | None = None
+
+    def of_one(self, value: Value) -> tuple[int, ...]:
+        """Shape of one sample's part of an input, a label or an output."""
+        return (value.shape[0] // self.micro_batch, *value.shape[1:]) if self.micro_batch > 1 else value.shape
 
     def step_nodes(self) -> tuple[Node, ...]:
         """Nodes of one micro-batch."""
@@ -214,6 +220,7 @@ class Interface:
     alignment_bytes: int
     accumulates: bool
     state: tuple[StateSlot, ...]
+    micro_batch: int = 1  # samples that one call takes; all element counts are of so many
     input_dtype: str = "float32"
     exact: bool = False  # whether the reference must agree to the byte (int8) or within a bound (float32)
     further_bytes: tuple[int, ...] = ()  # of every memory besides the arena
@@ -239,7 +246,7 @@ class SourceBundle:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Data for verification, in the graph's own layout: x (n, *input shape without batch), y (n, ...) labels."""
+    """Data for verification, in the graph's own layout: x (n, *one input's shape), y (n, ...) labels of n samples."""
 
     x: Array
     y: Array

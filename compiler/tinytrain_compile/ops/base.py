@@ -83,6 +83,9 @@ ReferenceRule = Callable[[tuple[Array, ...], Any], tuple[Array, ...]]
 GradientRule = Callable[[GradientContext, Node, tuple[Value | None, ...]], dict[int, Value]]
 """(context, forward node, gradient of each output or None) -> gradient of each wanted input, by input index."""
 
+RepeatRule = Callable[[Node, Any, int], Attrs]
+"""(node, its attributes, number of samples) -> attributes for so many samples."""
+
 
 def _no_scratch(_node: Node) -> int:
     return 0
@@ -94,6 +97,10 @@ def _no_work(_node: Node) -> int:
 
 def _no_overlaps(_node: Node) -> tuple[Overlap, ...]:
     return ()
+
+
+def _same_attrs(_node: Node, attrs: Attrs, _count: int) -> Attrs:
+    return attrs
 
 
 def _nowhere(_node: Node) -> tuple[int, ...] | None:
@@ -126,6 +133,8 @@ class OpDef:
     accumulator: largest magnitude that an int32 sum of the kernel can reach, whatever the data, from the shapes; what
         could leave int32 is refused. 0: nothing is summed, or only with saturation.
     page: a copy out of, or into, the arena: a call of the runtime (tt_page.h), not a kernel.
+    repeat: the attributes for `count` samples at once, that is for axis 0 of every computed operand and result `count`
+        times as long; ValueError where the op would then mix samples. Only of ops of a forward pass.
     """
 
     name: str
@@ -145,6 +154,7 @@ class OpDef:
     accumulator: Callable[[tuple[Value, ...], Any], int] = _no_sums
     page: Literal["", "out", "in"] = ""
     overlaps: Callable[[Node], tuple[Overlap, ...]] = _no_overlaps
+    repeat: RepeatRule = _same_attrs
 
 
 OPS: dict[str, OpDef] = {}

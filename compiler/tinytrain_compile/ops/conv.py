@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -377,7 +378,7 @@ register(
         _grad_weight,
         NonDifferentiable("second derivatives are never needed"),
         ConvAttrs,
-        macs=lambda node: node.outputs[0].elements * node.inputs[1].shape[1] * node.inputs[1].shape[2],
+        macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[1].shape[:3]),
         exact=_grad_weight_exact,
     )
 )

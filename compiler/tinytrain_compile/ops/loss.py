@@ -148,7 +148,7 @@ def _mse(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 def _mse_grad(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
     dloss, y, target = arrays
-    return ((y - target) * (dloss * y.dtype.type(2.0 / y.size)),)
+    return ((y - target) * (dloss * y.dtype.type(2.0) / y.dtype.type(y.size)),)
 
 
 def _bce(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
@@ -160,7 +160,7 @@ def _bce(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
 def _bce_grad(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
     dloss, logits, target = arrays
     sigmoid = np.exp(-np.logaddexp(logits.dtype.type(0), -logits))
-    return ((sigmoid - target) * (dloss * logits.dtype.type(1.0 / logits.size)),)
+    return ((sigmoid - target) * (dloss / logits.dtype.type(logits.size)),)
 
 
 # ---- exact references -----------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def _bce_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 def _bce_grad_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
     dloss, z, target = arrays
-    return ((scalar_math.sigmoid(z) - target) * (dloss * F32(1.0 / z.size)),)
+    return ((scalar_math.sigmoid(z) - target) * (dloss / F32(z.size)),)
 
 
 # ---- gradients ------------------------------------------------------------------------------------------------------

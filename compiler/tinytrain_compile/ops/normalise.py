@@ -18,6 +18,7 @@ from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, expect_same_shape, like, only
 from tinytrain_compile.ops._exact import F32, max_over, shifted, sum_over
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
+from tinytrain_compile.ops.repeat import along
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,7 @@ register(
         _softmax_rule,
         AxisAttrs,
         inplace=((0, 0),),
+        repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_softmax_exact,
     )
 )
@@ -224,6 +226,7 @@ register(
         _log_softmax_rule,
         AxisAttrs,
         inplace=((0, 0),),
+        repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_log_softmax_exact,
     )
 )
@@ -248,6 +251,7 @@ register(
         _normalize_rule,
         NormalizeAttrs,
         inplace=((0, 0),),
+        repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
         exact=_normalize_exact,
     )
 )

@@ -369,7 +369,7 @@ register(
         alias=((0, 0),),
         scratch=_update_scratch,
         accumulator=_weight_bound,
-        macs=lambda node: node.outputs[0].elements * node.inputs[2].shape[1] * node.inputs[2].shape[2],
+        macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[2].shape[:3]),
     )
 )
 
@@ -393,6 +393,6 @@ register(
         alias=((0, 0),),
         scratch=_update_scratch,
         accumulator=_weight_bound,
-        macs=lambda node: node.outputs[0].elements * node.inputs[2].shape[1] * node.inputs[2].shape[2],
+        macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[2].shape[:3]),
     )
 )

@@ -203,6 +203,11 @@ def error_exponents(nodes: Iterable[Node]) -> list[str]:
     return [node.inputs[1].name for node in nodes if node.op in ERROR_OPS]
 
 
+def error_ops(nodes: Iterable[Node]) -> dict[str, str]:
+    """Which op makes each error, by the name of its exponent."""
+    return {node.inputs[1].name: node.op for node in nodes if node.op in ERROR_OPS}
+
+
 def exponents_read(op: str) -> int:
     """How many exponents of other errors an error op reads, behind its own."""
     return _READ[op]

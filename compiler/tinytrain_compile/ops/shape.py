@@ -14,6 +14,7 @@ from tinytrain_compile.ops._exact import scaled, sum_over
 from tinytrain_compile.ops.base import GradientContext, OpDef, Overlap, register
 from tinytrain_compile.ops.contiguous import cut_starts, run_starts
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
+from tinytrain_compile.ops.repeat import along, repeat_places, repeat_shape
 
 
 @dataclass(frozen=True)
@@ -283,10 +284,21 @@ register(
         _reshape_rule,
         ReshapeAttrs,
         view=True,
+        repeat=repeat_shape,
         starts=lambda _node: (0,),
     )
 )
-register(OpDef("Transpose", "Axes in another order.", _infer_transpose, _transpose, _transpose_rule, TransposeAttrs))
+register(
+    OpDef(
+        "Transpose",
+        "Axes in another order.",
+        _infer_transpose,
+        _transpose,
+        _transpose_rule,
+        TransposeAttrs,
+        repeat=lambda _node, attrs, _count: along(attrs, attrs.perm[1:]),
+    )
+)
 
 
 def _concat_overlaps(node: Node) -> tuple[Overlap, ...]:
@@ -325,6 +337,7 @@ register(
         starts=_concat_starts,
         as_view="Join",
         overlaps=_concat_overlaps,
+        repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
     )
 )
 register(
@@ -338,6 +351,7 @@ register(
         starts=_slice_starts,
         as_view="Part",
         overlaps=_slice_overlaps,
+        repeat=repeat_places,
     )
 )
 register(
@@ -349,6 +363,7 @@ register(
         _embed_rule,
         EmbedAttrs,
         overlaps=_embed_overlaps,
+        repeat=repeat_places,
     )
 )
 register(
@@ -361,6 +376,7 @@ register(
         ExpandAttrs,
         inplace=_SAME_ELEMENT,
         exact=_expand_exact,
+        repeat=repeat_shape,
     )
 )
 register(
@@ -373,5 +389,6 @@ register(
         ReduceAttrs,
         inplace=_SAME_ELEMENT,
         exact=_reduce_exact,
+        repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
     )
 )

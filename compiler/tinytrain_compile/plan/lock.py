@@ -53,6 +53,7 @@ class Lock:
     bases: Mapping[str, int] = field(default_factory=dict[str, int])
     moves: Mapping[str, Move] = field(default_factory=dict[str, Move])
     views: tuple[str, ...] = ()
+    micro_batch: int = 1
 
 
 def read_lock(path: Path) -> Lock:
@@ -67,7 +68,8 @@ def read_lock(path: Path) -> Lock:
         moves = {_text(move["name"]): _move(move, bases) for move in content.get("page_moves", ())}
         views = tuple(_text(node["name"]) for node in content["order"] if _text(node.get("op", "")) in VIEWS)
         del bases[ARENA]
-        return Lock(path.name, _text(content["update"]), order, buffers, names, again, bases, moves, views)
+        micro = max(_number(content.get("micro_batch", 1)), 1)
+        return Lock(path.name, _text(content["update"]), order, buffers, names, again, bases, moves, views, micro)
     except OSError as problem:
         what = f"cannot be read ({problem.strerror or problem})"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem

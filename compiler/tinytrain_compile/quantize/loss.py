@@ -18,8 +18,9 @@ from tinytrain_compile.quantize.state import Rewriter
 
 @dataclass(frozen=True, eq=False)
 class _Softmax:
-    """int8 logits, their labels, and the values that loss and error share; unit: real value of an error of 1.
+    """int8 logits, their labels, and the values that loss and error share.
 
+    unit: real value of an error of 1, before any exponent; share: of the loss, that of a term of 1.
     weights: (weight of each label, divisor), empty where every label counts the same.
     """
 
@@ -31,6 +32,7 @@ class _Softmax:
     table: Value
     bits: int
     unit: float
+    share: float
     weights: tuple[Value, ...] = ()
 
 
@@ -68,8 +70,8 @@ class IntegerLoss:
         sums = qloss.SoftmaxSumAttrs(attrs.axis, bits)
         largest, total = self._r.emit("QSoftmaxSum", (logits.value, table), sums, node)
         self._r.forms[largest.name] = Act(largest, logits.quant)
-        unit = 1.0 / groups if nll.reduction == "mean" else 1.0
-        known = _Softmax(logits, nll, loss.inputs[1], largest, total, table, bits, unit)
+        unit, share = (self._factor(nll) / groups, 1.0 / groups) if nll.reduction == "mean" else (1.0, 1.0)
+        known = _Softmax(logits, nll, loss.inputs[1], largest, total, table, bits, unit, share)
         if _is_weighted(loss):
             known = self._weighted(known, loss, classes)
         self._known[node.outputs[0].name] = known
@@ -78,12 +80,21 @@ class IntegerLoss:
 
     def _weighted(self, known: _Softmax, loss: Node, classes: int) -> _Softmax:
         """With the weights of labels; for a sum, the largest class weight goes into the unit."""
-        groups, real = known.label.elements, self._class_weights(loss, classes)
+        groups, real = self._groups_of_one(known.label), self._class_weights(loss, classes)
         mean = known.nll.reduction == "mean"
         table = self._r.table(f"{loss.name}.weights", qweighted.class_weights(real, groups))
         attrs = qweighted.LabelWeightAttrs(known.nll.ignore_index, 0 if mean else 1 << qweighted.weight_bits(groups))
         weights = self._r.emit("QLabelWeight", (known.label, table), attrs, loss)
-        return replace(known, weights=weights, unit=1.0 if mean else float(real.max()))
+        unit = 1.0 if mean else float(real.max())
+        return replace(known, weights=weights, unit=unit, share=unit)
+
+    def _groups_of_one(self, label: Value) -> int:
+        """Labels of one sample: what a step adds up must not depend on how many samples it takes."""
+        return label.elements // self._r.train.micro_batch
+
+    def _factor(self, nll: NllAttrs) -> int:
+        """Of the gradient: that of a mean is taken as the sum over the samples of a step."""
+        return self._r.train.micro_batch if nll.reduction == "mean" else 1
 
     def _class_weights(self, loss: Node, classes: int) -> Array:
         return self._r.constants[loss.inputs[2].name] if len(loss.inputs) > 2 else np.ones(classes, np.float32)
@@ -94,7 +105,7 @@ class IntegerLoss:
         if any(value.name not in self._r.constants for value in weights):
             return False
         real = self._class_weights(loss, classes)
-        fits = label.elements * classes <= qweighted.MOST_RATIOS
+        fits = self._groups_of_one(label) * classes <= qweighted.MOST_RATIOS
         return fits and bool(np.isfinite(real).all() and (real >= 0).all() and (real > 0).any())
 
     def _loss_of(self, node: Node) -> Node | None:
@@ -114,12 +125,15 @@ class IntegerLoss:
         return loss if all(self._is_of(n, loss) for n in gradients) else None
 
     def _is_of(self, gradient: Node, loss: Node) -> bool:
-        """Whether a gradient of log probabilities is that of the loss, unscaled."""
+        """Whether a gradient of log probabilities is that of the loss: the sum over the samples of a step."""
         source = self._r.producers.get(gradient.inputs[0].name)
         if source is None or source.op != "NegativeLogLikelihoodGrad" or source.inputs[1:] != loss.inputs[1:]:
             return False
-        seed = self._r.constants.get(source.inputs[0].name)
-        return seed is not None and float(seed) == 1.0 and len(self._r.readers[source.outputs[0].name]) == 1
+        nll, seed = loss.attrs, self._r.constants.get(source.inputs[0].name)
+        assert isinstance(nll, NllAttrs)
+        return (
+            seed is not None and float(seed) == self._factor(nll) and len(self._r.readers[source.outputs[0].name]) == 1
+        )
 
     def _value(self, node: Node) -> bool:
         known = self._known.get(node.inputs[0].name)
@@ -134,7 +148,7 @@ class IntegerLoss:
             known.bits,
             bits,
             fx.split_factor(math.ldexp(scale, bits - qloss.DISTANCE_BITS)),
-            fx.split_factor(math.ldexp(known.unit, -bits)),
+            fx.split_factor(math.ldexp(known.share, -bits)),
         )
         inputs = (known.logits.value, known.label, known.largest, known.total, *known.weights)
         (loss,) = self._r.emit("QWeightedSoftmaxLoss" if known.weights else "QSoftmaxLoss", inputs, attrs, node)

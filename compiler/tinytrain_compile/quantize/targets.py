@@ -36,18 +36,22 @@ class TargetLoss:
         return isinstance(outputs, Act) and rule(node, outputs)
 
     def _is_final(self, node: Node) -> bool:
-        """Whether this is the loss of the step, of labels as they come, or its gradient, unscaled."""
+        """Whether this is the loss of the step, of labels as they come, or its gradient, summed over the samples."""
         if node.inputs[-1] != self._r.train.label:
             return False
         if not node.op.endswith("Grad"):
             return node.outputs[0] == self._r.train.loss
         seed = self._r.constants.get(node.inputs[0].name)
-        return seed is not None and float(seed) == 1.0
+        return seed is not None and float(seed) == self._r.train.micro_batch
 
     # ---- mse ----------------------------------------------------------------------------------------------------
 
-    def _differences(self, outputs: Act) -> qtargets.TargetAttrs | None:
-        bits = qtargets.difference_bits(outputs.value.elements)
+    def _count_of_one(self, outputs: Act) -> int:
+        return outputs.value.elements // self._r.train.micro_batch
+
+    def _differences(self, outputs: Act, count: int) -> qtargets.TargetAttrs | None:
+        """In fixed point, for so many that are added up."""
+        bits = qtargets.difference_bits(count)
         if bits < qtargets.LEAST_BITS:
             return None
         target = fx.split_factor(math.ldexp(1.0 / outputs.quant.scale[0], bits))
@@ -55,15 +59,16 @@ class TargetLoss:
         return qtargets.TargetAttrs(outputs.quant.zero, bits, target, limit)
 
     def _mse(self, node: Node, outputs: Act) -> bool:
-        known = self._differences(outputs)
+        known = self._differences(outputs, outputs.value.elements)
         if known is None:
             return False
         share = math.ldexp(outputs.quant.scale[0] ** 2, -2 * known.bits) / outputs.value.elements
         return self._loss(node, outputs, qtargets.TargetLossAttrs(*_fields(known), fx.split_factor(share)))
 
     def _mse_error(self, node: Node, outputs: Act) -> bool:
-        known = self._differences(outputs)
-        unit = 2.0 * outputs.quant.scale[0] / outputs.value.elements
+        count = self._count_of_one(outputs)
+        known = self._differences(outputs, count)  # an error is no sum: it must not depend on the other samples
+        unit = 2.0 * outputs.quant.scale[0] / count
         return known is not None and self._error(node, outputs, known, unit)
 
     # ---- bce ----------------------------------------------------------------------------------------------------
@@ -86,7 +91,7 @@ class TargetLoss:
 
     def _bce_error(self, node: Node, outputs: Act) -> bool:
         known = self._probabilities(outputs)
-        return known is not None and self._error(node, outputs, known, 1.0 / outputs.value.elements)
+        return known is not None and self._error(node, outputs, known, 1.0 / self._count_of_one(outputs))
 
     # ---- both ---------------------------------------------------------------------------------------------------
 

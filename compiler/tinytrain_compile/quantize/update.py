@@ -15,6 +15,7 @@ from tinytrain_compile.ops.qmomentum import new_exponent
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.quantize.backward import Backward, BiasGradient, WeightGradient
+from tinytrain_compile.quantize.by_sample import sum_by_sample
 from tinytrain_compile.quantize.forms import Role
 from tinytrain_compile.quantize.forward import Forward
 from tinytrain_compile.quantize.rescale import emit_rescale
@@ -209,7 +210,7 @@ class Updates:
     def _accumulate(self, node: Node) -> bool:
         gradient = self._backward.gradients.get(node.inputs[1].name)
         if gradient is None:
-            return False
+            return sum_by_sample(self._r, node)
         total = replace(node.inputs[0], dtype="int32")
         if isinstance(gradient, WeightGradient) and len(total.shape) == 2:
             total = replace(total, shape=(total.shape[0], 1, 1, total.shape[1]))

@@ -31,6 +31,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "loss": loss_name(summary),
         "optimizer": {"name": summary.optimizer, "learning_rate": _number(summary.learning_rate)},
         "batch": summary.train.batch,
+        "micro_batch": summary.train.micro_batch,
         "accumulate": "inplace" if summary.train.in_place else "exact",
         "notes": list(graph.notes),
         "update": [_layer(layer) for layer in summary.layers if is_updated(layer)],
@@ -55,6 +56,7 @@ def plan_json(summary: Summary) -> dict[str, Any]:
     names = ["arena", *(memory.name for memory in plan.further)]
     return {
         "update": summary.update_label,
+        "micro_batch": summary.train.micro_batch,
         "arena_bytes": plan.arena_bytes,
         "arena_limit_bytes": summary.arena_limit_bytes,
         "lower_bound_bytes": plan.lower_bound_bytes,
@@ -122,8 +124,9 @@ def update_totals(summary: Summary) -> dict[str, Any]:
 
 
 def batch_text(train: TrainGraph) -> str:
-    """Samples per update, and whether each is a step of its own."""
-    return f"batch {train.batch}{' in place' if train.in_place else ''}"
+    """Samples per update, and how many make a step."""
+    how = " in place" if train.in_place else f", {train.micro_batch} at a time" if train.micro_batch > 1 else ""
+    return f"batch {train.batch}{how}"
 
 
 def loss_name(summary: Summary) -> str:

@@ -297,8 +297,10 @@ def _peak(analysis: Analysis) -> str:
 
 def _work(summary: Summary) -> list[str]:
     forward, backward = work_of(summary.train)
+    size = summary.train.micro_batch
+    step = f"a step of {size} samples" if size > 1 else "a step"
     return [
-        f"{macs_text(forward)} MAC forward + {macs_text(backward)} backward = {macs_text(forward + backward)} a step"
+        f"{macs_text(forward)} MAC forward + {macs_text(backward)} backward = {macs_text(forward + backward)} {step}"
     ]
 
 

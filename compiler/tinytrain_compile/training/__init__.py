@@ -3,5 +3,6 @@
 from tinytrain_compile.training.build import build_training
 from tinytrain_compile.training.joins import join_pieces
 from tinytrain_compile.training.options import Accumulate, TrainingOptions
+from tinytrain_compile.training.samples import SamplesMixError
 
-__all__ = ["Accumulate", "TrainingOptions", "build_training", "join_pieces"]
+__all__ = ["Accumulate", "SamplesMixError", "TrainingOptions", "build_training", "join_pieces"]

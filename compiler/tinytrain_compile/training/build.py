@@ -13,14 +13,18 @@ from tinytrain_compile.training.loss import append_loss
 from tinytrain_compile.training.masks import keep_masks
 from tinytrain_compile.training.optimizer import Optimizer
 from tinytrain_compile.training.options import TrainingOptions
+from tinytrain_compile.training.samples import for_samples
 from tinytrain_compile.training.slices import split_weights
 
 
 def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOptions) -> TrainGraph:
     """Append loss, backward pass and updates to the model's forward graph.
 
-    Raises CompileError E0303 (nothing to train), E0304 (loss and output), E0502 (no gradient).
+    Gradients are sums over the samples of a step, of what each alone would give.
+    Raises CompileError E0303 (nothing to train), E0304 (loss and output), E0502 (no gradient), and SamplesMixError for
+    a micro-batch that the model cannot take.
     """
+    model = for_samples(model, options.micro_batch)
     graph = model.graph
     builder = new_builder(_names(graph))
     slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
@@ -30,7 +34,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     builder.nodes = []
     known = {value.name: value for value in graph.parameters}
     targets = [parts.get(name, known[name]) for name in plan.updates]
-    gradients = differentiate(builder, tuple(forward), loss.loss, targets)
+    gradients = differentiate(builder, tuple(forward), loss.loss, targets, options.micro_batch if loss.is_mean else 1)
     if not gradients:
         raise CompileError(
             "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
@@ -51,6 +55,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         optimizer.learning_rate,
         optimizer.inverse_count,
         options.batch,
+        options.micro_batch,
         options.in_place,
     )
     check_graph(result.graph, infer)

@@ -46,10 +46,11 @@ class Context:
 
 
 def differentiate(
-    builder: GraphBuilder, forward: tuple[Node, ...], loss: Value, targets: Iterable[Value]
+    builder: GraphBuilder, forward: tuple[Node, ...], loss: Value, targets: Iterable[Value], factor: int = 1
 ) -> dict[str, Value]:
     """Emit the backward nodes; returns the gradient of every target that the loss depends on, by name.
 
+    factor: of the loss, whose gradients these are.
     Raises CompileError E0502 if an operator between a target and the loss has no gradient.
     """
     names = frozenset(value.name for value in targets)
@@ -57,7 +58,7 @@ def differentiate(
     gradients: dict[str, Value] = {}
     if loss.name not in wanted:
         return gradients
-    gradients[loss.name] = builder.constant("loss_gradient", np.asarray(1.0, np.float32))
+    gradients[loss.name] = builder.constant("loss_gradient", np.asarray(factor, np.float32))
     for node in reversed(forward):
         upstream = tuple(gradients.get(out.name) for out in node.outputs)
         if all(dy is None for dy in upstream) or not any(v.name in wanted for v in node.inputs):

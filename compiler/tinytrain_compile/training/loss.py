@@ -16,12 +16,16 @@ from tinytrain_compile.ops.normalise import AxisAttrs
 
 @dataclass(frozen=True)
 class AppendedLoss:
-    """The loss value, the labels it reads, the value that it judges, and remarks for the user."""
+    """The loss value, the labels it reads, the value that it judges, and remarks for the user.
+
+    is_mean: whether it is the mean over the samples of a step, and not their sum.
+    """
 
     loss: Value
     label: Value
     logits: Value
     notes: tuple[str, ...]
+    is_mean: bool = True
 
 
 def append_loss(builder: GraphBuilder, model: ImportedModel, asked: str | None) -> AppendedLoss:
@@ -82,7 +86,7 @@ def _own_loss(builder: GraphBuilder, model: ImportedModel) -> AppendedLoss:
     attrs = NllAttrs(own.axis, own.reduction, own.ignore_index)
     loss = builder.emit("NegativeLogLikelihood", operands, attrs, name="loss", origin=own.origin)
     note = f"loss: {own.origin!r} of the model itself (contract 2: labels are its input {own.label!r}, {own.reduction})"
-    return AppendedLoss(loss, label, output, (note,))
+    return AppendedLoss(loss, label, output, (note,), own.reduction == "mean")
 
 
 def _absorb(

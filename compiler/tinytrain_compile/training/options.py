@@ -15,6 +15,7 @@ class TrainingOptions:
     """loss None: the default for the model's output; batch: samples per update (1: the update is part of the step).
 
     accumulate: "exact" sums gradients over the batch; "inplace" updates with every sample, at learning rate / batch.
+    micro_batch: samples of one step, a divisor of the batch; 1 unless gradients are summed.
     """
 
     loss: str | None = None
@@ -24,6 +25,7 @@ class TrainingOptions:
     weight_decay: float = 0.0
     batch: int = 1
     accumulate: Accumulate = "exact"
+    micro_batch: int = 1
 
     @property
     def in_place(self) -> bool:

@@ -24,7 +24,7 @@ _DTYPES = {"float32": "<f4", "int32": "<i4", "int8": "<i1", "uint8": "<u1", "bit
 class ReferenceRun:
     """What the numpy interpreter computed on the same samples.
 
-    losses: one per sample (steps * batch). output_first, output_last: the first sample's output before and after.
+    losses: one per micro-batch. output_first, output_last: the first micro-batch's output before and after.
     states: after every step, tensor name -> array; any subset of the interface's state slots.
     """
 

@@ -109,7 +109,7 @@ def read_calls(folder: Path, functions: list[Function]) -> list[Call]:
 def instruction_counts(
     calls: list[Call], functions: list[Function], interface: Interface, batch: int
 ) -> InstructionCounts:
-    """Step COUNTED_STEP (of a batch: its first sample, and the update), and the inference after training."""
+    """Step COUNTED_STEP (of a batch: its first micro-batch, and the update), and the inference after training."""
     prefix = interface.prefix
     train = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
     applied = _nth(calls, f"{prefix}_apply", COUNTED_STEP) if interface.accumulates else None
@@ -117,7 +117,7 @@ def instruction_counts(
     for function in functions:
         if function.kind != _PROGRAM:
             code[function.name] = code.get(function.name, 0) + function.high - function.low
-    step = _nth(calls, train, COUNTED_STEP * (batch if interface.accumulates else 1))
+    step = _nth(calls, train, COUNTED_STEP * (batch // interface.micro_batch if interface.accumulates else 1))
     return InstructionCounts(COUNTED_STEP, step, _nth(calls, f"{prefix}_infer", 1), applied, code)
 
 

@@ -103,6 +103,7 @@ def _main(interface: Interface) -> str:
             ),
             "label_ctype": interface.label_ctype,
             "LABEL_ELEMENTS": str(interface.label_elements),
+            "MICRO_BATCH": f"{interface.micro_batch}u",
             "TRAIN_CALL": f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step",
             "APPLY": apply if interface.accumulates else "",
         },
@@ -229,21 +230,20 @@ def _further_text(interface: Interface) -> str:
 def verification_input(
     interface: Interface, samples: Samples, steps: int, batch: int, learning_rate: float | None
 ) -> bytes:
-    """The vector file: header, the sample to infer, then input and label of each of steps * batch samples.
+    """The vector file: header, the input slot to infer, then inputs and labels of every call in steps * batch samples.
 
-    Samples are taken in turn, from the start again when they run out.
+    Samples are taken in turn, from the start again when they run out; a call takes a micro-batch.
     """
-    count = len(samples.x)
+    count, together = len(samples.x), interface.micro_batch
     x = np.ascontiguousarray(samples.x, dtype={"float32": "<f4", "int8": "i1"}[interface.input_dtype]).reshape(
         count, -1
     )
     y = np.ascontiguousarray(samples.y, dtype="<i4" if interface.label_ctype == "int32_t" else "<f4").reshape(count, -1)
     for array, expected, name in ((x, interface.input_elements, "x"), (y, interface.label_elements, "y")):
-        if count == 0 or array.shape[1] != expected:
-            what = f"{name}: {array.shape[1]} elements in a sample, the model takes {expected}"
+        if count == 0 or array.shape[1] * together != expected:
+            what = f"{name}: {array.shape[1]} elements in a sample, the model takes {expected // together}"
             raise CompileError("E0105", "verification data", what, "give at least one sample of the model's shape")
     rate = 0.0 if learning_rate is None else learning_rate
-    parts = [struct.pack("<IIIIf", INPUT_MAGIC, steps, batch, int(learning_rate is not None), rate), x[0].tobytes()]
-    for index in range(steps * batch):
-        parts += [x[index % count].tobytes(), y[index % count].tobytes()]
-    return b"".join(parts)
+    calls = [[i % count for i in range(k, k + together)] for k in range(0, steps * batch, together)]
+    head = struct.pack("<IIIIf", INPUT_MAGIC, steps, batch, int(learning_rate is not None), rate)
+    return b"".join([head, x[calls[0]].tobytes(), *(a[call].tobytes() for call in calls for a in (x, y))])

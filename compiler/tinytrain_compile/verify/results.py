@@ -30,8 +30,8 @@ _CHECKPOINT_FAULTS = {
 class RunResult:
     """Everything that one run computed.
 
-    losses: one per sample (steps * batch), float32.
-    output_first, output_last: model output of the first sample before and after training, float32.
+    losses: one per micro-batch (steps * batch samples), float32.
+    output_first, output_last: model output of the first micro-batch before and after training, float32.
     states: after every step, slot name -> bytes.
     faults: what the check program itself found wrong (a status, the guards, the checkpoint); empty is good.
     stack_measured_bytes: deepest stack of any API call but save and load; None on the host.

@@ -143,12 +143,13 @@ def _cross_entropy(z: Any, target: Any) -> Any:
 
 @kernel("MeanSquaredErrorGrad", "SigmoidCrossEntropyGrad")
 def mean_loss_grad(node: Node, _features: Features) -> KernelSpec:
-    """(y or sigmoid(y)) - target, times a constant share of the loss's gradient."""
+    """(y or sigmoid(y)) - target, times a share of the loss's gradient: the same bits for as many means summed."""
     count = node.inputs[1].elements
     dloss = placeholder(node.inputs[0], "dloss", (1,))
     y, target = placeholder(node.inputs[1], "y", (count,)), placeholder(node.inputs[2], "target", (count,))
     squared = node.op == "MeanSquaredErrorGrad"
-    share = te.compute((1,), lambda i: dloss[i] * f32((2.0 if squared else 1.0) / count), "share")
+    factor = 2.0 if squared else 1.0
+    share = te.compute((1,), lambda i: dloss[i] * f32(factor) / f32(count), "share")
 
     def element(i: Any) -> Any:
         value = y[i] if squared else call("tt_sigmoidf", y[i])

@@ -18,7 +18,7 @@ enum { EXIT_FILES = 2, EXIT_INPUT, EXIT_INIT };
 
 /* Tags here end in an underscore, which no model's prefix does.
  *
- * The first words of input.bin; then the sample for @prefix@_infer, then (input, label) of every training sample. */
+ * The first words of input.bin; then the input slot for @prefix@_infer, then (input slot, labels) of every call that trains. */
 struct header_ {
     uint32_t magic;
     uint32_t steps;
@@ -52,7 +52,7 @@ static const struct {
 @STATE_TABLE@};
 
 static int32_t input_file, output_file;
-static @prefix@_input_t probe; /* the sample that is inferred before and after training */
+static @prefix@_input_t probe; /* what is inferred before and after training */
 static @prefix@_output_t prediction;
 static @label_ctype@ label[@LABEL_ELEMENTS@];
 static uint32_t arena_high_water; /* bytes of the arena, from its start, that any call wrote */
@@ -151,7 +151,7 @@ static void infer(@prefix@_t *model)
     repaint();
 }
 
-static void train_sample(@prefix@_t *model)
+static void train_samples(@prefix@_t *model)
 {
     uint32_t status;
     float loss = 0.0f;
@@ -166,8 +166,8 @@ static void train_sample(@prefix@_t *model)
 
 static void train_step(@prefix@_t *model, const struct instance_ *instance, uint32_t batch)
 {
-    for (uint32_t i = 0; i < batch; i++) {
-        train_sample(model);
+    for (uint32_t i = 0; i < batch; i += @MICRO_BATCH@) {
+        train_samples(model);
     }
 @APPLY@    put_state(instance);
 }

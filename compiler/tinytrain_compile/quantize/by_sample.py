@@ -1,0 +1,45 @@
+"""Float gradients in an int8 graph: added up sample by sample, so that sums are the same bits for every micro-batch.
+
+Float sums depend on their order. The one node that sums a parameter's gradient over the samples is repeated for each,
+on its part of the operands, and each result is added to the running sum as it is with one sample at a time.
+"""
+
+from __future__ import annotations
+
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ops.shape import ReduceAttrs, ReshapeAttrs, SliceAttrs
+from tinytrain_compile.quantize.state import Rewriter
+
+SUMS = ("GemmGradWeight", "ConvGradWeight")
+
+
+def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
+    """Emit an Accumulate of a float gradient as one for every sample, where a step has several."""
+    count, source = rewriter.train.micro_batch, rewriter.producers.get(node.inputs[1].name)
+    while source is not None and source.op == "Reshape":
+        source = rewriter.producers.get(source.inputs[0].name)
+    if count == 1 or source is None or not _sums_samples(source):
+        return False
+    total = node.inputs[0]
+    operands = [rewriter.as_float(value, node) for value in source.inputs]
+    for index in range(count):
+        parts = [_part(rewriter, value, index, count, node) for value in operands]
+        (gradient,) = rewriter.emit(source.op, parts, source.attrs, node)
+        if gradient.shape != total.shape:
+            (gradient,) = rewriter.emit("Reshape", (gradient,), ReshapeAttrs(total.shape), node)
+        (total,) = rewriter.emit(node.op, (total, gradient), node.attrs, node)
+    rewriter.forms[node.outputs[0].name] = total
+    return True
+
+
+def _sums_samples(node: Node) -> bool:
+    """Whether a node's results are sums over the samples of its operands."""
+    return node.op in SUMS or (isinstance(node.attrs, ReduceAttrs) and 0 in node.attrs.axes)
+
+
+def _part(rewriter: Rewriter, value: Value, index: int, count: int, like: Node) -> Value:
+    """One sample's part of a tensor."""
+    rows, rank = value.shape[0] // count, len(value.shape)
+    starts, sizes = (index * rows, *(0,) * (rank - 1)), (rows, *value.shape[1:])
+    (part,) = rewriter.emit("Slice", (value,), SliceAttrs(starts, (1,) * rank, sizes), like)
+    return part

@@ -1,0 +1,79 @@
+"""The forward graph for several samples at once: axis 0 of all that depends on the input is so many times as long.
+
+Samples lie one behind the other in every tensor, and no operator may mix them: what an operator does to several is what
+it does to each. Each says so by `OpDef.repeat`, and shapes are inferred anew, so that what cannot be is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tinytrain_compile.ir.check import check_graph
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ops.base import infer, op_def
+
+
+class SamplesMixError(ValueError):
+    """A model that has no meaning, or another one, for several samples at once."""
+
+
+def for_samples(model: ImportedModel, count: int) -> ImportedModel:
+    """The model for `count` samples at once; names, weights and formats stay. Errors: SamplesMixError."""
+    if count == 1:
+        return model
+    _check_loss(model)
+    graph = model.graph
+    source = _longer(graph.inputs[0], count)
+    known = {source.name: source}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if any(value.name in known for value in node.inputs):
+            node = repeated(node, known, count)
+            known.update({out.name: out for out in node.outputs})
+        nodes.append(node)
+    outputs = tuple(known.get(value.name, value) for value in graph.outputs)
+    longer = replace(graph, nodes=tuple(nodes), inputs=(source, *graph.inputs[1:]), outputs=outputs)
+    check_graph(longer, infer)
+    loss = model.loss
+    if loss is not None:
+        loss = replace(loss, label_shape=(count * loss.label_shape[0], *loss.label_shape[1:]))
+    return replace(model, graph=longer, loss=loss)
+
+
+def _check_loss(model: ImportedModel) -> None:
+    """A mean that divides by what the labels of all samples weigh is no mean of what each sample's loss would be."""
+    loss = model.loss
+    if loss is None or loss.reduction != "mean":
+        return
+    if loss.ignore_index is not None or loss.class_weights is not None:
+        raise SamplesMixError(f"{loss.origin}: its mean divides by the weights of all labels")
+
+
+def _longer(value: Value, count: int) -> Value:
+    return replace(value, shape=(count * value.shape[0], *value.shape[1:]))
+
+
+def repeated(node: Node, known: dict[str, Value], count: int) -> Node:
+    """A node for so many samples: its results are as many times as long, or it is refused."""
+    where = f"{node.origin or node.name} ({node.op})"
+    definition = op_def(node.op)
+    computed = [value for value in node.inputs if value.name in known]
+    if any(not value.shape for value in (*computed, *node.outputs)) or _lifts(node, computed):
+        raise SamplesMixError(f"{where}: a tensor has no axis of the samples")
+    inputs = tuple(known.get(value.name, value) for value in node.inputs)
+    try:
+        attrs = definition.repeat(node, node.attrs, count)
+        kinds = infer(node.op, inputs, attrs)
+    except ValueError as problem:
+        raise SamplesMixError(f"{where}: {problem}") from problem
+    outputs = tuple(_longer(value, count) for value in node.outputs)
+    if any(value.type != kind for value, kind in zip(outputs, kinds, strict=True)):
+        raise SamplesMixError(f"{where}: it works along the axis of the samples")
+    return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
+
+
+def _lifts(node: Node, computed: list[Value]) -> bool:
+    """Whether broadcasting gives a computed operand a new first axis, behind which its samples would come to lie."""
+    rank = len(node.outputs[0].shape)
+    return not op_def(node.op).view and any(len(value.shape) < rank for value in computed)
