@@ -129,7 +129,7 @@ def test_a_budget_is_kept_by_what_it_chooses(cnn: tuple[str, ...], tmp_path: Pat
     mixed = flash(tmp_path / "mixed")
     assert mixed["code"] == "mixed" and mixed["budget_bytes"] == middle
     assert least < mixed["code_bytes"] + mixed["const_bytes"] <= middle
-    assert re.search(rf"small code for \d+ of \d+ nodes +budget {middle:,} B", outcome.out)
+    assert re.search(rf"small code for \d+ of \d+ nodes\s+budget {middle:,} B", outcome.out)
     assert {p.name for p in (tmp_path / "mixed").glob("*_kernels*.c")} == {"net_kernels.c", "net_kernels_small.c"}
 
     error = compiled(cnn, tmp_path / "none", "--flash-budget", str(least - 1)).check_error("E0403", 3).err

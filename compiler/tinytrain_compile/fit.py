@@ -212,10 +212,10 @@ class Planner:
             self._quick[key] = Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
         return self._quick[key]
 
-    def recomputed(self, candidate: Candidate, mode: Literal["auto", "min"]) -> tuple[int, float]:
-        """Bytes that a candidate needs with --remat `mode`, by a quick plan, and its extra share of MACs."""
+    def recomputed(self, candidate: Candidate, mode: Literal["auto", "min"], quick: bool = True) -> tuple[int, float]:
+        """Bytes that a candidate needs with --remat `mode`, and its extra share of MACs."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
-        planned, _ = self._plan(train, True, replace(self.means, remat=mode, objective=None, limit_ps=None))
+        planned, _ = self._plan(train, quick, replace(self.means, remat=mode, objective=None, limit_ps=None))
         return planned.plan.arena_bytes, share_of(planned.graph, planned.plan)
 
     def unhelped(self, candidate: Candidate) -> tuple[int, int]:
@@ -280,6 +280,10 @@ def deepest(planner: Planner, layer_count: int) -> int:
     return low
 
 
+NEAR = 1.1
+"""A quick plan that needs at most so much of the limit is made again with full effort before it is called too large."""
+
+
 def suggestions(planner: Planner, candidate: Candidate, layer_count: int, limit: int) -> tuple[Suggestion, ...]:
     """Ways out, each priced by planning it: less to update, a smaller optimizer, no accumulation, a larger arena."""
     found: list[Suggestion] = []
@@ -325,6 +329,8 @@ def _recomputing(planner: Planner, candidate: Candidate, limit: int) -> list[Sug
         return []
     for mode in ("auto", "min"):
         size, share = planner.recomputed(candidate, mode)
+        if limit < size <= NEAR * limit:
+            size, share = planner.recomputed(candidate, mode, quick=False)
         cost = f"+{share:.0%} MACs a step"
         if size <= limit or mode == "min":
             return [Suggestion(f"--remat {mode}", size, cost if size <= limit else f"{cost}, still over")]
