@@ -13,15 +13,11 @@ LIMIT = 1 << 53
 """Of every intermediate result's magnitude."""
 
 
-def _floor(left: int, right: int) -> int:
-    return left // right
-
-
 _BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.FloorDiv: _floor,
+    ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
 _COMPARE: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {

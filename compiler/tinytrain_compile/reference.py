@@ -70,7 +70,7 @@ class Trainer:
         return losses
 
     def values(self, x: Array, y: Array) -> dict[str, Array]:
-        """Every value of a step on one sample, by name; nothing is kept of it."""
+        """Every value of a step on one micro-batch, by name; nothing is kept of it."""
         return self._run(x.reshape(self._train.graph.inputs[0].shape), y.reshape(self._train.label.shape))
 
     def _set_scalars(self, samples: int) -> None:

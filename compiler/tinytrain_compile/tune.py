@@ -99,11 +99,13 @@ def _search(
 
 
 def _operands(candidate: Candidate, samples: Samples) -> dict[str, Array]:
-    """Every value of the second training step."""
-    trainer, batch = Trainer(candidate.train), candidate.train.batch
-    chosen = [i % len(samples.x) for i in range(batch)]
-    trainer.step(samples.x[chosen], samples.y[chosen])
-    return trainer.values(samples.x[batch % len(samples.x)], samples.y[batch % len(samples.y)])
+    """Every value of the first micro-batch of the second training step."""
+    train = candidate.train
+    trainer, count = Trainer(train), train.batch + train.micro_batch
+    turn = [i % len(samples.x) for i in range(count)]
+    first, second = turn[: train.batch], turn[train.batch :]
+    trainer.step(samples.x[first], samples.y[first])
+    return trainer.values(samples.x[second], samples.y[second])
 
 
 @dataclass(frozen=True, eq=False)
