@@ -13,7 +13,7 @@ from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.exact import check_exact, check_on
-from tests.e2e.marks import SHARED, needs_qemu, needs_shared
+from tests.e2e.marks import ROOT, SHARED, needs_qemu, needs_shared
 from tests.quantize import nets
 from tinytrain_compile.data import random_samples
 from tinytrain_compile.options import CompileOptions
@@ -59,6 +59,18 @@ def test_command_on_a_board(calibrated: tuple[str, str], tmp_path: Path) -> None
     assert report["verify"]["max_error"] == 0
     assert "== host: bit-exact   PASS" in report["verify"]["message"]
     assert report["memory"]["stack_measured_bytes"] <= report["memory"]["stack_bytes"]
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("code", ["speed", "size"])
+def test_dense_convolutions_on_vectors(code: str, tmp_path: Path) -> None:
+    """The example has no 1x1 and no depthwise convolution: its only vector helper is one that fills rows."""
+    digits = ROOT / "examples" / "digits"
+    flags = ("--calib", str(digits / "calib.npz"), "--target", "cortex-m55", "--code", code)
+    int8(str(digits / "digits.onnx"), *flags, "-o", tmp_path / "out").check_success()
+    kernels = "".join(path.read_text() for path in (tmp_path / "out").glob("digits_kernels*.c"))
+    assert (tmp_path / "out" / "tt_mve.h").exists() == ("tt_widen8(" in kernels) == (code == "speed")
 
 
 def labelled(folder: Path) -> str:

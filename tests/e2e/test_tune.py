@@ -57,6 +57,15 @@ def test_a_search_saves_what_it_says_and_is_used_again(tmp_path: Path) -> None:
     assert "ignored: tiles that are not known here" in outcome.out
 
 
+@pytest.mark.qemu
+@needs_qemu
+def test_a_search_counts_kernels_of_several_samples(tmp_path: Path) -> None:
+    model = Path(write(models.mlp(inputs=24, hidden=12), tmp_path))
+    run(model, "-o", tmp_path / "out", "--tune", "--batch", "4", "--arena", "64KB").check_success()
+    assert report(tmp_path / "out")["work"]["tiles"]["nodes"]
+    assert report(tmp_path / "out")["micro_batch"] == 4
+
+
 @pytest.mark.parametrize("flags", [("--verify", "host"), ("--dry-run",), ("--code", "size")])
 def test_a_search_needs_the_emulator_and_something_to_search(flags: tuple[str, ...], tmp_path: Path) -> None:
     model = write(models.mlp(), tmp_path)

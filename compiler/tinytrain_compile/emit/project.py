@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
@@ -64,8 +65,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     watch = Watch(plan) if options.debug_header else None
     sequencer = Sequencer(train, plan, kernels, tables, watch, options.small_calls)
     model = _template_data(train, plan, options, interface, sequencer, tables)
-    vectors = any("_x4" in kernel.source for kernel in kernels.kernels)
-    model["vector_header"] = VECTOR_HEADER if vectors else ""
+    model["vector_header"] = VECTOR_HEADER if _uses(kernels, options.runtime.get(VECTOR_HEADER, "")) else ""
     model["watched"] = watch.tables() if watch else []
     constants = _flash_tables(train, tables)
     constants += _turned_tables(train, kernels, tables)
@@ -97,6 +97,12 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
     return SourceBundle(files, interface, tuple(small), tuple(external))
+
+
+def _uses(kernels: KernelSet, header: str) -> bool:
+    """Whether a kernel calls a function that this runtime header defines."""
+    defined = set(re.findall(r"^static inline .*?(tt_\w+)\(", header, re.MULTILINE))
+    return any(not defined.isdisjoint(re.findall(r"tt_\w+", kernel.source)) for kernel in kernels.kernels)
 
 
 def _kernel_files(model: dict[str, object], kernels: KernelSet, prefix: str) -> dict[str, str]:

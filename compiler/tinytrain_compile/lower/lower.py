@@ -121,7 +121,7 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
     parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
     same = {indices.index(count + out): i for out, i in definition.alias if out in computed}
-    printer = (LanePrinter if features.vectors else Printer)(
+    printer = (LanePrinter if features.lanes else Printer)(
         lowered, parameters, same, fuse_multiply_add, features.style.unroll_moves
     )
     _check_side_effects(node, len(spec.outputs), computed, printer)

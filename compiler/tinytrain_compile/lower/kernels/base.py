@@ -59,6 +59,11 @@ class Features:
         return replace(self, style=style, given_tile=tiles.tile)
 
     @property
+    def lanes(self) -> bool:
+        """Whether kernels are on vectors: not those that layers share, which lack the constants that assembly takes."""
+        return self.vectors and not self.style.small
+
+    @property
     def tile(self) -> tuple[int, int]:
         """Register tile (rows, columns) of float matrix products: 24 accumulators with an FPU, 4 without."""
         return self.given_tile or ((4, 6) if self.fpu else (2, 2))
@@ -126,8 +131,7 @@ def vector_kernel(*ops: str) -> Callable[[VectorRule], VectorRule]:
 
 def kernel_spec(node: Node, features: Features) -> KernelSpec:
     """How a node is computed on such a target."""
-    wanted = features.vectors and not features.style.small  # shared functions lack the constants that assembly takes
-    rule = VECTOR_KERNELS.get(node.op) if wanted else None
+    rule = VECTOR_KERNELS.get(node.op) if features.lanes else None
     return (rule and rule(node, features)) or KERNELS[node.op](node, features)
 
 
