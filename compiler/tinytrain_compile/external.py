@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from tinytrain_compile.emit import c_identifier
@@ -17,6 +18,7 @@ from tinytrain_compile.ir.types import External, Node
 from tinytrain_compile.ops.external import EXTERNAL_FORMS, external_form
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.target import Features, Target
+from tinytrain_compile.text_file import read_text
 from tinytrain_compile.toml_table import Table, TableKind, read_table
 
 MOST_WORKSPACE_BYTES = 1 << 30
@@ -188,13 +190,8 @@ def _sources(table: Table, folder: Path, prefix: str) -> tuple[Path, ...]:
 
 def _text(source: Path) -> str:
     """A C file's text."""
-    try:
-        if not source.is_file():
-            raise _KIND.error(source.name, "no such file")
-        if source.stat().st_size > _FILE_BYTES:
-            raise _KIND.error(source.name, f"larger than {_FILE_BYTES} bytes")
-        return source.read_bytes().decode("utf-8")
-    except OSError as problem:
-        raise _KIND.error(source.name, problem.strerror or "cannot be read") from problem
-    except UnicodeDecodeError as problem:
-        raise _KIND.error(source.name, "not UTF-8 text") from problem
+    if not source.is_file():
+        raise _KIND.error(source.name, "no such file")
+    if source.stat().st_size > _FILE_BYTES:
+        raise _KIND.error(source.name, f"larger than {_FILE_BYTES} bytes")
+    return read_text(source, partial(_KIND.error, source.name))

@@ -17,7 +17,7 @@ _BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
+    ast.FloorDiv: lambda left, right: left // right,
     ast.Mod: operator.mod,
 }
 _COMPARE: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {

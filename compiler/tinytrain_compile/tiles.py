@@ -9,11 +9,13 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.kernels import Tiles
 from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.text_file import read_text
 
 RULE = Tiles()
 FLOAT_TILES = tuple(
@@ -75,12 +77,7 @@ def tile_key(node: Node, target: str, gcc: str, fused: bool) -> TileKey:
 
 def read_tiles(path: Path) -> dict[TileKey, Found]:
     """All lines of a file. Errors: E0109 for one that is none."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as problem:
-        raise _bad(path.name, problem.strerror or "cannot be read") from problem
-    except UnicodeDecodeError as problem:
-        raise _bad(path.name, "not UTF-8 text") from problem
+    text = read_text(path, partial(_bad, path.name))
     found: dict[TileKey, Found] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.text_file import read_text
 
 
 @dataclass(frozen=True)
@@ -23,16 +25,14 @@ class TableKind:
         """The error for a file with a fault."""
         return CompileError(self.wrong, where, what, self.hint)
 
+    def missing(self, where: str, what: str) -> CompileError:
+        """The error for a file that cannot be read."""
+        return CompileError(self.unreadable, where, what, f"give {self.what}")
+
 
 def read_table(path: Path, where: str, kind: TableKind) -> Table:
     """The root table of a file; `where` names it in errors."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        reason = error.strerror or "cannot be read"
-        raise CompileError(kind.unreadable, where, reason, f"give {kind.what}") from error
-    except UnicodeDecodeError as error:
-        raise kind.error(where, "not UTF-8 text") from error
+    text = read_text(path, partial(kind.error, where), partial(kind.missing, where))
     return parse_table(text, where, kind)
 
 

@@ -103,6 +103,10 @@ def _same_attrs(_node: Node, attrs: Attrs, _count: int) -> Attrs:
     return attrs
 
 
+def _no_sum_of_samples(_attrs: Any) -> bool:
+    return False
+
+
 def _nowhere(_node: Node) -> tuple[int, ...] | None:
     return None
 
@@ -135,6 +139,7 @@ class OpDef:
     page: a copy out of, or into, the arena: a call of the runtime (tt_page.h), not a kernel.
     repeat: the attributes for `count` samples at once, that is for axis 0 of every computed operand and result `count`
         times as long; ValueError where the op would then mix samples. Only of ops of a forward pass.
+    sums_samples: whether the results are sums over axis 0 of the operands, the samples.
     """
 
     name: str
@@ -155,6 +160,7 @@ class OpDef:
     page: Literal["", "out", "in"] = ""
     overlaps: Callable[[Node], tuple[Overlap, ...]] = _no_overlaps
     repeat: RepeatRule = _same_attrs
+    sums_samples: Callable[[Any], bool] = _no_sum_of_samples
 
 
 OPS: dict[str, OpDef] = {}

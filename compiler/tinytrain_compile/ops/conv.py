@@ -380,5 +380,6 @@ register(
         ConvAttrs,
         macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[1].shape[:3]),
         exact=_grad_weight_exact,
+        sums_samples=lambda _attrs: True,
     )
 )

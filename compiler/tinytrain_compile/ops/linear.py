@@ -186,6 +186,7 @@ register(
         NonDifferentiable("second derivatives are never needed"),
         macs=lambda node: node.outputs[0].elements * node.inputs[0].shape[0],
         exact=lambda arrays, _attrs: (product(arrays[1].T, arrays[0]),),
+        sums_samples=lambda _attrs: True,
     )
 )
 

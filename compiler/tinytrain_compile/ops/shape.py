@@ -390,5 +390,6 @@ register(
         inplace=_SAME_ELEMENT,
         exact=_reduce_exact,
         repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
+        sums_samples=lambda attrs: 0 in attrs.axes,
     )
 )

@@ -7,10 +7,9 @@ on its part of the operands, and each result is added to the running sum as it i
 from __future__ import annotations
 
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.ops.shape import ReduceAttrs, ReshapeAttrs, SliceAttrs
+from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.shape import ReshapeAttrs, SliceAttrs
 from tinytrain_compile.quantize.state import Rewriter
-
-SUMS = ("GemmGradWeight", "ConvGradWeight")
 
 
 def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
@@ -18,7 +17,7 @@ def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
     count, source = rewriter.train.micro_batch, rewriter.producers.get(node.inputs[1].name)
     while source is not None and source.op == "Reshape":
         source = rewriter.producers.get(source.inputs[0].name)
-    if count == 1 or source is None or not _sums_samples(source):
+    if count == 1 or source is None or not op_def(source.op).sums_samples(source.attrs):
         return False
     total = node.inputs[0]
     operands = [rewriter.as_float(value, node) for value in source.inputs]
@@ -30,11 +29,6 @@ def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
         (total,) = rewriter.emit(node.op, (total, gradient), node.attrs, node)
     rewriter.forms[node.outputs[0].name] = total
     return True
-
-
-def _sums_samples(node: Node) -> bool:
-    """Whether a node's results are sums over the samples of its operands."""
-    return node.op in SUMS or (isinstance(node.attrs, ReduceAttrs) and 0 in node.attrs.axes)
 
 
 def _part(rewriter: Rewriter, value: Value, index: int, count: int, like: Node) -> Value:
