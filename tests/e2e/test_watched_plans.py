@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,19 +27,6 @@ from tinytrain_compile.verify import RunResult, run_steps
 M7 = load_target("cortex-m7")
 STEPS = 3
 ALIGNMENT = 8  # what AddressSanitizer can tell apart
-
-
-def asan_missing(folder: Path) -> bool:
-    (folder / "a.c").write_text("int main(void) { return 0; }\n")
-    build = ["gcc", "-fsanitize=address", "a.c", "-o", "a"]
-    return subprocess.run(build, cwd=folder, capture_output=True, check=False).returncode != 0
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _needs_asan(tmp_path_factory: pytest.TempPathFactory) -> None:
-    if asan_missing(tmp_path_factory.mktemp("asan")):
-        pytest.skip("gcc has no AddressSanitizer here")
-
 
 NETS: dict[str, Callable[[], TrainGraph]] = {
     "mlp, adam, two samples": lambda: chain.train_graph(models.mlp(), "all", optimizer="adam", batch=2),
