@@ -59,7 +59,7 @@ slow: $(STAMP) ## The long forms of tests, which `make test` leaves out (remat-r
 ledger: setup ## Record the instructions of layers and steps in benchmarks/ledger.json
 	$(BIN)/python benchmarks/instructions.py --write
 
-fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator: host under ASan and UBSan, three boards
+fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator: host under ASan and UBSan, six boards
 	$(BIN)/python benchmarks/fuzz_kernels.py
 
 convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls

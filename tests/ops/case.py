@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,10 +68,17 @@ def generator(op: str, count: int = 5) -> Callable[[Generator], Generator]:
     return enter
 
 
-def cases_of(op: str) -> list[Case]:
-    """All cases of an operator; the same ones in every run."""
+def cases_of(op: str, wanted: int | None = None) -> list[Case]:
+    """All cases of an operator, or `wanted` ones where its shapes go on (`listed`); the same ones in every run."""
     function, count = GENERATORS[op]
-    return [function(np.random.default_rng([zlib.crc32(op.encode()), index]), index) for index in range(count)]
+    indices = range(count if wanted is None else wanted)
+    return [function(np.random.default_rng([zlib.crc32(op.encode()), index]), index) for index in indices]
+
+
+def listed(rng: Rng, shapes: Sequence[tuple[int, ...]], index: int, rounds: int) -> tuple[int, ...]:
+    """A shape from a list that is gone through `rounds` times; then a random one of the same rank."""
+    shape = shapes[index % len(shapes)]
+    return shape if index < rounds * len(shapes) else sizes(rng, len(shape), 1, 14)
 
 
 def make(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.ops.case import Case, Rng, generator, make
+from tests.ops.case import Case, Rng, generator, listed, make
 from tests.ops.case_quantised import (
     KINDS,
     MASKS,
@@ -39,13 +39,13 @@ SHAPES: tuple[tuple[int, ...], ...] = (
 )
 
 
-def _shape(index: int) -> tuple[tuple[int, ...], int]:
-    return SHAPES[index % len(SHAPES)], index % KINDS if index >= len(SHAPES) else 0
+def _shape(rng: Rng, index: int) -> tuple[tuple[int, ...], int]:
+    return listed(rng, SHAPES, index, 3), index % KINDS if index >= len(SHAPES) else 0
 
 
 @generator("QAdd", 3 * len(SHAPES))
 def _qadd(rng: Rng, index: int) -> Case:
-    shape, kind = _shape(index)
+    shape, kind = _shape(rng, index)
     zeros = (zero_point(rng, kind), zero_point(rng, kind), zero_point(rng, kind))
     attrs = QAddAttrs(*zeros, factor(rng, kind, 2.0**-12), factor(rng, kind, 2.0**-13), *bounds(rng))
     return make("QAdd", (bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)), attrs)
@@ -65,7 +65,8 @@ RESCALES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 
 @generator("QRescale", 2 * len(RESCALES))
 def _qrescale(rng: Rng, index: int) -> Case:
-    (shape, axes), kind = RESCALES[index % len(RESCALES)], 0 if index < len(RESCALES) else index % KINDS
+    axes, kind = RESCALES[index % len(RESCALES)][1], 0 if index < len(RESCALES) else index % KINDS
+    shape = listed(rng, [shape for shape, _ in RESCALES], index, 2)
     count = int(np.prod([shape[axis] for axis in axes], dtype=int))
     lift = (rescale_lift(count), 0, 3)[index % 3]
     to = factor(rng, kind, 0.9 / count * 2.0**-lift)
@@ -86,7 +87,7 @@ def any_floats(rng: Rng, shape: tuple[int, ...], kind: int) -> np.ndarray:
 
 @generator("Quantize", 3 * len(SHAPES))
 def _quantise(rng: Rng, index: int) -> Case:
-    shape, kind = _shape(index)
+    shape, kind = _shape(rng, index)
     scale = (0.01, 1.0, 1e-20, 3e20)[kind]
     return make("Quantize", (any_floats(rng, shape, kind),), QuantAttrs(scale, zero_point(rng, kind), *bounds(rng)))
 
@@ -100,7 +101,7 @@ def _dequantise(rng: Rng, index: int) -> Case:
 
 @generator("ErrorScale", 3 * len(SHAPES))
 def _error_scale(rng: Rng, index: int) -> Case:
-    shape, kind = _shape(index)
+    shape, kind = _shape(rng, index)
     clamp = mask(rng, MASKS[(index + index // len(SHAPES)) % 3])
     exponents = (exponent(rng, kind), exponent(rng, kind))
     e = bytes_of(rng, shape, kind, -127)
@@ -110,7 +111,7 @@ def _error_scale(rng: Rng, index: int) -> Case:
 
 @generator("ErrorAdd", 3 * len(SHAPES))
 def _error_add(rng: Rng, index: int) -> Case:
-    shape, kind = _shape(index)
+    shape, kind = _shape(rng, index)
     clamp = mask(rng, MASKS[(index + index // len(SHAPES)) % 3])
     exponents = (exponent(rng, kind), exponent(rng, kind), exponent(rng, kind))
     errors = (bytes_of(rng, shape, kind, -127), bytes_of(rng, shape, kind, -127))
@@ -119,7 +120,7 @@ def _error_add(rng: Rng, index: int) -> Case:
 
 @generator("QuantizeError", 3 * len(SHAPES))
 def _quantise_error(rng: Rng, index: int) -> Case:
-    shape, kind = _shape(index)
+    shape, kind = _shape(rng, index)
     g = any_floats(rng, shape, kind) * (0.1 if kind == 0 else 1.0)
     attrs = ErrorUnitAttrs((1.0, 0.5, 3.7e-3, 1e20)[kind])
     seen = np.asarray(0 if rng.random() < 0.5 else 0x3F800000, np.int32)
@@ -128,7 +129,7 @@ def _quantise_error(rng: Rng, index: int) -> Case:
 
 @generator("DequantizeError", 2 * len(SHAPES))
 def _dequantise_error(rng: Rng, index: int) -> Case:
-    shape, kind = _shape(index)
+    shape, kind = _shape(rng, index)
     p = exponent(rng, kind) if index % 3 else np.asarray([(-150, 140)[index % 2], 0], np.int32)
     return make("DequantizeError", (p, bytes_of(rng, shape, kind)), ErrorUnitAttrs(float(rng.uniform(0.01, 1))))
 
@@ -136,4 +137,4 @@ def _dequantise_error(rng: Rng, index: int) -> Case:
 @generator("QClipMask", len(SHAPES))
 def _clip_mask(rng: Rng, index: int) -> Case:
     clamp = mask(rng, "value")
-    return make("QClipMask", mask_of(rng, SHAPES[index], clamp), clamp)
+    return make("QClipMask", mask_of(rng, listed(rng, SHAPES, index, 1), clamp), clamp)

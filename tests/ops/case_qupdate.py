@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.ops.case import Case, Rng, generator, make
+from tests.ops.case import Case, Rng, generator, listed, make
 from tests.ops.case_quantised import KINDS, bytes_of, momentum_factors, noise, peak, steps, velocity_exponent, words
 from tinytrain_compile.ir import NO_ATTRS
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN
@@ -16,14 +16,14 @@ ERRORS: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (1, 1, 1, 6), (1, 3, 3, 7),
 
 @generator("QBiasUpdate", 2 * len(ERRORS))
 def _bias_update(rng: Rng, index: int) -> Case:
-    shape, kind = ERRORS[index % len(ERRORS)], index % KINDS
+    shape, kind = listed(rng, ERRORS, index, 2), index % KINDS
     g, channels = bytes_of(rng, shape, kind, -127), shape[-1]
     return make("QBiasUpdate", (words(rng, (channels,), kind, 3000), g, *steps(rng, channels, kind)))
 
 
 @generator("QBiasSum", 2 * len(ERRORS))
 def _bias_sum(rng: Rng, index: int) -> Case:
-    shape, kind = ERRORS[index % len(ERRORS)], index % KINDS
+    shape, kind = listed(rng, ERRORS, index, 2), index % KINDS
     return make("QBiasSum", (words(rng, shape[-1:], kind, 3000), bytes_of(rng, shape, kind, -127)))
 
 
@@ -39,14 +39,14 @@ WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5, 1, 1, 7), (1, 1, 1, 1)
 
 @generator("QWeightApply", 2 * len(WEIGHTS))
 def _weight_apply(rng: Rng, index: int) -> Case:
-    shape, kind = WEIGHTS[index % len(WEIGHTS)], (index + index // len(WEIGHTS)) % KINDS
+    shape, kind = listed(rng, WEIGHTS, index, 2), (index + index // len(WEIGHTS)) % KINDS
     operands = (bytes_of(rng, shape, kind), words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), *noise(rng))
     return make("QWeightApply", operands, QWeightApplyAttrs((127, 64)[index % 2]))
 
 
 @generator("QWeightApplyFine", 2 * len(WEIGHTS))
 def _weight_apply_fine(rng: Rng, index: int) -> Case:
-    shape, kind = WEIGHTS[index % len(WEIGHTS)], (index + index // len(WEIGHTS)) % KINDS
+    shape, kind = listed(rng, WEIGHTS, index, 2), (index + index // len(WEIGHTS)) % KINDS
     w, fraction = bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)
     operands = (w, words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), fraction)
     return make("QWeightApplyFine", operands, QWeightApplyAttrs((127, 64)[index % 2]))
@@ -54,7 +54,7 @@ def _weight_apply_fine(rng: Rng, index: int) -> Case:
 
 @generator("QMomentum", 4 * len(WEIGHTS))
 def _momentum(rng: Rng, index: int) -> Case:
-    shape, kind = (*WEIGHTS, (7,), (1,))[index % 6], (index + index // KINDS) % KINDS
+    shape, kind = listed(rng, (*WEIGHTS, (7,), (1,)), index, 3), (index + index // KINDS) % KINDS
     _, shift, rate, p = momentum_factors(rng, kind, steps(rng, shape[0], kind))
     state = (bytes_of(rng, shape, kind, -127), peak(rng, kind))
     rest = (shift, rate, p, velocity_exponent(rng, kind, int(p[0])), *noise(rng))
@@ -63,7 +63,7 @@ def _momentum(rng: Rng, index: int) -> Case:
 
 @generator("QBiasGradient", 2 * len(ERRORS))
 def _bias_gradient(rng: Rng, index: int) -> Case:
-    return make("QBiasGradient", (bytes_of(rng, ERRORS[index % len(ERRORS)], index % KINDS, -127),))
+    return make("QBiasGradient", (bytes_of(rng, listed(rng, ERRORS, index, 2), index % KINDS, -127),))
 
 
 PEAKS = (0, 1, 2, 31, 62, 63, 64, 126, 127, 1000, 63 << 20, (63 << 25) - 1, (63 << 25) + 1, INT32_MAX)
