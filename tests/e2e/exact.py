@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,6 +27,17 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "encoder": lambda: models.transformer(tokens=4, width=8, heads=2),
 }
 STEPS = 10
+DIFFERENT = ("cortex-m0plus", "cortex-m7", "cortex-m55")
+"""Cores whose kernels differ: scalar, with DSP instructions, with vectors."""
+
+
+Variant = tuple[str, dict[str, Any]]
+"""(model, options)"""
+
+
+def in_turn(variants: Sequence[Variant]) -> list[tuple[str, dict[str, Any], str]]:
+    """Every variant with one of the three kinds of core: with all of them they would take minutes."""
+    return [(*variant, DIFFERENT[index % len(DIFFERENT)]) for index, variant in enumerate(variants)]
 
 
 def check_on(train: TrainGraph, *boards: str, steps: int = STEPS) -> dict[str, VerifyReport]:

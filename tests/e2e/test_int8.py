@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import chain
-from tests.e2e.exact import MODELS, SCHEMES, STEPS, check_exact, check_on, scheme
+from tests.e2e.exact import MODELS, SCHEMES, STEPS, check_exact, check_on, in_turn, scheme
 from tests.e2e.marks import ROOT, needs_qemu
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
 from tests.quantize import nets
@@ -61,32 +61,32 @@ def test_a_hundred_steps_of_digits_on_all_cores(head: str) -> None:
     assert len(losses) == 1 and len(set(*losses)) > 90
 
 
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("islands", {}),
+    ("mlp", {"head": "int8"}),
+    ("max pool", {"batch": 4}),
+    ("overlapping", {"head": "int8"}),
+    ("encoder", {"head": "int8"}),
+    ("qdq", {"head": "int8", "batch": 4}),
+    ("cnn", {"store": "q8.8"}),
+    ("qdq", {"head": "int8", "batch": 4, "store": "q8.8"}),
+    ("cnn", {"batch": 4, "accumulate": "inplace"}),
+    ("cnn", {"optimizer": "momentum"}),
+    ("qdq", {"optimizer": "momentum", "head": "int8", "batch": 4}),
+    ("qdq", {"optimizer": "momentum", "store": "q8.8", "head": "int8"}),
+    ("qdq", {"head": "int8", "batch": 3, "accumulate": "inplace", "store": "q8.8"}),
+    ("weighted", {"head": "int8"}),
+    ("cnn", {"head": "int8", "loss": "mse"}),
+    ("qdq", {"head": "int8", "loss": "bce", "batch": 2}),
+]
+
+
 @needs_qemu
 @pytest.mark.qemu
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("islands", {}),
-        ("mlp", {"head": "int8"}),
-        ("max pool", {"batch": 4}),
-        ("overlapping", {"head": "int8"}),
-        ("encoder", {"head": "int8"}),
-        ("qdq", {"head": "int8", "batch": 4}),
-        ("cnn", {"store": "q8.8"}),
-        ("qdq", {"head": "int8", "batch": 4, "store": "q8.8"}),
-        ("cnn", {"batch": 4, "accumulate": "inplace"}),
-        ("cnn", {"optimizer": "momentum"}),
-        ("qdq", {"optimizer": "momentum", "head": "int8", "batch": 4}),
-        ("qdq", {"optimizer": "momentum", "store": "q8.8", "head": "int8"}),
-        ("qdq", {"head": "int8", "batch": 3, "accumulate": "inplace", "store": "q8.8"}),
-        ("weighted", {"head": "int8"}),
-        ("cnn", {"head": "int8", "loss": "mse"}),
-        ("qdq", {"head": "int8", "loss": "bce", "batch": 2}),
-    ],
-)
-def test_variants_on_two_cores(name: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "options", "board"), in_turn(VARIANTS))
+def test_variants_on_boards(name: str, options: dict[str, Any], board: str) -> None:
     train = nets.int8_train(MODELS[name](), learning_rate=0.05, **options)
-    check_exact(check_on(train, "cortex-m0plus", "cortex-m7"))
+    check_exact(check_on(train, board))
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tests.e2e.exact import MODELS, check_exact, check_on, scheme
+from tests.e2e.exact import MODELS, check_exact, check_on, in_turn, scheme
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
 from tinytrain_compile.data import random_samples
@@ -49,9 +49,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 @needs_qemu
 @pytest.mark.qemu
-@pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_variants_on_two_cores(name: str, options: dict[str, Any]) -> None:
-    check_exact(check_on(rescaling(name, **options), "cortex-m0plus", "cortex-m7"))
+@pytest.mark.parametrize(("name", "options", "board"), in_turn(VARIANTS))
+def test_variants_on_boards(name: str, options: dict[str, Any], board: str) -> None:
+    check_exact(check_on(rescaling(name, **options), board))
 
 
 @pytest.mark.parametrize("options", [{}, {"store": "q8.8"}, {"batch": 2, "optimizer": "momentum"}], ids=str)
