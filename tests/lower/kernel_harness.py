@@ -51,19 +51,20 @@ def build(
     fuse_multiply_add: bool = True,
     flags: Sequence[str] = (),
     small: bool = False,
+    float_vectors: bool = False,
 ) -> list[Built]:
     """Lower and compile a kernel per case, for a core with an FPU (and fused multiply-add) or without.
 
     small: small kernels, which share functions as those of a project do.
     """
     nodes = [case.node() for case in cases]
-    features = Features(fpu, SIZE if small else SPEED)
+    features = Features(fpu, SIZE if small else SPEED, float_vectors=float_vectors)
     kernels = [lower_node(node, f"k{i}", features, fuse_multiply_add) for i, node in enumerate(nodes)]
     known = share_kernels(KernelSet(tuple(kernels), {kernel.name: kernel.name for kernel in kernels}), "k")
     functions = {kernel.name: kernel for kernel in known.kernels}
     numbers = [known.tables[known.numbers[k.name]] if k.name in known.numbers else () for k in kernels]
     kernels = [functions[known.calls[kernel.name]] for kernel in kernels]
-    text = '#include "tt_dsp.h"\n#include "tt_qloss.h"\n#include <stdbool.h>\n' + "".join(
+    text = '#include "tt_dsp.h"\n#include "tt_mve_float.h"\n#include "tt_qloss.h"\n#include <stdbool.h>\n' + "".join(
         f"{kernel.declaration}\n{kernel.source}" for kernel in known.kernels
     )
     (folder / "kernels.c").write_text(text)

@@ -7,6 +7,8 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
+from tinytrain_compile.lower.lanes import LANES
+
 HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
 
@@ -21,6 +23,7 @@ def tile_reduction(
     peel_reduction: bool = False,
     fuse: bool = False,
     turn: int = 1,
+    lanes: int | None = None,
 ) -> None:
     """Compute `out` tile by tile, with the sums of `acc` for one tile in registers.
 
@@ -28,7 +31,7 @@ def tile_reduction(
     gather: an intermediate block that is filled once per tile of axis `gather_axis` (im2col rows), in scratch.
     peel_reduction: also split reduction loops where a condition changes (weights in two parts).
     fuse: the last two reduction loops are one, over neighbours in memory. turn: terms of every sum in a turn of the
-    innermost loop, at most (those of a turn are unrolled).
+    innermost loop, at most (those of a turn are unrolled). lanes: the tiled axis of which four elements are a vector.
     """
     block, sums = schedule.get_sblock(out), schedule.get_sblock(acc)
     outer: list[Any] = []
@@ -43,19 +46,27 @@ def tile_reduction(
             outer.append(loop)
     if not outer:
         raise ValueError("a tiled kernel needs an axis")
-    schedule.reorder(*outer, *inner)
+    across = None if lanes is None else sorted(tiles).index(lanes)
+    inner, lane = _lanes(schedule, inner, across)
+    schedule.reorder(*outer, *inner, *lane)
     schedule.compute_at(sums, outer[-1], preserve_unit_loops=True)
     schedule.set_scope(sums, 0, "local")
     own = schedule.get_loops(sums)[len(outer) :]
     axes = len(outer)
     spatial, reductions = own[:axes], own[axes:]
     reductions, turned = _turns(schedule, reductions, fuse, turn)
-    schedule.reorder(*reductions, *turned, *spatial)
+    spatial, own_lane = _lanes(schedule, spatial, lanes)
+    schedule.reorder(*reductions, *turned, *spatial, *own_lane)
     for loop in (*turned, *spatial, *inner):
         schedule.unroll(loop)
+    for loop in (*lane, *own_lane):
+        schedule.vectorize(loop)
     start = schedule.decompose_reduction(sums, reductions[0])
-    for loop in schedule.get_loops(start)[len(outer) :]:
+    starts = schedule.get_loops(start)[len(outer) :]
+    for loop in starts[: len(starts) - len(lane)]:
         schedule.unroll(loop)
+    for loop in starts[len(starts) - len(lane) :]:
+        schedule.vectorize(loop)
     if gather:
         schedule.compute_at(schedule.get_sblock(gather), outer[gather_axis], preserve_unit_loops=True)
     ragged = [axis for axis, size in tiles.items() if extents[axis] % size]
@@ -65,6 +76,14 @@ def tile_reduction(
     if peel_reduction:
         for loop in schedule.get_loops(schedule.get_sblock(f"{acc}_update"))[len(outer) :][: len(reductions)]:
             schedule.annotate(loop, HINT, 1)
+
+
+def _lanes(schedule: s_tir.Schedule, loops: Sequence[Any], place: int | None) -> tuple[list[Any], list[Any]]:
+    """Loops of which the one at this place is over whole vectors, and the loop over a vector's lanes, if there are."""
+    if place is None:
+        return list(loops), []
+    vectors, lane = schedule.split(loops[place], [None, LANES])
+    return [*loops[:place], vectors, *loops[place + 1 :]], [lane]
 
 
 def _turns(schedule: s_tir.Schedule, loops: Sequence[Any], fuse: bool, turn: int) -> tuple[list[Any], list[Any]]:

@@ -1,0 +1,184 @@
+/* Four float32 at a time (Helium). Where there are no vectors, plain C gives the same bits, so that a host checks the
+ * same kernels. Helium takes denormals for 0, in operands and in results, whatever FPSCR says: so does the C.
+ * (One difference is left: a result whose exact value is below 2^-126 and rounds up to it is 0 on Helium alone.)
+ * step: elements from lane to lane in memory. "some" only touches the first n lanes, and loads 0 into the others.
+ */
+#ifndef TT_MVE_FLOAT_H
+#define TT_MVE_FLOAT_H
+
+#include "tt_runtime.h"
+
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+#include <arm_mve.h>
+#define TT_HAS_MVE_FLOAT 1
+typedef float32x4_t tt_f32x4;
+typedef mve_pred16_t tt_b32x4;
+#else
+#define TT_HAS_MVE_FLOAT 0
+typedef float tt_f32x4 __attribute__((vector_size(16)));
+typedef int32_t tt_b32x4 __attribute__((vector_size(16)));
+
+static inline tt_f32x4 tt_flushed_f32x4(tt_f32x4 x)
+{
+    const tt_b32x4 tiny = ((tt_b32x4)x & 0x7f800000) == 0;
+    return (tt_f32x4)((tt_b32x4)x & ~(tiny & 0x7fffffff));
+}
+#endif
+
+/* ---- moves ------------------------------------------------------------------------------------------------------- */
+
+static inline tt_f32x4 tt_all_f32x4(float value)
+{
+    return (tt_f32x4) {value, value, value, value};
+}
+
+static inline tt_f32x4 tt_load_f32x4(const float *from)
+{
+#if TT_HAS_MVE_FLOAT
+    return vldrwq_f32(from);
+#else
+    return (tt_f32x4) {from[0], from[1], from[2], from[3]};
+#endif
+}
+
+static inline tt_f32x4 tt_gather_f32x4(const float *from, int32_t step)
+{
+#if TT_HAS_MVE_FLOAT
+    return vldrwq_gather_shifted_offset_f32(from, vidupq_n_u32(0u, 1) * (uint32_t)step);
+#else
+    return (tt_f32x4) {from[0], from[step], from[2 * step], from[3 * step]};
+#endif
+}
+
+static inline tt_f32x4 tt_load_some_f32x4(const float *from, int32_t step, int32_t n)
+{
+#if TT_HAS_MVE_FLOAT
+    const mve_pred16_t live = vctp32q((uint32_t)n);
+    return step == 1 ? vldrwq_z_f32(from, live)
+                     : vldrwq_gather_shifted_offset_z_f32(from, vidupq_n_u32(0u, 1) * (uint32_t)step, live);
+#else
+    tt_f32x4 y = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (int32_t i = 0; i < n; ++i) {
+        y[i] = from[i * step];
+    }
+    return y;
+#endif
+}
+
+static inline void tt_store_f32x4(float *to, tt_f32x4 lanes)
+{
+#if TT_HAS_MVE_FLOAT
+    vstrwq_f32(to, lanes);
+#else
+    memcpy(to, &lanes, sizeof lanes);
+#endif
+}
+
+static inline void tt_scatter_f32x4(float *to, int32_t step, tt_f32x4 lanes)
+{
+#if TT_HAS_MVE_FLOAT
+    vstrwq_scatter_shifted_offset_f32(to, vidupq_n_u32(0u, 1) * (uint32_t)step, lanes);
+#else
+    for (int32_t i = 0; i < 4; ++i) {
+        to[i * step] = lanes[i];
+    }
+#endif
+}
+
+static inline void tt_store_some_f32x4(float *to, int32_t step, int32_t n, tt_f32x4 lanes)
+{
+#if TT_HAS_MVE_FLOAT
+    const mve_pred16_t live = vctp32q((uint32_t)n);
+    if (step == 1) {
+        vstrwq_p_f32(to, lanes, live);
+    } else {
+        vstrwq_scatter_shifted_offset_p_f32(to, vidupq_n_u32(0u, 1) * (uint32_t)step, lanes, live);
+    }
+#else
+    for (int32_t i = 0; i < n; ++i) {
+        to[i * step] = lanes[i];
+    }
+#endif
+}
+
+/* ---- arithmetic -------------------------------------------------------------------------------------------------- */
+
+/* a b + c, as TT_FMA, with the same b for all lanes. */
+static inline tt_f32x4 tt_fma_all_f32x4(tt_f32x4 a, float b, tt_f32x4 c)
+{
+#if TT_HAS_MVE_FLOAT
+    return vfmaq_n_f32(c, a, b);
+#else
+    const tt_f32x4 x = tt_flushed_f32x4(a), y = tt_flushed_f32x4(tt_all_f32x4(b)), z = tt_flushed_f32x4(c);
+    return tt_flushed_f32x4((tt_f32x4) {TT_FMA(x[0], y[0], z[0]), TT_FMA(x[1], y[1], z[1]), TT_FMA(x[2], y[2], z[2]),
+        TT_FMA(x[3], y[3], z[3])});
+#endif
+}
+
+/* a b + c, as TT_FMA. */
+static inline tt_f32x4 tt_fma_f32x4(tt_f32x4 a, tt_f32x4 b, tt_f32x4 c)
+{
+#if TT_HAS_MVE_FLOAT
+    return vfmaq_f32(c, a, b);
+#else
+    const tt_f32x4 x = tt_flushed_f32x4(a), y = tt_flushed_f32x4(b), z = tt_flushed_f32x4(c);
+    return tt_flushed_f32x4((tt_f32x4) {TT_FMA(x[0], y[0], z[0]), TT_FMA(x[1], y[1], z[1]), TT_FMA(x[2], y[2], z[2]),
+        TT_FMA(x[3], y[3], z[3])});
+#endif
+}
+
+static inline tt_f32x4 tt_add_f32x4(tt_f32x4 a, tt_f32x4 b)
+{
+#if TT_HAS_MVE_FLOAT
+    return vaddq_f32(a, b);
+#else
+    return tt_flushed_f32x4(tt_flushed_f32x4(a) + tt_flushed_f32x4(b));
+#endif
+}
+
+static inline tt_f32x4 tt_sub_f32x4(tt_f32x4 a, tt_f32x4 b)
+{
+#if TT_HAS_MVE_FLOAT
+    return vsubq_f32(a, b);
+#else
+    return tt_flushed_f32x4(tt_flushed_f32x4(a) - tt_flushed_f32x4(b));
+#endif
+}
+
+static inline tt_f32x4 tt_mul_f32x4(tt_f32x4 a, tt_f32x4 b)
+{
+#if TT_HAS_MVE_FLOAT
+    return vmulq_f32(a, b);
+#else
+    return tt_flushed_f32x4(tt_flushed_f32x4(a) * tt_flushed_f32x4(b));
+#endif
+}
+
+/* ---- choices ----------------------------------------------------------------------------------------------------- */
+
+/* a > b, lane by lane. */
+static inline tt_b32x4 tt_above_f32x4(tt_f32x4 a, tt_f32x4 b)
+{
+#if TT_HAS_MVE_FLOAT
+    return vcmpgtq_f32(a, b);
+#else
+    return tt_flushed_f32x4(a) > tt_flushed_f32x4(b);
+#endif
+}
+
+static inline tt_b32x4 tt_both_f32x4(tt_b32x4 a, tt_b32x4 b)
+{
+    return (tt_b32x4)(a & b);
+}
+
+/* yes where the condition holds, else no. */
+static inline tt_f32x4 tt_choose_f32x4(tt_b32x4 condition, tt_f32x4 yes, tt_f32x4 no)
+{
+#if TT_HAS_MVE_FLOAT
+    return vpselq_f32(yes, no, condition);
+#else
+    return (tt_f32x4)((condition & (tt_b32x4)yes) | (~condition & (tt_b32x4)no));
+#endif
+}
+
+#endif

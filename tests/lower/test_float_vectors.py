@@ -1,0 +1,63 @@
+"""Float kernels on vectors: plain C near the reference, and the core's vectors give the bytes of the plain C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.marks import needs_qemu
+from tests.lower.kernel_harness import Built, build, compare, inplace_pairs, run
+from tests.ops.case import Case
+from tests.ops.cases import cases_of
+from tests.ops.random_structure import RANDOM, random_cases
+from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.lower import lower_node
+from tinytrain_compile.ops import op_def
+from tinytrain_compile.resources import runtime_headers
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import find_tools
+from tinytrain_compile.verify.kernel_runs import PREFIX, KernelRun, count_kernels
+
+OPS = ("Gemm", "GemmGradInput")
+HOST = ("-DTT_HAS_FMA=1",)
+
+
+def _cases(op: str) -> list[Case]:
+    return [*cases_of(op)[:6], *(random_cases(op, 10) if op in RANDOM else [])]
+
+
+def _built(cases: list[Case], folder: Path) -> list[Built]:
+    return build(cases, folder, fpu=True, flags=HOST, float_vectors=True)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_plain_c_is_near_the_reference(op: str, tmp_path: Path) -> None:
+    built = _built(_cases(op), tmp_path)
+    for item in built:
+        compare(item, run(item))
+        for pair in inplace_pairs(item):
+            compare(item, run(item, pair))
+    assert any("_f32x4" in item.kernel.source for item in built)
+
+
+def on_board(built: list[Built]) -> list[bool]:
+    """Whether the kernels give the bytes of the host on a Cortex-M55, in QEMU."""
+    runs: list[KernelRun] = []
+    for index, item in enumerate(built):
+        definition = op_def(item.node.op)
+        expected = tuple(array.tobytes() for array in run(item))
+        inputs = tuple(np.ascontiguousarray(array).tobytes() for array in item.case.float32())
+        sizes = tuple(value.size_bytes for value in item.node.outputs)
+        scratch = definition.scratch(item.node)
+        kernel = lower_node(item.node, f"{PREFIX}_{index}", Features(float_vectors=True))
+        runs.append(KernelRun(kernel, inputs, sizes, dict(definition.alias), scratch, expected))
+    return [found.equal for found in count_kernels(runs, load_target("cortex-m55"), find_tools(), runtime_headers())]
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_the_core_gives_the_bytes_of_the_plain_c(tmp_path: Path) -> None:
+    cases = [case for op in OPS for case in _cases(op)]
+    assert all(on_board(_built(cases, tmp_path)))
