@@ -20,7 +20,7 @@ from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.kernel_runs import PREFIX, KernelRun, count_kernels
 
-OPS = ("Gemm", "GemmGradInput")
+OPS = ("Gemm", "GemmGradInput", "GemmGradWeight", "MatMul", "Conv", "ConvGradInput", "ConvGradWeight")
 HOST = ("-DTT_HAS_FMA=1",)
 
 

@@ -193,5 +193,8 @@ def matmul(node: Node, features: Features) -> KernelSpec:
 
     acc = te.compute((count, m, n), term, "acc")
     out = te.compute((count, m, n), lambda *i: acc(*i), "out")
+    if features.float_lanes and max(m, n) >= LANES:
+        (rows, columns), lanes = lane_tiles((m, n), features, (not attrs.transpose_a, attrs.transpose_b))
+        return KernelSpec([a, b], [out], lambda sch: tile_reduction(sch, {1: rows, 2: columns}, lanes=1 + lanes))
     tiles = product_tiles(m, n, features, None if attrs.transpose_b else 1, first=1)
     return KernelSpec([a, b], [out], lambda sch: tile_reduction(sch, tiles))

@@ -24,6 +24,7 @@ class PatchForm:
 
     copies: what the taps of a tile's pixels read is copied to scratch first. peel: the weight lies in two parts.
     runs: what a row of taps reads of the weight, too, are neighbours in memory. apart: every phase has code of its own.
+    lanes: a tile's channels are vectors.
     """
 
     shape: tuple[int, ...]
@@ -32,6 +33,7 @@ class PatchForm:
     peel: bool
     runs: bool = True
     apart: bool = False
+    lanes: bool = False
 
 
 def patch_conv(
@@ -90,7 +92,8 @@ def _schedule(sch: s_tir.Schedule, form: PatchForm, across: int, fuse: bool) -> 
     for phase in (p, q) if form.apart else ():
         sch.unroll(phase)
     tiles, gather = {2: across, 5: form.tile[1]}, "cols" if form.copies else ""
-    tile_reduction(sch, tiles, gather=gather, gather_axis=2, peel_reduction=form.peel, fuse=fuse)
+    lanes = 5 if form.lanes else None
+    tile_reduction(sch, tiles, gather=gather, gather_axis=2, peel_reduction=form.peel, fuse=fuse, lanes=lanes)
 
 
 def _inside(reach: Reach, tile: int, positions: int, place: Any) -> tuple[Any, list[Any]]:
