@@ -181,4 +181,48 @@ static inline tt_f32x4 tt_choose_f32x4(tt_b32x4 condition, tt_f32x4 yes, tt_f32x
 #endif
 }
 
+/* Lane i where bit i is set, else 0. */
+static inline tt_f32x4 tt_kept_f32x4(int32_t bits, tt_f32x4 lanes)
+{
+#if TT_HAS_MVE_FLOAT
+    const uint32_t pairs = ((uint32_t)bits | (uint32_t)bits << 6) & 0x0303u;
+    const uint32_t spread = (pairs | pairs << 3) & 0x1111u; /* a predicate has four bits for each lane */
+    return vpselq_f32(lanes, vdupq_n_f32(0.0f), (mve_pred16_t)(spread * 15u));
+#else
+    const tt_b32x4 each = {1, 2, 4, 8};
+    return (tt_f32x4)(((bits & each) != 0) & (tt_b32x4)lanes);
+#endif
+}
+
+/* Bit i is set where lane i of the condition is. */
+static inline uint32_t tt_bits_f32x4(tt_b32x4 condition)
+{
+#if TT_HAS_MVE_FLOAT
+    return (((uint32_t)condition & 0x1111u) * 0x1248u >> 12) & 15u;
+#else
+    return (uint32_t)((condition[0] & 1) | (condition[1] & 2) | (condition[2] & 4) | (condition[3] & 8));
+#endif
+}
+
+/* Bit i is set where x[i] > low, for eight. */
+static inline uint8_t tt_above8_f32(const float *x, float low)
+{
+    const tt_f32x4 bound = tt_all_f32x4(low);
+    const uint32_t first = tt_bits_f32x4(tt_above_f32x4(tt_load_f32x4(x), bound));
+    return (uint8_t)(first | tt_bits_f32x4(tt_above_f32x4(tt_load_f32x4(x + 4), bound)) << 4);
+}
+
+/* Bit i is set where low < x[i] < high, for eight. */
+static inline uint8_t tt_between8_f32(const float *x, float low, float high)
+{
+    uint32_t bits = 0u;
+    for (int32_t i = 0; i < 8; i += 4) {
+        const tt_f32x4 lanes = tt_load_f32x4(x + i);
+        const tt_b32x4 inside =
+            tt_both_f32x4(tt_above_f32x4(lanes, tt_all_f32x4(low)), tt_above_f32x4(tt_all_f32x4(high), lanes));
+        bits |= tt_bits_f32x4(inside) << i;
+    }
+    return (uint8_t)bits;
+}
+
 #endif

@@ -20,7 +20,11 @@ from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.kernel_runs import PREFIX, KernelRun, count_kernels
 
-OPS = ("Gemm", "GemmGradInput", "GemmGradWeight", "MatMul", "Conv", "ConvGradInput", "ConvGradWeight")
+OPS = (
+    *("Gemm", "GemmGradInput", "GemmGradWeight", "MatMul", "Conv", "ConvGradInput", "ConvGradWeight"),
+    *("Add", "Sub", "Mul", "Neg", "Clip", "ClipGrad", "ClipMask", "MaskedGrad", "LeakyRelu", "LeakyReluGrad"),
+    *("SigmoidGrad", "TanhGrad", "SgdUpdate", "MomentumUpdate", "Accumulate", "Clear", "Reduce", "Expand"),
+)
 HOST = ("-DTT_HAS_FMA=1",)
 
 

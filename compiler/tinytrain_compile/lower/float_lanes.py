@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytrain_compile.lower.c_expr import ATOM, Expr, dtype_of
+from tinytrain_compile.lower.c_expr import ATOM, Expr, dtype_of, is_helper
 from tinytrain_compile.lower.c_tree import Declaration, Line, Statement
 from tinytrain_compile.lower.lanes import LANE, LANES, LanePrinter
 from tinytrain_compile.lower.tir_walk import kind_of, op_name
 
 FLOAT_VECTOR = "tt_f32x4"
 _OPERATIONS = {"Add": "tt_add_f32x4", "Sub": "tt_sub_f32x4", "Mul": "tt_mul_f32x4"}
+_KEPT = "tt_kept_f32x4"
 _COMPARISONS = {"GT": False, "LT": True}
 """Kind -> whether its operands change places."""
 
@@ -99,6 +100,8 @@ class FloatLanePrinter(LanePrinter):
             return super()._compound(node, kind)
         if kind == "Select":
             return self._chosen(node)
+        if is_helper(node) and str(node.args[0].value) == _KEPT:
+            return _lanes(f"{_KEPT}({self._expr(node.args[1]).text}, {_four(self._expr(node.args[2]))})")
         fused = self._fused(node, kind)
         if fused is not None or kind not in _OPERATIONS:
             return fused or super()._compound(node, kind)

@@ -78,6 +78,21 @@ def tile_reduction(
             schedule.annotate(loop, HINT, 1)
 
 
+def four_at_a_time(schedule: s_tir.Schedule, *stages: str) -> None:
+    """Stages over the same elements in one loop, whose last axis is cut into vectors."""
+    outer: list[Any] = []
+    for name in stages or ("out",):
+        loop = schedule.get_loops(schedule.get_sblock(name))[-1]
+        extent = int(schedule.get(loop).extent)
+        vectors, lane = schedule.split(loop, [None, LANES])
+        schedule.vectorize(lane)
+        outer.append(vectors)
+        ragged = extent % LANES and extent > LANES
+    loop = schedule.merge(*outer) if len(outer) > 1 else outer[0]
+    if ragged:
+        schedule.annotate(loop, HINT, 1)
+
+
 def _lanes(schedule: s_tir.Schedule, loops: Sequence[Any], place: int | None) -> tuple[list[Any], list[Any]]:
     """Loops of which the one at this place is over whole vectors, and the loop over a vector's lanes, if there are."""
     if place is None:

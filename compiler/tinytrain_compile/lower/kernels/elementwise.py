@@ -6,25 +6,32 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tvm import te
+from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
+from tinytrain_compile.lower.lanes import LANES
+from tinytrain_compile.lower.schedules import four_at_a_time
 
 
-def pointwise(node: Node, function: Callable[..., Any]) -> KernelSpec:
-    """A kernel that applies a scalar function to every element of operands of one shape."""
+def element_schedule(extent: int, features: Features | None) -> Callable[[s_tir.Schedule], None]:
+    """Of loops over elements, the last of this extent. features: of a target, where lanes may do what is computed."""
+    return four_at_a_time if features is not None and features.float_lanes and extent >= LANES else plain
+
+
+def pointwise(node: Node, function: Callable[..., Any], features: Features | None = None) -> KernelSpec:
+    """A kernel that applies a scalar function to every element of operands of one shape; features: see above."""
     size = (node.outputs[0].elements,)
     inputs = [placeholder(v, name, size) for v, name in zip(node.inputs, ("a", "b", "c"), strict=False)]
     out = te.compute(size, lambda i: function(*(x[i] for x in inputs)), "out")
-    return KernelSpec(inputs, [out], plain)
+    return KernelSpec(inputs, [out], element_schedule(size[0], features))
 
 
-def broadcast(node: Node, function: Callable[..., Any]) -> KernelSpec:
+def broadcast(node: Node, function: Callable[..., Any], features: Features | None = None) -> KernelSpec:
     """As `pointwise`, for operands that broadcast to the output's shape by numpy's rules."""
     shape = node.outputs[0].shape
     if all(value.shape == shape for value in node.inputs):
-        return pointwise(node, function)
+        return pointwise(node, function, features)
     groups = _merge_axes(shape, [_aligned(v.shape, len(shape)) for v in node.inputs])
     extents = [math.prod(shape[i] for i in group) for group in groups] or [1]
     inputs: list[te.Tensor] = []
@@ -36,7 +43,7 @@ def broadcast(node: Node, function: Callable[..., Any]) -> KernelSpec:
         loads = [x(*(i if int(dim) > 1 else 0 for i, dim in zip(index, x.shape, strict=True))) for x in inputs]
         return function(*loads)
 
-    return KernelSpec(inputs, [te.compute(tuple(extents), body, "out")], plain)
+    return KernelSpec(inputs, [te.compute(tuple(extents), body, "out")], element_schedule(extents[-1], features))
 
 
 def _aligned(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -59,20 +66,23 @@ def _merge_axes(shape: tuple[int, ...], operands: list[tuple[int, ...]]) -> list
     return groups
 
 
-def _binary(op: str, function: Callable[[Any, Any], Any]) -> None:
-    kernel(op)(lambda node, _features: broadcast(node, function))
+def _binary(op: str, function: Callable[[Any, Any], Any], lanes: bool = False) -> None:
+    kernel(op)(lambda node, features: broadcast(node, function, features if lanes else None))
 
 
-def unary(op: str, function: Callable[..., Any]) -> None:
-    """Enter the kernel of an op that works element by element: function(operand elements ...) -> element."""
-    kernel(op)(lambda node, _features: pointwise(node, function))
+def unary(op: str, function: Callable[..., Any], lanes: bool = False) -> None:
+    """Enter the kernel of an op that works element by element: function(operand elements ...) -> element.
+
+    lanes: where there are vectors, on four elements at a time.
+    """
+    kernel(op)(lambda node, features: pointwise(node, function, features if lanes else None))
 
 
-_binary("Add", lambda a, b: a + b)
-_binary("Sub", lambda a, b: a - b)
-_binary("Mul", lambda a, b: a * b)
+_binary("Add", lambda a, b: a + b, lanes=True)
+_binary("Sub", lambda a, b: a - b, lanes=True)
+_binary("Mul", lambda a, b: a * b, lanes=True)
 _binary("Div", lambda a, b: a / b)
-unary("Neg", lambda x: f32(0) - x)
+unary("Neg", lambda x: f32(0) - x, lanes=True)
 unary("Sqrt", lambda x: call("tt_sqrtf", x))
 unary("Exp", lambda x: call("tt_expf", x))
 unary("Log", lambda x: call("tt_logf", x))
@@ -81,4 +91,4 @@ unary("SqrtGrad", lambda dy, y: dy / (y + y))
 unary("ErfGrad", lambda dy, x: dy * (call("tt_expf", f32(0) - x * x) * f32(2 / math.sqrt(math.pi))))
 
 
-__all__ = ["Features", "broadcast", "pointwise", "unary"]
+__all__ = ["Features", "broadcast", "element_schedule", "pointwise", "unary"]

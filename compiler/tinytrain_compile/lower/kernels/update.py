@@ -8,6 +8,8 @@ from tvm import te
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.elementwise import element_schedule
+from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
 
 
@@ -25,19 +27,19 @@ def _blend(old: Any, share: float, new: Any) -> Any:
 
 
 @kernel("SgdUpdate")
-def sgd(node: Node, _features: Features) -> KernelSpec:
+def sgd(node: Node, features: Features) -> KernelSpec:
     """w -= rate (g + decay w)."""
     attrs = node.attrs
     assert isinstance(attrs, SgdAttrs)
     inputs = _operands(node, ("w", "g", "rate", "scale"))
     w, g, rate = inputs[:3]
     scale = inputs[3] if attrs.scaled else None
-    out = te.compute(w.shape, lambda i: w[i] - rate[0] * _gradient(w[i], g[i], scale, attrs.weight_decay), "w_new")
-    return KernelSpec(inputs, [out], plain)
+    out = te.compute(w.shape, lambda i: w[i] - rate[0] * _gradient(w[i], g[i], scale, attrs.weight_decay), "out")
+    return KernelSpec(inputs, [out], element_schedule(node.outputs[0].elements, features))
 
 
 @kernel("MomentumUpdate")
-def momentum(node: Node, _features: Features) -> KernelSpec:
+def momentum(node: Node, features: Features) -> KernelSpec:
     """v = momentum v + g; w -= rate v (v is stored first, then read back)."""
     attrs = node.attrs
     assert isinstance(attrs, SgdAttrs)
@@ -48,10 +50,11 @@ def momentum(node: Node, _features: Features) -> KernelSpec:
         v.shape, lambda i: _blend(v[i], attrs.momentum, _gradient(w[i], g[i], scale, attrs.weight_decay)), "v_new"
     )
     weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
-    return KernelSpec(inputs, [weight, velocity], lambda sch: _fuse(sch, ("v_new", "w_new")))
+    fuse = _fuse if element_schedule(node.outputs[0].elements, features) is plain else four_at_a_time
+    return KernelSpec(inputs, [weight, velocity], lambda sch: fuse(sch, "v_new", "w_new"))
 
 
-def _fuse(sch: Any, stages: tuple[str, ...]) -> None:
+def _fuse(sch: Any, *stages: str) -> None:
     """Put several stages over the same elements into one loop."""
     sch.merge(*(sch.get_loops(sch.get_sblock(name))[0] for name in stages))
 
@@ -82,7 +85,7 @@ def adam(node: Node, _features: Features) -> KernelSpec:
         return w[i] - rate[0] * move
 
     weight = te.compute(w.shape, step, "w_new")
-    return KernelSpec(inputs, [weight, first, second], lambda sch: _fuse(sch, ("m_new", "v_new", "w_new")))
+    return KernelSpec(inputs, [weight, first, second], lambda sch: _fuse(sch, "m_new", "v_new", "w_new"))
 
 
 @kernel("AdamTick")
@@ -97,14 +100,16 @@ def adam_tick(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("Accumulate")
-def accumulate(node: Node, _features: Features) -> KernelSpec:
+def accumulate(node: Node, features: Features) -> KernelSpec:
     """acc += g."""
     acc, g = _operands(node, ("acc", "g"))
-    return KernelSpec([acc, g], [te.compute(acc.shape, lambda i: acc[i] + g[i], "acc_new")], plain)
+    out = te.compute(acc.shape, lambda i: acc[i] + g[i], "out")
+    return KernelSpec([acc, g], [out], element_schedule(node.outputs[0].elements, features))
 
 
 @kernel("Clear")
-def clear(node: Node, _features: Features) -> KernelSpec:
+def clear(node: Node, features: Features) -> KernelSpec:
     """acc = 0."""
     (acc,) = _operands(node, ("acc",))
-    return KernelSpec([acc], [te.compute(acc.shape, lambda _i: f32(0), "acc_new")], plain)
+    out = te.compute(acc.shape, lambda _i: f32(0), "out")
+    return KernelSpec([acc], [out], element_schedule(node.outputs[0].elements, features))
