@@ -156,28 +156,16 @@ static inline tt_f32x4 tt_mul_f32x4(tt_f32x4 a, tt_f32x4 b)
 
 /* ---- choices ----------------------------------------------------------------------------------------------------- */
 
-/* a > b, lane by lane. */
-static inline tt_b32x4 tt_above_f32x4(tt_f32x4 a, tt_f32x4 b)
+/* yes where a > b, else no. */
+static inline tt_f32x4 tt_pick_f32x4(tt_f32x4 a, tt_f32x4 b, tt_f32x4 yes, tt_f32x4 no)
 {
 #if TT_HAS_MVE_FLOAT
-    return vcmpgtq_f32(a, b);
+    tt_f32x4 y; /* GCC would carry the predicate through a core register */
+    __asm__("vcmp.f32 gt, %q1, %q2\n\tvpsel %q0, %q3, %q4" : "=w"(y) : "w"(a), "w"(b), "w"(yes), "w"(no) : "p0");
+    return y;
 #else
-    return tt_flushed_f32x4(a) > tt_flushed_f32x4(b);
-#endif
-}
-
-static inline tt_b32x4 tt_both_f32x4(tt_b32x4 a, tt_b32x4 b)
-{
-    return (tt_b32x4)(a & b);
-}
-
-/* yes where the condition holds, else no. */
-static inline tt_f32x4 tt_choose_f32x4(tt_b32x4 condition, tt_f32x4 yes, tt_f32x4 no)
-{
-#if TT_HAS_MVE_FLOAT
-    return vpselq_f32(yes, no, condition);
-#else
-    return (tt_f32x4)((condition & (tt_b32x4)yes) | (~condition & (tt_b32x4)no));
+    const tt_b32x4 above = tt_flushed_f32x4(a) > tt_flushed_f32x4(b);
+    return (tt_f32x4)((above & (tt_b32x4)yes) | (~above & (tt_b32x4)no));
 #endif
 }
 
@@ -194,13 +182,14 @@ static inline tt_f32x4 tt_kept_f32x4(int32_t bits, tt_f32x4 lanes)
 #endif
 }
 
-/* Bit i is set where lane i of the condition is. */
-static inline uint32_t tt_bits_f32x4(tt_b32x4 condition)
+/* Bit i is set where a > b. */
+static inline uint32_t tt_above_f32x4(tt_f32x4 a, tt_f32x4 b)
 {
 #if TT_HAS_MVE_FLOAT
-    return (((uint32_t)condition & 0x1111u) * 0x1248u >> 12) & 15u;
+    return (((uint32_t)vcmpgtq_f32(a, b) & 0x1111u) * 0x1248u >> 12) & 15u; /* a predicate has four bits for each lane */
 #else
-    return (uint32_t)((condition[0] & 1) | (condition[1] & 2) | (condition[2] & 4) | (condition[3] & 8));
+    const tt_b32x4 above = tt_flushed_f32x4(a) > tt_flushed_f32x4(b);
+    return (uint32_t)((above[0] & 1) | (above[1] & 2) | (above[2] & 4) | (above[3] & 8));
 #endif
 }
 
@@ -208,21 +197,15 @@ static inline uint32_t tt_bits_f32x4(tt_b32x4 condition)
 static inline uint8_t tt_above8_f32(const float *x, float low)
 {
     const tt_f32x4 bound = tt_all_f32x4(low);
-    const uint32_t first = tt_bits_f32x4(tt_above_f32x4(tt_load_f32x4(x), bound));
-    return (uint8_t)(first | tt_bits_f32x4(tt_above_f32x4(tt_load_f32x4(x + 4), bound)) << 4);
+    return (uint8_t)(tt_above_f32x4(tt_load_f32x4(x), bound) | tt_above_f32x4(tt_load_f32x4(x + 4), bound) << 4);
 }
 
 /* Bit i is set where low < x[i] < high, for eight. */
 static inline uint8_t tt_between8_f32(const float *x, float low, float high)
 {
-    uint32_t bits = 0u;
-    for (int32_t i = 0; i < 8; i += 4) {
-        const tt_f32x4 lanes = tt_load_f32x4(x + i);
-        const tt_b32x4 inside =
-            tt_both_f32x4(tt_above_f32x4(lanes, tt_all_f32x4(low)), tt_above_f32x4(tt_all_f32x4(high), lanes));
-        bits |= tt_bits_f32x4(inside) << i;
-    }
-    return (uint8_t)bits;
+    const tt_f32x4 upper = tt_all_f32x4(high);
+    const uint32_t bits = tt_above_f32x4(upper, tt_load_f32x4(x)) | tt_above_f32x4(upper, tt_load_f32x4(x + 4)) << 4;
+    return (uint8_t)(bits & tt_above8_f32(x, low));
 }
 
 #endif

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,14 @@ import pytest
 
 from tests.e2e.marks import needs_qemu
 from tests.lower.kernel_harness import Built, build, compare, inplace_pairs, run
-from tests.ops.case import Case
+from tests.ops.case import Case, make, normal
 from tests.ops.cases import cases_of
+from tests.ops.random_linear import RANDOM_PRODUCTS, random_products
 from tests.ops.random_structure import RANDOM, random_cases
 from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
@@ -24,12 +27,17 @@ OPS = (
     *("Gemm", "GemmGradInput", "GemmGradWeight", "MatMul", "Conv", "ConvGradInput", "ConvGradWeight"),
     *("Add", "Sub", "Mul", "Neg", "Clip", "ClipGrad", "ClipMask", "MaskedGrad", "LeakyRelu", "LeakyReluGrad"),
     *("SigmoidGrad", "TanhGrad", "SgdUpdate", "MomentumUpdate", "Accumulate", "Clear", "Reduce", "Expand"),
+    *("SoftmaxGrad", "Normalize", "NormalizeGrad"),
 )
+INF = float("inf")
 HOST = ("-DTT_HAS_FMA=1",)
 
 
 def _cases(op: str) -> list[Case]:
-    return [*cases_of(op)[:6], *(random_cases(op, 10) if op in RANDOM else [])]
+    drawn = random_products(op, 8) if op in RANDOM_PRODUCTS else random_cases(op, 5) if op in RANDOM else []
+    if op == "ClipMask":  # whole bytes
+        drawn = [make(op, (normal(np.random.default_rng(1), (5, 8)),), ClipAttrs(-0.5, high)) for high in (0.5, INF)]
+    return [*cases_of(op)[:6], *drawn]
 
 
 def _built(cases: list[Case], folder: Path) -> list[Built]:
@@ -43,7 +51,7 @@ def test_plain_c_is_near_the_reference(op: str, tmp_path: Path) -> None:
         compare(item, run(item))
         for pair in inplace_pairs(item):
             compare(item, run(item, pair))
-    assert any("_f32x4" in item.kernel.source for item in built)
+    assert any(re.search("_f32x4|8_f32", item.kernel.source) for item in built)
 
 
 def on_board(built: list[Built]) -> list[bool]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from tinytrain_compile.lower.c_expr import ATOM, Expr, dtype_of, is_helper
-from tinytrain_compile.lower.c_tree import Declaration, Line, Statement
+from tinytrain_compile.lower.c_tree import Declaration, If, Line, Statement
+from tinytrain_compile.lower.conditions import tests_of
 from tinytrain_compile.lower.lanes import LANE, LANES, LanePrinter
 from tinytrain_compile.lower.tir_walk import kind_of, op_name
 
@@ -70,11 +71,19 @@ class FloatLanePrinter(LanePrinter):
         if self._is_vector(buffer):
             target = self._vector_name(buffer, self._first_element(node.indices[0]))
             return self._guarded_sum(node, target) or Line(f"{target} = {self._vector(node.value)};")
+        if kind_of(node.value) == "Call" and op_name(node.value) == "if_then_else":
+            test, *sides = node.value.args
+            return If(tests_of(test, self._expr), *([self._to_memory(node, side)] for side in sides))
+        return self._to_memory(node, node.value)
+
+    def _to_memory(self, node: Any, result: Any) -> Statement:
         step, place = self._place(node.buffer, node.indices[0])
-        value = self._vector(node.value)
+        value = self._vector(result)
         if self._live < LANES:
             return Line(f"tt_store_some_f32x4({place}, {step}, {self._live}, {value});")
-        return Line(f"tt_scatter_f32x4({place}, {step}, {value});" if step != 1 else f"tt_store_f32x4({place}, {value});")
+        return Line(
+            f"tt_scatter_f32x4({place}, {step}, {value});" if step != 1 else f"tt_store_f32x4({place}, {value});"
+        )
 
     # ---- expressions --------------------------------------------------------------------------------------------
 
@@ -126,17 +135,17 @@ class FloatLanePrinter(LanePrinter):
         return super()._sum(addend, term, whole)
 
     def _chosen(self, node: Any) -> Expr:
-        yes, no = self._expr(node.true_value), self._expr(node.false_value)
-        return _lanes(f"tt_choose_f32x4({self._condition(node.condition)}, {_four(yes)}, {_four(no)})")
+        yes, no = _four(self._expr(node.true_value)), _four(self._expr(node.false_value))
+        return _lanes(self._picked(node.condition, yes, no))
 
-    def _condition(self, node: Any) -> str:
-        kind = kind_of(node)
+    def _picked(self, test: Any, yes: str, no: str) -> str:
+        kind = kind_of(test)
         if kind == "And":
-            return f"tt_both_f32x4({self._condition(node.a)}, {self._condition(node.b)})"
+            return self._picked(test.a, self._picked(test.b, yes, no), no)
         if kind not in _COMPARISONS:
-            raise ValueError(f"no comparison of lanes: {node}")
-        a, b = _four(self._expr(node.a)), _four(self._expr(node.b))
-        return f"tt_above_f32x4({b}, {a})" if _COMPARISONS[kind] else f"tt_above_f32x4({a}, {b})"
+            raise ValueError(f"no comparison of lanes: {test}")
+        a, b = (_four(self._expr(side)) for side in ((test.b, test.a) if _COMPARISONS[kind] else (test.a, test.b)))
+        return f"tt_pick_f32x4({a}, {b}, {yes}, {no})"
 
 
 def _lanes(text: str) -> Expr:

@@ -57,16 +57,9 @@ def tile_reduction(
     reductions, turned = _turns(schedule, reductions, fuse, turn)
     spatial, own_lane = _lanes(schedule, spatial, lanes)
     schedule.reorder(*reductions, *turned, *spatial, *own_lane)
-    for loop in (*turned, *spatial, *inner):
-        schedule.unroll(loop)
-    for loop in (*lane, *own_lane):
-        schedule.vectorize(loop)
-    start = schedule.decompose_reduction(sums, reductions[0])
-    starts = schedule.get_loops(start)[len(outer) :]
-    for loop in starts[: len(starts) - len(lane)]:
-        schedule.unroll(loop)
-    for loop in starts[len(starts) - len(lane) :]:
-        schedule.vectorize(loop)
+    _straighten(schedule, [*turned, *spatial, *inner], [*lane, *own_lane])
+    starts = schedule.get_loops(schedule.decompose_reduction(sums, reductions[0]))[len(outer) :]
+    _straighten(schedule, starts[: len(starts) - len(lane)], starts[len(starts) - len(lane) :])
     if gather:
         schedule.compute_at(schedule.get_sblock(gather), outer[gather_axis], preserve_unit_loops=True)
     ragged = [axis for axis, size in tiles.items() if extents[axis] % size]
@@ -78,16 +71,26 @@ def tile_reduction(
             schedule.annotate(loop, HINT, 1)
 
 
-def four_at_a_time(schedule: s_tir.Schedule, *stages: str) -> None:
-    """Stages over the same elements in one loop, whose last axis is cut into vectors."""
+def _straighten(schedule: s_tir.Schedule, loops: Sequence[Any], lanes: Sequence[Any]) -> None:
+    for loop in loops:
+        schedule.unroll(loop)
+    for loop in lanes:
+        schedule.vectorize(loop)
+
+
+def four_at_a_time(schedule: s_tir.Schedule, *stages: str, most: int = 4) -> None:
+    """Stages over the same elements in one loop, whose last axis is cut into vectors; most: in a turn of the loop."""
     outer: list[Any] = []
+    ragged = False
     for name in stages or ("out",):
         loop = schedule.get_loops(schedule.get_sblock(name))[-1]
         extent = int(schedule.get(loop).extent)
-        vectors, lane = schedule.split(loop, [None, LANES])
+        turn = next(few for few in range(most, 0, -1) if few == 1 or extent % (few * LANES) == 0)
+        loop, few, lane = schedule.split(loop, [None, turn, LANES])
+        schedule.unroll(few)
         schedule.vectorize(lane)
-        outer.append(vectors)
-        ragged = extent % LANES and extent > LANES
+        outer.append(loop)
+        ragged = extent % LANES > 0 and extent > LANES
     loop = schedule.merge(*outer) if len(outer) > 1 else outer[0]
     if ragged:
         schedule.annotate(loop, HINT, 1)

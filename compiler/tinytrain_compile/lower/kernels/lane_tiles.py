@@ -7,7 +7,7 @@ from tinytrain_compile.lower.lanes import LANES
 
 REGISTERS = 8
 """Vector registers of a core."""
-_GATHER, _TURN = 2, 3
+_GATHER, _TURN = 3, 3
 """Instructions for a vector whose lanes are apart in memory, and for a turn of the loop."""
 
 

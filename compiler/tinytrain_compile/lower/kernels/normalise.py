@@ -23,7 +23,9 @@ from tinytrain_compile.lower.kernels.base import (
     reduce_axes,
     total,
 )
+from tinytrain_compile.lower.kernels.elementwise import element_schedule
 from tinytrain_compile.lower.kernels.shape import axis_groups
+from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
 
@@ -67,13 +69,24 @@ class Groups:
         """The output: value(group's indices, index of the grouped tensor)."""
         return te.compute(self.shape, lambda *index: value(self.outer(index), index), "out")
 
-    def schedule(self, sch: s_tir.Schedule, sums: Sequence[str], scalars: Sequence[str] = ()) -> None:
-        """Groups outside, elements inside; before a group's elements, its sums and then its scalars in registers."""
+    def schedule(
+        self, sch: s_tir.Schedule, sums: Sequence[str], scalars: Sequence[str] = (), features: Features | None = None
+    ) -> None:
+        """Groups outside, elements inside; before a group's elements, its sums and then its scalars in registers.
+
+        features: see rewrite_on_lanes.
+        """
         loops = sch.get_loops(sch.get_sblock("out"))
         inside = [summed for _, summed in self._groups]
         outer = [loop for loop, summed in zip(loops, inside, strict=True) if not summed]
         sch.reorder(*outer, *[loop for loop, summed in zip(loops, inside, strict=True) if summed])
         self._attach(sch, outer[-1], sums, scalars)
+        self.rewrite_on_lanes(sch, features)
+
+    def rewrite_on_lanes(self, sch: s_tir.Schedule, features: Features | None) -> None:
+        """Neighbours in a group are rewritten four at a time; features: of a target, where lanes may do it."""
+        if self._groups[-1][1] and element_schedule(self.shape[-1], features) is four_at_a_time:
+            four_at_a_time(sch)
 
     def schedule_at(self, sch: s_tir.Schedule, anchor: str, sums: Sequence[str]) -> None:
         """As `schedule`, inside the loops of `anchor`, a per-group statistic that is itself an output of the kernel."""
@@ -117,7 +130,7 @@ def softmax(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("SoftmaxGrad", "LogSoftmaxGrad")
-def softmax_grad(node: Node, _features: Features) -> KernelSpec:
+def softmax_grad(node: Node, features: Features) -> KernelSpec:
     """One sum per group, then the result."""
     groups = _axis_groups(node)
     dy, y = groups.tensor(node.inputs[0], "dy"), groups.tensor(node.inputs[1], "y")
@@ -127,11 +140,12 @@ def softmax_grad(node: Node, _features: Features) -> KernelSpec:
     else:
         mean = groups.sum("mean", lambda _g, at: dy[at])
         out = groups.rewrite(lambda g, at: dy[at] - call("tt_expf", y[at]) * mean[g])
-    return KernelSpec([dy, y], [out], lambda sch: groups.schedule(sch, ("mean",)))
+    lanes = features if node.op == "SoftmaxGrad" else None
+    return KernelSpec([dy, y], [out], lambda sch: groups.schedule(sch, ("mean",), features=lanes))
 
 
 @kernel("Normalize")
-def normalize(node: Node, _features: Features) -> KernelSpec:
+def normalize(node: Node, features: Features) -> KernelSpec:
     """Mean, variance around it, then the normalised group; two passes, as cancellation would cost digits."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
@@ -150,6 +164,7 @@ def normalize(node: Node, _features: Features) -> KernelSpec:
     def schedule(sch: s_tir.Schedule) -> None:
         groups.schedule_at(sch, "group_v1", ("whole", "spread"))
         sch.set_scope(sch.get_sblock("group_v0"), 0, "local")
+        groups.rewrite_on_lanes(sch, features)
 
     return KernelSpec([x], [out, rstd], schedule)
 
@@ -159,7 +174,7 @@ def _square(x: Any) -> Any:
 
 
 @kernel("NormalizeGrad")
-def normalize_grad(node: Node, _features: Features) -> KernelSpec:
+def normalize_grad(node: Node, features: Features) -> KernelSpec:
     """Two means per group, then the result."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
@@ -173,4 +188,4 @@ def normalize_grad(node: Node, _features: Features) -> KernelSpec:
     slope = groups.scalar("mean_slope", lambda g: total_slope[g] * share)
     out = groups.rewrite(lambda g, at: rstd[g] * ((dy[at] - mean[g]) - xhat[at] * slope[g]))
     sums, means = ("whole", "slope"), ("mean", "mean_slope")
-    return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, sums, means))
+    return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, sums, means, features))

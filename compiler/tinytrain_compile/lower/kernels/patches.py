@@ -14,7 +14,8 @@ from tvm import s_tir, te, tirx
 
 from tinytrain_compile.lower.kernels.base import guarded, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.lower.lanes import LANES
+from tinytrain_compile.lower.schedules import best_tile, four_at_a_time, tile_reduction
 from tinytrain_compile.ops.reach import Patch, Reach
 
 
@@ -94,6 +95,8 @@ def _schedule(sch: s_tir.Schedule, form: PatchForm, across: int, fuse: bool) -> 
     tiles, gather = {2: across, 5: form.tile[1]}, "cols" if form.copies else ""
     lanes = 5 if form.lanes else None
     tile_reduction(sch, tiles, gather=gather, gather_axis=2, peel_reduction=form.peel, fuse=fuse, lanes=lanes)
+    if gather and form.lanes and int(sch.get(sch.get_loops(sch.get_sblock(gather))[-1]).extent) >= LANES:
+        four_at_a_time(sch, gather)
 
 
 def _inside(reach: Reach, tile: int, positions: int, place: Any) -> tuple[Any, list[Any]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from tvm import te
+from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
@@ -35,7 +36,7 @@ def sgd(node: Node, features: Features) -> KernelSpec:
     w, g, rate = inputs[:3]
     scale = inputs[3] if attrs.scaled else None
     out = te.compute(w.shape, lambda i: w[i] - rate[0] * _gradient(w[i], g[i], scale, attrs.weight_decay), "out")
-    return KernelSpec(inputs, [out], element_schedule(node.outputs[0].elements, features))
+    return KernelSpec(inputs, [out], _schedule(node, features, "out"))
 
 
 @kernel("MomentumUpdate")
@@ -50,13 +51,19 @@ def momentum(node: Node, features: Features) -> KernelSpec:
         v.shape, lambda i: _blend(v[i], attrs.momentum, _gradient(w[i], g[i], scale, attrs.weight_decay)), "v_new"
     )
     weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
-    fuse = _fuse if element_schedule(node.outputs[0].elements, features) is plain else four_at_a_time
-    return KernelSpec(inputs, [weight, velocity], lambda sch: fuse(sch, "v_new", "w_new"))
+    return KernelSpec(inputs, [weight, velocity], _schedule(node, features, "v_new", "w_new"))
+
+
+def _schedule(node: Node, features: Features, *stages: str) -> Callable[[s_tir.Schedule], None]:
+    """Several stages over the same elements in one loop, on vectors if there are."""
+    if element_schedule(node.outputs[0].elements, features) is plain:
+        return lambda sch: _fuse(sch, *stages)
+    return lambda sch: four_at_a_time(sch, *stages, most=1)
 
 
 def _fuse(sch: Any, *stages: str) -> None:
-    """Put several stages over the same elements into one loop."""
-    sch.merge(*(sch.get_loops(sch.get_sblock(name))[0] for name in stages))
+    if len(stages) > 1:
+        sch.merge(*(sch.get_loops(sch.get_sblock(name))[0] for name in stages))
 
 
 @kernel("AdamUpdate")
@@ -104,7 +111,7 @@ def accumulate(node: Node, features: Features) -> KernelSpec:
     """acc += g."""
     acc, g = _operands(node, ("acc", "g"))
     out = te.compute(acc.shape, lambda i: acc[i] + g[i], "out")
-    return KernelSpec([acc, g], [out], element_schedule(node.outputs[0].elements, features))
+    return KernelSpec([acc, g], [out], _schedule(node, features, "out"))
 
 
 @kernel("Clear")
@@ -112,4 +119,4 @@ def clear(node: Node, features: Features) -> KernelSpec:
     """acc = 0."""
     (acc,) = _operands(node, ("acc",))
     out = te.compute(acc.shape, lambda _i: f32(0), "out")
-    return KernelSpec([acc], [out], element_schedule(node.outputs[0].elements, features))
+    return KernelSpec([acc], [out], _schedule(node, features, "out"))
