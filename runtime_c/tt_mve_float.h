@@ -12,7 +12,7 @@
 #include <arm_mve.h>
 #define TT_HAS_MVE_FLOAT 1
 typedef float32x4_t tt_f32x4;
-typedef mve_pred16_t tt_b32x4;
+typedef int32x4_t tt_b32x4;
 #else
 #define TT_HAS_MVE_FLOAT 0
 typedef float tt_f32x4 __attribute__((vector_size(16)));
@@ -103,29 +103,7 @@ static inline void tt_store_some_f32x4(float *to, int32_t step, int32_t n, tt_f3
 
 /* ---- arithmetic -------------------------------------------------------------------------------------------------- */
 
-/* a b + c, as TT_FMA, with the same b for all lanes. */
-static inline tt_f32x4 tt_fma_all_f32x4(tt_f32x4 a, float b, tt_f32x4 c)
-{
-#if TT_HAS_MVE_FLOAT
-    return vfmaq_n_f32(c, a, b);
-#else
-    const tt_f32x4 x = tt_flushed_f32x4(a), y = tt_flushed_f32x4(tt_all_f32x4(b)), z = tt_flushed_f32x4(c);
-    return tt_flushed_f32x4((tt_f32x4) {TT_FMA(x[0], y[0], z[0]), TT_FMA(x[1], y[1], z[1]), TT_FMA(x[2], y[2], z[2]),
-        TT_FMA(x[3], y[3], z[3])});
-#endif
-}
-
-/* a b + c, as TT_FMA. */
-static inline tt_f32x4 tt_fma_f32x4(tt_f32x4 a, tt_f32x4 b, tt_f32x4 c)
-{
-#if TT_HAS_MVE_FLOAT
-    return vfmaq_f32(c, a, b);
-#else
-    const tt_f32x4 x = tt_flushed_f32x4(a), y = tt_flushed_f32x4(b), z = tt_flushed_f32x4(c);
-    return tt_flushed_f32x4((tt_f32x4) {TT_FMA(x[0], y[0], z[0]), TT_FMA(x[1], y[1], z[1]), TT_FMA(x[2], y[2], z[2]),
-        TT_FMA(x[3], y[3], z[3])});
-#endif
-}
+/* A name in _all takes the same last operand for all lanes. */
 
 static inline tt_f32x4 tt_add_f32x4(tt_f32x4 a, tt_f32x4 b)
 {
@@ -133,6 +111,15 @@ static inline tt_f32x4 tt_add_f32x4(tt_f32x4 a, tt_f32x4 b)
     return vaddq_f32(a, b);
 #else
     return tt_flushed_f32x4(tt_flushed_f32x4(a) + tt_flushed_f32x4(b));
+#endif
+}
+
+static inline tt_f32x4 tt_add_all_f32x4(tt_f32x4 a, float b)
+{
+#if TT_HAS_MVE_FLOAT
+    return vaddq_n_f32(a, b);
+#else
+    return tt_add_f32x4(a, tt_all_f32x4(b));
 #endif
 }
 
@@ -145,12 +132,61 @@ static inline tt_f32x4 tt_sub_f32x4(tt_f32x4 a, tt_f32x4 b)
 #endif
 }
 
+static inline tt_f32x4 tt_sub_all_f32x4(tt_f32x4 a, float b)
+{
+#if TT_HAS_MVE_FLOAT
+    return vsubq_n_f32(a, b);
+#else
+    return tt_sub_f32x4(a, tt_all_f32x4(b));
+#endif
+}
+
 static inline tt_f32x4 tt_mul_f32x4(tt_f32x4 a, tt_f32x4 b)
 {
 #if TT_HAS_MVE_FLOAT
     return vmulq_f32(a, b);
 #else
     return tt_flushed_f32x4(tt_flushed_f32x4(a) * tt_flushed_f32x4(b));
+#endif
+}
+
+static inline tt_f32x4 tt_mul_all_f32x4(tt_f32x4 a, float b)
+{
+#if TT_HAS_MVE_FLOAT
+    return vmulq_n_f32(a, b);
+#else
+    return tt_mul_f32x4(a, tt_all_f32x4(b));
+#endif
+}
+
+/* c + a b, as TT_FMA. */
+static inline tt_f32x4 tt_fma_f32x4(tt_f32x4 c, tt_f32x4 a, tt_f32x4 b)
+{
+#if TT_HAS_MVE_FLOAT
+    return vfmaq_f32(c, a, b);
+#else
+    const tt_f32x4 x = tt_flushed_f32x4(a), y = tt_flushed_f32x4(b), z = tt_flushed_f32x4(c);
+    return tt_flushed_f32x4((tt_f32x4) {TT_FMA(x[0], y[0], z[0]), TT_FMA(x[1], y[1], z[1]), TT_FMA(x[2], y[2], z[2]),
+        TT_FMA(x[3], y[3], z[3])});
+#endif
+}
+
+static inline tt_f32x4 tt_fma_all_f32x4(tt_f32x4 c, tt_f32x4 a, float b)
+{
+#if TT_HAS_MVE_FLOAT
+    return vfmaq_n_f32(c, a, b);
+#else
+    return tt_fma_f32x4(c, a, tt_all_f32x4(b));
+#endif
+}
+
+/* a b + c, as TT_FMA. */
+static inline tt_f32x4 tt_fma_to_all_f32x4(tt_f32x4 a, tt_f32x4 b, float c)
+{
+#if TT_HAS_MVE_FLOAT
+    return vfmasq_n_f32(a, b, c);
+#else
+    return tt_fma_f32x4(tt_all_f32x4(c), a, b);
 #endif
 }
 
@@ -206,6 +242,53 @@ static inline uint8_t tt_between8_f32(const float *x, float low, float high)
     const tt_f32x4 upper = tt_all_f32x4(high);
     const uint32_t bits = tt_above_f32x4(upper, tt_load_f32x4(x)) | tt_above_f32x4(upper, tt_load_f32x4(x + 4)) << 4;
     return (uint8_t)(bits & tt_above8_f32(x, low));
+}
+
+/* ---- functions --------------------------------------------------------------------------------------------------- */
+
+/* e to the power x, error < 1.0 ulp; overflows to inf, underflows to 0. The polynomial of tt_expf. */
+static inline tt_f32x4 tt_exp_f32x4(tt_f32x4 x)
+{
+    const tt_f32x4 low = tt_all_f32x4(-88.0f), high = tt_all_f32x4(89.0f);
+    const tt_f32x4 c = tt_pick_f32x4(low, x, low, tt_pick_f32x4(x, high, high, x)); /* NaN stays */
+    /* c = n ln 2 + r: 1.5 2^23 leaves no room for a fraction, so adding it rounds; n times the short first part of
+     * ln 2 is exact. */
+    const tt_f32x4 shifted = tt_add_all_f32x4(tt_mul_all_f32x4(c, 1.44269502f), 12582912.0f);
+    const tt_b32x4 n = (tt_b32x4)shifted - 0x4b400000;
+    const tt_f32x4 k = tt_sub_all_f32x4(shifted, 12582912.0f);
+    const tt_f32x4 r = tt_fma_all_f32x4(tt_fma_all_f32x4(c, k, -0.693359375f), k, 2.12194442e-4f);
+    tt_f32x4 q = tt_add_all_f32x4(tt_mul_all_f32x4(r, 0.0013814539f), 0.0083687445f);
+    q = tt_fma_to_all_f32x4(q, r, 0.04166839f);
+    q = tt_fma_to_all_f32x4(q, r, 0.16666521f);
+    q = tt_fma_to_all_f32x4(q, r, 0.49999994f);
+    const tt_f32x4 y = tt_add_all_f32x4(tt_fma_f32x4(r, tt_mul_f32x4(r, r), q), 1.0f);
+    /* Two factors: 2^n itself may be out of range. */
+    const tt_b32x4 half = n >> 1;
+    return tt_mul_f32x4(tt_mul_f32x4(y, (tt_f32x4)((half + 127) << 23)), (tt_f32x4)((n - half + 127) << 23));
+}
+
+/* Error function, error < 1.5 ulp. The polynomials of tt_erff. */
+static inline tt_f32x4 tt_erf_f32x4(tt_f32x4 x)
+{
+    const tt_b32x4 sign = (tt_b32x4)x & INT32_MIN;
+    const tt_f32x4 a = (tt_f32x4)((tt_b32x4)x ^ sign), most = tt_all_f32x4(3.925f);
+    const tt_f32x4 z = tt_mul_f32x4(a, a);
+    tt_f32x4 p = tt_add_all_f32x4(tt_mul_all_f32x4(z, 8.3763836e-05f), -0.00081441854f);
+    p = tt_fma_to_all_f32x4(p, z, 0.0052011623f);
+    p = tt_fma_to_all_f32x4(p, z, -0.026859451f);
+    p = tt_fma_to_all_f32x4(p, z, 0.112836964f);
+    p = tt_fma_to_all_f32x4(p, z, -0.37612635f);
+    p = tt_fma_to_all_f32x4(p, z, 0.12837917f);
+    const tt_f32x4 c = tt_pick_f32x4(a, most, most, a); /* NaN stays */
+    tt_f32x4 q = tt_add_all_f32x4(tt_mul_all_f32x4(c, 0.00019604235f), -0.0030442483f);
+    q = tt_fma_to_all_f32x4(q, c, 0.022231027f);
+    q = tt_fma_to_all_f32x4(q, c, -0.103940114f);
+    q = tt_fma_to_all_f32x4(q, c, -0.6371725f);
+    q = tt_fma_to_all_f32x4(q, c, -1.1276814f);
+    q = tt_fma_to_all_f32x4(q, c, -0.00019428242f);
+    const tt_f32x4 far = tt_sub_f32x4(tt_all_f32x4(1.0f), tt_exp_f32x4(q));
+    const tt_f32x4 y = tt_pick_f32x4(tt_all_f32x4(0.92f), a, tt_fma_f32x4(a, a, p), far);
+    return (tt_f32x4)((tt_b32x4)y | sign);
 }
 
 #endif

@@ -27,7 +27,8 @@ OPS = (
     *("Gemm", "GemmGradInput", "GemmGradWeight", "MatMul", "Conv", "ConvGradInput", "ConvGradWeight"),
     *("Add", "Sub", "Mul", "Neg", "Clip", "ClipGrad", "ClipMask", "MaskedGrad", "LeakyRelu", "LeakyReluGrad"),
     *("SigmoidGrad", "TanhGrad", "SgdUpdate", "MomentumUpdate", "Accumulate", "Clear", "Reduce", "Expand"),
-    *("SoftmaxGrad", "Normalize", "NormalizeGrad"),
+    *("Softmax", "LogSoftmax", "SoftmaxGrad", "LogSoftmaxGrad", "Normalize", "NormalizeGrad"),
+    *("Exp", "Erf", "ErfGrad", "Gelu", "GeluGrad"),
 )
 INF = float("inf")
 HOST = ("-DTT_HAS_FMA=1",)

@@ -16,7 +16,8 @@ from tinytrain_compile.lower.lanes import LANE, LANES, LanePrinter
 from tinytrain_compile.lower.tir_walk import kind_of, op_name
 
 FLOAT_VECTOR = "tt_f32x4"
-_OPERATIONS = {"Add": "tt_add_f32x4", "Sub": "tt_sub_f32x4", "Mul": "tt_mul_f32x4"}
+_OPERATIONS = {"Add": "tt_add", "Sub": "tt_sub", "Mul": "tt_mul"}
+_FUNCTIONS = {"tt_expf": "tt_exp_f32x4", "tt_erff": "tt_erf_f32x4"}
 _KEPT = "tt_kept_f32x4"
 _COMPARISONS = {"GT": False, "LT": True}
 """Kind -> whether its operands change places."""
@@ -109,15 +110,29 @@ class FloatLanePrinter(LanePrinter):
             return super()._compound(node, kind)
         if kind == "Select":
             return self._chosen(node)
-        if is_helper(node) and str(node.args[0].value) == _KEPT:
-            return _lanes(f"{_KEPT}({self._expr(node.args[1]).text}, {_four(self._expr(node.args[2]))})")
+        if is_helper(node):
+            return self._called(node)
         fused = self._fused(node, kind)
         if fused is not None or kind not in _OPERATIONS:
             return fused or super()._compound(node, kind)
         a, b = self._expr(node.a), self._expr(node.b)
         if LANE not in a.variables | b.variables:
             return super()._compound(node, kind)
-        return _lanes(f"{_OPERATIONS[kind]}({_four(a)}, {_four(b)})")
+        if kind != "Sub" and LANE not in a.variables:
+            a, b = b, a
+        if LANE not in b.variables:
+            return _lanes(f"{_OPERATIONS[kind]}_all_f32x4({a.text}, {b.text})")
+        return _lanes(f"{_OPERATIONS[kind]}_f32x4({_four(a)}, {b.text})")
+
+    def _called(self, node: Any) -> Expr:
+        name, operands = str(node.args[0].value), [self._expr(argument) for argument in node.args[1:]]
+        if name == _KEPT:
+            return _lanes(f"{_KEPT}({operands[0].text}, {_four(operands[1])})")
+        if not any(LANE in operand.variables for operand in operands):
+            return super()._compound(node, kind_of(node))
+        if name not in _FUNCTIONS:
+            raise ValueError(f"{name} is not for lanes")
+        return _lanes(f"{_FUNCTIONS[name]}({operands[0].text})")
 
     def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
         if self._lane is None or dtype_of(whole) != "float32":
@@ -128,10 +143,12 @@ class FloatLanePrinter(LanePrinter):
         a, b = self._expr(term.a), self._expr(term.b)
         if LANE not in a.variables:
             a, b = b, a
+        if LANE in b.variables and LANE not in c.variables:
+            return _lanes(f"tt_fma_to_all_f32x4({a.text}, {b.text}, {c.text})")
         if LANE in b.variables:
-            return _lanes(f"tt_fma_f32x4({a.text}, {b.text}, {_four(c)})")
+            return _lanes(f"tt_fma_f32x4({c.text}, {a.text}, {b.text})")
         if LANE in a.variables:
-            return _lanes(f"tt_fma_all_f32x4({a.text}, {b.text}, {_four(c)})")
+            return _lanes(f"tt_fma_all_f32x4({_four(c)}, {a.text}, {b.text})")
         return super()._sum(addend, term, whole)
 
     def _chosen(self, node: Any) -> Expr:

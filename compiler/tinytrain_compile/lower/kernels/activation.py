@@ -21,7 +21,7 @@ from tinytrain_compile.lower.kernels.base import (
     plain,
     select,
 )
-from tinytrain_compile.lower.kernels.elementwise import broadcast, element_schedule, pointwise, unary
+from tinytrain_compile.lower.kernels.elementwise import HEAVY, LIGHT, broadcast, element_schedule, pointwise, unary
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 
 
@@ -47,7 +47,7 @@ def clip(node: Node, features: Features) -> KernelSpec:
     """Clamp to the bounds."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
-    return pointwise(node, lambda x: clamp(x, attrs.low, attrs.high), features)
+    return pointwise(node, lambda x: clamp(x, attrs.low, attrs.high), features, LIGHT)
 
 
 @kernel("ClipGrad")
@@ -57,7 +57,7 @@ def clip_grad(node: Node, features: Features) -> KernelSpec:
     assert isinstance(attrs, ClipAttrs)
     if not (math.isfinite(attrs.low) or math.isfinite(attrs.high)):
         return pointwise(node, lambda dy, _y: dy)
-    return pointwise(node, lambda dy, y: select(_inside(y, attrs), dy, f32(0)), features)
+    return pointwise(node, lambda dy, y: select(_inside(y, attrs), dy, f32(0)), features, LIGHT)
 
 
 def packed(node: Node, inside: Callable[[Any], Any], eight: Callable[[Any], Any] | None = None) -> KernelSpec:
@@ -107,7 +107,7 @@ def masked_grad(node: Node, features: Features) -> KernelSpec:
     size = node.outputs[0].elements
     dy, mask = placeholder(node.inputs[0], "dy", (size,)), placeholder(node.inputs[1], "mask")
 
-    schedule = element_schedule(size, features)
+    schedule = element_schedule(size, features, LIGHT)
 
     def element(i: Any) -> Any:
         bits = tirx.shift_right(mask[tirx.indexdiv(i, 8)].astype("int32"), tirx.indexmod(i, 8))
@@ -122,7 +122,7 @@ def _leaky(node: Node, features: Features) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, LeakyReluAttrs)
     slope = f32(attrs.alpha)
-    return pointwise(node, lambda v, *sign: select((sign or (v,))[0] > f32(0), v, v * slope), features)
+    return pointwise(node, lambda v, *sign: select((sign or (v,))[0] > f32(0), v, v * slope), features, LIGHT)
 
 
 kernel("LeakyRelu", "LeakyReluGrad")(_leaky)
@@ -130,9 +130,9 @@ kernel("PRelu")(lambda node, _f: broadcast(node, lambda x, slope: select(x > f32
 kernel("PReluGrad")(lambda node, _f: broadcast(node, lambda dy, x, slope: select(x > f32(0), dy, dy * slope)))
 
 unary("Sigmoid", lambda x: call("tt_sigmoidf", x))
-unary("SigmoidGrad", lambda dy, y: dy * y * (f32(1) - y), lanes=True)
+unary("SigmoidGrad", lambda dy, y: dy * y * (f32(1) - y), LIGHT)
 unary("Tanh", lambda x: call("tt_tanhf", x))
-unary("TanhGrad", lambda dy, y: dy * (f32(1) - y * y), lanes=True)
+unary("TanhGrad", lambda dy, y: dy * (f32(1) - y * y), LIGHT)
 unary("Silu", lambda x: x * call("tt_sigmoidf", x))
 
 
@@ -173,7 +173,7 @@ def _normal(x: Any) -> Any:
 
 
 @kernel("Gelu", "GeluGrad")
-def gelu(node: Node, _features: Features) -> KernelSpec:
+def gelu(node: Node, features: Features) -> KernelSpec:
     """x times the normal distribution function, and its slope."""
     attrs = node.attrs
     assert isinstance(attrs, GeluAttrs)
@@ -186,8 +186,9 @@ def gelu(node: Node, _features: Features) -> KernelSpec:
         density = call("tt_expf", f32(-0.5) * x * x) * f32(1 / math.sqrt(2 * math.pi))
         return _normal(x) + x * density
 
+    most = 0 if attrs.tanh else HEAVY
     if node.op == "GeluGrad":
-        return pointwise(node, lambda dy, x: dy * slope(x))
+        return pointwise(node, lambda dy, x: dy * slope(x), features, most)
     if attrs.tanh:
         return pointwise(node, lambda x: f32(0.5) * x * (f32(1) + _gelu_tanh(x)))
-    return pointwise(node, lambda x: x * _normal(x))
+    return pointwise(node, lambda x: x * _normal(x), features, most)

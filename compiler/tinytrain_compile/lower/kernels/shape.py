@@ -19,7 +19,7 @@ from tinytrain_compile.lower.kernels.base import (
     reduce_axes,
     total,
 )
-from tinytrain_compile.lower.kernels.elementwise import broadcast, pointwise
+from tinytrain_compile.lower.kernels.elementwise import LIGHT, broadcast, pointwise
 from tinytrain_compile.lower.lanes import LANES
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
 from tinytrain_compile.ops.shape import (
@@ -179,7 +179,7 @@ def expand(node: Node, features: Features) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, ExpandAttrs)
     scale = attrs.scale
-    return broadcast(node, lambda x: x if scale == 1.0 else x * f32(scale), features)
+    return broadcast(node, lambda x: x if scale == 1.0 else x * f32(scale), features, LIGHT)
 
 
 @kernel("Reduce")
@@ -191,7 +191,7 @@ def reduce(node: Node, features: Features) -> KernelSpec:
     groups = axis_groups(node.inputs[0].shape, attrs.axes)
     summed = [extent for extent, inside in groups if inside]
     if not summed:
-        return pointwise(node, lambda x: x if scale == 1.0 else x * f32(scale), features)
+        return pointwise(node, lambda x: x if scale == 1.0 else x * f32(scale), features, LIGHT)
     kept = [extent for extent, inside in groups if not inside] or [1]
     x = placeholder(node.inputs[0], "x", [extent for extent, _ in groups])
     axes = reduce_axes(*summed)

@@ -9,7 +9,7 @@ from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
-from tinytrain_compile.lower.kernels.elementwise import element_schedule
+from tinytrain_compile.lower.lanes import LANES
 from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
 
@@ -56,9 +56,9 @@ def momentum(node: Node, features: Features) -> KernelSpec:
 
 def _schedule(node: Node, features: Features, *stages: str) -> Callable[[s_tir.Schedule], None]:
     """Several stages over the same elements in one loop, on vectors if there are."""
-    if element_schedule(node.outputs[0].elements, features) is plain:
-        return lambda sch: _fuse(sch, *stages)
-    return lambda sch: four_at_a_time(sch, *stages, most=1)
+    if features.float_lanes and node.outputs[0].elements >= LANES:
+        return lambda sch: four_at_a_time(sch, *stages, most=1)
+    return lambda sch: _fuse(sch, *stages)
 
 
 def _fuse(sch: Any, *stages: str) -> None:
