@@ -106,7 +106,8 @@ class FloatLanePrinter(LanePrinter):
         return _lanes(f"tt_gather_f32x4({place}, {step})" if step != 1 else f"tt_load_f32x4({place})")
 
     def _compound(self, node: Any, kind: str) -> Expr:
-        if self._lane is None or dtype_of(node) != "float32":
+        other = kind == "Call" and not is_helper(node)  # an address has no element type
+        if self._lane is None or other or dtype_of(node) != "float32":
             return super()._compound(node, kind)
         if kind == "Select":
             return self._chosen(node)
