@@ -33,7 +33,8 @@ def measure(cases: Sequence[Case], target_name: str, fuse_multiply_add: bool = T
     """Lower, build and run all cases. Errors: CompileError E0602."""
     target = load_target(target_name)
     nodes = [case.node() for case in cases]
-    features = Features(fpu=target.features.fpu, vectors=target.features.mve_int)
+    core = target.features
+    features = Features(core.fpu, vectors=core.mve_int, float_vectors=core.mve_float and fuse_multiply_add)
     kernels = [lower_node(node, f"{PREFIX}_{i}", features, fuse_multiply_add) for i, node in enumerate(nodes)]
     runs = [_run(*item) for item in zip(nodes, cases, kernels, strict=True)]
     counts = count_kernels(runs, target, find_tools(), runtime_headers())

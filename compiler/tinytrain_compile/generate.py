@@ -69,8 +69,9 @@ class Generator:
 
         chosen = tuple(turned)
         core = self._target.features
-        features = Features(core.fpu, SIZE if small else SPEED, vectors=core.mve_int)
         fused = not self._candidate.train.integer
+        style = SIZE if small else SPEED
+        features = Features(core.fpu, style, vectors=core.mve_int, float_vectors=core.mve_float and fused)
         names = frozenset(node.name for node in chosen)
         tiles = {} if small else self._tiles
         lowering = LowerOptions(self._prefix, features, fused, names, tiles)

@@ -139,7 +139,8 @@ def _variants(node: Node, target: Target, fused: bool, index: int) -> list[tuple
     from tinytrain_compile.lower.kernels import Features
     from tinytrain_compile.lower.lower import ScratchError, lower_node
 
-    features = Features(target.features.fpu, vectors=target.features.mve_int)
+    core = target.features
+    features = Features(core.fpu, vectors=core.mve_int, float_vectors=core.mve_float and fused)
     texts: set[str] = set()
     found: list[tuple[Tiles, Kernel]] = []
     for number, tiles in enumerate((RULE, *candidates(node))):

@@ -71,6 +71,7 @@ def test_dense_convolutions_on_vectors(code: str, tmp_path: Path) -> None:
     int8(str(digits / "digits.onnx"), *flags, "-o", tmp_path / "out").check_success()
     kernels = "".join(path.read_text() for path in (tmp_path / "out").glob("digits_kernels*.c"))
     assert (tmp_path / "out" / "tt_mve.h").exists() == ("tt_widen8(" in kernels) == (code == "speed")
+    assert not (tmp_path / "out" / "tt_mve_float.h").exists()  # its float head is compared to the bit, denormals too
 
 
 def labelled(folder: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,20 +51,22 @@ def build(
     fuse_multiply_add: bool = True,
     flags: Sequence[str] = (),
     small: bool = False,
+    float_vectors: bool = False,
+    change: Callable[[str], str] = lambda source: source,
 ) -> list[Built]:
     """Lower and compile a kernel per case, for a core with an FPU (and fused multiply-add) or without.
 
-    small: small kernels, which share functions as those of a project do.
+    small: small kernels, which share functions as those of a project do. change: applied to the kernels' C text.
     """
     nodes = [case.node() for case in cases]
-    features = Features(fpu, SIZE if small else SPEED)
+    features = Features(fpu, SIZE if small else SPEED, float_vectors=float_vectors)
     kernels = [lower_node(node, f"k{i}", features, fuse_multiply_add) for i, node in enumerate(nodes)]
     known = share_kernels(KernelSet(tuple(kernels), {kernel.name: kernel.name for kernel in kernels}), "k")
     functions = {kernel.name: kernel for kernel in known.kernels}
     numbers = [known.tables[known.numbers[k.name]] if k.name in known.numbers else () for k in kernels]
     kernels = [functions[known.calls[kernel.name]] for kernel in kernels]
-    text = '#include "tt_dsp.h"\n#include "tt_qloss.h"\n#include <stdbool.h>\n' + "".join(
-        f"{kernel.declaration}\n{kernel.source}" for kernel in known.kernels
+    text = '#include "tt_dsp.h"\n#include "tt_mve_float.h"\n#include "tt_qloss.h"\n#include <stdbool.h>\n' + "".join(
+        f"{kernel.declaration}\n{change(kernel.source)}" for kernel in known.kernels
     )
     (folder / "kernels.c").write_text(text)
     command = [

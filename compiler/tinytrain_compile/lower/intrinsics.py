@@ -10,7 +10,7 @@ from typing import Any
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
-READS_ONLY = ("tt_dot4", "tt_dot2", "tt_passed8", "tt_sum8")
+READS_ONLY = ("tt_dot4", "tt_dot2", "tt_passed8", "tt_sum8", "tt_above8_f32", "tt_between8_f32")
 """Helpers that only read what their arguments point to."""
 WRITES_FIRST = {
     "tt_widen4": 1,

@@ -36,7 +36,7 @@ OPERANDS = {
 }
 """What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i), four scalars (e)."""
 _VECTORISED = 2
-_LANE = "lane"
+LANE = _LANE = "lane"
 """Stands among an expression's variables where it differs from lane to lane."""
 _LOADS = {"int8": "tt_load8_x4", "int16": "tt_load16_x4", "int32": "tt_load32_x4"}
 _STORES = {("int8", 1): "tt_store8_x4", ("int32", 1): "tt_store32_x4"}

@@ -13,6 +13,7 @@ from tvm import s_tir, te
 from tinytrain_compile.ir.kernels import Kernel, KernelSet, Tiles
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.external import external_kernel
+from tinytrain_compile.lower.float_lanes import FloatLanePrinter
 from tinytrain_compile.lower.kernels import Features, kernel_spec
 from tinytrain_compile.lower.lanes import LanePrinter
 from tinytrain_compile.lower.passes import lower_schedule
@@ -121,9 +122,7 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
     parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
     same = {indices.index(count + out): i for out, i in definition.alias if out in computed}
-    printer = (LanePrinter if features.lanes else Printer)(
-        lowered, parameters, same, fuse_multiply_add, features.style.unroll_moves
-    )
+    printer = _printer(features)(lowered, parameters, same, fuse_multiply_add, features.style.unroll_moves)
     _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name)
     if printer.scratch_bytes > definition.scratch(node):
@@ -132,6 +131,12 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
             f"its definition says {definition.scratch(node)}"
         )
     return Kernel(name, _comment(node) + source, declaration, printer.scratch_dtype, features.style.small)
+
+
+def _printer(features: Features) -> type[Printer]:
+    if features.float_lanes:
+        return FloatLanePrinter
+    return LanePrinter if features.lanes else Printer
 
 
 def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: Printer) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
+from tinytrain_compile.lower.lanes import LANES
+
 HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
 
@@ -21,6 +23,7 @@ def tile_reduction(
     peel_reduction: bool = False,
     fuse: bool = False,
     turn: int = 1,
+    lanes: int | None = None,
 ) -> None:
     """Compute `out` tile by tile, with the sums of `acc` for one tile in registers.
 
@@ -28,7 +31,7 @@ def tile_reduction(
     gather: an intermediate block that is filled once per tile of axis `gather_axis` (im2col rows), in scratch.
     peel_reduction: also split reduction loops where a condition changes (weights in two parts).
     fuse: the last two reduction loops are one, over neighbours in memory. turn: terms of every sum in a turn of the
-    innermost loop, at most (those of a turn are unrolled).
+    innermost loop, at most (those of a turn are unrolled). lanes: the tiled axis of which four elements are a vector.
     """
     block, sums = schedule.get_sblock(out), schedule.get_sblock(acc)
     outer: list[Any] = []
@@ -43,19 +46,20 @@ def tile_reduction(
             outer.append(loop)
     if not outer:
         raise ValueError("a tiled kernel needs an axis")
-    schedule.reorder(*outer, *inner)
+    across = None if lanes is None else sorted(tiles).index(lanes)
+    inner, lane = _lanes(schedule, inner, across)
+    schedule.reorder(*outer, *inner, *lane)
     schedule.compute_at(sums, outer[-1], preserve_unit_loops=True)
     schedule.set_scope(sums, 0, "local")
     own = schedule.get_loops(sums)[len(outer) :]
     axes = len(outer)
     spatial, reductions = own[:axes], own[axes:]
     reductions, turned = _turns(schedule, reductions, fuse, turn)
-    schedule.reorder(*reductions, *turned, *spatial)
-    for loop in (*turned, *spatial, *inner):
-        schedule.unroll(loop)
-    start = schedule.decompose_reduction(sums, reductions[0])
-    for loop in schedule.get_loops(start)[len(outer) :]:
-        schedule.unroll(loop)
+    spatial, own_lane = _lanes(schedule, spatial, lanes)
+    schedule.reorder(*reductions, *turned, *spatial, *own_lane)
+    _straighten(schedule, [*turned, *spatial, *inner], [*lane, *own_lane])
+    starts = schedule.get_loops(schedule.decompose_reduction(sums, reductions[0]))[len(outer) :]
+    _straighten(schedule, starts[: len(starts) - len(lane)], starts[len(starts) - len(lane) :])
     if gather:
         schedule.compute_at(schedule.get_sblock(gather), outer[gather_axis], preserve_unit_loops=True)
     ragged = [axis for axis, size in tiles.items() if extents[axis] % size]
@@ -65,6 +69,39 @@ def tile_reduction(
     if peel_reduction:
         for loop in schedule.get_loops(schedule.get_sblock(f"{acc}_update"))[len(outer) :][: len(reductions)]:
             schedule.annotate(loop, HINT, 1)
+
+
+def _straighten(schedule: s_tir.Schedule, loops: Sequence[Any], lanes: Sequence[Any]) -> None:
+    for loop in loops:
+        schedule.unroll(loop)
+    for loop in lanes:
+        schedule.vectorize(loop)
+
+
+def four_at_a_time(schedule: s_tir.Schedule, *stages: str, most: int = 4) -> None:
+    """Stages over the same elements in one loop, whose last axis is cut into vectors; most: in a turn of the loop."""
+    outer: list[Any] = []
+    ragged = False
+    for name in stages or ("out",):
+        loop = schedule.get_loops(schedule.get_sblock(name))[-1]
+        extent = int(schedule.get(loop).extent)
+        turn = next(few for few in range(most, 0, -1) if few == 1 or extent % (few * LANES) == 0)
+        loop, few, lane = schedule.split(loop, [None, turn, LANES])
+        schedule.unroll(few)
+        schedule.vectorize(lane)
+        outer.append(loop)
+        ragged = extent % LANES > 0 and extent > LANES
+    loop = schedule.merge(*outer) if len(outer) > 1 else outer[0]
+    if ragged:
+        schedule.annotate(loop, HINT, 1)
+
+
+def _lanes(schedule: s_tir.Schedule, loops: Sequence[Any], place: int | None) -> tuple[list[Any], list[Any]]:
+    """Loops of which the one at this place is over whole vectors, and the loop over a vector's lanes, if there are."""
+    if place is None:
+        return list(loops), []
+    vectors, lane = schedule.split(loops[place], [None, LANES])
+    return [*loops[:place], vectors, *loops[place + 1 :]], [lane]
 
 
 def _turns(schedule: s_tir.Schedule, loops: Sequence[Any], fuse: bool, turn: int) -> tuple[list[Any], list[Any]]:

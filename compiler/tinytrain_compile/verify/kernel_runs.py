@@ -62,7 +62,7 @@ def count_kernels(
     interface = Interface(PREFIX, 1, 1, "float", 1, POOL_BYTES, 0, target.alignment_bytes, False, ())
     files = {
         **headers,
-        f"{PREFIX}_kernels.c": '#include "tt_mve.h"\n#include "tt_qloss.h"\n'
+        f"{PREFIX}_kernels.c": '#include "tt_mve.h"\n#include "tt_mve_float.h"\n#include "tt_qloss.h"\n'
         + "".join(f"{k.declaration}\n{k.source}" for k in kernels),
         f"verify/{PREFIX}.c": _main(calls, kernels),
         f"{PREFIX}_train.h": "",

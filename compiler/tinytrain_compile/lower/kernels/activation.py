@@ -14,13 +14,14 @@ from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     address,
     call,
+    call_int,
     f32,
     kernel,
     placeholder,
     plain,
     select,
 )
-from tinytrain_compile.lower.kernels.elementwise import broadcast, pointwise, unary
+from tinytrain_compile.lower.kernels.elementwise import HEAVY, LIGHT, broadcast, element_schedule, pointwise, unary
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 
 
@@ -42,21 +43,21 @@ def _inside(y: Any, attrs: ClipAttrs) -> Any:
 
 
 @kernel("Clip")
-def clip(node: Node, _features: Features) -> KernelSpec:
+def clip(node: Node, features: Features) -> KernelSpec:
     """Clamp to the bounds."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
-    return pointwise(node, lambda x: clamp(x, attrs.low, attrs.high))
+    return pointwise(node, lambda x: clamp(x, attrs.low, attrs.high), features, LIGHT)
 
 
 @kernel("ClipGrad")
-def clip_grad(node: Node, _features: Features) -> KernelSpec:
+def clip_grad(node: Node, features: Features) -> KernelSpec:
     """Pass dy where the clip was not active."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
     if not (math.isfinite(attrs.low) or math.isfinite(attrs.high)):
         return pointwise(node, lambda dy, _y: dy)
-    return pointwise(node, lambda dy, y: select(_inside(y, attrs), dy, f32(0)))
+    return pointwise(node, lambda dy, y: select(_inside(y, attrs), dy, f32(0)), features, LIGHT)
 
 
 def packed(node: Node, inside: Callable[[Any], Any], eight: Callable[[Any], Any] | None = None) -> KernelSpec:
@@ -84,32 +85,44 @@ def packed(node: Node, inside: Callable[[Any], Any], eight: Callable[[Any], Any]
 
 
 @kernel("ClipMask")
-def clip_mask(node: Node, _features: Features) -> KernelSpec:
+def clip_mask(node: Node, features: Features) -> KernelSpec:
     """Where the clip was not active."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
-    return packed(node, lambda y: _inside(y, attrs))
+    return packed(node, lambda y: _inside(y, attrs), _eight(attrs) if features.float_lanes else None)
+
+
+def _eight(attrs: ClipAttrs) -> Callable[[Any], Any] | None:
+    """Eight bits at a time, on vectors: those of a clip that has a lower bound."""
+    if not math.isfinite(attrs.low):
+        return None
+    bounds = [f32(bound) for bound in (attrs.low, attrs.high) if math.isfinite(bound)]
+    name = "tt_above8_f32" if len(bounds) == 1 else "tt_between8_f32"
+    return lambda first: call_int(name, first, *bounds, dtype="uint8")
 
 
 @kernel("MaskedGrad")
-def masked_grad(node: Node, _features: Features) -> KernelSpec:
+def masked_grad(node: Node, features: Features) -> KernelSpec:
     """Pass dy where the mask bit is set."""
     size = node.outputs[0].elements
     dy, mask = placeholder(node.inputs[0], "dy", (size,)), placeholder(node.inputs[1], "mask")
 
+    schedule = element_schedule(size, features, LIGHT)
+
     def element(i: Any) -> Any:
-        byte = mask[tirx.indexdiv(i, 8)].astype("int32")
-        bit = tirx.bitwise_and(tirx.shift_right(byte, tirx.indexmod(i, 8)), 1)
-        return select(tirx.NE(bit, 0), dy[i], f32(0))
+        bits = tirx.shift_right(mask[tirx.indexdiv(i, 8)].astype("int32"), tirx.indexmod(i, 8))
+        if schedule is not plain:
+            return call("tt_kept_f32x4", bits, dy[i])
+        return select(tirx.NE(tirx.bitwise_and(bits, 1), 0), dy[i], f32(0))
 
-    return KernelSpec([dy, mask], [te.compute((size,), element, "out")], plain)
+    return KernelSpec([dy, mask], [te.compute((size,), element, "out")], schedule)
 
 
-def _leaky(node: Node, _features: Features) -> KernelSpec:
+def _leaky(node: Node, features: Features) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, LeakyReluAttrs)
     slope = f32(attrs.alpha)
-    return pointwise(node, lambda v, *sign: select((sign or (v,))[0] > f32(0), v, v * slope))
+    return pointwise(node, lambda v, *sign: select((sign or (v,))[0] > f32(0), v, v * slope), features, LIGHT)
 
 
 kernel("LeakyRelu", "LeakyReluGrad")(_leaky)
@@ -117,9 +130,9 @@ kernel("PRelu")(lambda node, _f: broadcast(node, lambda x, slope: select(x > f32
 kernel("PReluGrad")(lambda node, _f: broadcast(node, lambda dy, x, slope: select(x > f32(0), dy, dy * slope)))
 
 unary("Sigmoid", lambda x: call("tt_sigmoidf", x))
-unary("SigmoidGrad", lambda dy, y: dy * y * (f32(1) - y))
+unary("SigmoidGrad", lambda dy, y: dy * y * (f32(1) - y), LIGHT)
 unary("Tanh", lambda x: call("tt_tanhf", x))
-unary("TanhGrad", lambda dy, y: dy * (f32(1) - y * y))
+unary("TanhGrad", lambda dy, y: dy * (f32(1) - y * y), LIGHT)
 unary("Silu", lambda x: x * call("tt_sigmoidf", x))
 
 
@@ -160,7 +173,7 @@ def _normal(x: Any) -> Any:
 
 
 @kernel("Gelu", "GeluGrad")
-def gelu(node: Node, _features: Features) -> KernelSpec:
+def gelu(node: Node, features: Features) -> KernelSpec:
     """x times the normal distribution function, and its slope."""
     attrs = node.attrs
     assert isinstance(attrs, GeluAttrs)
@@ -173,8 +186,9 @@ def gelu(node: Node, _features: Features) -> KernelSpec:
         density = call("tt_expf", f32(-0.5) * x * x) * f32(1 / math.sqrt(2 * math.pi))
         return _normal(x) + x * density
 
+    most = 0 if attrs.tanh else HEAVY
     if node.op == "GeluGrad":
-        return pointwise(node, lambda dy, x: dy * slope(x))
+        return pointwise(node, lambda dy, x: dy * slope(x), features, most)
     if attrs.tanh:
         return pointwise(node, lambda x: f32(0.5) * x * (f32(1) + _gelu_tanh(x)))
-    return pointwise(node, lambda x: x * _normal(x))
+    return pointwise(node, lambda x: x * _normal(x), features, most)

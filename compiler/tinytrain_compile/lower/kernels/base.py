@@ -43,13 +43,14 @@ class Features:
     """What a kernel may ask of its target, what code it may spend, and how its operands lie.
 
     turned: the kernel of a 1x1 data gradient gets its weight as (in, out) channels. vectors: of integers (Helium).
-    given_tile: instead of the rule's register tile (see Tiles).
+    float_vectors: of float32, which take denormals for 0. given_tile: instead of the rule's register tile (see Tiles).
     """
 
     fpu: bool = True
     style: CodeStyle = SPEED
     turned: bool = False
     vectors: bool = False
+    float_vectors: bool = False
     given_tile: tuple[int, int] | None = None
 
     def tuned(self, tiles: Tiles) -> Features:
@@ -62,6 +63,11 @@ class Features:
     def lanes(self) -> bool:
         """Whether kernels are on vectors: not those that layers share, which lack the constants that assembly takes."""
         return self.vectors and not self.style.small
+
+    @property
+    def float_lanes(self) -> bool:
+        """Whether float kernels are on vectors."""
+        return self.float_vectors and not self.style.small
 
     @property
     def tile(self) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.kernels.lane_tiles import lane_tiles
 from tinytrain_compile.lower.kernels.linear import (
     Elements,
     Finish,
@@ -20,6 +21,7 @@ from tinytrain_compile.lower.kernels.linear import (
     whole_weight,
 )
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
+from tinytrain_compile.lower.lanes import LANES
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.conv import (
     ConvAttrs,
@@ -33,6 +35,8 @@ from tinytrain_compile.ops.linear import operands
 
 CHANNEL_TILE = 4
 """Channels that a depthwise kernel handles per visit of a tap, so that the border test is paid once for all of them."""
+LANE_CHANNELS = 16
+"""The same on vectors."""
 
 Place = Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
 """(y, x, tap row, tap column) -> (row, column, condition or None): see Window"""
@@ -115,22 +119,62 @@ def conv(node: Node, features: Features) -> KernelSpec:
         extents = (n * height * width, out_c, c)
         inputs = [x, *weights, *extra]
         peel = attrs.split is not None
-        return matrix_product(inputs, extents, lambda i, a: x[i, a], lambda a, j: w(j, 0, 0, a), features, bias, peel)
+        return matrix_product(
+            inputs,
+            extents,
+            lambda i, a: x[i, a],
+            lambda a, j: w(j, 0, 0, a),
+            features,
+            bias,
+            peel,
+            apart=(True, True),
+        )
     x = placeholder(x_value, "x")
     inputs = [x, *weights, *extra]
     window = Window(attrs, (height, width))
     finish = add_bias(bias)
     if attrs.groups == 1:
-        patch, columns = forward_patch(attrs, x_value.shape), best_tile(out_c, features.tile[1])
-        form = PatchForm(y_value.shape, (features.tile[0], columns), gathers(attrs), attrs.split is not None)
+        patch, lanes = forward_patch(attrs, x_value.shape), _has_lanes(features, attrs, out_c)
+        tile = (features.tile[0], best_tile(out_c, features.tile[1]))
+        if lanes:
+            tile = _lane_tile(patch.width, out_c, features, apart=True)
+        form = PatchForm(y_value.shape, tile, gathers(attrs), attrs.split is not None, lanes=lanes)
         out, schedule = patch_conv(patch, form, lambda *i: x[i], w, finish)
     else:
-        out, schedule = grouped(y_value.shape, attrs, x, w, window.forward, finish)
+        lanes = _is_depthwise(attrs, x_value.shape[3], out_c) and _has_lanes(features, attrs, out_c)
+        out, schedule = grouped(y_value.shape, attrs, x, w, window.forward, finish, lanes)
     return KernelSpec(inputs, [out], schedule)
 
 
+def _has_lanes(features: Features, conv: ConvAttrs, channels: int) -> bool:
+    """Whether channels are computed four at a time; a weight in two parts is not."""
+    return features.float_lanes and conv.split is None and channels >= LANES
+
+
+def _is_depthwise(conv: ConvAttrs, in_c: int, out_c: int) -> bool:
+    return conv.groups == in_c == out_c
+
+
+def _lane_tile(width: int, channels: int, features: Features, apart: bool) -> tuple[int, int]:
+    """(pixels, channels): no more pixels than the scratch is for."""
+    tile, _ = lane_tiles((width, channels), features, (False, apart), most=Features().tile[0])
+    return tile
+
+
+def _channel_tiles(channels: int, lanes: bool) -> dict[int, int]:
+    if lanes:
+        return {3: min(LANE_CHANNELS, -(-channels // LANES) * LANES)}
+    return {3: best_tile(channels, CHANNEL_TILE)}
+
+
 def grouped(
-    shape: tuple[int, ...], attrs: ConvAttrs, data: Elements, weight: Load, place: Place, finish: Finish
+    shape: tuple[int, ...],
+    attrs: ConvAttrs,
+    data: Elements,
+    weight: Load,
+    place: Place,
+    finish: Finish,
+    lanes: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
     """Depthwise and grouped convolution: a few output channels share one visit (and border test) of each tap."""
     per_group_in = int(data.shape[3]) // attrs.groups
@@ -145,8 +189,8 @@ def grouped(
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    tiles = {3: best_tile(shape[3], CHANNEL_TILE)}
-    return out, lambda sch: tile_reduction(sch, tiles)
+    tiles = _channel_tiles(shape[3], lanes)
+    return out, lambda sch: tile_reduction(sch, tiles, lanes=3 if lanes else None)
 
 
 @kernel("ConvGradInput")
@@ -164,7 +208,14 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
         extents = (n * height * width, in_c, out_c)
         peel = c.split is not None
         return matrix_product(
-            [dy, *weights], extents, lambda i, a: dy[i, a], lambda a, j: w(a, 0, 0, j), features, peel=peel, long=1
+            [dy, *weights],
+            extents,
+            lambda i, a: dy[i, a],
+            lambda a, j: w(a, 0, 0, j),
+            features,
+            peel=peel,
+            long=1,
+            apart=(True, False),
         )
     dy = placeholder(node.inputs[0], "dy")
     window = Window(c, attrs.input_hw)
@@ -172,18 +223,27 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
     finish = add_bias(None)
     if c.groups == 1:
         patch, shape = backward_patch(c, attrs.input_hw, node.inputs[0].shape), node.outputs[0].shape
-        columns = best_tile(in_c, features.tile[1], features.ragged)
+        columns, lanes = best_tile(in_c, features.tile[1], features.ragged), _has_lanes(features, c, in_c)
         copies, tile = gathers_error(c, attrs.input_hw), (features.tile[0], columns)
+        if lanes:
+            tile = _lane_tile(patch.width, in_c, features, apart=False)
         apart = features.ragged and not copies  # most phases of a 1x1 convolution have no tap: they are stores of zeros
-        form = PatchForm(shape, tile, copies, c.split is not None, runs=False, apart=apart)
+        form = PatchForm(shape, tile, copies, c.split is not None, runs=False, apart=apart, lanes=lanes)
         out, schedule = patch_conv(patch, form, lambda *i: dy[i], lambda o, r, s, a: w(a, r, s, o), finish)
     else:
-        out, schedule = grouped_grad_input(node.outputs[0].shape, c, dy, w, window.backward, finish)
+        lanes = _is_depthwise(c, in_c, out_c) and _has_lanes(features, c, in_c)
+        out, schedule = grouped_grad_input(node.outputs[0].shape, c, dy, w, window.backward, finish, lanes)
     return KernelSpec(inputs, [out], schedule)
 
 
 def grouped_grad_input(
-    shape: tuple[int, ...], c: ConvAttrs, dy: Elements, weight: Load, place: Place, finish: Finish
+    shape: tuple[int, ...],
+    c: ConvAttrs,
+    dy: Elements,
+    weight: Load,
+    place: Place,
+    finish: Finish,
+    lanes: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
     """Data gradient of a depthwise or grouped convolution."""
     per_group_in, per_group_out = shape[3] // c.groups, int(dy.shape[3]) // c.groups
@@ -198,7 +258,8 @@ def grouped_grad_input(
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    return out, lambda sch: tile_reduction(sch, {3: best_tile(shape[3], CHANNEL_TILE)})
+    tiles = _channel_tiles(shape[3], lanes)
+    return out, lambda sch: tile_reduction(sch, tiles, lanes=3 if lanes else None)
 
 
 @kernel("ConvGradWeight")
@@ -216,9 +277,14 @@ def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
         return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, long=0)
     x, dy = placeholder(x_value, "x"), placeholder(dy_value, "dy")
     window, per_group = Window(attrs, (height, width)), node.outputs[0].shape[3]
-    tiles = product_tiles(o, per_group, features, 0)
+    tiles, lanes = product_tiles(o, per_group, features, 0), None
     tile = (tiles[0], tiles[1])
-    out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), tile)
+    if features.float_lanes and max(o, per_group) >= LANES and (attrs.groups == 1 or _is_depthwise(attrs, c, o)):
+        tile, axis = lane_tiles((o, per_group), features, (False, False))
+        lanes = (0, 3)[axis]
+        if attrs.groups > 1:
+            tile = (min(LANE_CHANNELS, -(-o // LANES) * LANES), 1)
+    out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), tile, lanes)
     return KernelSpec([x, dy], [out], schedule)
 
 
@@ -230,6 +296,7 @@ def weight_sums(
     window: Window,
     finish: Finish,
     tile: tuple[int, int],
+    lanes: int | None = None,
 ) -> tuple[te.Tensor, Schedule]:
     """out[o,r,s,i] = finish(sum of dy times x over all output pixels whose tap lies inside)."""
     o, _, _, per_group_in = shape
@@ -245,4 +312,4 @@ def weight_sums(
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
     tiles = {0: tile[0], 3: tile[1]}
-    return out, lambda sch: tile_reduction(sch, tiles)
+    return out, lambda sch: tile_reduction(sch, tiles, lanes=lanes)

@@ -10,6 +10,8 @@ from tvm import s_tir, te, tirx
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.kernels.lane_tiles import lane_tiles
+from tinytrain_compile.lower.lanes import LANES
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs, operands, runs
@@ -71,16 +73,21 @@ def matrix_product(
     bias: te.Tensor | None = None,
     peel: bool = False,
     long: int | None = None,
+    apart: tuple[bool, bool] = (False, False),
 ) -> KernelSpec:
     """out[m,n] = sum_k left(m,k) right(k,n) + bias[n] in register tiles; extents (m, n, k).
 
     long: the axis (0 or 1) along which a factor's elements are neighbours in memory, if one is to be cut in long tiles.
+    apart: see lane_tiles.
     """
     m, n, k = extents
     (axis,) = reduce_axes(k)
     acc = te.compute((m, n), lambda i, j: total(left(i, axis) * right(axis, j), [axis]), "acc")
     finish = add_bias(bias)
     out = te.compute((m, n), lambda i, j: finish(acc[i, j], i, j), "out")
+    if features.float_lanes and not peel and max(m, n) >= LANES:
+        tile, lanes = lane_tiles((m, n), features, apart)
+        return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, dict(enumerate(tile)), lanes=lanes))
     tiles = product_tiles(m, n, features, long)
     turn = vector_turn(m, n, tiles, features)
     return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, tiles, peel_reduction=peel, turn=turn))
@@ -129,6 +136,7 @@ def gemm(node: Node, features: Features) -> KernelSpec:
         features,
         b[0] if b else None,
         attrs.split is not None,
+        apart=(True, True),
     )
 
 
@@ -144,7 +152,14 @@ def gemm_grad_input(node: Node, features: Features) -> KernelSpec:
     extents = (m, node.outputs[0].shape[1], n)
     peel = attrs.split is not None
     return matrix_product(
-        [dy, *weights], extents, lambda i, a: dy[i, a], lambda a, j: w(a, j), features, peel=peel, long=1
+        [dy, *weights],
+        extents,
+        lambda i, a: dy[i, a],
+        lambda a, j: w(a, j),
+        features,
+        peel=peel,
+        long=1,
+        apart=(True, False),
     )
 
 
@@ -178,5 +193,8 @@ def matmul(node: Node, features: Features) -> KernelSpec:
 
     acc = te.compute((count, m, n), term, "acc")
     out = te.compute((count, m, n), lambda *i: acc(*i), "out")
+    if features.float_lanes and max(m, n) >= LANES:
+        (rows, columns), lanes = lane_tiles((m, n), features, (not attrs.transpose_a, attrs.transpose_b))
+        return KernelSpec([a, b], [out], lambda sch: tile_reduction(sch, {1: rows, 2: columns}, lanes=1 + lanes))
     tiles = product_tiles(m, n, features, None if attrs.transpose_b else 1, first=1)
     return KernelSpec([a, b], [out], lambda sch: tile_reduction(sch, tiles))

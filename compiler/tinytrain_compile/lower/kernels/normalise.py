@@ -24,6 +24,8 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.kernels.shape import axis_groups
+from tinytrain_compile.lower.lanes import LANES
+from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
 
@@ -67,13 +69,21 @@ class Groups:
         """The output: value(group's indices, index of the grouped tensor)."""
         return te.compute(self.shape, lambda *index: value(self.outer(index), index), "out")
 
-    def schedule(self, sch: s_tir.Schedule, sums: Sequence[str], scalars: Sequence[str] = ()) -> None:
+    def schedule(
+        self, sch: s_tir.Schedule, features: Features, sums: Sequence[str], scalars: Sequence[str] = ()
+    ) -> None:
         """Groups outside, elements inside; before a group's elements, its sums and then its scalars in registers."""
         loops = sch.get_loops(sch.get_sblock("out"))
         inside = [summed for _, summed in self._groups]
         outer = [loop for loop, summed in zip(loops, inside, strict=True) if not summed]
         sch.reorder(*outer, *[loop for loop, summed in zip(loops, inside, strict=True) if summed])
         self._attach(sch, outer[-1], sums, scalars)
+        self.rewrite_on_lanes(sch, features)
+
+    def rewrite_on_lanes(self, sch: s_tir.Schedule, features: Features) -> None:
+        """Neighbours in a group are rewritten four at a time, where there are vectors."""
+        if features.float_lanes and self._groups[-1][1] and self.shape[-1] >= LANES:
+            four_at_a_time(sch, most=1)
 
     def schedule_at(self, sch: s_tir.Schedule, anchor: str, sums: Sequence[str]) -> None:
         """As `schedule`, inside the loops of `anchor`, a per-group statistic that is itself an output of the kernel."""
@@ -101,7 +111,7 @@ def _axis_groups(node: Node) -> Groups:
 
 
 @kernel("Softmax", "LogSoftmax")
-def softmax(node: Node, _features: Features) -> KernelSpec:
+def softmax(node: Node, features: Features) -> KernelSpec:
     """Maximum, sum of exponentials, result: exp is computed twice rather than kept."""
     groups = _axis_groups(node)
     x = groups.tensor(node.inputs[0], "x")
@@ -113,11 +123,11 @@ def softmax(node: Node, _features: Features) -> KernelSpec:
     else:
         rest = groups.scalar("rest", lambda g: call("tt_logf", mass[g]))
         out = groups.rewrite(lambda g, at: (x[at] - top[g]) - rest[g])
-    return KernelSpec([x], [out], lambda sch: groups.schedule(sch, ("top", "mass"), ("rest",)))
+    return KernelSpec([x], [out], lambda sch: groups.schedule(sch, features, ("top", "mass"), ("rest",)))
 
 
 @kernel("SoftmaxGrad", "LogSoftmaxGrad")
-def softmax_grad(node: Node, _features: Features) -> KernelSpec:
+def softmax_grad(node: Node, features: Features) -> KernelSpec:
     """One sum per group, then the result."""
     groups = _axis_groups(node)
     dy, y = groups.tensor(node.inputs[0], "dy"), groups.tensor(node.inputs[1], "y")
@@ -127,11 +137,11 @@ def softmax_grad(node: Node, _features: Features) -> KernelSpec:
     else:
         mean = groups.sum("mean", lambda _g, at: dy[at])
         out = groups.rewrite(lambda g, at: dy[at] - call("tt_expf", y[at]) * mean[g])
-    return KernelSpec([dy, y], [out], lambda sch: groups.schedule(sch, ("mean",)))
+    return KernelSpec([dy, y], [out], lambda sch: groups.schedule(sch, features, ("mean",)))
 
 
 @kernel("Normalize")
-def normalize(node: Node, _features: Features) -> KernelSpec:
+def normalize(node: Node, features: Features) -> KernelSpec:
     """Mean, variance around it, then the normalised group; two passes, as cancellation would cost digits."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
@@ -150,6 +160,7 @@ def normalize(node: Node, _features: Features) -> KernelSpec:
     def schedule(sch: s_tir.Schedule) -> None:
         groups.schedule_at(sch, "group_v1", ("whole", "spread"))
         sch.set_scope(sch.get_sblock("group_v0"), 0, "local")
+        groups.rewrite_on_lanes(sch, features)
 
     return KernelSpec([x], [out, rstd], schedule)
 
@@ -159,7 +170,7 @@ def _square(x: Any) -> Any:
 
 
 @kernel("NormalizeGrad")
-def normalize_grad(node: Node, _features: Features) -> KernelSpec:
+def normalize_grad(node: Node, features: Features) -> KernelSpec:
     """Two means per group, then the result."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
@@ -173,4 +184,4 @@ def normalize_grad(node: Node, _features: Features) -> KernelSpec:
     slope = groups.scalar("mean_slope", lambda g: total_slope[g] * share)
     out = groups.rewrite(lambda g, at: rstd[g] * ((dy[at] - mean[g]) - xhat[at] * slope[g]))
     sums, means = ("whole", "slope"), ("mean", "mean_slope")
-    return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, sums, means))
+    return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, features, sums, means))

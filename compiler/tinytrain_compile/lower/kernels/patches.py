@@ -14,7 +14,8 @@ from tvm import s_tir, te, tirx
 
 from tinytrain_compile.lower.kernels.base import guarded, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.lower.lanes import LANES
+from tinytrain_compile.lower.schedules import best_tile, four_at_a_time, tile_reduction
 from tinytrain_compile.ops.reach import Patch, Reach
 
 
@@ -24,6 +25,7 @@ class PatchForm:
 
     copies: what the taps of a tile's pixels read is copied to scratch first. peel: the weight lies in two parts.
     runs: what a row of taps reads of the weight, too, are neighbours in memory. apart: every phase has code of its own.
+    lanes: a tile's channels are vectors.
     """
 
     shape: tuple[int, ...]
@@ -32,6 +34,7 @@ class PatchForm:
     peel: bool
     runs: bool = True
     apart: bool = False
+    lanes: bool = False
 
 
 def patch_conv(
@@ -90,7 +93,10 @@ def _schedule(sch: s_tir.Schedule, form: PatchForm, across: int, fuse: bool) -> 
     for phase in (p, q) if form.apart else ():
         sch.unroll(phase)
     tiles, gather = {2: across, 5: form.tile[1]}, "cols" if form.copies else ""
-    tile_reduction(sch, tiles, gather=gather, gather_axis=2, peel_reduction=form.peel, fuse=fuse)
+    lanes = 5 if form.lanes else None
+    tile_reduction(sch, tiles, gather=gather, gather_axis=2, peel_reduction=form.peel, fuse=fuse, lanes=lanes)
+    if gather and form.lanes and int(sch.get(sch.get_loops(sch.get_sblock(gather))[-1]).extent) >= LANES:
+        four_at_a_time(sch, gather)
 
 
 def _inside(reach: Reach, tile: int, positions: int, place: Any) -> tuple[Any, list[Any]]:

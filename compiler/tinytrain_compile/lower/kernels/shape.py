@@ -19,7 +19,8 @@ from tinytrain_compile.lower.kernels.base import (
     reduce_axes,
     total,
 )
-from tinytrain_compile.lower.kernels.elementwise import broadcast, pointwise
+from tinytrain_compile.lower.kernels.elementwise import LIGHT, broadcast, pointwise
+from tinytrain_compile.lower.lanes import LANES
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
 from tinytrain_compile.ops.shape import (
     ConcatAttrs,
@@ -30,7 +31,7 @@ from tinytrain_compile.ops.shape import (
     TransposeAttrs,
 )
 
-SUM_TILE = 4
+SUM_TILE, LANE_TILE = 4, 16
 """Sums that a reduction carries at once: neighbours in memory are read together, and additions need not wait."""
 
 
@@ -173,16 +174,16 @@ def _place_of(i: Any, place: tuple[int, int, int, int]) -> tuple[Any, list[Any]]
 
 
 @kernel("Expand")
-def expand(node: Node, _features: Features) -> KernelSpec:
+def expand(node: Node, features: Features) -> KernelSpec:
     """Broadcast, times a constant."""
     attrs = node.attrs
     assert isinstance(attrs, ExpandAttrs)
     scale = attrs.scale
-    return broadcast(node, lambda x: x if scale == 1.0 else x * f32(scale))
+    return broadcast(node, lambda x: x if scale == 1.0 else x * f32(scale), features, LIGHT)
 
 
 @kernel("Reduce")
-def reduce(node: Node, _features: Features) -> KernelSpec:
+def reduce(node: Node, features: Features) -> KernelSpec:
     """A few neighbouring sums at a time, in registers; with nothing to sum, one multiplication per element."""
     attrs = node.attrs
     assert isinstance(attrs, ReduceAttrs)
@@ -190,7 +191,7 @@ def reduce(node: Node, _features: Features) -> KernelSpec:
     groups = axis_groups(node.inputs[0].shape, attrs.axes)
     summed = [extent for extent, inside in groups if inside]
     if not summed:
-        return pointwise(node, lambda x: x if scale == 1.0 else x * f32(scale))
+        return pointwise(node, lambda x: x if scale == 1.0 else x * f32(scale), features, LIGHT)
     kept = [extent for extent, inside in groups if not inside] or [1]
     x = placeholder(node.inputs[0], "x", [extent for extent, _ in groups])
     axes = reduce_axes(*summed)
@@ -201,5 +202,9 @@ def reduce(node: Node, _features: Features) -> KernelSpec:
 
     acc = te.compute(tuple(kept), term, "acc")
     out = te.compute(tuple(kept), lambda *i: acc[i] if scale == 1.0 else acc[i] * f32(scale), "out")
-    tiles = {len(kept) - 1: best_tile(kept[-1], SUM_TILE)}
+    last = len(kept) - 1
+    if features.float_lanes and not groups[-1][1] and kept[-1] >= LANES:
+        wide = {last: min(LANE_TILE, -(-kept[-1] // LANES) * LANES)}
+        return KernelSpec([x], [out], lambda sch: tile_reduction(sch, wide, lanes=last))
+    tiles = {last: best_tile(kept[-1], SUM_TILE)}
     return KernelSpec([x], [out], lambda sch: tile_reduction(sch, tiles))

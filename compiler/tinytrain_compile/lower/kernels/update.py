@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from tvm import te
+from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
+from tinytrain_compile.lower.lanes import LANES
+from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
 
 
@@ -25,19 +28,19 @@ def _blend(old: Any, share: float, new: Any) -> Any:
 
 
 @kernel("SgdUpdate")
-def sgd(node: Node, _features: Features) -> KernelSpec:
+def sgd(node: Node, features: Features) -> KernelSpec:
     """w -= rate (g + decay w)."""
     attrs = node.attrs
     assert isinstance(attrs, SgdAttrs)
     inputs = _operands(node, ("w", "g", "rate", "scale"))
     w, g, rate = inputs[:3]
     scale = inputs[3] if attrs.scaled else None
-    out = te.compute(w.shape, lambda i: w[i] - rate[0] * _gradient(w[i], g[i], scale, attrs.weight_decay), "w_new")
-    return KernelSpec(inputs, [out], plain)
+    out = te.compute(w.shape, lambda i: w[i] - rate[0] * _gradient(w[i], g[i], scale, attrs.weight_decay), "out")
+    return KernelSpec(inputs, [out], _schedule(node, features, "out"))
 
 
 @kernel("MomentumUpdate")
-def momentum(node: Node, _features: Features) -> KernelSpec:
+def momentum(node: Node, features: Features) -> KernelSpec:
     """v = momentum v + g; w -= rate v (v is stored first, then read back)."""
     attrs = node.attrs
     assert isinstance(attrs, SgdAttrs)
@@ -48,12 +51,19 @@ def momentum(node: Node, _features: Features) -> KernelSpec:
         v.shape, lambda i: _blend(v[i], attrs.momentum, _gradient(w[i], g[i], scale, attrs.weight_decay)), "v_new"
     )
     weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
-    return KernelSpec(inputs, [weight, velocity], lambda sch: _fuse(sch, ("v_new", "w_new")))
+    return KernelSpec(inputs, [weight, velocity], _schedule(node, features, "v_new", "w_new"))
 
 
-def _fuse(sch: Any, stages: tuple[str, ...]) -> None:
-    """Put several stages over the same elements into one loop."""
-    sch.merge(*(sch.get_loops(sch.get_sblock(name))[0] for name in stages))
+def _schedule(node: Node, features: Features, *stages: str) -> Callable[[s_tir.Schedule], None]:
+    """Several stages over the same elements in one loop, on vectors if there are."""
+    if features.float_lanes and node.outputs[0].elements >= LANES:
+        return lambda sch: four_at_a_time(sch, *stages, most=1)
+    return lambda sch: _fuse(sch, *stages)
+
+
+def _fuse(sch: Any, *stages: str) -> None:
+    if len(stages) > 1:
+        sch.merge(*(sch.get_loops(sch.get_sblock(name))[0] for name in stages))
 
 
 @kernel("AdamUpdate")
@@ -82,7 +92,7 @@ def adam(node: Node, _features: Features) -> KernelSpec:
         return w[i] - rate[0] * move
 
     weight = te.compute(w.shape, step, "w_new")
-    return KernelSpec(inputs, [weight, first, second], lambda sch: _fuse(sch, ("m_new", "v_new", "w_new")))
+    return KernelSpec(inputs, [weight, first, second], lambda sch: _fuse(sch, "m_new", "v_new", "w_new"))
 
 
 @kernel("AdamTick")
@@ -97,14 +107,16 @@ def adam_tick(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("Accumulate")
-def accumulate(node: Node, _features: Features) -> KernelSpec:
+def accumulate(node: Node, features: Features) -> KernelSpec:
     """acc += g."""
     acc, g = _operands(node, ("acc", "g"))
-    return KernelSpec([acc, g], [te.compute(acc.shape, lambda i: acc[i] + g[i], "acc_new")], plain)
+    out = te.compute(acc.shape, lambda i: acc[i] + g[i], "out")
+    return KernelSpec([acc, g], [out], _schedule(node, features, "out"))
 
 
 @kernel("Clear")
-def clear(node: Node, _features: Features) -> KernelSpec:
+def clear(node: Node, features: Features) -> KernelSpec:
     """acc = 0."""
     (acc,) = _operands(node, ("acc",))
-    return KernelSpec([acc], [te.compute(acc.shape, lambda _i: f32(0), "acc_new")], plain)
+    out = te.compute(acc.shape, lambda _i: f32(0), "out")
+    return KernelSpec([acc], [out], _schedule(node, features, "out"))

@@ -1,0 +1,122 @@
+"""Float kernels on vectors: plain C near the reference, and the core's vectors give the bytes of the plain C."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.marks import needs_qemu
+from tests.lower.kernel_harness import Built, build, compare, inplace_pairs, run
+from tests.ops.case import Case, make, normal
+from tests.ops.cases import cases_of
+from tests.ops.random_linear import RANDOM_PRODUCTS, random_products
+from tests.ops.random_structure import RANDOM, random_cases
+from tinytrain_compile.lower.kernels import SIZE, Features
+from tinytrain_compile.lower.lower import lower_node
+from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.resources import runtime_headers
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import find_tools
+from tinytrain_compile.verify.kernel_runs import PREFIX, KernelRun, count_kernels
+
+OPS = (
+    *("Gemm", "GemmGradInput", "GemmGradWeight", "MatMul", "Conv", "ConvGradInput", "ConvGradWeight"),
+    *("Add", "Sub", "Mul", "Neg", "Clip", "ClipGrad", "ClipMask", "MaskedGrad", "LeakyRelu", "LeakyReluGrad"),
+    *("SigmoidGrad", "TanhGrad", "SgdUpdate", "MomentumUpdate", "Accumulate", "Clear", "Reduce", "Expand"),
+    *("Softmax", "LogSoftmax", "SoftmaxGrad", "LogSoftmaxGrad", "Normalize", "NormalizeGrad"),
+    *("Exp", "Erf", "ErfGrad", "Gelu", "GeluGrad"),
+)
+PLANTED = (
+    ("Gemm", "tt_store_some_f32x4(&y[", "tt_store_some_f32x4(&y[1 + "),
+    ("Conv", "tt_gather_f32x4(&w[", "tt_gather_f32x4(&w[1 + "),
+    ("ConvGradWeight", "tt_fma_all_f32x4(acc_x4, ", "tt_fma_all_f32x4(2.0f * acc_x4, "),
+    ("Clip", "tt_all_f32x4(", "tt_all_f32x4(1.0f + "),
+    ("GeluGrad", "tt_erf_f32x4(", "tt_exp_f32x4("),
+)
+INF = float("inf")
+HOST = ("-DTT_HAS_FMA=1",)
+
+
+def _cases(op: str) -> list[Case]:
+    drawn = random_products(op, 5) if op in RANDOM_PRODUCTS else random_cases(op, 3) if op in RANDOM else []
+    if op == "ClipMask":  # whole bytes
+        drawn = [make(op, (normal(np.random.default_rng(1), (5, 8)),), ClipAttrs(-0.5, high)) for high in (0.5, INF)]
+    return [*cases_of(op)[:3], *drawn]
+
+
+def _built(cases: list[Case], folder: Path) -> list[Built]:
+    return build(cases, folder, fpu=True, flags=HOST, float_vectors=True)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_plain_c_is_near_the_reference(op: str, tmp_path: Path) -> None:
+    built = _built(_cases(op), tmp_path)
+    for item in built:
+        compare(item, run(item))
+        for pair in inplace_pairs(item):
+            compare(item, run(item, pair))
+    assert any(re.search("_f32x4|8_f32", item.kernel.source) for item in built)
+
+
+def on_board(built: list[Built]) -> list[bool]:
+    """Whether the kernels give the bytes of the host on a Cortex-M55, in QEMU."""
+    runs: list[KernelRun] = []
+    for index, item in enumerate(built):
+        definition = op_def(item.node.op)
+        expected = tuple(array.tobytes() for array in run(item))
+        inputs = tuple(np.ascontiguousarray(array).tobytes() for array in item.case.float32())
+        sizes = tuple(value.size_bytes for value in item.node.outputs)
+        scratch = definition.scratch(item.node)
+        name, kernel = f"{PREFIX}_{index}", item.kernel
+        texts = [text.replace(f" {kernel.name}(", f" {name}(", 1) for text in (kernel.source, kernel.declaration)]
+        kernel = replace(kernel, name=name, source=texts[0], declaration=texts[1])
+        runs.append(KernelRun(kernel, inputs, sizes, dict(definition.alias), scratch, expected))
+    return [found.equal for found in count_kernels(runs, load_target("cortex-m55"), find_tools(), runtime_headers())]
+
+
+def _tiny(case: Case) -> Case:
+    """The same with denormals among its operands and results."""
+    scales = np.float32(2) ** np.random.default_rng(7).integers(-149, -60, 64).astype(np.float32)
+    arrays = tuple(
+        (a * np.resize(scales, a.shape)).astype(np.float32) if a.dtype.kind == "f" else a for a in case.arrays
+    )
+    return replace(case, arrays=arrays)
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_the_core_gives_the_bytes_of_the_plain_c(tmp_path: Path) -> None:
+    """Denormals included, which count as 0 on vectors and nowhere else."""
+    cases = [case for op in OPS for case in _cases(op)]
+    cases += [_tiny(case) for op in ("Gemm", "ConvGradWeight", "Mul", "Clip", "ClipMask", "Exp") for case in _cases(op)]
+    built = _built(cases, tmp_path)
+    for item, equal in zip(built, on_board(built), strict=True):
+        assert equal, f"{item.case}\n{item.kernel.source}"
+
+
+@pytest.mark.parametrize(("op", "code", "planted"), PLANTED)
+def test_a_planted_bug_is_seen(op: str, code: str, planted: str, tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    def plant(source: str) -> str:
+        seen.append(code in source)
+        return source.replace(code, planted)
+
+    def check() -> None:
+        for item in build(_cases(op), tmp_path, fpu=True, flags=HOST, float_vectors=True, change=plant):
+            compare(item, run(item))
+
+    with pytest.raises(AssertionError):
+        check()
+    assert any(seen)
+
+
+def test_kernels_for_other_cores_and_small_code_are_not_on_vectors() -> None:
+    node = _cases("Gemm")[0].node()
+    for features in (Features(), Features(vectors=True), Features(True, SIZE, float_vectors=True)):
+        assert "x4" not in lower_node(node, "k", features).source
