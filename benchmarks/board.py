@@ -10,7 +10,7 @@ from tests.ops.case import Case
 
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
-from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.kernels import features_of
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.resources import runtime_headers
@@ -33,8 +33,7 @@ def measure(cases: Sequence[Case], target_name: str, fuse_multiply_add: bool = T
     """Lower, build and run all cases. Errors: CompileError E0602."""
     target = load_target(target_name)
     nodes = [case.node() for case in cases]
-    core = target.features
-    features = Features(core.fpu, vectors=core.mve_int, float_vectors=core.mve_float and fuse_multiply_add)
+    features = features_of(target.features, fuse_multiply_add)
     kernels = [lower_node(node, f"{PREFIX}_{i}", features, fuse_multiply_add) for i, node in enumerate(nodes)]
     runs = [_run(*item) for item in zip(nodes, cases, kernels, strict=True)]
     counts = count_kernels(runs, target, find_tools(), runtime_headers())

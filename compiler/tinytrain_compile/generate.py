@@ -65,13 +65,11 @@ class Generator:
     def lowered(self, small: bool, turned: Iterable[Node] = ()) -> KernelSet:
         """A kernel for every node, or for those of `turned` that read their weight turned."""
         from tinytrain_compile.lower import LowerOptions, lower_nodes  # imports tvm: 2-4 s, only when it is needed
-        from tinytrain_compile.lower.kernels import SIZE, SPEED, Features
+        from tinytrain_compile.lower.kernels import SIZE, SPEED, features_of
 
         chosen = tuple(turned)
-        core = self._target.features
         fused = not self._candidate.train.integer
-        style = SIZE if small else SPEED
-        features = Features(core.fpu, style, vectors=core.mve_int, float_vectors=core.mve_float and fused)
+        features = features_of(self._target.features, fused, SIZE if small else SPEED)
         names = frozenset(node.name for node in chosen)
         tiles = {} if small else self._tiles
         lowering = LowerOptions(self._prefix, features, fused, names, tiles)

@@ -136,11 +136,10 @@ class _Search:
 
 def _variants(node: Node, target: Target, fused: bool, index: int) -> list[tuple[Tiles, Kernel]]:
     """Kernels of a node with different C text: the rule's first. Tiles that a shape has no use for give equal text."""
-    from tinytrain_compile.lower.kernels import Features
+    from tinytrain_compile.lower.kernels import features_of
     from tinytrain_compile.lower.lower import ScratchError, lower_node
 
-    core = target.features
-    features = Features(core.fpu, vectors=core.mve_int, float_vectors=core.mve_float and fused)
+    features = features_of(target.features, fused)
     texts: set[str] = set()
     found: list[tuple[Tiles, Kernel]] = []
     for number, tiles in enumerate((RULE, *candidates(node))):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph, VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
-from tinytrain_compile.lower.kernels import SIZE, SPEED, Features
+from tinytrain_compile.lower.kernels import SIZE, SPEED, Features, features_of
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.resources import runtime_headers
@@ -53,10 +55,21 @@ class Project:
     bundle: SourceBundle
 
 
-def kernels_of(train: TrainGraph, prefix: str, fpu: bool, small: bool = False) -> KernelSet:
-    features = Features(fpu, SIZE if small else SPEED)
+def kernels_of(train: TrainGraph, target: str = "cortex-m7", small: bool = False, prefix: str = "net") -> KernelSet:
+    """The kernels that the command line makes for a core."""
+    features = features_of(load_target(target).features, not train.integer, SIZE if small else SPEED)
+    return _lowered(train, features, prefix)
+
+
+def _lowered(train: TrainGraph, features: Features, prefix: str) -> KernelSet:
     kernels = lower_nodes(train.graph.nodes, LowerOptions(prefix, features, not train.integer))
-    return share_kernels(kernels, prefix) if small else kernels
+    return share_kernels(kernels, prefix) if features.style.small else kernels
+
+
+def kernels_by_core(train: TrainGraph) -> Callable[[str], KernelSet]:
+    """`kernels_of` by core; cores that have the same share one lowering."""
+    lowered = cache(lambda features: _lowered(train, features, "net"))
+    return lambda board: lowered(features_of(load_target(board).features, not train.integer))
 
 
 def project(
@@ -72,7 +85,7 @@ def project(
     settings = PlanOptions(alignment_bytes=core.alignment_bytes, effort="quick", keep=(train.loss.name,))
     planned = plan_with_remat(train.graph, settings, remat or RematOptions())
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
-    kernels = kernels or kernels_of(train, prefix, core.features.fpu)
+    kernels = kernels or kernels_of(train, target, prefix=prefix)
     return emitted(train, plan, kernels, core.alignment_bytes, prefix)
 
 
@@ -140,15 +153,9 @@ def checkpoint_magic(made: Project) -> list[str]:
 
 
 def check_on_boards(train: TrainGraph, boards: tuple[str, ...] = BOARDS, steps: int = 3) -> dict[str, VerifyReport]:
-    """The same training step on several cores; kernels are lowered once with and once without an FPU."""
-    kernels: dict[bool, KernelSet] = {}
-    reports: dict[str, VerifyReport] = {}
-    for board in boards:
-        fpu = load_target(board).features.fpu
-        if fpu not in kernels:
-            kernels[fpu] = kernels_of(train, "net", fpu)
-        reports[board] = check(project(train, board, kernels[fpu]), board, steps=steps)
-    return reports
+    """The same training step on several cores."""
+    kernels = kernels_by_core(train)
+    return {board: check(project(train, board, kernels(board)), board, steps=steps) for board in boards}
 
 
 def in_double(train: TrainGraph) -> TrainGraph:

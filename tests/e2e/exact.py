@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import onnx
 from tests.e2e import chain, models
 from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph, VerifyReport
-from tinytrain_compile.target import load_target
 
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "cnn": nets.cnn,
@@ -41,12 +39,12 @@ def in_turn(variants: Sequence[Variant]) -> list[tuple[str, dict[str, Any], str]
 
 
 def check_on(train: TrainGraph, *boards: str, steps: int = STEPS) -> dict[str, VerifyReport]:
-    """Verify on boards in QEMU, or on "host" alone; kernels are lowered once with and once without an FPU."""
-    lowered = cache(lambda fpu: chain.kernels_of(train, "net", fpu))
+    """Verify on boards in QEMU, or on "host" alone."""
+    lowered = chain.kernels_by_core(train)
     reports: dict[str, VerifyReport] = {}
     for board in boards:
         core = "cortex-m7" if board == "host" else board
-        made = chain.project(train, core, lowered(load_target(core).features.fpu))
+        made = chain.project(train, core, lowered(core))
         reports[board] = chain.check(made, core, "host" if board == "host" else "qemu", steps)
     return reports
 

@@ -25,7 +25,7 @@ TRAINED: dict[str, Callable[[], TrainGraph]] = {
 
 
 def small_project(train: TrainGraph, board: str = "cortex-m7") -> chain.Project:
-    return chain.project(train, board, chain.kernels_of(train, "net", load_target(board).features.fpu, small=True))
+    return chain.project(train, board, chain.kernels_of(train, board, small=True))
 
 
 @pytest.mark.parametrize("name", TRAINED)

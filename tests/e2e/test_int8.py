@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +49,11 @@ def test_a_hundred_steps_of_digits_on_all_cores(head: str) -> None:
     train = quantise(build_training(known, update, TrainingOptions(learning_rate=0.01)), QuantOptions())
     samples = load_samples(folder / "data.npz", known, train)
     reference = run_reference(train, samples, 100)
-    lowered = cache(lambda fpu: chain.kernels_of(train, "net", fpu))
+    lowered = chain.kernels_by_core(train)
     losses: set[tuple[float, ...]] = set()
     for board in chain.BOARDS:
         core = load_target(board)
-        made = chain.project(train, board, lowered(core.features.fpu))
+        made = chain.project(train, board, lowered(board))
         report = verify(made.bundle, core, samples, reference, "qemu", steps=100, batch=1)
         assert (report.result, report.steps, report.max_error) == ("pass", 100, 0.0), board
         losses.add(report.losses)
@@ -159,7 +158,7 @@ def test_seeds_differ_in_the_rounding_only() -> None:
 def test_a_checkpoint_holds_all_that_training_needs(tmp_path: Path) -> None:
     """The check program saves, loads and compares; exponents and noise are in the state that it saves."""
     train = nets.int8_train(nets.cnn(), learning_rate=0.05)
-    made = chain.project(train, kernels=chain.kernels_of(train, "net", True))
+    made = chain.project(train, kernels=chain.kernels_of(train))
     names = {slot.name: slot.dtype for slot in made.bundle.interface.state}
     assert names["noise"] == "int32"
     exponents = {node.inputs[0].name for node in nets.nodes_of(train, "ExponentUpdate")}
@@ -223,7 +222,7 @@ int main(void)
 def test_a_checkpoint_from_before_the_first_step_starts_like_a_fresh_model(tmp_path: Path) -> None:
     """The exponents are not known yet, and the checkpoint says so: the next step finds them as after m_init."""
     train = nets.int8_train(nets.cnn(), learning_rate=0.05)
-    made = chain.project(train, kernels=chain.kernels_of(train, "net", True))
+    made = chain.project(train, kernels=chain.kernels_of(train))
     write_files(tmp_path, made.bundle.files)
     (tmp_path / "resumed.c").write_text(RESUMED)
     build(["gcc", "-std=c11", *NUMERIC, "resumed.c", *sources(made.bundle), "-o", "resumed"], tmp_path)
@@ -247,7 +246,7 @@ FAULTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 @pytest.mark.parametrize(("sound", "broken", "options"), FAULTS, ids=lambda part: "" if isinstance(part, str) else None)
 def test_a_fault_in_a_rounding_fails_the_check(sound: str, broken: str, options: dict[str, Any]) -> None:
     train = nets.int8_train(nets.cnn(), learning_rate=0.05, **options)
-    made = chain.project(train, kernels=chain.kernels_of(train, "net", True))
+    made = chain.project(train, kernels=chain.kernels_of(train))
     text = made.bundle.files["tt_fixed.h"]
     assert text.count(sound) == 1
     files = {**made.bundle.files, "tt_fixed.h": text.replace(sound, broken)}

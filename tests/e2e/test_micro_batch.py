@@ -118,7 +118,7 @@ def test_boards_equal_the_host_with_several_samples_at_a_time() -> None:
     assert (report.result, report.mode) == ("pass", "qemu") and "bit-exact" in report.message
     for board in ("cortex-m0plus", "cortex-m55"):
         train = int8_train(4, nets.cnn(pool="MaxPool", window=nets.OVERLAPPING))
-        made = chain.project(train, board, chain.kernels_of(train, "net", board != "cortex-m0plus"))
+        made = chain.project(train, board, chain.kernels_of(train, board))
         report = chain.check(made, board)
         assert (report.result, report.mode, report.max_error) == ("pass", "qemu", 0.0), board
 

@@ -49,7 +49,7 @@ def everything_viewed(train: TrainGraph) -> Planned:
 
 def run(train: TrainGraph, planned: Planned, folder: Path, mode: str) -> chain.RunResult:
     whole = replace(train, graph=planned.graph, before_remat=train.graph)
-    kernels = chain.kernels_of(whole, "net", fpu=True)
+    kernels = chain.kernels_of(whole)
     result = outcome(whole, bundle_of(whole, planned.plan, kernels, mode == "debug"), folder, mode)
     assert result.status == "ok"
     return result
@@ -79,7 +79,7 @@ def test_the_arena_is_smaller(name: str) -> None:
 def test_on_the_board(name: str) -> None:
     train, viewed = train_of(name), everything_viewed(train_of(name))
     whole = replace(train, graph=viewed.graph, before_remat=train.graph)
-    made = chain.emitted(whole, viewed.plan, chain.kernels_of(whole, "net", fpu=True), 8)
+    made = chain.emitted(whole, viewed.plan, chain.kernels_of(whole), 8)
     assert chain.check(made).result == "pass"
 
 
@@ -110,10 +110,10 @@ def test_a_view_costs_no_call() -> None:
     train = train_of("tower, last layers")
     viewed = everything_viewed(train)
     whole = replace(train, graph=viewed.graph, before_remat=train.graph)
-    made = chain.emitted(whole, viewed.plan, chain.kernels_of(whole, "net", fpu=True), 8)
+    made = chain.emitted(whole, viewed.plan, chain.kernels_of(whole), 8)
     text = "".join(made.bundle.files.values())
     assert not re.search(r": (Concat|Join) \*/", text)
-    copied = chain.emitted(train, plan_memory(train.graph, options(train)), chain.kernels_of(train, "net", fpu=True), 8)
+    copied = chain.emitted(train, plan_memory(train.graph, options(train)), chain.kernels_of(train), 8)
     assert re.search(r": Concat \*/", "".join(copied.bundle.files.values()))
 
 
@@ -125,5 +125,5 @@ def test_a_part_written_over_another_is_seen_by_the_watched_build(tmp_path: Path
     offsets = {**viewed.plan.offsets, second.name: viewed.plan.offsets[first.name]}
     whole = replace(train, graph=viewed.graph, before_remat=train.graph)
     bad = replace(viewed.plan, offsets=offsets)
-    text = report(whole, bundle_of(whole, bad, chain.kernels_of(whole, "net", fpu=True), debug=True), tmp_path / "over")
+    text = report(whole, bundle_of(whole, bad, chain.kernels_of(whole), debug=True), tmp_path / "over")
     assert f"a live buffer was overwritten at offset {viewed.plan.offsets[first.name]}" in text

@@ -78,7 +78,7 @@ def test_channel_slices(names: tuple[str, str], options: dict[str, Any], tmp_pat
 def test_a_checkpoint_holds_the_shifts(tmp_path: Path) -> None:
     """The check program saves, loads and compares; the tables are in what it saves."""
     train = rescaling("cnn")
-    made = chain.project(train, kernels=chain.kernels_of(train, "net", True))
+    made = chain.project(train, kernels=chain.kernels_of(train))
     tables = {t.name for node in train.graph.nodes if node.op in RESCALES for t in rescaled_tables(node)}
     assert len(tables) == 4 * 4 and tables <= {slot.name for slot in made.bundle.interface.state}
     result = run_steps(made.bundle, load_target("host"), random_samples(train, 4, 0), 4, None, 1, tmp_path)
@@ -100,7 +100,7 @@ FAULTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 @pytest.mark.parametrize(("sound", "broken", "options"), FAULTS, ids=lambda part: "" if isinstance(part, str) else None)
 def test_a_fault_in_a_rescale_fails_the_check(sound: str, broken: str, options: dict[str, Any]) -> None:
     train = rescaling("cnn", **options)
-    made = chain.project(train, kernels=chain.kernels_of(train, "net", True))
+    made = chain.project(train, kernels=chain.kernels_of(train))
     text = made.bundle.files["tt_fixed.h"]
     assert text.count(sound) == 1
     files = {**made.bundle.files, "tt_fixed.h": text.replace(sound, broken)}

@@ -61,7 +61,7 @@ def outcome(train: TrainGraph, bundle: SourceBundle, folder: Path, mode: str) ->
 def test_no_reports_and_the_same_bytes(name: str, tmp_path: Path) -> None:
     """Painting what is dead changes nothing that the plain build computes."""
     train = NETS[name]()
-    plan, kernels = plan_of(train), chain.kernels_of(train, "net", fpu=True)
+    plan, kernels = plan_of(train), chain.kernels_of(train)
     plain = outcome(train, bundle_of(train, plan, kernels, debug=False), tmp_path / "plain", "host")
     watched = outcome(train, bundle_of(train, plan, kernels, debug=True), tmp_path / "watched", "debug")
     assert watched.status == plain.status == "ok"
@@ -73,7 +73,7 @@ def test_no_reports_and_the_same_bytes(name: str, tmp_path: Path) -> None:
 
 def test_firmware_is_never_watched() -> None:
     train = chain.train_graph(models.mlp(), "head")
-    plain = bundle_of(train, plan_of(train), chain.kernels_of(train, "net", fpu=True), debug=False)
+    plain = bundle_of(train, plan_of(train), chain.kernels_of(train), debug=False)
     assert not any("tt_debug" in text for text in (*plain.files, *plain.files.values()))
 
 
@@ -89,7 +89,7 @@ def in_two_memories(train: TrainGraph) -> tuple[TrainGraph, MemoryPlan]:
 @pytest.mark.parametrize("name", ["residual net", "int8 net, int8 head, two samples"])
 def test_several_memories_are_watched_too(name: str, tmp_path: Path) -> None:
     train, plan = in_two_memories(NETS[name]())
-    kernels = chain.kernels_of(train, "net", fpu=True)
+    kernels = chain.kernels_of(train)
     plain = outcome(train, bundle_of(train, plan, kernels, debug=False), tmp_path / "plain", "host")
     watched = outcome(train, bundle_of(train, plan, kernels, debug=True), tmp_path / "watched", "debug")
     assert watched.status == plain.status == "ok"
@@ -100,7 +100,7 @@ def test_several_memories_are_watched_too(name: str, tmp_path: Path) -> None:
 def test_faults_in_a_second_memory_are_seen(tmp_path: Path) -> None:
     """A tensor there over another that waits, and a source that dies before it is read."""
     train, plan = in_two_memories(NETS["residual net"]())
-    kernels = chain.kernels_of(train, "net", fpu=True)
+    kernels = chain.kernels_of(train)
     away = [b for b in plan.buffers if plan.place(b.offset)[0] == 1 and b.kind == "tensor"]
     pairs = ((a, b) for a in away for b in away if a.first_step < b.first_step < a.last_step)
     victim, intruder = next(pairs)
@@ -118,7 +118,7 @@ def test_faults_in_a_second_memory_are_seen(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def made() -> tuple[TrainGraph, MemoryPlan, KernelSet]:
     train = chain.train_graph(models.mlp(), "all", learning_rate=0.1)
-    return train, plan_of(train), chain.kernels_of(train, "net", fpu=True)
+    return train, plan_of(train), chain.kernels_of(train)
 
 
 def with_buffer(plan: MemoryPlan, value: str, **changes: int) -> MemoryPlan:

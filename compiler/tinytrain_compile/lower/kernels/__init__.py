@@ -21,7 +21,16 @@ from tinytrain_compile.lower.kernels import (
     shape,
     update,
 )
-from tinytrain_compile.lower.kernels.base import KERNELS, SIZE, SPEED, VECTOR_KERNELS, Features, KernelSpec, kernel_spec
+from tinytrain_compile.lower.kernels.base import (
+    KERNELS,
+    SIZE,
+    SPEED,
+    VECTOR_KERNELS,
+    Features,
+    KernelSpec,
+    features_of,
+    kernel_spec,
+)
 
 __all__ = [
     "KERNELS",
@@ -33,6 +42,7 @@ __all__ = [
     "activation",
     "conv",
     "elementwise",
+    "features_of",
     "kernel_spec",
     "linear",
     "loss",

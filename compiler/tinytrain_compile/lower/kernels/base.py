@@ -10,6 +10,7 @@ from tvm import ir, s_tir, te, tirx
 
 from tinytrain_compile.ir.kernels import Tiles
 from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.target.model import Features as CoreFeatures
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,11 @@ class Features:
         """`tile` turned: more rows than columns, for weight gradients."""
         rows, columns = self.tile
         return columns, rows
+
+
+def features_of(core: CoreFeatures, fused: bool, style: CodeStyle = SPEED) -> Features:
+    """What a core has. fused: its code may fuse float products and sums (no int8 network's does)."""
+    return Features(core.fpu, style, vectors=core.mve_int, float_vectors=core.mve_float and fused)
 
 
 @dataclass(frozen=True)
