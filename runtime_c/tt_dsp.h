@@ -83,29 +83,30 @@ static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_
     const int16_t *a, const int16_t *b, int32_t blocks)
 {
 #if TT_HAS_DSP
-    /* "memory": it reads a and b; besides, what comes after is not loaded before, and kept on the stack. */
+    /* "memory": it reads a and b; besides, what comes after is not loaded before, and kept on the stack. volatile: GCC
+     * may take a block whose operands do not change out of a loop that writes what they point to. */
     uint32_t x, x_next, y, y_next, z, z_next;
     if (blocks >= 8) {
         int32_t turns = blocks / 4;
-        __asm__("1:\n\t" TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK "subs %[turns], #1\n\tbne 1b"
+        __asm__ volatile("1:\n\t" TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK "subs %[turns], #1\n\tbne 1b"
                 : TT_SUMS("+r"), TT_PAIRS, [turns] "+r"(turns)
                 :
                 : "memory", "cc");
         blocks %= 4;
     } else if (TT_IS_ZERO(*sum_00) && TT_IS_ZERO(*sum_01) && TT_IS_ZERO(*sum_10) && TT_IS_ZERO(*sum_11)) {
-        __asm__(TT_FIRST_BLOCK : TT_SUMS("=&r"), TT_PAIRS : : "memory");
+        __asm__ volatile(TT_FIRST_BLOCK : TT_SUMS("=&r"), TT_PAIRS : : "memory");
         blocks -= 1;
     }
     if (blocks >= 4) {
-        __asm__(TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
+        __asm__ volatile(TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
         blocks -= 4;
     }
     if (blocks >= 2) {
-        __asm__(TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
+        __asm__ volatile(TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
         blocks -= 2;
     }
     if (blocks == 1) {
-        __asm__(TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
+        __asm__ volatile(TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
     }
 #else
     for (int32_t i = 0; i < 8 * blocks; i += 8) {
