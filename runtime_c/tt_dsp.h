@@ -196,12 +196,14 @@ static inline int32_t tt_halve(int32_t value, int32_t times)
 }
 
 #if TT_HAS_THUMB2
-/* The nearest int8. */
-static inline int8_t tt_narrow8(int32_t value)
+/* The nearest int8 from low to high: one instruction, and a few more for every bound that is not an end of int8. (What
+ * comes of it stays an int32 until both are met: GCC does not know that it fits a byte.) */
+static inline int8_t tt_clamp8(int32_t value, int32_t low, int32_t high)
 {
     int32_t y;
     __asm__("ssat %0, #8, %1" : "=r"(y) : "r"(value));
-    return (int8_t)y;
+    y = low > -128 && y < low ? low : y;
+    return (int8_t)(high < 127 && y > high ? high : y);
 }
 
 /* tt_requantise of a factor below 1/2 that is not 0 (-31 <= shift < 0), plus `zero`, a constant that fits an instruction.
@@ -349,7 +351,7 @@ static inline int8_t tt_requantise8_down(
 {
 #if TT_HAS_THUMB2
     const int32_t y = tt_requantise_down(tt_quick_add(acc, bias), multiplier, shift, zero);
-    return low == -128 && high == 127 ? tt_narrow8(y) : (int8_t)tt_clamp(y, low, high);
+    return low == -128 || high == 127 ? tt_clamp8(y, low, high) : (int8_t)tt_clamp(y, low, high);
 #else
     return tt_saturate8(tt_requantise(tt_add(acc, bias), multiplier, shift), zero, low, high);
 #endif

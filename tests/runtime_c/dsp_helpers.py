@@ -115,6 +115,8 @@ DSP_HELPERS = (
     _requantise("requantise8", -128, -128, 127, down=False),
     _requantise("requantise8_down", -128, -128, 127, down=True),
     _requantise("requantise8_bounds", 37, -5, 60, down=True),
+    _requantise("requantise8_from", 37, -5, 127, down=True),
+    _requantise("requantise8_to", -37, -128, 60, down=True),
     Helper(
         "rescaled_error",
         "y1 = a4; y0 = tt_rescaled_error(a0 != 0, a1, tt_factor(a2), tt_down(a2, a3), &y1);",
