@@ -132,6 +132,68 @@ static inline int32_t tt_dot2(int32_t acc, const int16_t *a, const int16_t *b)
 #endif
 }
 
+/* Four sums of products of two windows of a and two of b: `rows` rows of `run` elements, an even number; sum_ij += a_i . b_j.
+ * a_1 is `next` elements behind a_0, and a row of either `pitch` behind the last; b_1 follows b_0, whose rows follow each
+ * other. a and b are aligned to 4 bytes, so pitch is even; the numbers are constants, next and rows * run at most 514. */
+#if TT_HAS_DSP
+#define TT_LOAD(other)                                                                                                 \
+    "ldrd %[x], %[x_next], [%[a]], #8\n\t"                                                                             \
+    "ldrd %[y], %[y_next], [%[b]], #8\n\t"                                                                             \
+    "ldrd %[z], %[z_next], [%[b], %[b_1] - 8]\n\t"                                                                     \
+    "smlad %[s00], %[x], %[y], %[s00]\n\tsmlad %[s01], %[x], %[z], %[s01]\n\t"                                         \
+    "smlad %[s00], %[x_next], %[y_next], %[s00]\n\tsmlad %[s01], %[x_next], %[z_next], %[s01]\n\t" other               \
+    "smlad %[s10], %[x], %[y], %[s10]\n\tsmlad %[s11], %[x], %[z], %[s11]\n\t"                                         \
+    "smlad %[s10], %[x_next], %[y_next], %[s10]\n\tsmlad %[s11], %[x_next], %[z_next], %[s11]\n\t"
+#define TT_EVEN TT_LOAD("ldrd %[x], %[x_next], [%[a], %[a_1] - 8]\n\t")
+#define TT_ODD TT_LOAD("ldr %[x], [%[a], %[a_1] - 8]\n\tldr %[x_next], [%[a], %[a_1] - 4]\n\t") /* on 2 bytes only */
+#define TT_PAIR                                                                                                        \
+    "ldr %[x], [%[a]], #4\n\tldr %[y], [%[b]], #4\n\tldr %[z], [%[b], %[b_1] - 4]\n\t"                                \
+    "ldr %[x_next], [%[a], %[a_1] - 4]\n\t"                                                                            \
+    "smlad %[s00], %[x], %[y], %[s00]\n\tsmlad %[s01], %[x], %[z], %[s01]\n\t"                                         \
+    "smlad %[s10], %[x_next], %[y], %[s10]\n\tsmlad %[s11], %[x_next], %[z], %[s11]\n\t"
+#define TT_DO(block)                                                                                                   \
+    __asm__ volatile(block : TT_SUMS("+r"), TT_PAIRS : [a_1] "i"(2 * next), [b_1] "i"(2 * rows * run) : "memory")
+#endif
+static inline TT_ALWAYS void tt_dot_windows(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
+    const int16_t *a, const int16_t *b, int32_t rows, int32_t run, int32_t pitch, int32_t next)
+{
+#if TT_HAS_DSP
+    uint32_t x, x_next, y, y_next, z, z_next;
+    for (int32_t row = 0; row < rows; row++) {
+        for (int32_t turns = run / 8; turns > 0; turns--) {
+            if (next % 2 == 0) {
+                TT_DO(TT_EVEN TT_EVEN);
+            } else {
+                TT_DO(TT_ODD TT_ODD);
+            }
+        }
+        if (run % 8 >= 4) {
+            if (next % 2 == 0) {
+                TT_DO(TT_EVEN);
+            } else {
+                TT_DO(TT_ODD);
+            }
+        }
+        if (run % 4 == 2) {
+            TT_DO(TT_PAIR);
+        }
+        a += pitch - run;
+    }
+#else
+    for (int32_t row = 0; row < rows; row++) {
+        const int16_t *const a_row = a + row * pitch;
+        const int16_t *const b_row = b + row * run;
+        TT_UNROLL
+        for (int32_t k = 0; k < run; k += 2) {
+            *sum_00 = tt_dot2(*sum_00, a_row + k, b_row + k);
+            *sum_01 = tt_dot2(*sum_01, a_row + k, b_row + rows * run + k);
+            *sum_10 = tt_dot2(*sum_10, a_row + next + k, b_row + k);
+            *sum_11 = tt_dot2(*sum_11, a_row + next + k, b_row + rows * run + k);
+        }
+    }
+#endif
+}
+
 /* to[i] = from[i] + offset for i < 4; `to` is aligned to 8 bytes. */
 static inline void tt_widen4(int16_t *to, const int8_t *from, int32_t offset)
 {

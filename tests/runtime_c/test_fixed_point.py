@@ -213,6 +213,7 @@ MUTATIONS = (
     ("noise", "word ^= word >> 15;", ""),
     ("dot4", "acc += a[2] * b[2];", "acc += a[2] * b[1];"),
     ("dot_2x2_3", "a + i + 4, b + i + 4);", "a + i + 4, b + i);"),
+    ("dot_windows_2_14_3", "a_row + next + k, b_row + k)", "a_row + k, b_row + k)"),
     ("gather4", "from[2 * pitch] + offset);", "from[2 * pitch]);"),
     ("rescaled_error", "keep ? tt_quick_error(tt_rescaled", "true ? tt_quick_error(tt_rescaled"),
     ("lifted", "exponent <= 14 ?", "exponent <= 15 ?"),
