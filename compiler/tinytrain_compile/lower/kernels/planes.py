@@ -177,7 +177,7 @@ def row_conv(
 def _has_windows(tiles: RowTiles, apart: int, style: CodeStyle) -> bool:
     """Whether one helper call computes all sums of a tile: its numbers are parts of instructions."""
     fits = max(apart, tiles.taps * tiles.run) <= WINDOW
-    return fits and tiles.tile == (2, 2) and style.row_calls == SPEED.row_calls
+    return fits and tiles.taps > 1 and tiles.tile == (2, 2) and style.row_calls == SPEED.row_calls
 
 
 def _schedule_rows(
@@ -199,6 +199,7 @@ def _schedule_rows(
     sch.compute_at(sch.get_sblock("weights"), part, preserve_unit_loops=True)
     own = sch.get_loops(acc)[6:]
     if apart:
+        sch.storage_align(sch.get_sblock("rows"), 0, 1, 2, 0)  # a pitch of whole words, whatever of it is read
         start = sch.decompose_reduction(acc, own[4])
         sums = intrinsics.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart)
     else:
