@@ -233,6 +233,28 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
 #endif
 }
 
+/* to[i] = from[i * pitch] + offset and to[4 + i] = from[i * pitch + 1] + offset for i < 4; `to` is aligned to 8 bytes. */
+static inline void tt_gather4_two(int16_t *to, const int8_t *from, int32_t pitch, int32_t offset)
+{
+#if TT_HAS_DSP
+    const uint32_t both = (uint32_t)offset << 16 | ((uint32_t)offset & 0xffffu);
+    for (int32_t i = 0; i < 2; i++) {
+        uint16_t first, second;
+        uint32_t pairs, even, odd;
+        memcpy(&first, from + 2 * i * pitch, sizeof first);
+        memcpy(&second, from + (2 * i + 1) * pitch, sizeof second);
+        __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(pairs) : "r"(first), "r"(second));
+        __asm__("sxtab16 %0, %1, %2" : "=r"(even) : "r"(both), "r"(pairs));
+        __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(odd) : "r"(both), "r"(pairs));
+        memcpy(to + 2 * i, &even, sizeof even);
+        memcpy(to + 4 + 2 * i, &odd, sizeof odd);
+    }
+#else
+    tt_gather4(to, from, pitch, offset);
+    tt_gather4(to + 4, from + 1, pitch, offset);
+#endif
+}
+
 /* tt_add: one instruction where there is one. */
 static inline int32_t tt_quick_add(int32_t a, int32_t b)
 {
@@ -359,22 +381,37 @@ static inline int8_t tt_summed_error(bool keep, int32_t sum, int32_t bits, int32
     return (int8_t)(keep ? tt_quick_error(tt_halve(sum, bits), peak) : 0);
 }
 
-/* tt_moved_weight, short where the high word of the step's product tells it: of the gradient times 2^spare, which must not
- * overflow. */
+/* How a kernel keeps the exponent of a step whose gradients, times 2^spare, do not overflow: by how many bits the high word
+ * of their product with the multiplier is shifted right, which tells the move if it is positive. */
+static inline int32_t tt_step_down(int32_t exponent, int32_t spare)
+{
+    const int32_t down = spare - 32 - exponent, most = spare > 0 ? 31 : 30; /* then all moves are 0, or see tt_scaled */
+    return down > most ? most : down;
+}
+
+/* tt_moved_weight by a kept exponent. */
+static inline int8_t tt_kept_move(int32_t weight, int32_t gradient, int32_t multiplier, int32_t down, int32_t noise,
+    int32_t limit, int32_t spare)
+{
+#if TT_HAS_THUMB2
+    if (TT_LIKELY(down > 0)) {
+        const int32_t lifted = (int32_t)((uint32_t)gradient << spare);
+        const int32_t high = (int32_t)(((int64_t)lifted * multiplier) >> 32);
+        int32_t move, moved;
+        __asm__("asrs %0, %1, %2\n\tadc %0, %0, #0" : "=r"(move) : "r"(high), "r"(down) : "cc"); /* below 2^30 */
+        __asm__("ssat %0, #8, %1, asr #8" : "=r"(moved) : "r"(weight * 256 + noise - move));
+        moved = moved < -limit ? -limit : moved;
+        return (int8_t)(limit < 127 && moved > limit ? limit : moved);
+    }
+#endif
+    return tt_moved_weight(weight, gradient, multiplier, spare - 32 - down, noise, limit);
+}
+
+/* tt_moved_weight, short for all but large steps: of a gradient that, times 2^spare, does not overflow. */
 static inline int8_t tt_quick_move(int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent,
     int32_t noise, int32_t limit, int32_t spare)
 {
-#if TT_HAS_THUMB2
-    const int32_t lifted = (int32_t)((uint32_t)gradient << spare);
-    if (TT_LIKELY(exponent - spare <= -33 && exponent - spare >= -62)) {
-        int32_t move;
-        __asm__("ssat %0, #25, %1" : "=r"(move) : "r"(tt_scaled(lifted, multiplier, exponent - spare)));
-        return (int8_t)tt_clamp((weight * 256 + noise - move) >> 8, -limit, limit);
-    }
-#else
-    (void)spare;
-#endif
-    return tt_moved_weight(weight, gradient, multiplier, exponent, noise, limit);
+    return tt_kept_move(weight, gradient, multiplier, tt_step_down(exponent, spare), noise, limit, spare);
 }
 
 /* Bit 7 of every byte tells whether this byte of `bytes`, without sign, is at least `bound` <= 255: bit 7 of a difference

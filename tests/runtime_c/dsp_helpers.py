@@ -129,6 +129,14 @@ GATHER = (
     f"tt_gather4(to, from, {PITCH}, a1); {FOUR}"
 )
 
+GATHER_TWO = (
+    f"_Alignas(8) int16_t to[8]; int8_t from[{3 * PITCH + 2}] = {{0}};"
+    f"for (int32_t k = 0; k < 4; k++) {{ memcpy(from + k * {PITCH}, (const char *)&a0 + k, 1); }}"
+    f"for (int32_t k = 0; k < 4; k++) {{ memcpy(from + k * {PITCH} + 1, (const char *)&a1 + k, 1); }}"
+    f"tt_gather4_two(to, from, {PITCH}, a2); "
+)
+"""Of two columns; to be ended with what is looked at."""
+
 DSP_HELPERS = (
     Helper("quick_add", "y0 = tt_quick_add(a0, a1);", (WORD, WORD), lambda a, b: (fx.saturate(a + b),)),
     Helper("halve", "y0 = tt_halve(a0, 8);", (WORD,), lambda a: (fx.shift_right(a, 8),)),
@@ -160,6 +168,12 @@ DSP_HELPERS = (
         (INT8, between(-(1 << 23) + 1, (1 << 23) - 1), FACTOR, EXPONENT, between(0, 255, 0, 255)),
         lambda w, g, m, e, noise: (moved_weight(w, g, (m, e), noise, 127),),
     ),
+    Helper(
+        "quick_move_any",
+        "y0 = tt_quick_move(a0, a1, a2, a3, a4, 100, 0);",
+        (INT8, WORD, FACTOR, EXPONENT, between(0, 255, 0, 255)),
+        lambda w, g, m, e, noise: (moved_weight(w, g, (m, e), noise, 100),),
+    ),
     *(_passed(low, high) for low, high in ((-128, 127), (-128, -127), (-3, 100), (126, 127), (-1, 0))),
     Helper(
         "dot2",
@@ -186,4 +200,18 @@ DSP_HELPERS = (
         4,
     ),
     Helper("gather4", GATHER, (WORD, between(-128, 128)), lambda w, offset: [b + offset for b in _bytes(w)], 4),
+    Helper(
+        "gather4_two",
+        GATHER_TWO + FOUR,
+        (WORD, WORD, between(-128, 128)),
+        lambda first, _second, offset: [b + offset for b in _bytes(first)],
+        4,
+    ),
+    Helper(
+        "gather4_second",
+        GATHER_TWO + "y0 = to[4]; y1 = to[5]; y2 = to[6]; y3 = to[7];",
+        (WORD, WORD, between(-128, 128)),
+        lambda _first, second, offset: [b + offset for b in _bytes(second)],
+        4,
+    ),
 )

@@ -15,6 +15,7 @@ READS_ONLY = ("tt_dot4", "tt_dot2", "tt_passed8", "tt_sum8")
 WRITES_FIRST = {
     "tt_widen4": 1,
     "tt_gather4": 1,
+    "tt_gather4_two": 1,
     "tt_dot_2x2": 4,
     "tt_dot_windows": 4,
     "tt_dot8_x4": 4,
@@ -251,6 +252,50 @@ def gather4(offset: int, pitch: int) -> str:
             T.reads(x[0:4, 0])
             T.writes(d[0:4])
             T.evaluate(T.call_extern("int32", "tt_gather4", T.address_of(d[0]), T.address_of(x[0, 0]), pitch, offset))
+
+    TensorIntrin.register(name, algebra if offset else plain, code, override=True)
+    return name
+
+
+@cache
+def gather4_two(offset: int, pitch: int) -> str:
+    """to[p, i] = from[i * pitch + p] + offset for four int8 of two neighbouring columns: the name of the intrinsic."""
+    name = f"tt_gather4_two_{offset}_{pitch}"
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        x: T.Buffer((4, 2), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((2, 4), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0:2])
+            T.writes(d[0:2, 0:4])
+            for p, i in T.grid(2, 4):
+                with T.sblock("u"):
+                    vp, vi = T.axis.remap("SS", [p, i])
+                    d[vp, vi] = T.cast(x[vi, vp], "int16") + T.int16(offset)
+
+    @T.prim_func(s_tir=True)
+    def plain(
+        x: T.Buffer((4, 2), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((2, 4), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0:2])
+            T.writes(d[0:2, 0:4])
+            for p, i in T.grid(2, 4):
+                with T.sblock("u"):
+                    vp, vi = T.axis.remap("SS", [p, i])
+                    d[vp, vi] = T.cast(x[vi, vp], "int16")
+
+    @T.prim_func(s_tir=True)
+    def code(
+        x: T.Buffer((4, 2), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((2, 4), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0:2])
+            T.writes(d[0:2, 0:4])
+            T.evaluate(
+                T.call_extern("int32", "tt_gather4_two", T.address_of(d[0, 0]), T.address_of(x[0, 0]), pitch, offset)
+            )
 
     TensorIntrin.register(name, algebra if offset else plain, code, override=True)
     return name
