@@ -250,8 +250,9 @@ static inline void tt_gather4_two(int16_t *to, const int8_t *from, int32_t pitch
         memcpy(to + 4 + 2 * i, &odd, sizeof odd);
     }
 #else
-    tt_gather4(to, from, pitch, offset);
-    tt_gather4(to + 4, from + 1, pitch, offset);
+    for (int32_t i = 0; i < 2; i++) {
+        tt_gather4(to + 4 * i, from + i, pitch, offset);
+    }
 #endif
 }
 
@@ -381,30 +382,52 @@ static inline int8_t tt_summed_error(bool keep, int32_t sum, int32_t bits, int32
     return (int8_t)(keep ? tt_quick_error(tt_halve(sum, bits), peak) : 0);
 }
 
-/* How a kernel keeps the exponent of a step whose gradients, times 2^spare, do not overflow: by how many bits the high word
- * of their product with the multiplier is shifted right, which tells the move if it is positive. */
-static inline int32_t tt_step_down(int32_t exponent, int32_t spare)
+/* What tt_noise takes of a tensor for its state and 0 for its salt. */
+static inline int32_t tt_noise_seed(int32_t state, int32_t salt)
 {
-    const int32_t down = spare - 32 - exponent, most = spare > 0 ? 31 : 30; /* then all moves are 0, or see tt_scaled */
-    return down > most ? most : down;
+    return (int32_t)((uint32_t)state + (uint32_t)salt);
 }
 
-/* tt_moved_weight by a kept exponent. */
+/* How a kernel keeps the exponent of a step whose gradients, times 2^spare, do not overflow: by how many bits the high word
+ * of their product with the multiplier is shifted right, which tells the move if it is positive. Without the instructions
+ * for that, as it is. */
+static inline int32_t tt_step_down(int32_t exponent, int32_t spare)
+{
+#if TT_HAS_THUMB2
+    const int32_t most = spare > 0 ? 31 : 30; /* then all moves are 0, or see tt_scaled */
+    int32_t down = spare - 32 - exponent > most ? most : spare - 32 - exponent;
+    __asm__("" : "+r"(down)); /* is kept, rather than what it is made of */
+    return down;
+#else
+    (void)spare;
+    return exponent;
+#endif
+}
+
+/* tt_moved_weight by a kept exponent. (What comes of it stays an int32 until both ways meet: no sign is extended.) */
 static inline int8_t tt_kept_move(int32_t weight, int32_t gradient, int32_t multiplier, int32_t down, int32_t noise,
     int32_t limit, int32_t spare)
 {
 #if TT_HAS_THUMB2
+    int32_t moved;
     if (TT_LIKELY(down > 0)) {
         const int32_t lifted = (int32_t)((uint32_t)gradient << spare);
-        const int32_t high = (int32_t)(((int64_t)lifted * multiplier) >> 32);
-        int32_t move, moved;
-        __asm__("asrs %0, %1, %2\n\tadc %0, %0, #0" : "=r"(move) : "r"(high), "r"(down) : "cc"); /* below 2^30 */
+        int32_t move = (int32_t)(((int64_t)lifted * multiplier) >> 32);
+        __asm__("asrs %0, %0, %1\n\tadc %0, %0, #0" : "+r"(move) : "r"(down) : "cc"); /* below 2^30 */
         __asm__("ssat %0, #8, %1, asr #8" : "=r"(moved) : "r"(weight * 256 + noise - move));
-        moved = moved < -limit ? -limit : moved;
-        return (int8_t)(limit < 127 && moved > limit ? limit : moved);
+        if (TT_LIKELY(limit == 127)) {
+            __asm__("cmn %0, #127\n\tit lt\n\tmvnlt %0, #126" : "+r"(moved) : : "cc");
+        } else {
+            moved = tt_clamp(moved, -limit, limit);
+        }
+    } else {
+        moved = tt_moved_weight(weight, gradient, multiplier, spare - 32 - down, noise, limit);
     }
+    return (int8_t)moved;
+#else
+    (void)spare;
+    return tt_moved_weight(weight, gradient, multiplier, down, noise, limit);
 #endif
-    return tt_moved_weight(weight, gradient, multiplier, spare - 32 - down, noise, limit);
 }
 
 /* tt_moved_weight, short for all but large steps: of a gradient that, times 2^spare, does not overflow. */

@@ -215,7 +215,7 @@ MUTATIONS = (
     ("dot_2x2_3", "a + i + 4, b + i + 4);", "a + i + 4, b + i);"),
     ("dot_windows_2_14_3", "a_row + next + k, b_row + k)", "a_row + k, b_row + k)"),
     ("gather4", "from[2 * pitch] + offset);", "from[2 * pitch]);"),
-    ("gather4_second", "tt_gather4(to + 4, from + 1,", "tt_gather4(to + 4, from,"),
+    ("gather4_second", "tt_gather4(to + 4 * i, from + i,", "tt_gather4(to + 4 * i, from,"),
     ("rescaled_error", "keep ? tt_quick_error(tt_rescaled", "true ? tt_quick_error(tt_rescaled"),
     ("lifted", "exponent <= 14 ?", "exponent <= 15 ?"),
     ("passed8_125_228", "(low + 129)", "(low + 128)"),

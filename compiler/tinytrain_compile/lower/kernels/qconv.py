@@ -299,14 +299,17 @@ def moved_weight(
     gradient: Any,
     scale: tuple[Any, Any],
     noise: te.Tensor,
-    salt: te.Tensor,
+    salt: te.Tensor | None,
     index: Any,
     limit: int,
     spare: int = 0,
     move: str = "tt_quick_move",
 ) -> Any:
-    """An int8 weight after its step; index: of the weight in its tensor; spare: free bits above the gradient's."""
-    random = call_int("tt_noise", noise[0], salt[0], index)
+    """An int8 weight after its step; index: of the weight in its tensor; spare: free bits above the gradient's.
+
+    noise: its state, or without a salt the seed of both.
+    """
+    random = call_int("tt_noise", noise[0], i32(0) if salt is None else salt[0], index)
     return call_int(move, i32(w), gradient, *scale, random, i32(limit), i32(spare), dtype="int8")
 
 
@@ -322,13 +325,16 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
 
     spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
     if is_product(attrs.conv):
-        move, (size, stages) = "tt_kept_move", kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
+        seed = te.compute((1,), lambda _i: call_int("tt_noise_seed", noise[0], salt[0]), "seed")
+        size, stages = kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
+        stages, random, move = [*stages, seed], (seed, None), "tt_kept_move"
     else:
-        move, size, stages = "tt_quick_move", lambda o: step(scale, o, FRACTION_BITS), []
+        size, stages = (lambda o: step(scale, o, FRACTION_BITS)), []
+        random, move = (noise, salt), "tt_quick_move"
 
     def finish(acc: Any, o: Any, r: Any, s: Any, i: Any) -> Any:
         index = ((o * kernel_h + r) * kernel_w + s) * channels + i
-        return moved_weight(w[o, r, s, i], acc, size(o), noise, salt, index, attrs.limit, spare, move)
+        return moved_weight(w[o, r, s, i], acc, size(o), *random, index, attrs.limit, spare, move)
 
     x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features, stages)
     return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)
