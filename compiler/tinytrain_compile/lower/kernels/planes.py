@@ -166,10 +166,10 @@ def row_conv(
     acc = te.compute((shape[0], shape[1], shape[2] // across, shape[3] // deep, across, deep), term, "acc")
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def element(b: Any, y: Any, x: Any, o: Any) -> Any:
+    def result(b: Any, y: Any, x: Any, o: Any) -> Any:
         return finish(acc[b, y, div(x, across), div(o, deep), mod(x, across), mod(o, deep)], b, y, x, o)
 
-    out = te.compute(shape, element, "out")
+    out = te.compute(shape, result, "out")
     apart = pitches[1] if _has_windows(tiles, pitches[1], style) else 0
     return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart)
 

@@ -326,15 +326,15 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
     spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
     if is_product(attrs.conv):
         seed = te.compute((1,), lambda _i: call_int("tt_noise_seed", noise[0], salt[0]), "seed")
-        size, stages = kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
+        kept, stages = kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
         stages, random, move = [*stages, seed], (seed, None), "tt_kept_move"
     else:
-        size, stages = (lambda o: step(scale, o, FRACTION_BITS)), []
-        random, move = (noise, salt), "tt_quick_move"
+        kept, stages, random, move = None, [], (noise, salt), "tt_quick_move"
 
     def finish(acc: Any, o: Any, r: Any, s: Any, i: Any) -> Any:
         index = ((o * kernel_h + r) * kernel_w + s) * channels + i
-        return moved_weight(w[o, r, s, i], acc, size(o), *random, index, attrs.limit, spare, move)
+        size = kept(o) if kept else step(scale, o, FRACTION_BITS)
+        return moved_weight(w[o, r, s, i], acc, size, *random, index, attrs.limit, spare, move)
 
     x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features, stages)
     return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)
