@@ -83,29 +83,30 @@ static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_
     const int16_t *a, const int16_t *b, int32_t blocks)
 {
 #if TT_HAS_DSP
-    /* "memory": it reads a and b; besides, what comes after is not loaded before, and kept on the stack. */
+    /* "memory": it reads a and b; besides, what comes after is not loaded before, and kept on the stack. volatile: GCC
+     * may take a block whose operands do not change out of a loop that writes what they point to. */
     uint32_t x, x_next, y, y_next, z, z_next;
     if (blocks >= 8) {
         int32_t turns = blocks / 4;
-        __asm__("1:\n\t" TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK "subs %[turns], #1\n\tbne 1b"
+        __asm__ volatile("1:\n\t" TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK "subs %[turns], #1\n\tbne 1b"
                 : TT_SUMS("+r"), TT_PAIRS, [turns] "+r"(turns)
                 :
                 : "memory", "cc");
         blocks %= 4;
     } else if (TT_IS_ZERO(*sum_00) && TT_IS_ZERO(*sum_01) && TT_IS_ZERO(*sum_10) && TT_IS_ZERO(*sum_11)) {
-        __asm__(TT_FIRST_BLOCK : TT_SUMS("=&r"), TT_PAIRS : : "memory");
+        __asm__ volatile(TT_FIRST_BLOCK : TT_SUMS("=&r"), TT_PAIRS : : "memory");
         blocks -= 1;
     }
     if (blocks >= 4) {
-        __asm__(TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
+        __asm__ volatile(TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
         blocks -= 4;
     }
     if (blocks >= 2) {
-        __asm__(TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
+        __asm__ volatile(TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
         blocks -= 2;
     }
     if (blocks == 1) {
-        __asm__(TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
+        __asm__ volatile(TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
     }
 #else
     for (int32_t i = 0; i < 8 * blocks; i += 8) {
@@ -128,6 +129,68 @@ static inline int32_t tt_dot2(int32_t acc, const int16_t *a, const int16_t *b)
 #else
     acc += a[0] * b[0];
     return acc + a[1] * b[1];
+#endif
+}
+
+/* Four sums of products of two windows of a and two of b: `rows` rows of `run` elements, an even number; sum_ij += a_i . b_j.
+ * a_1 is `next` elements behind a_0, and a row of either `pitch` behind the last; b_1 follows b_0, whose rows follow each
+ * other. a and b are aligned to 4 bytes, so pitch is even; the numbers are constants, next and rows * run at most 514. */
+#if TT_HAS_DSP
+#define TT_LOAD(other)                                                                                                 \
+    "ldrd %[x], %[x_next], [%[a]], #8\n\t"                                                                             \
+    "ldrd %[y], %[y_next], [%[b]], #8\n\t"                                                                             \
+    "ldrd %[z], %[z_next], [%[b], %[b_1] - 8]\n\t"                                                                     \
+    "smlad %[s00], %[x], %[y], %[s00]\n\tsmlad %[s01], %[x], %[z], %[s01]\n\t"                                         \
+    "smlad %[s00], %[x_next], %[y_next], %[s00]\n\tsmlad %[s01], %[x_next], %[z_next], %[s01]\n\t" other               \
+    "smlad %[s10], %[x], %[y], %[s10]\n\tsmlad %[s11], %[x], %[z], %[s11]\n\t"                                         \
+    "smlad %[s10], %[x_next], %[y_next], %[s10]\n\tsmlad %[s11], %[x_next], %[z_next], %[s11]\n\t"
+#define TT_EVEN TT_LOAD("ldrd %[x], %[x_next], [%[a], %[a_1] - 8]\n\t")
+#define TT_ODD TT_LOAD("ldr %[x], [%[a], %[a_1] - 8]\n\tldr %[x_next], [%[a], %[a_1] - 4]\n\t") /* on 2 bytes only */
+#define TT_PAIR                                                                                                        \
+    "ldr %[x], [%[a]], #4\n\tldr %[y], [%[b]], #4\n\tldr %[z], [%[b], %[b_1] - 4]\n\t"                                \
+    "ldr %[x_next], [%[a], %[a_1] - 4]\n\t"                                                                            \
+    "smlad %[s00], %[x], %[y], %[s00]\n\tsmlad %[s01], %[x], %[z], %[s01]\n\t"                                         \
+    "smlad %[s10], %[x_next], %[y], %[s10]\n\tsmlad %[s11], %[x_next], %[z], %[s11]\n\t"
+#define TT_DO(block)                                                                                                   \
+    __asm__ volatile(block : TT_SUMS("+r"), TT_PAIRS : [a_1] "i"(2 * next), [b_1] "i"(2 * rows * run) : "memory")
+#endif
+static inline TT_ALWAYS void tt_dot_windows(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
+    const int16_t *a, const int16_t *b, int32_t rows, int32_t run, int32_t pitch, int32_t next)
+{
+#if TT_HAS_DSP
+    uint32_t x, x_next, y, y_next, z, z_next;
+    for (int32_t row = 0; row < rows; row++) {
+        for (int32_t turns = run / 8; turns > 0; turns--) {
+            if (next % 2 == 0) {
+                TT_DO(TT_EVEN TT_EVEN);
+            } else {
+                TT_DO(TT_ODD TT_ODD);
+            }
+        }
+        if (run % 8 >= 4) {
+            if (next % 2 == 0) {
+                TT_DO(TT_EVEN);
+            } else {
+                TT_DO(TT_ODD);
+            }
+        }
+        if (run % 4 == 2) {
+            TT_DO(TT_PAIR);
+        }
+        a += pitch - run;
+    }
+#else
+    for (int32_t row = 0; row < rows; row++) {
+        const int16_t *const a_row = a + row * pitch;
+        const int16_t *const b_row = b + row * run;
+        TT_UNROLL
+        for (int32_t k = 0; k < run; k += 2) {
+            *sum_00 = tt_dot2(*sum_00, a_row + k, b_row + k);
+            *sum_01 = tt_dot2(*sum_01, a_row + k, b_row + rows * run + k);
+            *sum_10 = tt_dot2(*sum_10, a_row + next + k, b_row + k);
+            *sum_11 = tt_dot2(*sum_11, a_row + next + k, b_row + rows * run + k);
+        }
+    }
 #endif
 }
 
@@ -170,6 +233,29 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
 #endif
 }
 
+/* to[i] = from[i * pitch] + offset and to[4 + i] = from[i * pitch + 1] + offset for i < 4; `to` is aligned to 8 bytes. */
+static inline void tt_gather4_two(int16_t *to, const int8_t *from, int32_t pitch, int32_t offset)
+{
+#if TT_HAS_DSP
+    const uint32_t both = (uint32_t)offset << 16 | ((uint32_t)offset & 0xffffu);
+    for (int32_t i = 0; i < 2; i++) {
+        uint16_t first, second;
+        uint32_t pairs, even, odd;
+        memcpy(&first, from + 2 * i * pitch, sizeof first);
+        memcpy(&second, from + (2 * i + 1) * pitch, sizeof second);
+        __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(pairs) : "r"(first), "r"(second));
+        __asm__("sxtab16 %0, %1, %2" : "=r"(even) : "r"(both), "r"(pairs));
+        __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(odd) : "r"(both), "r"(pairs));
+        memcpy(to + 2 * i, &even, sizeof even);
+        memcpy(to + 4 + 2 * i, &odd, sizeof odd);
+    }
+#else
+    for (int32_t i = 0; i < 2; i++) {
+        tt_gather4(to + 4 * i, from + i, pitch, offset);
+    }
+#endif
+}
+
 /* tt_add: one instruction where there is one. */
 static inline int32_t tt_quick_add(int32_t a, int32_t b)
 {
@@ -195,12 +281,14 @@ static inline int32_t tt_halve(int32_t value, int32_t times)
 }
 
 #if TT_HAS_THUMB2
-/* The nearest int8. */
-static inline int8_t tt_narrow8(int32_t value)
+/* The nearest int8 from low to high: one instruction, and a few more for every bound that is not an end of int8. (What
+ * comes of it stays an int32 until both are met: GCC does not know that it fits a byte.) */
+static inline int8_t tt_clamp8(int32_t value, int32_t low, int32_t high)
 {
     int32_t y;
     __asm__("ssat %0, #8, %1" : "=r"(y) : "r"(value));
-    return (int8_t)y;
+    y = low > -128 && y < low ? low : y;
+    return (int8_t)(high < 127 && y > high ? high : y);
 }
 
 /* tt_requantise of a factor below 1/2 that is not 0 (-31 <= shift < 0), plus `zero`, a constant that fits an instruction.
@@ -294,22 +382,59 @@ static inline int8_t tt_summed_error(bool keep, int32_t sum, int32_t bits, int32
     return (int8_t)(keep ? tt_quick_error(tt_halve(sum, bits), peak) : 0);
 }
 
-/* tt_moved_weight, short where the high word of the step's product tells it: of the gradient times 2^spare, which must not
- * overflow. */
+/* What tt_noise takes of a tensor for its state and 0 for its salt. */
+static inline int32_t tt_noise_seed(int32_t state, int32_t salt)
+{
+    return (int32_t)((uint32_t)state + (uint32_t)salt);
+}
+
+/* How a kernel keeps the exponent of a step whose gradients, times 2^spare, do not overflow: by how many bits the high word
+ * of their product with the multiplier is shifted right, which tells the move if it is positive. Without the instructions
+ * for that, as it is. */
+static inline int32_t tt_step_down(int32_t exponent, int32_t spare)
+{
+#if TT_HAS_THUMB2
+    const int32_t most = spare > 0 ? 31 : 30; /* then all moves are 0, or see tt_scaled */
+    int32_t down = spare - 32 - exponent > most ? most : spare - 32 - exponent;
+    __asm__("" : "+r"(down)); /* is kept, rather than what it is made of */
+    return down;
+#else
+    (void)spare;
+    return exponent;
+#endif
+}
+
+/* tt_moved_weight by a kept exponent. (What comes of it stays an int32 until both ways meet: no sign is extended.) */
+static inline int8_t tt_kept_move(int32_t weight, int32_t gradient, int32_t multiplier, int32_t down, int32_t noise,
+    int32_t limit, int32_t spare)
+{
+#if TT_HAS_THUMB2
+    int32_t moved;
+    if (TT_LIKELY(down > 0)) {
+        const int32_t lifted = (int32_t)((uint32_t)gradient << spare);
+        int32_t move = (int32_t)(((int64_t)lifted * multiplier) >> 32);
+        __asm__("asrs %0, %0, %1\n\tadc %0, %0, #0" : "+r"(move) : "r"(down) : "cc"); /* below 2^30 */
+        __asm__("ssat %0, #8, %1, asr #8" : "=r"(moved) : "r"(weight * 256 + noise - move));
+        if (TT_LIKELY(limit == 127)) {
+            __asm__("cmn %0, #127\n\tit lt\n\tmvnlt %0, #126" : "+r"(moved) : : "cc");
+        } else {
+            moved = tt_clamp(moved, -limit, limit);
+        }
+    } else {
+        moved = tt_moved_weight(weight, gradient, multiplier, spare - 32 - down, noise, limit);
+    }
+    return (int8_t)moved;
+#else
+    (void)spare;
+    return tt_moved_weight(weight, gradient, multiplier, down, noise, limit);
+#endif
+}
+
+/* tt_moved_weight, short for all but large steps: of a gradient that, times 2^spare, does not overflow. */
 static inline int8_t tt_quick_move(int32_t weight, int32_t gradient, int32_t multiplier, int32_t exponent,
     int32_t noise, int32_t limit, int32_t spare)
 {
-#if TT_HAS_THUMB2
-    const int32_t lifted = (int32_t)((uint32_t)gradient << spare);
-    if (TT_LIKELY(exponent - spare <= -33 && exponent - spare >= -62)) {
-        int32_t move;
-        __asm__("ssat %0, #25, %1" : "=r"(move) : "r"(tt_scaled(lifted, multiplier, exponent - spare)));
-        return (int8_t)tt_clamp((weight * 256 + noise - move) >> 8, -limit, limit);
-    }
-#else
-    (void)spare;
-#endif
-    return tt_moved_weight(weight, gradient, multiplier, exponent, noise, limit);
+    return tt_kept_move(weight, gradient, multiplier, tt_step_down(exponent, spare), noise, limit, spare);
 }
 
 /* Bit 7 of every byte tells whether this byte of `bytes`, without sign, is at least `bound` <= 255: bit 7 of a difference
@@ -348,7 +473,7 @@ static inline int8_t tt_requantise8_down(
 {
 #if TT_HAS_THUMB2
     const int32_t y = tt_requantise_down(tt_quick_add(acc, bias), multiplier, shift, zero);
-    return low == -128 && high == 127 ? tt_narrow8(y) : (int8_t)tt_clamp(y, low, high);
+    return low == -128 || high == 127 ? tt_clamp8(y, low, high) : (int8_t)tt_clamp(y, low, high);
 #else
     return tt_saturate8(tt_requantise(tt_add(acc, bias), multiplier, shift), zero, low, high);
 #endif

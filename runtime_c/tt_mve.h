@@ -398,7 +398,8 @@ static inline tt_i32x4 tt_quick_move_x4(tt_i32x4 weight, tt_i32x4 gradient, int3
     }
 #endif
     tt_i32x4 y = weight;
-    TT_EACH(y, tt_quick_move(weight[i], gradient[i], multiplier, exponent, noise[i], limit, spare))
+    (void)spare;
+    TT_EACH(y, tt_moved_weight(weight[i], gradient[i], multiplier, exponent, noise[i], limit))
     return y;
 }
 

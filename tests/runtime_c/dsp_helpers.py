@@ -86,6 +86,28 @@ def _dots(blocks: int, zero: bool = False) -> Helper:
     return Helper(f"dot_2x2_{blocks}", body, (WORD, WORD, SUM), twin, 4)
 
 
+def _windows(rows: int, run: int, apart: int) -> Helper:
+    pitch = -(-(apart + run) // 2) * 2
+    sizes = rows * pitch, 2 * rows * run
+    body = (
+        f"_Alignas(4) int16_t a[{sizes[0]}]; _Alignas(4) int16_t b[{sizes[1]}]; y0 = a2; y1 = 1; y2 = -a2; y3 = 0;"
+        f"for (int32_t k = 0; k < {sizes[0]}; k++) {{ a[k] = {ROW.format(0)}; }}"
+        f"for (int32_t k = 0; k < {sizes[1]}; k++) {{ b[k] = {ROW.format(1)}; }}"
+        f"tt_dot_windows(&y0, &y1, &y2, &y3, a, b, {rows}, {run}, {pitch}, {apart});"
+    )
+
+    def twin(left: Any, right: Any, start: Any) -> Sequence[Any]:
+        a, b = _row(left, sizes[0]), _row(right, sizes[1])
+
+        def dot(p: int, q: int) -> Any:
+            places = [(row, k) for row in range(rows) for k in range(run)]
+            return sum(a[row * pitch + p * apart + k] * b[(q * rows + row) * run + k] for row, k in places)
+
+        return start + dot(0, 0), 1 + dot(0, 1), -start + dot(1, 0), dot(1, 1)
+
+    return Helper(f"dot_windows_{rows}_{run}_{apart}", body, (WORD, WORD, SUM), twin, 4)
+
+
 def _passed(low: int, high: int) -> Helper:
     body = f"const int32_t both[2] = {{a0, a1}}; y0 = tt_passed8((const int8_t *)both, {low}, {high});"
 
@@ -107,6 +129,14 @@ GATHER = (
     f"tt_gather4(to, from, {PITCH}, a1); {FOUR}"
 )
 
+GATHER_TWO = (
+    f"_Alignas(8) int16_t to[8]; int8_t from[{3 * PITCH + 2}] = {{0}};"
+    f"for (int32_t k = 0; k < 4; k++) {{ memcpy(from + k * {PITCH}, (const char *)&a0 + k, 1); }}"
+    f"for (int32_t k = 0; k < 4; k++) {{ memcpy(from + k * {PITCH} + 1, (const char *)&a1 + k, 1); }}"
+    f"tt_gather4_two(to, from, {PITCH}, a2); "
+)
+"""Of two columns; to be ended with what is looked at."""
+
 DSP_HELPERS = (
     Helper("quick_add", "y0 = tt_quick_add(a0, a1);", (WORD, WORD), lambda a, b: (fx.saturate(a + b),)),
     Helper("halve", "y0 = tt_halve(a0, 8);", (WORD,), lambda a: (fx.shift_right(a, 8),)),
@@ -115,6 +145,8 @@ DSP_HELPERS = (
     _requantise("requantise8", -128, -128, 127, down=False),
     _requantise("requantise8_down", -128, -128, 127, down=True),
     _requantise("requantise8_bounds", 37, -5, 60, down=True),
+    _requantise("requantise8_from", 37, -5, 127, down=True),
+    _requantise("requantise8_to", -37, -128, 60, down=True),
     Helper(
         "rescaled_error",
         "y1 = a4; y0 = tt_rescaled_error(a0 != 0, a1, tt_factor(a2), tt_down(a2, a3), &y1);",
@@ -136,6 +168,12 @@ DSP_HELPERS = (
         (INT8, between(-(1 << 23) + 1, (1 << 23) - 1), FACTOR, EXPONENT, between(0, 255, 0, 255)),
         lambda w, g, m, e, noise: (moved_weight(w, g, (m, e), noise, 127),),
     ),
+    Helper(
+        "quick_move_any",
+        "y0 = tt_quick_move(a0, a1, a2, a3, a4, 100, 0);",
+        (INT8, WORD, FACTOR, EXPONENT, between(0, 255, 0, 255)),
+        lambda w, g, m, e, noise: (moved_weight(w, g, (m, e), noise, 100),),
+    ),
     *(_passed(low, high) for low, high in ((-128, 127), (-128, -127), (-3, 100), (126, 127), (-1, 0))),
     Helper(
         "dot2",
@@ -153,6 +191,7 @@ DSP_HELPERS = (
     ),
     *(_dots(blocks) for blocks in (1, 2, 3, 4, 7, 8, 11)),
     _dots(6, zero=True),
+    *(_windows(*sizes) for sizes in ((3, 10, 6), (2, 14, 3), (1, 4, 1), (1, 16, 4))),
     Helper(
         "widen4",
         f"_Alignas(8) int16_t to[4]; tt_widen4(to, (const int8_t *)(const void *)&a0, a1); {FOUR}",
@@ -161,4 +200,18 @@ DSP_HELPERS = (
         4,
     ),
     Helper("gather4", GATHER, (WORD, between(-128, 128)), lambda w, offset: [b + offset for b in _bytes(w)], 4),
+    Helper(
+        "gather4_two",
+        GATHER_TWO + FOUR,
+        (WORD, WORD, between(-128, 128)),
+        lambda first, _second, offset: [b + offset for b in _bytes(first)],
+        4,
+    ),
+    Helper(
+        "gather4_second",
+        GATHER_TWO + "y0 = to[4]; y1 = to[5]; y2 = to[6]; y3 = to[7];",
+        (WORD, WORD, between(-128, 128)),
+        lambda _first, second, offset: [b + offset for b in _bytes(second)],
+        4,
+    ),
 )

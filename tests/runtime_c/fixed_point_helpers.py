@@ -236,6 +236,13 @@ HELPERS = (
     Helper("passes", "y0 = tt_passes(a0, a1, a2) ? 1 : 0;", (INT8, INT8, INT8), lambda a, b, c: ((a > b) & (a < c),)),
     Helper("aligned", "y0 = tt_aligned(a0, a1);", (INT8, between(-200, 200, -200, -40, -8, 0, 8, 30, 200)), aligned),
     Helper("noise", "y0 = tt_noise(a0, a1, a2);", (WORD, WORD, between(0, 300)), _noise, scalar=True),
+    Helper(
+        "noise_seed",
+        "y0 = tt_noise(tt_noise_seed(a0, a1), 0, a2);",
+        (WORD, WORD, between(0, 300)),
+        _noise,
+        scalar=True,
+    ),
     Helper("next_noise", "y0 = tt_next_noise(a0);", (WORD,), _next_noise, scalar=True),
     Helper(
         "moved_weight",

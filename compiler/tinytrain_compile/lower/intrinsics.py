@@ -15,7 +15,9 @@ READS_ONLY = ("tt_dot4", "tt_dot2", "tt_passed8", "tt_sum8", "tt_above8_f32", "t
 WRITES_FIRST = {
     "tt_widen4": 1,
     "tt_gather4": 1,
+    "tt_gather4_two": 1,
     "tt_dot_2x2": 4,
+    "tt_dot_windows": 4,
     "tt_dot8_x4": 4,
     "tt_dot16_x4": 4,
     "tt_copy8": 1,
@@ -129,6 +131,55 @@ def _dot_2x2_call(shape: tuple[int, ...], blocks: int) -> Any:
 
 
 @cache
+def dot_windows(rows: int, run: int, pitch: int, apart: int) -> str:
+    """sum[i, j] += a[row, i * apart + k] b[j, row, k] over rows of `run` int16; pitch: of a row of a. The name."""
+    name = f"tt_dot_windows_{rows}_{run}_{pitch}_{apart}"
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        a: T.Buffer((rows, apart + run), "int16", strides=(pitch, 1), offset_factor=1),
+        b: T.Buffer((2, rows, run), "int16", offset_factor=1),
+        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:2, 0:2], a[0:rows, 0 : apart + run], b[0:2, 0:rows, 0:run])
+            T.writes(c[0:2, 0:2])
+            for i, j, r, k in T.grid(2, 2, rows, run):
+                with T.sblock("u"):
+                    vi, vj, vr, vk = T.axis.remap("SSRR", [i, j, r, k])
+                    c[vi, vj] = c[vi, vj] + T.cast(a[vr, vi * apart + vk], "int32") * T.cast(b[vj, vr, vk], "int32")
+
+    @T.prim_func(s_tir=True)
+    def code(
+        a: T.Buffer((rows, apart + run), "int16", strides=(pitch, 1), offset_factor=1),
+        b: T.Buffer((2, rows, run), "int16", offset_factor=1),
+        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:2, 0:2], a[0:rows, 0 : apart + run], b[0:2, 0:rows, 0:run])
+            T.writes(c[0:2, 0:2])
+            T.evaluate(
+                T.call_extern(
+                    "int32",
+                    "tt_dot_windows",
+                    T.address_of(c[0, 0]),
+                    T.address_of(c[0, 1]),
+                    T.address_of(c[1, 0]),
+                    T.address_of(c[1, 1]),
+                    T.address_of(a[0, 0]),
+                    T.address_of(b[0, 0, 0]),
+                    rows,
+                    run,
+                    pitch,
+                    apart,
+                )
+            )
+
+    TensorIntrin.register(name, algebra, code, override=True)
+    return name
+
+
+@cache
 def widen4(offset: int) -> str:
     """to[i] = from[i] + offset for four int8 that become int16: the name of the intrinsic."""
     name = f"tt_widen4_{offset}"
@@ -201,6 +252,50 @@ def gather4(offset: int, pitch: int) -> str:
             T.reads(x[0:4, 0])
             T.writes(d[0:4])
             T.evaluate(T.call_extern("int32", "tt_gather4", T.address_of(d[0]), T.address_of(x[0, 0]), pitch, offset))
+
+    TensorIntrin.register(name, algebra if offset else plain, code, override=True)
+    return name
+
+
+@cache
+def gather4_two(offset: int, pitch: int) -> str:
+    """to[p, i] = from[i * pitch + p] + offset for four int8 of two neighbouring columns: the name of the intrinsic."""
+    name = f"tt_gather4_two_{offset}_{pitch}"
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        x: T.Buffer((4, 2), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((2, 4), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0:2])
+            T.writes(d[0:2, 0:4])
+            for p, i in T.grid(2, 4):
+                with T.sblock("u"):
+                    vp, vi = T.axis.remap("SS", [p, i])
+                    d[vp, vi] = T.cast(x[vi, vp], "int16") + T.int16(offset)
+
+    @T.prim_func(s_tir=True)
+    def plain(
+        x: T.Buffer((4, 2), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((2, 4), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0:2])
+            T.writes(d[0:2, 0:4])
+            for p, i in T.grid(2, 4):
+                with T.sblock("u"):
+                    vp, vi = T.axis.remap("SS", [p, i])
+                    d[vp, vi] = T.cast(x[vi, vp], "int16")
+
+    @T.prim_func(s_tir=True)
+    def code(
+        x: T.Buffer((4, 2), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((2, 4), "int16", offset_factor=1)
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:4, 0:2])
+            T.writes(d[0:2, 0:4])
+            T.evaluate(
+                T.call_extern("int32", "tt_gather4_two", T.address_of(d[0, 0]), T.address_of(x[0, 0]), pitch, offset)
+            )
 
     TensorIntrin.register(name, algebra if offset else plain, code, override=True)
     return name

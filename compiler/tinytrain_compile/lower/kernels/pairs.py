@@ -122,6 +122,9 @@ def _sums(sch: s_tir.Schedule, tiles: PairTiles, most_steps: int) -> None:
 
 def _widen(sch: s_tir.Schedule, name: str, operand: Widened, whole: bool) -> None:
     step, row, lanes = sch.get_loops(sch.get_sblock(name))[-3:]
+    if whole and operand.pitch and int(sch.get(row).extent) == 2:
+        sch.tensorize(row, intrinsics.gather4_two(operand.offset, operand.pitch))
+        return
     sch.reorder(row, step, lanes)
     if whole and operand.contiguous:
         sch.tensorize(lanes, intrinsics.widen4(operand.offset))

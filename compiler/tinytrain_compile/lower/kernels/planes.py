@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 
 from tinytrain_compile.lower import intrinsics, vector_intrinsics
-from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import SPEED, CodeStyle, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles
+
+WINDOW = 514
+"""Elements by which operands of `tt_dot_windows` may be apart: as far as an instruction reaches."""
 
 Pixel = Callable[[Any, Any, Any, Any], Any]
 """(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
@@ -154,18 +157,33 @@ def row_conv(
 
     weights = te.compute((shape[3], tiles.taps, tiles.run), filled, "weights")
     r, f = reduce_axes(tiles.taps, tiles.run)
+    across, deep = tiles.tile
 
-    def term(b: Any, y: Any, x: Any, o: Any) -> Any:
-        return total(i32(rows[b, y * pitches[0] + r, x * pitches[1] + f]) * i32(weights[o, r, f]), [r, f])
+    def term(b: Any, y: Any, x: Any, o: Any, p: Any, q: Any) -> Any:
+        position = (x * across + p) * pitches[1] + f
+        return total(i32(rows[b, y * pitches[0] + r, position]) * i32(weights[o * deep + q, r, f]), [r, f])
 
-    acc = te.compute(shape, term, "acc")
-    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables)
+    acc = te.compute((shape[0], shape[1], shape[2] // across, shape[3] // deep, across, deep), term, "acc")
+    div, mod = tirx.indexdiv, tirx.indexmod
+
+    def result(b: Any, y: Any, x: Any, o: Any) -> Any:
+        return finish(acc[b, y, div(x, across), div(o, deep), mod(x, across), mod(o, deep)], b, y, x, o)
+
+    out = te.compute(shape, result, "out")
+    apart = pitches[1] if _has_windows(tiles, pitches[1], style) else 0
+    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart)
+
+
+def _has_windows(tiles: RowTiles, apart: int, style: CodeStyle) -> bool:
+    """Whether one helper call computes all sums of a tile: its numbers are parts of instructions."""
+    fits = max(apart, tiles.taps * tiles.run) <= WINDOW
+    return fits and tiles.taps > 1 and tiles.tile == (2, 2) and style.row_calls == SPEED.row_calls
 
 
 def _schedule_rows(
-    sch: s_tir.Schedule, tiles: RowTiles, whole: bool, style: CodeStyle, tables: Sequence[te.Tensor]
+    sch: s_tir.Schedule, tiles: RowTiles, whole: bool, style: CodeStyle, tables: Sequence[te.Tensor], apart: int
 ) -> None:
+    """apart: elements between the windows of a tile's two pixels, if one call sums over them; or 0."""
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     batch, height, width, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
@@ -180,19 +198,31 @@ def _schedule_rows(
     sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("weights"), part, preserve_unit_loops=True)
     own = sch.get_loops(acc)[6:]
-    spatial, (r, f) = own[:4], own[4:]
+    if apart:
+        sch.storage_align(sch.get_sblock("rows"), 0, 1, 2, 0)  # a pitch of whole words, whatever of it is read
+        start = sch.decompose_reduction(acc, own[4])
+        sums = intrinsics.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart)
+    else:
+        own = _row_turns(sch, own, tiles, style)
+        start = sch.decompose_reduction(acc, own[0])
+        sums = intrinsics.dot(tiles.lanes)
+    for loop in sch.get_loops(start)[6:]:
+        sch.unroll(loop)
+    keep_results(sch, pair, 6)
+    keep_tables(sch, tables, pair, 6)
+    sch.tensorize(own[4] if apart else own[-1], sums)
+    sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
+    if not whole:
+        sch.annotate(sch.get_loops(sch.get_sblock("weights"))[-1], HINT, 1)
+
+
+def _row_turns(sch: s_tir.Schedule, own: Sequence[Any], tiles: RowTiles, style: CodeStyle) -> list[Any]:
+    """The sums' loops (outer ones first) where a call adds a few products to one sum."""
+    *spatial, r, f = own
     steps = tiles.run // tiles.lanes
     turn = max(u for u in range(1, style.row_calls + 1) if steps % u == 0)
     many, few, lanes = sch.split(f, [None, turn, tiles.lanes])
     sch.reorder(r, many, few, *spatial, lanes)
     for loop in (few, *spatial):
         sch.unroll(loop)
-    start = sch.decompose_reduction(acc, r)
-    for loop in sch.get_loops(start)[6:]:
-        sch.unroll(loop)
-    keep_results(sch, pair, 6)
-    keep_tables(sch, tables, pair, 6)
-    sch.tensorize(lanes, intrinsics.dot(tiles.lanes))
-    sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
-    if not whole:
-        sch.annotate(sch.get_loops(sch.get_sblock("weights"))[-1], HINT, 1)
+    return [r, many, few, *spatial, lanes]

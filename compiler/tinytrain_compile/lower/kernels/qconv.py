@@ -34,7 +34,6 @@ from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, row_conv
 from tinytrain_compile.lower.kernels.qerror import Centred, kept_factors, kept_here, mask_operand, tables
-from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import backward_patch, forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.pairs import pair_tiles
@@ -285,13 +284,13 @@ def step(operands: Sequence[te.Tensor], channel: Any, fraction_bits: int) -> tup
     return call_int("tt_high_multiply", multiplier[channel], rate[0]), exponent
 
 
-def kept_steps(scale: Sequence[te.Tensor], kept: bool) -> tuple[Callable[[Any], Any], list[te.Tensor]]:
-    """(a channel's `step`, the stages that hold all steps if they are kept in registers)."""
-    if not kept:
-        return lambda o: step(scale, o, FRACTION_BITS), []
+def kept_steps(
+    scale: Sequence[te.Tensor], kept: Callable[[Any], Any] = lambda exponent: exponent
+) -> tuple[Callable[[Any], Any], list[te.Tensor]]:
+    """(channel -> (its multiplier, its exponent as it is kept), the stages that hold them in registers)."""
     shape = scale[0].shape
     size = te.compute(shape, lambda o: step(scale, o, FRACTION_BITS)[0], "size")
-    exponent = te.compute(shape, lambda o: step(scale, o, FRACTION_BITS)[1], "exponent")
+    exponent = te.compute(shape, lambda o: kept(step(scale, o, FRACTION_BITS)[1]), "exponent")
     return lambda o: (size[o], exponent[o]), [size, exponent]
 
 
@@ -300,14 +299,18 @@ def moved_weight(
     gradient: Any,
     scale: tuple[Any, Any],
     noise: te.Tensor,
-    salt: te.Tensor,
+    salt: te.Tensor | None,
     index: Any,
     limit: int,
-    bound: int = fx.INT32_MAX,
+    spare: int = 0,
+    move: str = "tt_quick_move",
 ) -> Any:
-    """An int8 weight after its step; index: of the weight in its tensor; bound: of the gradient's magnitude."""
-    random, spare = call_int("tt_noise", noise[0], salt[0], index), 31 - bound.bit_length()
-    return call_int("tt_quick_move", i32(w), gradient, *scale, random, i32(limit), i32(spare), dtype="int8")
+    """An int8 weight after its step; index: of the weight in its tensor; spare: free bits above the gradient's.
+
+    noise: its state, or without a salt the seed of both.
+    """
+    random = call_int("tt_noise", noise[0], i32(0) if salt is None else salt[0], index)
+    return call_int(move, i32(w), gradient, *scale, random, i32(limit), i32(spare), dtype="int8")
 
 
 @kernel("QConvUpdate")
@@ -320,12 +323,18 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
     noise, salt = tables(node, 7, ("noise", "salt"))
     _, kernel_h, kernel_w, channels = shape
 
-    size, stages = kept_steps(scale, is_product(attrs.conv))
-    bound = op_def(node.op).accumulator(node.inputs, attrs)
+    spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
+    if is_product(attrs.conv):
+        seed = te.compute((1,), lambda _i: call_int("tt_noise_seed", noise[0], salt[0]), "seed")
+        kept, stages = kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
+        stages, random, move = [*stages, seed], (seed, None), "tt_kept_move"
+    else:
+        kept, stages, random, move = None, [], (noise, salt), "tt_quick_move"
 
     def finish(acc: Any, o: Any, r: Any, s: Any, i: Any) -> Any:
         index = ((o * kernel_h + r) * kernel_w + s) * channels + i
-        return moved_weight(w[o, r, s, i], acc, size(o), noise, salt, index, attrs.limit, bound)
+        size = kept(o) if kept else step(scale, o, FRACTION_BITS)
+        return moved_weight(w[o, r, s, i], acc, size, *random, index, attrs.limit, spare, move)
 
     x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features, stages)
     return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)

@@ -231,7 +231,7 @@ def vector_update(node: Node, _features: Features) -> KernelSpec | None:
     else:
         *scale, noise, salt = operands = tables(node, 3, (*SCALE, "noise", "salt"))
         spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
-        size, kept = kept_steps(scale, True)
+        size, kept = kept_steps(scale)
 
         def finish(acc: Any, o: Any, i: Any) -> Any:
             random = call_int("tt_noise_x4", noise[0], salt[0], o * inputs + i)
