@@ -23,7 +23,7 @@ from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qconv import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import error_exponents
 
-PAGE_HEADER, VECTOR_HEADER, EXTERNAL_HEADER = "tt_page.h", "tt_mve.h", "tt_external.h"
+PAGE_HEADER, EXTERNAL_HEADER, VECTOR_HEADERS = "tt_page.h", "tt_external.h", ("tt_mve_sums.h", "tt_mve.h")
 """Of the runtime headers, those that only a plan with page moves, kernels on vectors, or external kernels, need."""
 
 HEADER_BYTES, POINTER_BYTES = 16, 8
@@ -65,7 +65,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     watch = Watch(plan) if options.debug_header else None
     sequencer = Sequencer(train, plan, kernels, tables, watch, options.small_calls)
     model = _template_data(train, plan, options, interface, sequencer, tables)
-    model["vector_header"] = VECTOR_HEADER if _uses(kernels, options.runtime.get(VECTOR_HEADER, "")) else ""
+    vectors = [name for name in VECTOR_HEADERS if _uses(kernels, options.runtime.get(name, ""))]
+    model["vector_headers"] = vectors
     model["watched"] = watch.tables() if watch else []
     constants = _flash_tables(train, tables)
     constants += _turned_tables(train, kernels, tables)
@@ -76,7 +77,9 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     external = [name for name in options.external if name.endswith(".c")]
     sources = [f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c", *external]
     model.update(sources=sources, small_sources=small)
-    needed = {PAGE_HEADER: plan.paging, VECTOR_HEADER: model["vector_header"], EXTERNAL_HEADER: options.external}
+    needed = {PAGE_HEADER: plan.paging, EXTERNAL_HEADER: options.external}
+    needed |= {name: name in vectors for name in VECTOR_HEADERS}
+    needed["tt_mve_sums.h"] = bool(vectors)  # the other one includes it
     unused = [name for name, need in needed.items() if not need]
     files = {
         f"{prefix}_train.h": environment.get_template("train.h.j2").render(model),

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -94,34 +96,40 @@ def dot_2x2(blocks: int) -> str:
 
     if blocks == 1:
         algebra, shape = one_block, (2, 4)
-    TensorIntrin.register(name, algebra, _dot_2x2_call(shape, blocks), override=True)
+    TensorIntrin.register(name, algebra, four_sums("tt_dot_2x2", "int16", (shape, shape, (2, 2)), blocks), override=True)
     return name
 
 
-def _dot_2x2_call(shape: tuple[int, ...], blocks: int) -> Any:
-    first = (0,) * len(shape)
-    whole = tuple(slice(0, extent) for extent in shape)
+def four_sums(helper: str, dtype: str, shapes: Sequence[tuple[int, ...]], *numbers: int) -> Any:
+    """The call of a helper that adds to four sums: their addresses, those of two operands, and numbers.
+
+    shapes: of the operands, of `dtype`, and of the sums.
+    """
+    left, right, sums = shapes
+    whole = [tuple(slice(0, extent) for extent in shape) for shape in shapes]
+    first = [(0,) * len(shape) for shape in shapes]
+    each = list(itertools.product(*map(range, sums)))
 
     @T.prim_func(s_tir=True)
     def code(
-        a: T.Buffer(shape, "int16", offset_factor=1),
-        b: T.Buffer(shape, "int16", offset_factor=1),
-        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
+        a: T.Buffer(left, dtype, offset_factor=1),
+        b: T.Buffer(right, dtype, offset_factor=1),
+        c: T.Buffer(sums, "int32", offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):
-            T.reads(c[0:2, 0:2], a[whole], b[whole])
-            T.writes(c[0:2, 0:2])
+            T.reads(c[whole[2]], a[whole[0]], b[whole[1]])
+            T.writes(c[whole[2]])
             T.evaluate(
                 T.call_extern(
                     "int32",
-                    "tt_dot_2x2",
-                    T.address_of(c[0, 0]),
-                    T.address_of(c[0, 1]),
-                    T.address_of(c[1, 0]),
-                    T.address_of(c[1, 1]),
-                    T.address_of(a[first]),
-                    T.address_of(b[first]),
-                    blocks,
+                    helper,
+                    T.address_of(c[each[0]]),
+                    T.address_of(c[each[1]]),
+                    T.address_of(c[each[2]]),
+                    T.address_of(c[each[3]]),
+                    T.address_of(a[first[0]]),
+                    T.address_of(b[first[1]]),
+                    *numbers,
                 )
             )
 

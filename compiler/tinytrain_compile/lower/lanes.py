@@ -121,31 +121,35 @@ class LanePrinter(Printer):
     def _moved(self, loop: Any) -> Statement | None:
         """A loop that fills scratch with bytes of a row or a column, as one call; None if it is another."""
         store = loop.body
-        value, condition = store.value, None
+        value, condition, filling = store.value, None, 0
         if kind_of(value) == "Call" and op_name(value) == "if_then_else":
             condition, value, other = value.args
-            if loop.loop_var.name in str(condition) or kind_of(other) != "IntImm" or int(other.value) != 0:
+            if loop.loop_var.name in str(condition) or kind_of(other) != "IntImm":
                 return None
-        offset = 0
-        if kind_of(value) in ("Sub", "Add") and kind_of(value.b) == "IntImm":
+            filling = int(other.value)
+        offset, wide = 0, str(store.buffer.dtype) == "int16"
+        if wide and kind_of(value) in ("Sub", "Add") and kind_of(value.b) == "IntImm":
             offset = int(value.b.value) * (1 if kind_of(value) == "Add" else -1)
             value = value.a
-        if kind_of(value) != "Cast" or kind_of(value.value) != "TensorLoad" or str(value.value.source.dtype) != "int8":
+        if wide:
+            value = value.value if kind_of(value) == "Cast" and filling == 0 else None
+        if kind_of(value) != "TensorLoad" or str(value.source.dtype) != "int8":
             return None
         to = sym.detect_linear_equation(store.indices[0], [loop.loop_var])
-        source = sym.detect_linear_equation(value.value.indices[0], [loop.loop_var])
-        if len(to) != 2 or len(source) != 2 or kind_of(source[0]) != "IntImm" or str(store.buffer.dtype) != "int16":
+        source = sym.detect_linear_equation(value.indices[0], [loop.loop_var])
+        if len(to) != 2 or len(source) != 2 or kind_of(source[0]) != "IntImm":
             return None
         pitch, count = int(source[0].value), int(loop.extent.value)
         if str(to[0]) != "1" or str(loop.min) != "0" or not 0 <= pitch < LARGEST_PITCH:
             return None
-        operands = ((store.buffer, to[1]), (value.value.source, source[1]))
+        operands = ((store.buffer, to[1]), (value.source, source[1]))
         places = [f"&{self._name(self._root(buffer))}[{self._expr(first).text}]" for buffer, first in operands]
-        call = Line(f"tt_widen8({places[0]}, {places[1]}, {pitch}, {count}, {offset});")
+        numbers = f"{pitch}, {count}, {offset}" if wide else f"{count}" if pitch == 1 else f"{pitch}, {count}"
+        call = Line(f"{'tt_widen8' if wide else 'tt_copy8' if pitch == 1 else 'tt_gather8'}({', '.join(places)}, {numbers});")
         if condition is None:
             return call
-        zeros = Line(f"memset({places[0]}, 0, {2 * count});")
-        return If(tests_of(condition, self._expr), [call], [zeros])
+        fill = Line(f"memset({places[0]}, {filling}, {count * (2 if wide else 1)});")
+        return If(tests_of(condition, self._expr), [call], [fill])
 
     def _allocate(self, buffer: Any) -> list[Statement]:
         if not self._is_vector(buffer):

@@ -21,7 +21,7 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.conv import weight_parts
 from tinytrain_compile.lower.kernels.linear import Finish, whole_weight
-from tinytrain_compile.lower.kernels.qconv import SCALE, depthwise, depthwise_gradient, kept_steps
+from tinytrain_compile.lower.kernels.qconv import SCALE, depthwise, depthwise_gradient, inside_image, kept_steps
 from tinytrain_compile.lower.kernels.qerror import Keep, kept_here, mask_operand, tables
 from tinytrain_compile.lower.kernels.vectors import (
     Epilogue,
@@ -30,6 +30,7 @@ from tinytrain_compile.lower.kernels.vectors import (
     copied_rows,
     fits,
     kept_lanes,
+    patch_product,
     pixel_product,
     turned_rows,
 )
@@ -43,8 +44,10 @@ from tinytrain_compile.ops.qconv import (
     QConvUpdateAttrs,
     backward_planes,
     forward_planes,
+    forward_rows,
     is_plane,
     is_product,
+    is_rows,
 )
 from tinytrain_compile.ops.qerror import MaskAttrs
 
@@ -54,7 +57,7 @@ MOST_TAPS, LARGEST_STEP = 8, 40
 
 @vector_kernel("QConv")
 def vector_conv(node: Node, features: Features) -> KernelSpec | None:
-    """1x1: pixels are copied where the plan may overwrite them, weights read where they lie."""
+    """1x1: pixels are copied where the plan may overwrite them, weights read where they lie. k x k: see _patches."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     if is_plane(node):
@@ -64,14 +67,16 @@ def vector_conv(node: Node, features: Features) -> KernelSpec | None:
     conv, shape = attrs.conv, node.outputs[0].shape
     *image, channels = node.inputs[0].shape
     extents = (math.prod(image), shape[3], channels)
-    if not (is_product(conv) and fits(extents)):
+    if not is_product(conv):
+        return _patches(node, attrs) if is_rows(node) and shape[3] % LANES == 0 else None
+    if not fits(extents):
         return None
     sliced = conv.split is not None
     weights = weight_parts(node.inputs[1 : 2 + sliced])
     whole = whole_weight(weights, conv.split, 0, 3)
     operands = tables(node, 2 + sliced, ("bias", "multiplier", "shift"))
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
-    x = placeholder(node.inputs[0], "x", (extents[0], channels))
+    x = placeholder(node.inputs[0], "x", (extents[0] * channels,))
     if sliced:
         right = Rows(lambda j, a: whole(j, 0, 0, a), "pieced")
     else:
@@ -79,8 +84,27 @@ def vector_conv(node: Node, features: Features) -> KernelSpec | None:
         right = Rows(lambda j, a: weights[0][j, a])
     strip = copied_rows(extents, pair_tiles(*extents), sliced)
     end = Epilogue(finish, attrs.x_zero, kept)
-    out, schedule = channel_product(extents, Rows(lambda i, a: x[i, a], "copied"), right, end, strip)
+    out, schedule = channel_product(extents, Rows(lambda e: x[e], "copied"), right, end, strip)
     return KernelSpec([x, *weights, *operands], [out], schedule)
+
+
+def _patches(node: Node, attrs: QConvAttrs) -> KernelSpec:
+    """k x k over all channels: the rows of the image lie copied with their border, then the patches of a few pixels."""
+    conv, (n, height, width, channels) = attrs.conv, node.inputs[0].shape
+    run, border, shape = conv.kernel[1] * channels, conv.pads[1] * channels, node.outputs[0].shape
+    x = placeholder(node.inputs[0], "x", (n, height, width * channels))
+    w = placeholder(node.inputs[1], "w", (shape[3], conv.kernel[0] * run))
+    operands = tables(node, 2, ("bias", "multiplier", "shift"))
+    kept, finish = requantised(attrs, operands, "tt_clamp_x4")
+
+    def element(b: Any, y: Any, position: Any) -> Any:
+        row, place = y - conv.pads[0], position - border
+        inside = inside_image(row, place, (height, width * channels))
+        return tirx.if_then_else(inside, x[b, row, place], tirx.const(attrs.x_zero, "int8"))
+
+    pitches, end = (conv.strides[0], conv.strides[1] * channels), Epilogue(finish, attrs.x_zero, kept)
+    out, schedule = patch_product(shape, pitches, element, lambda o, k: w[o, k], run, end, forward_rows(node))
+    return KernelSpec([x, w, *operands], [out], schedule)
 
 
 def _on_rows(tiles: PlaneTiles, conv: ConvAttrs, step: int) -> bool:
