@@ -12,7 +12,7 @@ from typing import Any
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
-READS_ONLY = ("tt_dot4", "tt_dot2", "tt_passed8", "tt_sum8")
+READS_ONLY = ("tt_dot4", "tt_dot2", "tt_passed8", "tt_passed_x8", "tt_sum8")
 """Helpers that only read what their arguments point to."""
 WRITES_FIRST = {
     "tt_widen4": 1,

@@ -26,13 +26,20 @@ OPERANDS = {
     "tt_add_x4": "vv",
     "tt_bits_x4": "i",
     "tt_clamp_x4": "vss",
+    "tt_halve_x4": "vs",
+    "tt_high_multiply_x4": "vs",
     "tt_keep_x4": "e",
+    "tt_lifted_x4": "vss",
+    "tt_moved_bias_x4": "vvvv",
     "tt_noise_x4": "ssi",
     "tt_passes_x4": "vss",
     "tt_quick_move_x4": "vvssvss",
+    "tt_rescale_x4": "vss",
     "tt_requantise8_down_x4": "vvvvsss",
     "tt_requantise8_x4": "vvvvsss",
     "tt_rescaled_error_x4": "vvvvs",
+    "tt_saturate8_x4": "vsss",
+    "tt_summed_error_x4": "vvss",
 }
 """What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i), four scalars (e)."""
 _VECTORISED = 2

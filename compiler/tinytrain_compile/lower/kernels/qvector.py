@@ -68,7 +68,8 @@ def vector_conv(node: Node, features: Features) -> KernelSpec | None:
     *image, channels = node.inputs[0].shape
     extents = (math.prod(image), shape[3], channels)
     if not is_product(conv):
-        return _patches(node, attrs) if is_rows(node) and shape[3] % LANES == 0 else None
+        depth = conv.kernel[0] * conv.kernel[1] * channels
+        return _patches(node, attrs) if is_rows(node) and fits((extents[0], shape[3], depth)) else None
     if not fits(extents):
         return None
     sliced = conv.split is not None
@@ -194,16 +195,19 @@ def _plane_gradient(node: Node, attrs: QConvGradInputAttrs, features: Features) 
 
 
 class ErrorEnd:
-    """The end of an error's sums: operands (peak, p_out, p_in, g, multiplier, shift, ..., mask) of a node."""
+    """The end of an error's sums: operands (peak, p_out, p_in, g, multiplier, shift, ..., mask) of a node.
 
-    def __init__(self, node: Node, keep: Keep | None, clamp: str) -> None:
+    lift: bits by which the sums are multiplied.
+    """
+
+    def __init__(self, node: Node, keep: Keep | None, clamp: str, lift: int = 0) -> None:
         self.exponents = tables(node, 0, ("peak", "p_out", "p_in"))
         self.factor = tables(node, 4, ("multiplier", "shift"))
         self._keep = keep
         (_, p_out, p_in), (multiplier, shift) = self.exponents, self.factor
 
         def exponent(c: Any) -> Any:
-            return near(clamp, i32(shift[c]) + (p_in[0] - p_out[0]))
+            return near(clamp, i32(shift[c]) + (p_in[0] - p_out[0] - i32(lift)))
 
         self.kept = [kept_lanes(multiplier, "kept_multiplier"), kept_lanes(shift, "kept_shift", exponent)]
 

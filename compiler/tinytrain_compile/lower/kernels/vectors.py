@@ -160,8 +160,9 @@ def patch_product(
             sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
         sch.compute_at(sch.get_sblock("patches"), group, preserve_unit_loops=True)
         sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
-        _, piece = sch.split(sch.get_loops(sch.get_sblock("patches"))[-1], [None, run])
-        sch.tensorize(piece, intrinsics.copy_row(run))
+        if run > 1:
+            _, piece = sch.split(sch.get_loops(sch.get_sblock("patches"))[-1], [None, run])
+            sch.tensorize(piece, intrinsics.copy_row(run))
         sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
         correction.compute(sch, 5)
         sch.vectorize(lane)
