@@ -32,13 +32,13 @@ def product(rng: Rng, whole_inputs: bool, splits: bool) -> Geometry:
     return (1, height, width, channels), out, ConvAttrs((1, 1), split=split)
 
 
-def depthwise(rng: Rng, whole_inputs: bool) -> Geometry:
-    """A depthwise convolution whose output (or input) rows are whole vectors, or at times odd."""
+def depthwise(rng: Rng, whole_inputs: bool, unit: int = 1) -> Geometry:
+    """A depthwise convolution whose output (or input) rows are whole vectors; unit: divides its channels."""
     while True:
         height, width = int(rng.integers(1, 10)), int(rng.integers(1, 18))
         kernel, strides = (int(rng.integers(1, 8)), int(rng.integers(4, 9))), rng.integers(1, 4, 2)
         pads = [int(rng.integers(0, kernel[i % 2])) for i in range(4)]
-        channels = int(rng.integers(2, 12))
+        channels = unit * int(rng.integers(2, 12))
         split = _split(rng, channels, 1)
         split = split if split is not None and split.axis == "out" else None
         conv = ConvAttrs(
@@ -56,10 +56,10 @@ def depthwise(rng: Rng, whole_inputs: bool) -> Geometry:
             return (1, height, width, channels), channels, conv
 
 
-def dense(rng: Rng) -> Geometry:
-    """A convolution over all channels, wider than 1x1 or with a stride, whose output channels are whole vectors."""
+def dense(rng: Rng, whole_inputs: bool) -> Geometry:
+    """A convolution over all channels, wider than 1x1 or with a stride, whose output (or input) ones are whole vectors."""
     while True:
-        count, height, width, channels = (int(n) for n in rng.integers(1, (4, 9, 12, 9)))
+        count, height, width, other = (int(n) for n in rng.integers(1, (4, 9, 12, 9)))
         kernel, strides = (int(rng.integers(1, 6)), int(rng.integers(1, 6))), rng.integers(1, 4, 2)
         pads = [int(rng.integers(0, kernel[i % 2])) for i in range(4)]
         conv = ConvAttrs(kernel, (int(strides[0]), int(strides[1])), (pads[0], pads[1], pads[2], pads[3]))
@@ -68,19 +68,23 @@ def dense(rng: Rng) -> Geometry:
         except ValueError:
             continue
         if conv.kernel != (1, 1) or conv.strides != (1, 1):
-            return (count, height, width, channels), LANES * int(rng.integers(1, 5)), conv
+            lanes = LANES * int(rng.integers(1, 7))
+            channels, out = (lanes, other) if whole_inputs else (other, lanes)
+            return (count, height, width, channels), out, conv
 
 
-def convolution(rng: Rng, index: int) -> Geometry:
+def convolution(rng: Rng, index: int, whole_inputs: bool) -> Geometry:
     """1x1, depthwise or dense."""
     if index % 3 == 0:
-        return dense(rng)
-    return product(rng, False, True) if index % 3 == 1 else depthwise(rng, False)
+        return dense(rng, whole_inputs)
+    return product(rng, whole_inputs, True) if index % 3 == 1 else depthwise(rng, whole_inputs)
 
 
-def gradient(rng: Rng) -> Geometry:
-    """1x1 or depthwise."""
-    return product(rng, True, True) if rng.random() < 0.5 else depthwise(rng, True)
+def weight(rng: Rng, index: int) -> Geometry:
+    """The same for weight gradients: whole vectors of input channels, or of depthwise ones."""
+    if index % 3 == 0:
+        return dense(rng, True)
+    return product(rng, True, False) if index % 3 == 1 else depthwise(rng, True, LANES)
 
 
 def elements(rng: Rng, unit: int = LANES) -> tuple[int, ...]:
@@ -89,12 +93,12 @@ def elements(rng: Rng, unit: int = LANES) -> tuple[int, ...]:
 
 
 VECTORS: dict[str, Generator] = {
-    "QConv": lambda rng, index: quantised.qconv(rng, convolution(rng, index), index % KINDS),
+    "QConv": lambda rng, index: quantised.qconv(rng, convolution(rng, index, False), index % KINDS),
     "QConvGradInput": lambda rng, index: quantised.qconv_grad_input(
-        rng, gradient(rng), index % KINDS, mask(rng, MASKS[index % 3])
+        rng, convolution(rng, index, True), index % KINDS, mask(rng, MASKS[index // 3 % 3])
     ),
-    "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, product(rng, True, False), index % KINDS),
-    "QConvSum": lambda rng, index: quantised.qconv_sum(rng, product(rng, True, False), index % KINDS),
+    "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
+    "QConvSum": lambda rng, index: quantised.qconv_sum(rng, weight(rng, index), index % KINDS),
     "QAdd": lambda rng, index: pointwise.qadd(rng, elements(rng), index % KINDS),
     "QRescale": lambda rng, index: pointwise.qrescale(rng, elements(rng), (), index % KINDS, index),
     "QClipMask": lambda rng, _index: pointwise.clip_mask(rng, elements(rng, 8)),

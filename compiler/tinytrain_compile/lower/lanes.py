@@ -1,7 +1,7 @@
 """Prints loops over four lanes (TIR's vectorised loops) as straight C on vectors: the helpers named _x4 in tt_mve.h.
 
 Within such a loop an expression is either the same for all lanes, and printed as anywhere else, or a vector of four
-int32: bytes are widened where they are loaded. An internal buffer that only lane loops touch is a vector variable; one
+int32: bytes are widened where they are loaded. An internal buffer that only lane loops fill is a vector variable; one
 that others fill (sums of products) is scalars, which are put together.
 """
 
@@ -56,7 +56,7 @@ class LanePrinter(Printer):
         self._turn = 0  # which lane an index is printed for
         self._lane: Any = None  # the variable of the loop over lanes that is being looked at
         self._laned: dict[Any, set[int]] = {}  # internal buffer -> first elements of the vectors that it is read as
-        self._single: set[Any] = set()  # what is not only touched by loops over lanes
+        self._single: set[Any] = set()  # what is not only filled by loops over lanes
         super().__init__(*args)
 
     # ---- finding out what is a vector ---------------------------------------------------------------------------
@@ -77,7 +77,8 @@ class LanePrinter(Printer):
         elif kind in ("BufferStore", "TensorLoad"):
             buffer = self._root(node.buffer if kind == "BufferStore" else node.source)
             if self._lane is None or not self._is_tile(buffer, node.indices[0]):
-                self._single.add(buffer)
+                if kind == "BufferStore" or kind_of(node.indices[0]) != "IntImm":  # a lane of a vector can be read
+                    self._single.add(buffer)
                 super()._survey(node)
                 return
             self._laned.setdefault(buffer, set()).add(self._first_element(node.indices[0]))
@@ -174,7 +175,12 @@ class LanePrinter(Printer):
     def _store(self, node: Any) -> Statement:
         if self._lane is None:
             return super()._store(node)
-        buffer, value = self._root(node.buffer), self._vector(node.value)
+        buffer, value = self._root(node.buffer), node.value
+        if kind_of(value) == "Add" and kind_of(value.b) == "Call" and op_name(value.b) == "if_then_else":
+            target = self._vector_name(buffer, self._first_element(node.indices[0]))  # acc = acc + (test ? term : 0)
+            condition, term, _zero = value.b.args
+            return If(tests_of(condition, self._expr), [Line(f"{target} = {self._sum(value.a, term, value).text};")], [])
+        value = self._vector(value)
         if self._is_vector(buffer):
             return Line(f"{self._vector_name(buffer, self._first_element(node.indices[0]))} = {value};")
         step, place = self._place(node.buffer, node.indices[0])
@@ -183,6 +189,14 @@ class LanePrinter(Printer):
         return Line(f"{_STORES[(str(node.buffer.dtype), step)]}({place}, {value});")
 
     # ---- expressions --------------------------------------------------------------------------------------------
+
+    def _element(self, buffer: Any, index: Any) -> str:
+        """One lane of a vector, or as anywhere else."""
+        root = self._root(buffer)
+        if self._lane is not None or not self._is_vector(root):
+            return super()._element(buffer, index)
+        first = max(first for first in self._laned[root] if first <= int(index.value))
+        return f"{self._vector_name(root, first)}[{int(index.value) - first}]"
 
     def _place(self, buffer: Any, index: Any) -> tuple[int, str]:
         """(distance from lane to lane, address of the first)."""
@@ -233,6 +247,8 @@ class LanePrinter(Printer):
         """A product with what all lanes share is added by one instruction."""
         if self._lane is not None and kind_of(term) == "Mul" and dtype_of(whole) == "int32":
             a, b = self._expr(term.a), self._expr(term.b)
+            if _LANE in b.variables:
+                a, b = b, a
             if _LANE in a.variables and _LANE not in b.variables:
                 text = f"tt_mla_x4({self._vector(addend)}, {a.text}, {b.text})"
                 return Expr(text, ATOM, frozenset([_LANE]), True)

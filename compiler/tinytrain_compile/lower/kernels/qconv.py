@@ -33,6 +33,7 @@ from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, row_conv
+from tinytrain_compile.lower.kernels.lane_tiles import lane_sums
 from tinytrain_compile.lower.kernels.qerror import Centred, kept_factors, kept_here, mask_operand, tables
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import op_def
@@ -363,7 +364,8 @@ def weight_gradient(
     x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
     window = Window(conv, (x_value.shape[1], x_value.shape[2]))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
-    out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile)
+    lanes = lane_sums(shape) if features.lanes else None
+    out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile, lanes)
     return x, g, out, schedule
 
 

@@ -20,7 +20,9 @@ from tinytrain_compile.lower.kernels.base import (
     vector_kernel,
 )
 from tinytrain_compile.lower.kernels.conv import weight_parts
+from tinytrain_compile.lower.kernels.lane_tiles import patch_lanes
 from tinytrain_compile.lower.kernels.linear import Finish, whole_weight
+from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.kernels.qconv import SCALE, depthwise, depthwise_gradient, inside_image, kept_steps
 from tinytrain_compile.lower.kernels.qerror import Keep, kept_here, mask_operand, tables
 from tinytrain_compile.lower.kernels.vectors import (
@@ -36,7 +38,7 @@ from tinytrain_compile.lower.kernels.vectors import (
 )
 from tinytrain_compile.lower.lanes import LANES
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers_error
 from tinytrain_compile.ops.pairs import PlaneTiles, pair_tiles
 from tinytrain_compile.ops.qconv import (
     QConvAttrs,
@@ -156,6 +158,8 @@ def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
         return _plane_gradient(node, attrs, features) if _on_rows(backward_planes(node), attrs.conv, 1) else None
     conv, (*image, channels), out_c = attrs.conv, node.outputs[0].shape, node.inputs[3].shape[3]
     extents = (math.prod(image), channels, out_c)
+    if conv.groups == 1 and conv.split is None and not is_product(conv) and channels % LANES == 0:
+        return _patch_gradient(node, attrs)
     if not (is_product(conv) and fits(extents)):
         return None
     sliced = conv.split is not None
@@ -176,6 +180,26 @@ def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
     out, schedule = channel_product(extents, left, right, end, extents[0])
     operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)
+
+
+def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
+    """k x k over all channels: an error, which all lanes share, times the weights of four neighbouring channels."""
+    conv, shape = attrs.conv, node.outputs[0].shape
+    g, w = placeholder(node.inputs[3], "g"), placeholder(node.inputs[6], "w")
+    patch, copies = backward_patch(conv, attrs.input_hw, node.inputs[3].shape), gathers_error(conv, attrs.input_hw)
+    masks, keep = mask_lanes(node, attrs.mask, shape)
+    error = ErrorEnd(node, keep, "tt_clamp_x4")
+    form = PatchForm(shape, (2 if patch.width % 2 == 0 else 1, LANES), copies, peel=False)
+    out, schedule = patch_conv(
+        patch,
+        form,
+        lambda *i: g[i],
+        lambda o, r, s, a: i32(w[a, r, s, o]),
+        error.finish,
+        i32,
+        lambda sch, across: patch_lanes(sch, across, error.kept, copies),
+    )
+    return KernelSpec([*error.exponents, g, *error.factor, w, *masks], [out, None], schedule)
 
 
 def _plane_gradient(node: Node, attrs: QConvGradInputAttrs, features: Features) -> KernelSpec:
