@@ -243,6 +243,14 @@ class LanePrinter(Printer):
             raise ValueError(f"lanes are not neighbours in memory: {index}")
         return Expr(f"{_LOADS[dtype]}({place})", ATOM, lane, True)
 
+    def _fused(self, node: Any, kind: str) -> Expr | None:
+        if self._lane is None or kind != "Add" or dtype_of(node) != "int32":
+            return super()._fused(node, kind)
+        for addend, term in ((node.a, node.b), (node.b, node.a)):
+            if kind_of(term) == "Mul":
+                return self._sum(addend, term, node)
+        return None
+
     def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
         """A product with what all lanes share is added by one instruction."""
         if self._lane is not None and kind_of(term) == "Mul" and dtype_of(whole) == "int32":

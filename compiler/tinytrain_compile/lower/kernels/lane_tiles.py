@@ -9,6 +9,7 @@ from tvm import s_tir, te
 
 from tinytrain_compile.lower.kernels.linear import Schedule
 from tinytrain_compile.lower.lanes import LANES
+from tinytrain_compile.lower.schedules import keep_tables
 
 MOST_VECTORS = 3
 """Of sums side by side, for each of two rows: with them and what is loaded, the eight registers are full."""
@@ -19,10 +20,13 @@ def vectors_of(extent: int) -> int:
     return max(count for count in range(1, MOST_VECTORS + 1) if extent % (count * LANES) == 0)
 
 
-def lane_sums(shape: tuple[int, ...]) -> Schedule | None:
+def lane_sums(
+    shape: tuple[int, ...], ends: bool = False, tables: Sequence[te.Tensor] = ()
+) -> Schedule | None:
     """Of weight gradients (out, row, column, in) in four input channels, or four channels of a depthwise one, at a time.
 
-    The ends of the sums are scalar. None: there are no whole vectors.
+    ends: what becomes of the sums is in lanes too, and not scalar; tables: what it reads of an output channel. None:
+    there are no whole vectors.
     """
     axis = 0 if shape[3] == 1 else 3
     if shape[axis] % LANES:
@@ -32,15 +36,18 @@ def lane_sums(shape: tuple[int, ...]) -> Schedule | None:
 
     def schedule(sch: s_tir.Schedule) -> None:
         loops = list(sch.get_loops(sch.get_sblock("out")))
-        inner = {0: pair, axis: vectors * LANES}
+        inner = {0: [pair], axis: [vectors, LANES]}
         tiled: list[Any] = []
         for place in sorted(inner):
-            loops[place], own = sch.split(loops[place], [None, inner[place]])
-            tiled.append(own)
+            loops[place], *own = sch.split(loops[place], [None, *inner[place]])
+            tiled += own
         sch.reorder(*loops, *tiled)
-        for loop in tiled:
+        for loop in tiled[:-1] if ends else tiled:
             sch.unroll(loop)
         _lane_tile(sch, loops[-1], len(loops), 4, axis)
+        keep_tables(sch, tables, loops[0], 1)
+        if ends:
+            sch.vectorize(tiled[-1])
 
     return schedule
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +20,12 @@ from tinytrain_compile.lower.kernels.base import (
     placeholder,
     vector_kernel,
 )
-from tinytrain_compile.lower.kernels.conv import weight_parts
-from tinytrain_compile.lower.kernels.lane_tiles import patch_lanes
+from tinytrain_compile.lower.kernels.conv import Window, weight_parts, weight_sums
+from tinytrain_compile.lower.kernels.lane_tiles import lane_sums, patch_lanes
 from tinytrain_compile.lower.kernels.linear import Finish, whole_weight
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.kernels.qconv import SCALE, depthwise, depthwise_gradient, inside_image, kept_steps
-from tinytrain_compile.lower.kernels.qerror import Keep, kept_here, mask_operand, tables
+from tinytrain_compile.lower.kernels.qerror import Centred, Keep, kept_here, mask_operand, tables
 from tinytrain_compile.lower.kernels.vectors import (
     Epilogue,
     Rows,
@@ -264,34 +265,58 @@ def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[li
 
 @vector_kernel("QConvUpdate", "QConvSum")
 def vector_update(node: Node, _features: Features) -> KernelSpec | None:
-    """1x1: both operands turned, so that a weight's gradient is a sum over neighbours."""
+    """1x1: both operands turned, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
-    outputs, kernel_h, kernel_w, inputs = node.inputs[0].shape
-    x_value, g_value = node.inputs[1:3]
-    pixels = math.prod(x_value.shape[:3])
-    extents = (outputs, inputs, pixels)
-    if not (is_product(replace(attrs.conv, bias=False)) and kernel_h == kernel_w == 1 and fits(extents)):
+    outputs, kernel_h, kernel_w, inputs = shape = node.inputs[0].shape
+    conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
+    if is_product(conv):
+        pixels = math.prod(x_value.shape[:3])
+        extents = (outputs, inputs, pixels)
+        return _flat_update(node, attrs, extents) if kernel_h == kernel_w == 1 and fits(extents) else None
+    if conv.groups > 1 or inputs % LANES:
         return None
+    old, x, g = placeholder(node.inputs[0], "w"), placeholder(x_value, "x"), placeholder(g_value, "g")
+    operands, kept, moved = _step(node, attrs)
+
+    def finish(acc: Any, *index: Any) -> Any:
+        o, r, s, i = index
+        return moved(old[index], acc, o, ((o * kernel_h + r) * kernel_w + s) * inputs + i)
+
+    window, schedule = Window(conv, (x_value.shape[1], x_value.shape[2])), lane_sums(shape, True, kept)
+    out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, (1, 1), schedule)
+    return KernelSpec([old, x, g, *operands], [out], schedule)
+
+
+def _flat_update(node: Node, attrs: QConvUpdateAttrs, extents: tuple[int, int, int]) -> KernelSpec:
+    (outputs, inputs, pixels), (x_value, g_value) = extents, node.inputs[1:3]
     x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
     old = placeholder(node.inputs[0], "w", (outputs, inputs))
-    if node.op == "QConvSum":
-        operands, kept = [], []
+    operands, kept, moved = _step(node, attrs)
 
-        def finish(acc: Any, o: Any, i: Any) -> Any:
-            return call_int("tt_add_x4", old[o, i], acc)
-    else:
-        *scale, noise, salt = operands = tables(node, 3, (*SCALE, "noise", "salt"))
-        spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
-        size, kept = kept_steps(scale, True)
-
-        def finish(acc: Any, o: Any, i: Any) -> Any:
-            random = call_int("tt_noise_x4", noise[0], salt[0], o * inputs + i)
-            scaled = (acc, *size(o), random, i32(attrs.limit), i32(spare))
-            return call_int("tt_quick_move_x4", i32(old[o, i]), *scaled, dtype="int8")
+    def finish(acc: Any, o: Any, i: Any) -> Any:
+        return moved(old[o, i], acc, o, o * inputs + i)
 
     left = Rows(lambda o, k: g[k, o], "turned", outputs)
     right = Rows(lambda i, k: x[k, i], "turned", inputs)
     end = Epilogue(finish, attrs.x_zero, kept)
     out, schedule = pixel_product(extents, left, right, end, turned_rows(extents, pair_tiles(*extents)))
     return KernelSpec([old, x, g, *operands], [out], schedule)
+
+
+def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Any]]:
+    """(operands, what is kept of a channel, moved) of a step or a running sum.
+
+    moved(old weight or sum, gradient, output channel, index of the weight): of four neighbours.
+    """
+    if node.op == "QConvSum":
+        return [], [], lambda old, acc, _o, _index: call_int("tt_add_x4", old, acc)
+    *scale, noise, salt = operands = tables(node, 3, (*SCALE, "noise", "salt"))
+    spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
+    size, kept = kept_steps(scale, True)
+
+    def moved(old: Any, acc: Any, o: Any, index: Any) -> Any:
+        random = call_int("tt_noise_x4", noise[0], salt[0], index)
+        return call_int("tt_quick_move_x4", i32(old), acc, *size(o), random, i32(attrs.limit), i32(spare), dtype="int8")
+
+    return operands, kept, moved
