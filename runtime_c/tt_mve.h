@@ -206,9 +206,9 @@ static inline TT_ALWAYS tt_i32x4 tt_rescale_x4(tt_i32x4 acc, int32_t multiplier,
 static inline TT_ALWAYS tt_i32x4 tt_saturate8_x4(tt_i32x4 value, int32_t zero, int32_t low, int32_t high)
 {
 #if TT_HAS_MVE
-    const int16x8_t word = vreinterpretq_s16_s32(zero == 0 ? value : vqaddq_n_s32(value, zero));
-    const int8x16_t half = vreinterpretq_s8_s16(vqmovnbq_s32(word, vreinterpretq_s32_s16(word)));
-    int8x16_t byte = vqmovnbq_s16(half, vreinterpretq_s16_s8(half));
+    tt_i32x4 word = zero == 0 ? value : vqaddq_n_s32(value, zero);
+    __asm__("vqmovnb.s32 %q0, %q0\n\tvqmovnb.s16 %q0, %q0" : "+w"(word)); /* in place, for which there is no intrinsic */
+    int8x16_t byte = vreinterpretq_s8_s32(word);
     byte = low == -128 ? byte : vmaxq_s8(byte, vdupq_n_s8((int8_t)low));
     byte = high == 127 ? byte : vminq_s8(byte, vdupq_n_s8((int8_t)high));
     return vreinterpretq_s32_s8(byte);

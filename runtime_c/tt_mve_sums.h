@@ -34,8 +34,7 @@
 #define TT_RUN_DOTS(with)                                                                                              \
     TT_DOTS("vldrh.u16", with, "[%[b]]", "[%[a]]", "[%[a], %[at1]]", "[%[a], %[at2]]", "[%[a], %[at3]]")
 #define TT_AT(step) [at1] "i"(step), [at2] "i"(2 * (step)), [at3] "i"(3 * (step))
-#define TT_FOUR_SUMS(kind) [s0] kind(*sum_0), [s1] kind(*sum_1), [s2] kind(*sum_2), [s3] kind(*sum_3)
-#define TT_ARE_ZERO (TT_IS_ZERO(*sum_0) && TT_IS_ZERO(*sum_1) && TT_IS_ZERO(*sum_2) && TT_IS_ZERO(*sum_3))
+#define TT_SUMS_OF(s, kind) [s0] kind(s##0), [s1] kind(s##1), [s2] kind(s##2), [s3] kind(s##3)
 #endif
 
 /* sum_j += a . b_j for the four rows of b, which lie one after the other; all of n elements, a constant above 0. */
@@ -44,34 +43,35 @@ static inline TT_ALWAYS void tt_dot8_x4(
 {
     const int8_t *b1 = b + n, *b2 = b1 + n, *b3 = b2 + n;
 #if TT_HAS_MVE
-    if (n == 16 && TT_ARE_ZERO) {
+    int32_t s0, s1, s2, s3;
+    if (n == 16) {
         __asm__ volatile(TT_SHORT_DOTS("vmladav.s8")
-                         : TT_FOUR_SUMS("=&Te")
+                         : TT_SUMS_OF(s, "=&Te")
                          : [a] "r"(a), [b] "r"(b), TT_AT(n)
                          : "q0", "q1", "q2", "memory");
-        return;
-    }
-    if (n < 16 && TT_ARE_ZERO) {
+    } else if (n < 16) {
         __asm__ volatile("dlstp.8 lr, %[n]\n"
                          "1:\n\t" TT_SHORT_DOTS("vmladav.s8") "letp lr, 1b"
-                         : TT_FOUR_SUMS("=&Te")
+                         : TT_SUMS_OF(s, "=&Te")
                          : [a] "r"(a), [b] "r"(b), [n] "r"(n), TT_AT(n)
                          : "lr", "q0", "q1", "q2", "memory");
-        return;
-    }
-    if (n > 16 && n <= 112 && TT_ARE_ZERO) {
+    } else if (n <= 112) {
         __asm__ volatile(TT_NEAR_DOTS("vmladav.s8") "dlstp.8 lr, %[n]\n"
                          "1:\n\t" TT_NEAR_DOTS("vmladava.s8") "letp lr, 1b"
-                         : TT_FOUR_SUMS("=&Te"), [a] "+r"(a), [b] "+r"(b), [b2] "+r"(b2)
+                         : TT_SUMS_OF(s, "=&Te"), [a] "+r"(a), [b] "+r"(b), [b2] "+r"(b2)
                          : [n] "r"(n - 16), [at1] "i"(n)
                          : "lr", "q0", "q1", "q2", "memory");
-        return;
+    } else {
+        __asm__ volatile(TT_FAR_DOTS("vmladav.s8") "dlstp.8 lr, %[n]\n"
+                         "1:\n\t" TT_FAR_DOTS("vmladava.s8") "letp lr, 1b"
+                         : TT_SUMS_OF(s, "=&Te"), [a] "+r"(a), [b] "+r"(b), [b1] "+r"(b1), [b2] "+r"(b2), [b3] "+r"(b3)
+                         : [n] "r"(n - 16)
+                         : "lr", "q0", "q1", "q2", "memory");
     }
-    __asm__ volatile("dlstp.8 lr, %[n]\n"
-                     "1:\n\t" TT_FAR_DOTS("vmladava.s8") "letp lr, 1b"
-                     : TT_FOUR_SUMS("+Te"), [a] "+r"(a), [b] "+r"(b), [b1] "+r"(b1), [b2] "+r"(b2), [b3] "+r"(b3)
-                     : [n] "r"(n)
-                     : "lr", "q0", "q1", "q2", "memory");
+    *sum_0 += s0;
+    *sum_1 += s1;
+    *sum_2 += s2;
+    *sum_3 += s3;
 #else
     for (int32_t k = 0; k < n; ++k) {
         *sum_0 += a[k] * b[k];
@@ -87,17 +87,17 @@ static inline TT_ALWAYS void tt_dot16_x4(int32_t *sum_0, int32_t *sum_1, int32_t
     const int16_t *a, const int16_t *b, int32_t step, int32_t n)
 {
 #if TT_HAS_MVE
-    if (TT_ARE_ZERO) {
+    if (TT_IS_ZERO(*sum_0) && TT_IS_ZERO(*sum_1) && TT_IS_ZERO(*sum_2) && TT_IS_ZERO(*sum_3)) {
         __asm__ volatile("dlstp.16 lr, %[n]\n"
                          "1:\n\t" TT_RUN_DOTS("vmladav.s16") "letp lr, 1b"
-                         : TT_FOUR_SUMS("=&Te")
+                         : TT_SUMS_OF(*sum_, "=&Te")
                          : [a] "r"(a), [b] "r"(b), [n] "r"(n), TT_AT(2 * step)
                          : "lr", "q0", "q1", "q2", "memory");
         return;
     }
     __asm__ volatile("dlstp.16 lr, %[n]\n"
                      "1:\n\t" TT_RUN_DOTS("vmladava.s16") "letp lr, 1b"
-                     : TT_FOUR_SUMS("+Te")
+                     : TT_SUMS_OF(*sum_, "+Te")
                      : [a] "r"(a), [b] "r"(b), [n] "r"(n), TT_AT(2 * step)
                      : "lr", "q0", "q1", "q2", "memory");
 #else

@@ -129,6 +129,8 @@ class LanePrinter(Printer):
     def _moved(self, loop: Any) -> Statement | None:
         """A loop that fills scratch with bytes of a row or a column, as one call; None if it is another."""
         store = loop.body
+        if kind_of(loop.extent) != "IntImm" or str(loop.min) != "0":
+            return None
         value, condition, filling = store.value, None, 0
         if kind_of(value) == "Call" and op_name(value) == "if_then_else":
             condition, value, other = value.args
@@ -148,7 +150,7 @@ class LanePrinter(Printer):
         if len(to) != 2 or len(source) != 2 or kind_of(source[0]) != "IntImm":
             return None
         pitch, count = int(source[0].value), int(loop.extent.value)
-        if str(to[0]) != "1" or str(loop.min) != "0" or not 0 <= pitch < LARGEST_PITCH:
+        if str(to[0]) != "1" or not 0 <= pitch < LARGEST_PITCH:
             return None
         operands = ((store.buffer, to[1]), (value.source, source[1]))
         places = [f"&{self._name(self._root(buffer))}[{self._expr(first).text}]" for buffer, first in operands]
