@@ -149,7 +149,7 @@ static inline TT_ALWAYS void tt_copy8(int8_t *to, const int8_t *from, int32_t n)
 #endif
 }
 
-/* to[i] = from[i * pitch] for i < n, n > 0; pitch < 2^12. */
+/* to[i] = from[i * pitch] for i < n, n > 0; pitch < 2^12. (A store that narrows takes a low register.) */
 static inline TT_ALWAYS void tt_gather8(int8_t *to, const int8_t *from, int32_t pitch, int32_t n)
 {
 #if TT_HAS_MVE
@@ -160,7 +160,7 @@ static inline TT_ALWAYS void tt_gather8(int8_t *to, const int8_t *from, int32_t 
                      "add %[from], %[step]\n\t"
                      "vstrb.16 q0, [%[to]], #8\n\t"
                      "letp lr, 1b"
-                     : [to] "+r"(to), [from] "+r"(from)
+                     : [to] "+l"(to), [from] "+r"(from)
                      : [n] "r"(n), [step] "r"(8 * pitch), [places] "w"(places)
                      : "lr", "q0", "memory");
 #else

@@ -96,7 +96,9 @@ def dot_2x2(blocks: int) -> str:
 
     if blocks == 1:
         algebra, shape = one_block, (2, 4)
-    TensorIntrin.register(name, algebra, four_sums("tt_dot_2x2", "int16", (shape, shape, (2, 2)), blocks), override=True)
+    TensorIntrin.register(
+        name, algebra, four_sums("tt_dot_2x2", "int16", (shape, shape, (2, 2)), blocks), override=True
+    )
     return name
 
 

@@ -155,7 +155,9 @@ class LanePrinter(Printer):
         operands = ((store.buffer, to[1]), (value.source, source[1]))
         places = [f"&{self._name(self._root(buffer))}[{self._expr(first).text}]" for buffer, first in operands]
         numbers = f"{pitch}, {count}, {offset}" if wide else f"{count}" if pitch == 1 else f"{pitch}, {count}"
-        call = Line(f"{'tt_widen8' if wide else 'tt_copy8' if pitch == 1 else 'tt_gather8'}({', '.join(places)}, {numbers});")
+        call = Line(
+            f"{'tt_widen8' if wide else 'tt_copy8' if pitch == 1 else 'tt_gather8'}({', '.join(places)}, {numbers});"
+        )
         if condition is None:
             return call
         fill = Line(f"memset({places[0]}, {filling}, {count * (2 if wide else 1)});")
@@ -181,7 +183,9 @@ class LanePrinter(Printer):
         if kind_of(value) == "Add" and kind_of(value.b) == "Call" and op_name(value.b) == "if_then_else":
             target = self._vector_name(buffer, self._first_element(node.indices[0]))  # acc = acc + (test ? term : 0)
             condition, term, _zero = value.b.args
-            return If(tests_of(condition, self._expr), [Line(f"{target} = {self._sum(value.a, term, value).text};")], [])
+            return If(
+                tests_of(condition, self._expr), [Line(f"{target} = {self._sum(value.a, term, value).text};")], []
+            )
         value = self._vector(value)
         if self._is_vector(buffer):
             return Line(f"{self._vector_name(buffer, self._first_element(node.indices[0]))} = {value};")

@@ -20,9 +20,7 @@ def vectors_of(extent: int) -> int:
     return max(count for count in range(1, MOST_VECTORS + 1) if extent % (count * LANES) == 0)
 
 
-def lane_sums(
-    shape: tuple[int, ...], ends: bool = False, tables: Sequence[te.Tensor] = ()
-) -> Schedule | None:
+def lane_sums(shape: tuple[int, ...], ends: bool = False, tables: Sequence[te.Tensor] = ()) -> Schedule | None:
     """Of weight gradients (out, row, column, in) in four input channels, or four channels of a depthwise one, at a time.
 
     ends: what becomes of the sums is in lanes too, and not scalar; tables: what it reads of an output channel. None:

@@ -161,9 +161,7 @@ def vector_error_add(node: Node, _features: Features) -> KernelSpec | None:
         keep_tables(sch, lifts)
         _each_four(sch)
 
-    return KernelSpec(
-        [peak, p_out, p_a, p_b, a, b, *masks], [te.compute(shape, element, "out"), None], schedule
-    )
+    return KernelSpec([peak, p_out, p_a, p_b, a, b, *masks], [te.compute(shape, element, "out"), None], schedule)
 
 
 # ---- updates --------------------------------------------------------------------------------------------------------
@@ -237,5 +235,3 @@ def vector_weight_apply(node: Node, _features: Features) -> KernelSpec | None:
         _each_four(sch)
 
     return KernelSpec([w, summed, *scale, noise, salt], [te.compute(w.shape, element, "out")], schedule)
-
-
