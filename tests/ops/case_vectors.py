@@ -57,7 +57,7 @@ def depthwise(rng: Rng, whole_inputs: bool, unit: int = 1) -> Geometry:
 
 
 def dense(rng: Rng, whole_inputs: bool) -> Geometry:
-    """A convolution over all channels, wider than 1x1 or with a stride, whose output (or input) ones are whole vectors."""
+    """A convolution over all channels, no product, whose output (or input) channels are whole vectors."""
     while True:
         count, height, width, other = (int(n) for n in rng.integers(1, (4, 9, 12, 9)))
         kernel, strides = (int(rng.integers(1, 6)), int(rng.integers(1, 6))), rng.integers(1, 4, 2)
@@ -75,7 +75,7 @@ def dense(rng: Rng, whole_inputs: bool) -> Geometry:
 
 def convolution(rng: Rng, index: int, whole_inputs: bool) -> Geometry:
     """1x1, depthwise or dense."""
-    if index % 3 == 0:
+    if index % 3 == 2:
         return dense(rng, whole_inputs)
     return product(rng, whole_inputs, True) if index % 3 == 1 else depthwise(rng, whole_inputs)
 

@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 
 from tests.runtime_c.dsp_helpers import FACTOR, LIFTS, NORMAL, PITCH
-from tests.runtime_c.fixed_point_helpers import EXPONENT, INT8, MULTIPLIER, PEAK, WORD, Argument, Helper, between
-from tests.runtime_c.fixed_point_helpers import aligned, error
+from tests.runtime_c.fixed_point_helpers import (
+    EXPONENT,
+    INT8,
+    MULTIPLIER,
+    PEAK,
+    WORD,
+    Argument,
+    Helper,
+    aligned,
+    between,
+    error,
+)
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.qconv import moved_weight
 

@@ -141,8 +141,9 @@ class LanePrinter(Printer):
         if wide and kind_of(value) in ("Sub", "Add") and kind_of(value.b) == "IntImm":
             offset = int(value.b.value) * (1 if kind_of(value) == "Add" else -1)
             value = value.a
-        if wide:
-            value = value.value if kind_of(value) == "Cast" and filling == 0 else None
+        if wide and (kind_of(value) != "Cast" or filling != 0):
+            return None
+        value = value.value if wide else value
         if kind_of(value) != "TensorLoad" or str(value.source.dtype) != "int8":
             return None
         to = sym.detect_linear_equation(store.indices[0], [loop.loop_var])

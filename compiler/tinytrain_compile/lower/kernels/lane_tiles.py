@@ -1,4 +1,4 @@
-"""Schedules of sums on vectors: register tiles of four lanes, for terms of a value all lanes share and four neighbours."""
+"""Schedules of sums on vectors: register tiles of four lanes, each term a value they share times four neighbours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def vectors_of(extent: int) -> int:
 
 
 def lane_sums(shape: tuple[int, ...], ends: bool = False, tables: Sequence[te.Tensor] = ()) -> Schedule | None:
-    """Of weight gradients (out, row, column, in) in four input channels, or four channels of a depthwise one, at a time.
+    """Of weight gradients (out, row, column, in): four input channels, or four of a depthwise one, at a time.
 
     ends: what becomes of the sums is in lanes too, and not scalar; tables: what it reads of an output channel. None:
     there are no whole vectors.

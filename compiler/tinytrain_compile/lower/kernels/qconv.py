@@ -29,11 +29,11 @@ from tinytrain_compile.lower.kernels.conv import (
     weight_parts,
     weight_sums,
 )
+from tinytrain_compile.lower.kernels.lane_tiles import lane_sums
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, row_conv
-from tinytrain_compile.lower.kernels.lane_tiles import lane_sums
 from tinytrain_compile.lower.kernels.qerror import Centred, kept_factors, kept_here, mask_operand, tables
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import op_def

@@ -1,4 +1,4 @@
-"""Integer kernels element by element on vectors, four at a time: what qpointwise.py and qupdate.py compute, to the byte.
+"""Integer kernels element by element, four at a time on vectors: what qpointwise.py and qupdate.py compute.
 
 They are for operands of whole vectors; the others keep the kernels of those files.
 """

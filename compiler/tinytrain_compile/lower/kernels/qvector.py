@@ -310,7 +310,11 @@ def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te
     moved(old weight or sum, gradient, output channel, index of the weight): of four neighbours.
     """
     if node.op == "QConvSum":
-        return [], [], lambda old, acc, _o, _index: call_int("tt_add_x4", old, acc)
+
+        def added(old: Any, acc: Any, _o: Any, _index: Any) -> Any:
+            return call_int("tt_add_x4", old, acc)
+
+        return [], [], added
     *scale, noise, salt = operands = tables(node, 3, (*SCALE, "noise", "salt"))
     spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
     size, kept = kept_steps(scale, True)

@@ -20,7 +20,8 @@ from tinytrain_compile.ops.pairs import PairTiles, RowTiles
 class Rows:
     """One operand of a product: element (row, k), int8.
 
-    how: "here" (rows lie in memory as they are read), "copied" (load is of elements one after the other), "turned" (columns, `pitch` apart), or "pieced".
+    how: "here" (rows lie in memory as they are read), "copied" (load is then of the elements one after the other),
+    "turned" (columns, `pitch` apart), or "pieced".
     """
 
     load: Load
@@ -202,7 +203,11 @@ def _stage(rows: Rows, shape: tuple[int, int], name: str) -> Load:
 def _copied(rows: Rows, shape: tuple[int, int]) -> Load:
     """Rows in one piece, so that one call copies several."""
     staged = te.compute((shape[0] * shape[1],), rows.load, "left")
-    return lambda i, k: staged[i * shape[1] + k]
+
+    def element(i: Any, k: Any) -> Any:
+        return staged[i * shape[1] + k]
+
+    return element
 
 
 def _sums(rows: tuple[int, ...], n: int, k: int, a: Load, b: Load) -> te.Tensor:
@@ -222,7 +227,7 @@ def _row_sums(rows: Load, shape: tuple[int, int]) -> te.Tensor:
 
 
 class Correction:
-    """What sums with rows of channels lack if the other operand's zero point is not 0: of each row, its sum times it."""
+    """What sums with rows of channels lack if the other operand's zero point is not 0: a row's sum times it."""
 
     def __init__(self, rows: Load, shape: tuple[int, int], zero: int) -> None:
         self._zero, self._depth = zero, shape[1]
