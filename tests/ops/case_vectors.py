@@ -52,7 +52,8 @@ def depthwise(rng: Rng, whole_inputs: bool, unit: int = 1) -> Geometry:
             row = conv.output_hw(height, width)[1]
         except ValueError:
             continue
-        if (width if whole_inputs else row) % LANES == 0 and conv.kernel != (1, 1):
+        phases = int(strides[1]) if height % strides[0] == width % strides[1] == 0 else 1  # of a data gradient
+        if (width % (LANES * phases) if whole_inputs else row % LANES) == 0 and conv.kernel != (1, 1):
             return (1, height, width, channels), channels, conv
 
 
