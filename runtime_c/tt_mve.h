@@ -1,174 +1,25 @@
-/* Helpers of kernels that work on vectors (Helium): sums of products of int8, and four int32 at a time. Where there are
- * no vectors, plain C gives the same bits, so that a host checks the same kernels. A name in _x4 does what the helper
- * without it does, four times; it takes a factor as multiplier and shift, which is within +-31 (more bits count as 31).
+/* Helpers of kernels that work on vectors (Helium), four int32 at a time. Where there are no vectors, plain C gives the
+ * same bits. A name in _x4 does what the helper without it does, four times; it takes a factor as multiplier and shift,
+ * which is within +-31 (more bits count as 31).
  */
 #ifndef TT_MVE_H
 #define TT_MVE_H
 
-#include "tt_dsp.h"
+#include "tt_mve_sums.h"
 
-#if defined(__ARM_FEATURE_MVE)
-#include <arm_mve.h>
-#define TT_HAS_MVE 1
+#if TT_HAS_MVE
 typedef int32x4_t tt_i32x4;
 #else
-#define TT_HAS_MVE 0
 typedef int32_t tt_i32x4 __attribute__((vector_size(16)));
-#endif
-
-/* result[i] = expression, for the four i: what plain C does instead of a vector instruction. */
-#define TT_EACH(result, expression)                                                                                    \
+typedef uint32_t tt_u32x4 __attribute__((vector_size(16)));
+/* What plain C does instead of vector instructions: return the expression for the four i. */
+#define TT_EACH(expression)                                                                                            \
+    tt_i32x4 each;                                                                                                     \
     for (int i = 0; i < 4; ++i) {                                                                                      \
-        (result)[i] = (expression);                                                                                    \
-    }
-
-/* Assembly that reads memory is volatile: else GCC takes it for the same in every turn of a loop, and moves it out. */
-
-/* ---- sums of products -------------------------------------------------------------------------------------------- */
-
-/* sum_j += a . b_j for the four rows of b, which lie one after the other; all of n elements, n > 0. */
-static inline TT_ALWAYS void tt_dot8_x4(
-    int32_t *sum_0, int32_t *sum_1, int32_t *sum_2, int32_t *sum_3, const int8_t *a, const int8_t *b, int32_t n)
-{
-    const int8_t *b1 = b + n, *b2 = b1 + n, *b3 = b2 + n;
-#if TT_HAS_MVE
-    __asm__ volatile("dlstp.8 lr, %[n]\n"
-            "1:\n\t"
-            "vldrb.8 q0, [%[a]], #16\n\t"
-            "vldrb.8 q1, [%[b]], #16\n\t"
-            "vmladava.s8 %[s0], q0, q1\n\t"
-            "vldrb.8 q2, [%[b1]], #16\n\t"
-            "vmladava.s8 %[s1], q0, q2\n\t"
-            "vldrb.8 q3, [%[b2]], #16\n\t"
-            "vmladava.s8 %[s2], q0, q3\n\t"
-            "vldrb.8 q1, [%[b3]], #16\n\t"
-            "vmladava.s8 %[s3], q0, q1\n\t"
-            "letp lr, 1b"
-            : [s0] "+Te"(*sum_0), [s1] "+Te"(*sum_1), [s2] "+Te"(*sum_2), [s3] "+Te"(*sum_3), [a] "+r"(a), [b] "+r"(b),
-            [b1] "+r"(b1), [b2] "+r"(b2), [b3] "+r"(b3)
-            : [n] "r"(n)
-            : "lr", "q0", "q1", "q2", "q3", "memory");
-#else
-    for (int32_t k = 0; k < n; ++k) {
-        *sum_0 += a[k] * b[k];
-        *sum_1 += a[k] * b1[k];
-        *sum_2 += a[k] * b2[k];
-        *sum_3 += a[k] * b3[k];
-    }
+        each[i] = (expression);                                                                                        \
+    }                                                                                                                  \
+    return each;
 #endif
-}
-
-/* sum_i += a_i . b for four runs of n <= 8 elements, which begin `step` apart, a constant of at most 40. */
-static inline TT_ALWAYS void tt_dot16_x4(int32_t *sum_0, int32_t *sum_1, int32_t *sum_2, int32_t *sum_3,
-    const int16_t *a, const int16_t *b, int32_t step, int32_t n)
-{
-#if TT_HAS_MVE
-    __asm__ volatile("dlstp.16 lr, %[n]\n"
-                     "1:\n\t"
-                     "vldrh.u16 q0, [%[b]]\n\t"
-                     "vldrh.u16 q1, [%[a]]\n\t"
-                     "vmladava.s16 %[s0], q0, q1\n\t"
-                     "vldrh.u16 q2, [%[a], %[at1]]\n\t"
-                     "vmladava.s16 %[s1], q0, q2\n\t"
-                     "vldrh.u16 q1, [%[a], %[at2]]\n\t"
-                     "vmladava.s16 %[s2], q0, q1\n\t"
-                     "vldrh.u16 q2, [%[a], %[at3]]\n\t"
-                     "vmladava.s16 %[s3], q0, q2\n\t"
-                     "letp lr, 1b"
-                     : [s0] "+Te"(*sum_0), [s1] "+Te"(*sum_1), [s2] "+Te"(*sum_2), [s3] "+Te"(*sum_3)
-                     : [a] "r"(a), [b] "r"(b), [n] "r"(n), [at1] "i"(2 * step), [at2] "i"(4 * step), [at3] "i"(6 * step)
-                     : "lr", "q0", "q1", "q2", "memory");
-#else
-    for (int32_t k = 0; k < n; ++k) {
-        *sum_0 += a[k] * b[k];
-        *sum_1 += a[step + k] * b[k];
-        *sum_2 += a[2 * step + k] * b[k];
-        *sum_3 += a[3 * step + k] * b[k];
-    }
-#endif
-}
-
-/* sum + a[0] + ... + a[n - 1], n > 0. */
-static inline TT_ALWAYS int32_t tt_sum8(int32_t sum, const int8_t *a, int32_t n)
-{
-#if TT_HAS_MVE
-    __asm__ volatile("dlstp.8 lr, %[n]\n"
-            "1:\n\t"
-            "vldrb.8 q0, [%[a]], #16\n\t"
-            "vaddva.s8 %[sum], q0\n\t"
-            "letp lr, 1b"
-            : [sum] "+Te"(sum), [a] "+r"(a)
-            : [n] "r"(n)
-            : "lr", "q0", "memory");
-#else
-    for (int32_t k = 0; k < n; ++k) {
-        sum += a[k];
-    }
-#endif
-    return sum;
-}
-
-/* ---- moves ------------------------------------------------------------------------------------------------------- */
-
-/* to[i] = from[i] for i < n, n > 0. */
-static inline TT_ALWAYS void tt_copy8(int8_t *to, const int8_t *from, int32_t n)
-{
-#if TT_HAS_MVE
-    __asm__ volatile("dlstp.8 lr, %[n]\n"
-            "1:\n\t"
-            "vldrb.8 q0, [%[from]], #16\n\t"
-            "vstrb.8 q0, [%[to]], #16\n\t"
-            "letp lr, 1b"
-            : [to] "+r"(to), [from] "+r"(from)
-            : [n] "r"(n)
-            : "lr", "q0", "memory");
-#else
-    memcpy(to, from, (size_t)n);
-#endif
-}
-
-/* to[i] = from[i * pitch] for i < n, n > 0; pitch < 2^12. */
-static inline TT_ALWAYS void tt_gather8(int8_t *to, const int8_t *from, int32_t pitch, int32_t n)
-{
-#if TT_HAS_MVE
-    const uint16x8_t places = vidupq_n_u16(0u, 1) * (uint16_t)pitch;
-    __asm__ volatile("dlstp.16 lr, %[n]\n"
-            "1:\n\t"
-            "vldrb.u16 q0, [%[from], %q[places]]\n\t"
-            "add %[from], %[step]\n\t"
-            "vstrb.16 q0, [%[to]], #8\n\t"
-            "letp lr, 1b"
-            : [to] "+r"(to), [from] "+r"(from)
-            : [n] "r"(n), [step] "r"(8 * pitch), [places] "w"(places)
-            : "lr", "q0", "memory");
-#else
-    for (int32_t i = 0; i < n; ++i) {
-        to[i] = from[i * pitch];
-    }
-#endif
-}
-
-/* to[i] = from[i * pitch] + offset for i < n, n > 0; pitch < 2^12. */
-static inline TT_ALWAYS void tt_widen8(int16_t *to, const int8_t *from, int32_t pitch, int32_t n, int32_t offset)
-{
-#if TT_HAS_MVE
-    const uint16x8_t places = vidupq_n_u16(0u, 1) * (uint16_t)pitch;
-    __asm__ volatile("dlstp.16 lr, %[n]\n"
-                     "1:\n\t"
-                     "vldrb.s16 q0, [%[from], %q[places]]\n\t"
-                     "add %[from], %[step]\n\t"
-                     "vadd.i16 q0, q0, %[offset]\n\t"
-                     "vstrh.16 q0, [%[to]], #16\n\t"
-                     "letp lr, 1b"
-                     : [to] "+r"(to), [from] "+r"(from)
-                     : [n] "r"(n), [step] "r"(8 * pitch), [places] "w"(places), [offset] "r"(offset)
-                     : "lr", "q0", "memory");
-#else
-    for (int32_t i = 0; i < n; ++i) {
-        to[i] = (int16_t)(from[i * pitch] + offset);
-    }
-#endif
-}
 
 /* ---- lanes ------------------------------------------------------------------------------------------------------- */
 
@@ -271,8 +122,12 @@ static inline void tt_store32_x4(int32_t *to, tt_i32x4 lanes)
 /* -1 in lane i where bit i is set, else 0. */
 static inline tt_i32x4 tt_bits_x4(int32_t bits)
 {
-    const tt_i32x4 each = {1, 2, 4, 8};
-    return (tt_all(bits) & each) != 0;
+    const tt_i32x4 to_sign = {31, 30, 29, 28};
+#if TT_HAS_MVE
+    return vshrq_n_s32(vshlq_s32(tt_all(bits), to_sign), 31);
+#else
+    return (tt_i32x4)((tt_u32x4)tt_all(bits) << (tt_u32x4)to_sign) >> 31;
+#endif
 }
 
 /* -1 where a condition holds, else 0. */
@@ -288,9 +143,7 @@ static inline tt_i32x4 tt_clamp_x4(tt_i32x4 value, int32_t low, int32_t high)
 #if TT_HAS_MVE
     return vmaxq_s32(vminq_s32(value, tt_all(high)), tt_all(low));
 #else
-    tt_i32x4 y;
-    TT_EACH(y, tt_clamp(value[i], low, high))
-    return y;
+    TT_EACH(tt_clamp(value[i], low, high))
 #endif
 }
 
@@ -299,22 +152,18 @@ static inline tt_i32x4 tt_add_x4(tt_i32x4 a, tt_i32x4 b)
 #if TT_HAS_MVE
     return vqaddq_s32(a, b);
 #else
-    tt_i32x4 y;
-    TT_EACH(y, tt_add(a[i], b[i]))
-    return y;
+    TT_EACH(tt_add(a[i], b[i]))
 #endif
 }
 
-/* tt_requantise; -31 <= shift <= 0. Halves are rounded up, and less one a negative number's is rounded down. */
+/* tt_requantise; -31 <= shift < 0. Halves are rounded up, and less one a negative number's is rounded down. */
 static inline tt_i32x4 tt_requantise_down_x4(tt_i32x4 acc, tt_i32x4 multiplier, tt_i32x4 shift)
 {
 #if TT_HAS_MVE
     const tt_i32x4 high = vqrdmulhq_s32(acc, multiplier);
-    return vrshlq_s32(vqaddq_s32(high, vshrq_n_s32(vandq_s32(high, shift), 31)), shift);
+    return vrshlq_s32(vqaddq_s32(high, vshrq_n_s32(high, 31)), shift);
 #else
-    tt_i32x4 y;
-    TT_EACH(y, tt_requantise(acc[i], multiplier[i], shift[i]))
-    return y;
+    TT_EACH(tt_requantise(acc[i], multiplier[i], shift[i]))
 #endif
 }
 
@@ -322,37 +171,79 @@ static inline tt_i32x4 tt_requantise_down_x4(tt_i32x4 acc, tt_i32x4 multiplier, 
 static inline tt_i32x4 tt_requantise_x4(tt_i32x4 acc, tt_i32x4 multiplier, tt_i32x4 shift)
 {
 #if TT_HAS_MVE
-    const tt_i32x4 none = tt_all(0);
-    return tt_requantise_down_x4(vqshlq_s32(acc, vmaxq_s32(shift, none)), multiplier, vminq_s32(shift, none));
+    const tt_i32x4 none = tt_all(0), down = vminq_s32(shift, none);
+    const tt_i32x4 high = vqrdmulhq_s32(vqshlq_s32(acc, vmaxq_s32(shift, none)), multiplier);
+    return vrshlq_s32(vqaddq_s32(high, vshrq_n_s32(vandq_s32(high, down), 31)), down);
 #else
-    tt_i32x4 y;
-    TT_EACH(y, tt_requantise(acc[i], multiplier[i], shift[i]))
-    return y;
+    TT_EACH(tt_requantise(acc[i], multiplier[i], shift[i]))
 #endif
 }
 
-static inline tt_i32x4 tt_requantise8_down_x4(
-    tt_i32x4 acc, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, int32_t zero, int32_t low, int32_t high)
-{
-    const tt_i32x4 y = tt_requantise_down_x4(tt_add_x4(acc, bias), multiplier, shift);
-    return tt_clamp_x4(y, low - zero, high - zero) + zero;
-}
-
-static inline tt_i32x4 tt_requantise8_x4(
-    tt_i32x4 acc, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, int32_t zero, int32_t low, int32_t high)
-{
-    const tt_i32x4 y = tt_requantise_x4(tt_add_x4(acc, bias), multiplier, shift);
-    return tt_clamp_x4(y, low - zero, high - zero) + zero;
-}
-
-/* -1 where a clamp to [low, high] let a value pass, else 0. */
-static inline tt_i32x4 tt_passes_x4(tt_i32x4 value, int32_t low, int32_t high)
+/* tt_halve. */
+static inline TT_ALWAYS tt_i32x4 tt_halve_x4(tt_i32x4 value, int32_t times)
 {
 #if TT_HAS_MVE
-    const uint32_t passed = (uint32_t)vcmpgtq_n_s32(value, low) & (uint32_t)vcmpltq_n_s32(value, high);
-    return vpselq_s32(tt_all(-1), tt_all(0), (mve_pred16_t)passed);
+    return vrshrq_n_s32(vqaddq_s32(value, vshrq_n_s32(value, 31)), times);
 #else
-    return (low < value) & (high > value);
+    TT_EACH(tt_halve(value[i], times))
+#endif
+}
+
+/* tt_rescale by a constant factor. */
+static inline TT_ALWAYS tt_i32x4 tt_rescale_x4(tt_i32x4 acc, int32_t multiplier, int32_t shift)
+{
+#if TT_HAS_MVE
+    if (shift < 0 && shift >= -31) {
+        return tt_halve_x4(vqrdmulhq_n_s32(acc, multiplier), -shift);
+    }
+    return tt_requantise_x4(acc, tt_all(multiplier), tt_all(tt_clamp(shift, -31, 31)));
+#else
+    TT_EACH(tt_rescale(acc[i], multiplier, shift))
+#endif
+}
+
+/* tt_saturate8, in the low bytes of the lanes; -128 <= low <= high <= 127. */
+static inline TT_ALWAYS tt_i32x4 tt_saturate8_x4(tt_i32x4 value, int32_t zero, int32_t low, int32_t high)
+{
+#if TT_HAS_MVE
+    tt_i32x4 word = zero == 0 ? value : vqaddq_n_s32(value, zero);
+    __asm__("vqmovnb.s32 %q0, %q0\n\tvqmovnb.s16 %q0, %q0" : "+w"(word)); /* in place, for which there is no intrinsic */
+    int8x16_t byte = vreinterpretq_s8_s32(word);
+    byte = low == -128 ? byte : vmaxq_s8(byte, vdupq_n_s8((int8_t)low));
+    byte = high == 127 ? byte : vminq_s8(byte, vdupq_n_s8((int8_t)high));
+    return vreinterpretq_s32_s8(byte);
+#else
+    TT_EACH(tt_saturate8(value[i], zero, low, high))
+#endif
+}
+
+static inline TT_ALWAYS tt_i32x4 tt_requantise8_down_x4(
+    tt_i32x4 acc, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, int32_t zero, int32_t low, int32_t high)
+{
+    return tt_saturate8_x4(tt_requantise_down_x4(tt_add_x4(acc, bias), multiplier, shift), zero, low, high);
+}
+
+static inline TT_ALWAYS tt_i32x4 tt_requantise8_x4(
+    tt_i32x4 acc, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, int32_t zero, int32_t low, int32_t high)
+{
+    return tt_saturate8_x4(tt_requantise_x4(tt_add_x4(acc, bias), multiplier, shift), zero, low, high);
+}
+
+/* -1 where a clamp to [low, high] let an int8 pass, else 0. */
+static inline tt_i32x4 tt_passes_x4(tt_i32x4 value, int32_t low, int32_t high)
+{
+    return ((value - high) & ~(value - (low + 1))) >> 31;
+}
+
+/* tt_error of four. */
+static inline tt_i32x4 tt_error_x4(tt_i32x4 value, int32_t *peak)
+{
+#if TT_HAS_MVE
+    const int32_t largest = vmaxvq_s32(*peak, vqabsq_s32(value));
+    *peak = largest;
+    return TT_LIKELY(largest <= 127) ? value : tt_clamp_x4(value, -127, 127);
+#else
+    TT_EACH(tt_error(value[i], peak))
 #endif
 }
 
@@ -360,15 +251,28 @@ static inline tt_i32x4 tt_passes_x4(tt_i32x4 value, int32_t low, int32_t high)
 static inline tt_i32x4 tt_rescaled_error_x4(
     tt_i32x4 keep, tt_i32x4 acc, tt_i32x4 multiplier, tt_i32x4 shift, int32_t *peak)
 {
-    const tt_i32x4 value = tt_requantise_x4(acc, multiplier, shift) & keep;
+    return tt_error_x4(tt_requantise_x4(acc, multiplier, shift) & keep, peak);
+}
+
+/* tt_lifted: `lift` is the same for all. */
+static inline tt_i32x4 tt_lifted_x4(tt_i32x4 error, int32_t exponent, int32_t lift)
+{
 #if TT_HAS_MVE
-    *peak = vmaxvq_s32(*peak, vqabsq_s32(value));
-    return tt_clamp_x4(value, -127, 127);
+    if (TT_LIKELY(lift >= 0)) {
+        return vshlq_r_s32(error, lift);
+    }
+    for (int i = 0; i < 4; ++i) {
+        error[i] = tt_aligned(error[i], exponent);
+    }
+    return error;
 #else
-    tt_i32x4 y;
-    TT_EACH(y, tt_error(value[i], peak))
-    return y;
+    TT_EACH(tt_lifted(error[i], exponent, lift))
 #endif
+}
+
+static inline TT_ALWAYS tt_i32x4 tt_summed_error_x4(tt_i32x4 keep, tt_i32x4 sum, int32_t bits, int32_t *peak)
+{
+    return tt_error_x4(tt_halve_x4(sum, bits) & keep, peak);
 }
 
 /* tt_noise of the weights from `index` on. */
@@ -380,9 +284,7 @@ static inline tt_i32x4 tt_noise_x4(int32_t state, int32_t salt, int32_t index)
     word ^= vshrq_n_u32(word, 15);
     return (tt_i32x4)vshrq_n_u32(word * 1664525u + 1013904223u, 24);
 #else
-    tt_i32x4 y;
-    TT_EACH(y, tt_noise(state, salt, index + i))
-    return y;
+    TT_EACH(tt_noise(state, salt, index + i))
 #endif
 }
 
@@ -397,10 +299,35 @@ static inline tt_i32x4 tt_quick_move_x4(tt_i32x4 weight, tt_i32x4 gradient, int3
         return tt_clamp_x4((weight * 256 + noise - vrshlq_n_s32(high, down + 32)) >> 8, -limit, limit);
     }
 #endif
-    tt_i32x4 y = weight;
     (void)spare;
-    TT_EACH(y, tt_moved_weight(weight[i], gradient[i], multiplier, exponent, noise[i], limit))
-    return y;
+    for (int i = 0; i < 4; ++i) {
+        weight[i] = tt_moved_weight(weight[i], gradient[i], multiplier, exponent, noise[i], limit);
+    }
+    return weight;
+}
+
+/* tt_subtract of a bias and tt_scaled, four times. */
+static inline tt_i32x4 tt_moved_bias_x4(tt_i32x4 bias, tt_i32x4 summed, tt_i32x4 multiplier, tt_i32x4 exponent)
+{
+#if TT_HAS_MVE
+    if (TT_LIKELY(vmaxvq_s32(INT32_MIN, exponent) <= -33 && vminvq_s32(INT32_MAX, exponent) >= -62)) {
+        return vqsubq_s32(bias, vrshlq_s32(vmulhq_s32(summed, multiplier), exponent + 32));
+    }
+#endif
+    for (int i = 0; i < 4; ++i) {
+        bias[i] = tt_subtract(bias[i], tt_scaled(summed[i], multiplier[i], exponent[i]));
+    }
+    return bias;
+}
+
+/* tt_high_multiply by a scalar. */
+static inline tt_i32x4 tt_high_multiply_x4(tt_i32x4 a, int32_t b)
+{
+#if TT_HAS_MVE
+    return vqrdmulhq_n_s32(a, b);
+#else
+    TT_EACH(tt_high_multiply(a[i], b))
+#endif
 }
 
 #endif

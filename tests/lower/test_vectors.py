@@ -14,12 +14,14 @@ from tests.ops.case_vectors import VECTORS, vector_cases
 from tinytrain_compile.lower.kernels import VECTOR_KERNELS, Features
 from tinytrain_compile.lower.lower import lower_node
 
-CASES = 8
+CASES = 9
 PLANTED = (
     ("QConv", " + correction_x4", ""),
     ("QConv", "kept_bias_x4, ", "tt_all(0), "),
     ("QConvGradInput", "&peak[0]));", "&(int32_t) {0}));"),
     ("QConv", "tt_dot16_x4(&acc_0, ", "tt_dot16_x4(&acc_1, "),
+    ("QConv", "tt_copy8(&patches[", "tt_copy8(&patches[0 * "),
+    ("QAdd", "tt_load8_x4(&b[", "tt_load8_x4(&a["),
     ("QConvUpdate", "row_sum_0 * ", "row_sum_0 * 2 * "),
     ("QConvUpdate", "tt_noise_x4(noise[0], salt[0], ", "tt_noise_x4(noise[0], salt[0], 1 + "),
 )
@@ -35,8 +37,9 @@ def test_every_kernel_on_vectors_has_random_cases() -> None:
 
 @pytest.mark.parametrize("op", sorted(VECTORS))
 def test_these_shapes_have_a_kernel_on_vectors_only_where_the_core_has_them(op: str) -> None:
-    assert all("_x4" in source for source in _on_vectors(op, 4))
-    assert "_x4" not in lower_node(vector_cases(op, 1)[0].node(), "k", Features()).source
+    name = "_x8" if op == "QClipMask" else "_x4"
+    assert all(name in source for source in _on_vectors(op, 4))
+    assert name not in lower_node(vector_cases(op, 1)[0].node(), "k", Features()).source
 
 
 def test_plain_c_gives_the_bytes_of_the_reference_and_stays_inside(tmp_path: Path) -> None:

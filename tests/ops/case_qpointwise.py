@@ -18,6 +18,7 @@ from tests.ops.case_quantised import (
     peak,
     zero_point,
 )
+from tinytrain_compile.ops.qerror import MaskAttrs
 from tinytrain_compile.ops.qpointwise import (
     ErrorAttrs,
     ErrorUnitAttrs,
@@ -43,9 +44,16 @@ def _shape(rng: Rng, index: int) -> tuple[tuple[int, ...], int]:
     return listed(rng, SHAPES, index, 3), index % KINDS if index >= len(SHAPES) else 0
 
 
+def _mask(rng: Rng, index: int) -> MaskAttrs:
+    return mask(rng, MASKS[(index + index // len(SHAPES)) % 3])
+
+
 @generator("QAdd", 3 * len(SHAPES))
 def _qadd(rng: Rng, index: int) -> Case:
-    shape, kind = _shape(rng, index)
+    return qadd(rng, *_shape(rng, index))
+
+
+def qadd(rng: Rng, shape: tuple[int, ...], kind: int) -> Case:
     zeros = (zero_point(rng, kind), zero_point(rng, kind), zero_point(rng, kind))
     attrs = QAddAttrs(*zeros, factor(rng, kind, 2.0**-12), factor(rng, kind, 2.0**-13), *bounds(rng))
     return make("QAdd", (bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)), attrs)
@@ -65,8 +73,12 @@ RESCALES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 
 @generator("QRescale", 2 * len(RESCALES))
 def _qrescale(rng: Rng, index: int) -> Case:
-    axes, kind = RESCALES[index % len(RESCALES)][1], 0 if index < len(RESCALES) else index % KINDS
+    kind = 0 if index < len(RESCALES) else index % KINDS
     shape = listed(rng, [shape for shape, _ in RESCALES], index, 2)
+    return qrescale(rng, shape, RESCALES[index % len(RESCALES)][1], kind, index)
+
+
+def qrescale(rng: Rng, shape: tuple[int, ...], axes: tuple[int, ...], kind: int, index: int) -> Case:
     count = int(np.prod([shape[axis] for axis in axes], dtype=int))
     lift = (rescale_lift(count), 0, 3)[index % 3]
     to = factor(rng, kind, 0.9 / count * 2.0**-lift)
@@ -101,8 +113,10 @@ def _dequantise(rng: Rng, index: int) -> Case:
 
 @generator("ErrorScale", 3 * len(SHAPES))
 def _error_scale(rng: Rng, index: int) -> Case:
-    shape, kind = _shape(rng, index)
-    clamp = mask(rng, MASKS[(index + index // len(SHAPES)) % 3])
+    return error_scale(rng, *_shape(rng, index), _mask(rng, index))
+
+
+def error_scale(rng: Rng, shape: tuple[int, ...], kind: int, clamp: MaskAttrs) -> Case:
     exponents = (exponent(rng, kind), exponent(rng, kind))
     e = bytes_of(rng, shape, kind, -127)
     operands = (peak(rng, kind), *exponents, e, *factors(rng, shape[-1], kind, 0.5), *mask_of(rng, shape, clamp))
@@ -111,8 +125,10 @@ def _error_scale(rng: Rng, index: int) -> Case:
 
 @generator("ErrorAdd", 3 * len(SHAPES))
 def _error_add(rng: Rng, index: int) -> Case:
-    shape, kind = _shape(rng, index)
-    clamp = mask(rng, MASKS[(index + index // len(SHAPES)) % 3])
+    return error_add(rng, *_shape(rng, index), _mask(rng, index))
+
+
+def error_add(rng: Rng, shape: tuple[int, ...], kind: int, clamp: MaskAttrs) -> Case:
     exponents = (exponent(rng, kind), exponent(rng, kind), exponent(rng, kind))
     errors = (bytes_of(rng, shape, kind, -127), bytes_of(rng, shape, kind, -127))
     return make("ErrorAdd", (peak(rng, kind), *exponents, *errors, *mask_of(rng, shape, clamp)), ErrorAttrs(0, clamp))
@@ -136,5 +152,9 @@ def _dequantise_error(rng: Rng, index: int) -> Case:
 
 @generator("QClipMask", len(SHAPES))
 def _clip_mask(rng: Rng, index: int) -> Case:
+    return clip_mask(rng, listed(rng, SHAPES, index, 1))
+
+
+def clip_mask(rng: Rng, shape: tuple[int, ...]) -> Case:
     clamp = mask(rng, "value")
-    return make("QClipMask", mask_of(rng, listed(rng, SHAPES, index, 1), clamp), clamp)
+    return make("QClipMask", mask_of(rng, shape, clamp), clamp)

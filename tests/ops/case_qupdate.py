@@ -16,14 +16,20 @@ ERRORS: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (1, 1, 1, 6), (1, 3, 3, 7),
 
 @generator("QBiasUpdate", 2 * len(ERRORS))
 def _bias_update(rng: Rng, index: int) -> Case:
-    shape, kind = listed(rng, ERRORS, index, 2), index % KINDS
+    return bias_update(rng, listed(rng, ERRORS, index, 2), index % KINDS)
+
+
+def bias_update(rng: Rng, shape: tuple[int, ...], kind: int) -> Case:
     g, channels = bytes_of(rng, shape, kind, -127), shape[-1]
     return make("QBiasUpdate", (words(rng, (channels,), kind, 3000), g, *steps(rng, channels, kind)))
 
 
 @generator("QBiasSum", 2 * len(ERRORS))
 def _bias_sum(rng: Rng, index: int) -> Case:
-    shape, kind = listed(rng, ERRORS, index, 2), index % KINDS
+    return bias_sum(rng, listed(rng, ERRORS, index, 2), index % KINDS)
+
+
+def bias_sum(rng: Rng, shape: tuple[int, ...], kind: int) -> Case:
     return make("QBiasSum", (words(rng, shape[-1:], kind, 3000), bytes_of(rng, shape, kind, -127)))
 
 
@@ -39,9 +45,13 @@ WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5, 1, 1, 7), (1, 1, 1, 1)
 
 @generator("QWeightApply", 2 * len(WEIGHTS))
 def _weight_apply(rng: Rng, index: int) -> Case:
-    shape, kind = listed(rng, WEIGHTS, index, 2), (index + index // len(WEIGHTS)) % KINDS
+    kind = (index + index // len(WEIGHTS)) % KINDS
+    return weight_apply(rng, listed(rng, WEIGHTS, index, 2), kind, (127, 64)[index % 2])
+
+
+def weight_apply(rng: Rng, shape: tuple[int, ...], kind: int, limit: int) -> Case:
     operands = (bytes_of(rng, shape, kind), words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), *noise(rng))
-    return make("QWeightApply", operands, QWeightApplyAttrs((127, 64)[index % 2]))
+    return make("QWeightApply", operands, QWeightApplyAttrs(limit))
 
 
 @generator("QWeightApplyFine", 2 * len(WEIGHTS))

@@ -1,4 +1,4 @@
-"""Random cases of the integer convolutions that have kernels on vectors: whole vectors of channels, all else odd."""
+"""Random cases of the integer ops that have kernels on vectors: whole vectors of channels, all else odd."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import zlib
 
 import numpy as np
 
+from tests.ops import case_qpointwise as pointwise
 from tests.ops import case_quantised as quantised
+from tests.ops import case_qupdate as updates
 from tests.ops.case import Case, Generator, Rng
 from tests.ops.case_quantised import KINDS, MASKS, Geometry, mask
 from tinytrain_compile.ops import Split
@@ -30,13 +32,13 @@ def product(rng: Rng, whole_inputs: bool, splits: bool) -> Geometry:
     return (1, height, width, channels), out, ConvAttrs((1, 1), split=split)
 
 
-def depthwise(rng: Rng, whole_inputs: bool) -> Geometry:
-    """A depthwise convolution whose output (or input) rows are whole vectors, or at times odd."""
+def depthwise(rng: Rng, whole_inputs: bool, unit: int = 1) -> Geometry:
+    """A depthwise convolution whose output (or input) rows are whole vectors; unit: divides its channels."""
     while True:
         height, width = int(rng.integers(1, 10)), int(rng.integers(1, 18))
         kernel, strides = (int(rng.integers(1, 8)), int(rng.integers(4, 9))), rng.integers(1, 4, 2)
         pads = [int(rng.integers(0, kernel[i % 2])) for i in range(4)]
-        channels = int(rng.integers(2, 12))
+        channels = unit * int(rng.integers(2, 12))
         split = _split(rng, channels, 1)
         split = split if split is not None and split.axis == "out" else None
         conv = ConvAttrs(
@@ -50,22 +52,64 @@ def depthwise(rng: Rng, whole_inputs: bool) -> Geometry:
             row = conv.output_hw(height, width)[1]
         except ValueError:
             continue
-        if (width if whole_inputs else row) % LANES == 0 and conv.kernel != (1, 1):
+        phases = int(strides[1]) if height % strides[0] == width % strides[1] == 0 else 1  # of a data gradient
+        if (width % (LANES * phases) if whole_inputs else row % LANES) == 0 and conv.kernel != (1, 1):
             return (1, height, width, channels), channels, conv
 
 
-def convolution(rng: Rng, whole_inputs: bool) -> Geometry:
-    """Either."""
-    return product(rng, whole_inputs, True) if rng.random() < 0.5 else depthwise(rng, whole_inputs)
+def dense(rng: Rng, whole_inputs: bool) -> Geometry:
+    """A convolution over all channels, no product, whose output (or input) channels are whole vectors."""
+    while True:
+        count, height, width, other = (int(n) for n in rng.integers(1, (4, 9, 12, 9)))
+        kernel, strides = (int(rng.integers(1, 6)), int(rng.integers(1, 6))), rng.integers(1, 4, 2)
+        pads = [int(rng.integers(0, kernel[i % 2])) for i in range(4)]
+        conv = ConvAttrs(kernel, (int(strides[0]), int(strides[1])), (pads[0], pads[1], pads[2], pads[3]))
+        try:
+            conv.output_hw(height, width)
+        except ValueError:
+            continue
+        if conv.kernel != (1, 1) or conv.strides != (1, 1):
+            lanes = LANES * int(rng.integers(1, 7))
+            channels, out = (lanes, other) if whole_inputs else (other, lanes)
+            return (count, height, width, channels), out, conv
+
+
+def convolution(rng: Rng, index: int, whole_inputs: bool) -> Geometry:
+    """1x1, depthwise or dense."""
+    if index % 3 == 2:
+        return dense(rng, whole_inputs)
+    return product(rng, whole_inputs, True) if index % 3 == 1 else depthwise(rng, whole_inputs)
+
+
+def weight(rng: Rng, index: int) -> Geometry:
+    """The same for weight gradients: whole vectors of input channels, or of depthwise ones."""
+    if index % 3 == 0:
+        return dense(rng, True)
+    return product(rng, True, False) if index % 3 == 1 else depthwise(rng, True, LANES)
+
+
+def elements(rng: Rng, unit: int = LANES) -> tuple[int, ...]:
+    """A tensor whose last axis is whole vectors."""
+    return (*(int(n) for n in rng.integers(1, 5, int(rng.integers(1, 4)))), unit * int(rng.integers(1, 12)))
 
 
 VECTORS: dict[str, Generator] = {
-    "QConv": lambda rng, index: quantised.qconv(rng, convolution(rng, False), index % KINDS),
+    "QConv": lambda rng, index: quantised.qconv(rng, convolution(rng, index, False), index % KINDS),
     "QConvGradInput": lambda rng, index: quantised.qconv_grad_input(
-        rng, convolution(rng, True), index % KINDS, mask(rng, MASKS[index % 3])
+        rng, convolution(rng, index, True), index % KINDS, mask(rng, MASKS[index // 3 % 3])
     ),
-    "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, product(rng, True, False), index % KINDS),
-    "QConvSum": lambda rng, index: quantised.qconv_sum(rng, product(rng, True, False), index % KINDS),
+    "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
+    "QConvSum": lambda rng, index: quantised.qconv_sum(rng, weight(rng, index), index % KINDS),
+    "QAdd": lambda rng, index: pointwise.qadd(rng, elements(rng), index % KINDS),
+    "QRescale": lambda rng, index: pointwise.qrescale(rng, elements(rng), (), index % KINDS, index),
+    "QClipMask": lambda rng, _index: pointwise.clip_mask(rng, elements(rng, 8)),
+    "ErrorScale": lambda rng, index: pointwise.error_scale(
+        rng, elements(rng), index % KINDS, mask(rng, MASKS[index % 3])
+    ),
+    "ErrorAdd": lambda rng, index: pointwise.error_add(rng, elements(rng), index % KINDS, mask(rng, MASKS[index % 3])),
+    "QBiasUpdate": lambda rng, index: updates.bias_update(rng, elements(rng), index % KINDS),
+    "QBiasSum": lambda rng, index: updates.bias_sum(rng, elements(rng), index % KINDS),
+    "QWeightApply": lambda rng, index: updates.weight_apply(rng, elements(rng), index % KINDS, (127, 64)[index % 2]),
 }
 
 

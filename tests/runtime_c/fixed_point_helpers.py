@@ -31,7 +31,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Helper:
-    """body: C that makes y0, y1 ... of a0, a1 ...; twin: the same on arrays (or, if `scalar`, on ints)."""
+    """body: C that makes y0, y1 ... of a0, a1 ...; twin: the same on arrays (or, if `scalar`, on ints).
+
+    long: the twin takes long, so that there are fewer samples.
+    """
 
     name: str
     body: str
@@ -39,6 +42,7 @@ class Helper:
     twin: Callable[..., Sequence[Any]]
     outputs: int = 1
     scalar: bool = False
+    long: bool = False
 
     def samples(self, rng: Rng, count: int) -> Words:
         """Arguments x samples: all combinations of edges, then random ones."""

@@ -14,6 +14,7 @@ import pytest
 from tests.runtime_c.dsp_helpers import DSP_HELPERS
 from tests.runtime_c.fixed_point_helpers import HELPERS as WORD_HELPERS
 from tests.runtime_c.fixed_point_helpers import Helper
+from tests.runtime_c.lane_helpers import LANE_HELPERS
 from tests.runtime_c.target_helpers import TARGET_HELPERS
 from tests.runtime_c.test_scalar_math import FLAGS, WARNINGS
 from tinytrain_compile.ir.stages import Interface, SourceBundle
@@ -25,9 +26,9 @@ from tinytrain_compile.verify.firmware import GUARD_BYTES
 from tinytrain_compile.verify.run import run_image
 
 RANDOM, SCALAR_RANDOM, BOARD_RANDOM = 1_000_000, 10_000, 500
-HELPERS = (*WORD_HELPERS, *TARGET_HELPERS, *DSP_HELPERS)
+HELPERS = (*WORD_HELPERS, *TARGET_HELPERS, *DSP_HELPERS, *LANE_HELPERS)
 BY_NAME = {helper.name: helper for helper in HELPERS}
-SOURCE = '#include "tt_dsp.h"\n#include "tt_qloss.h"\n' + "".join(helper.function() for helper in HELPERS)
+SOURCE = '#include "tt_mve.h"\n#include "tt_qloss.h"\n' + "".join(helper.function() for helper in HELPERS)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 CHUNK = 256
@@ -90,7 +91,7 @@ def call(library: ctypes.CDLL, helper: Helper, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_c_equals_numpy_twin(name: str, library: ctypes.CDLL) -> None:
     helper = BY_NAME[name]
-    x = samples(helper, SCALAR_RANDOM if helper.scalar else RANDOM)
+    x = samples(helper, SCALAR_RANDOM if helper.scalar or helper.long else RANDOM)
     check(helper, x, call(library, helper, x))
 
 
@@ -220,6 +221,8 @@ MUTATIONS = (
     ("lifted", "exponent <= 14 ?", "exponent <= 15 ?"),
     ("passed8_125_228", "(low + 129)", "(low + 128)"),
     ("requantise8", "tt_rescaled(tt_quick_add(acc, bias)", "tt_rescaled(acc + bias"),
+    ("halve_x4", "tt_halve(value[i], times)", "value[i] >> times"),
+    ("dot8_x4_27", "*sum_2 += a[k] * b2[k];", "*sum_2 += a[k] * b1[k];"),
     ("requantise8_down", "tt_add(acc, bias), multiplier, shift), zero", "acc + bias, multiplier, shift), zero"),
 )
 

@@ -23,7 +23,8 @@ from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qconv import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import error_exponents
 
-PAGE_HEADER, EXTERNAL_HEADER, VECTOR_HEADERS = "tt_page.h", "tt_external.h", ("tt_mve.h", "tt_mve_float.h")
+PAGE_HEADER, EXTERNAL_HEADER = "tt_page.h", "tt_external.h"
+VECTOR_HEADERS = ("tt_mve_sums.h", "tt_mve.h", "tt_mve_float.h")
 """Of the runtime headers, those that only a plan with page moves, kernels on vectors, or external kernels, need."""
 
 HEADER_BYTES, POINTER_BYTES = 16, 8
@@ -79,6 +80,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     model.update(sources=sources, small_sources=small)
     needed = {PAGE_HEADER: plan.paging, EXTERNAL_HEADER: options.external}
     needed |= {name: name in vectors for name in VECTOR_HEADERS}
+    needed["tt_mve_sums.h"] = bool(vectors)  # the other one includes it
     unused = [name for name, need in needed.items() if not need]
     files = {
         f"{prefix}_train.h": environment.get_template("train.h.j2").render(model),

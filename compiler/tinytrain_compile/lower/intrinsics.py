@@ -1,16 +1,18 @@
 # TVMScript is a language of its own in Python's clothes: its annotations are buffers, not types.
 # pyright: basic, reportInvalidTypeForm=false
-"""Tensor intrinsics: the algebra of a helper in tt_dsp.h, so that tensorising a loop proves that the helper fits it."""
+"""Tensor intrinsics: the algebra of a helper in tt_dsp_sums.h, so that tensorising a loop proves that the helper fits it."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
-READS_ONLY = ("tt_dot4", "tt_dot2", "tt_passed8", "tt_sum8", "tt_above8_f32", "tt_between8_f32")
+READS_ONLY = ("tt_dot4", "tt_dot2", "tt_passed8", "tt_passed_x8", "tt_sum8", "tt_above8_f32", "tt_between8_f32")
 """Helpers that only read what their arguments point to."""
 WRITES_FIRST = {
     "tt_widen4": 1,
@@ -96,34 +98,42 @@ def dot_2x2(blocks: int) -> str:
 
     if blocks == 1:
         algebra, shape = one_block, (2, 4)
-    TensorIntrin.register(name, algebra, _dot_2x2_call(shape, blocks), override=True)
+    TensorIntrin.register(
+        name, algebra, four_sums("tt_dot_2x2", "int16", (shape, shape, (2, 2)), blocks), override=True
+    )
     return name
 
 
-def _dot_2x2_call(shape: tuple[int, ...], blocks: int) -> Any:
-    first = (0,) * len(shape)
-    whole = tuple(slice(0, extent) for extent in shape)
+def four_sums(helper: str, dtype: str, shapes: Sequence[tuple[int, ...]], *numbers: int) -> Any:
+    """The call of a helper that adds to four sums: their addresses, those of two operands, and numbers.
+
+    shapes: of the operands, of `dtype`, and of the sums.
+    """
+    left, right, sums = shapes
+    whole = [tuple(slice(0, extent) for extent in shape) for shape in shapes]
+    first = [(0,) * len(shape) for shape in shapes]
+    each = list(itertools.product(*map(range, sums)))
 
     @T.prim_func(s_tir=True)
     def code(
-        a: T.Buffer(shape, "int16", offset_factor=1),
-        b: T.Buffer(shape, "int16", offset_factor=1),
-        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
+        a: T.Buffer(left, dtype, offset_factor=1),
+        b: T.Buffer(right, dtype, offset_factor=1),
+        c: T.Buffer(sums, "int32", offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):
-            T.reads(c[0:2, 0:2], a[whole], b[whole])
-            T.writes(c[0:2, 0:2])
+            T.reads(c[whole[2]], a[whole[0]], b[whole[1]])
+            T.writes(c[whole[2]])
             T.evaluate(
                 T.call_extern(
                     "int32",
-                    "tt_dot_2x2",
-                    T.address_of(c[0, 0]),
-                    T.address_of(c[0, 1]),
-                    T.address_of(c[1, 0]),
-                    T.address_of(c[1, 1]),
-                    T.address_of(a[first]),
-                    T.address_of(b[first]),
-                    blocks,
+                    helper,
+                    T.address_of(c[each[0]]),
+                    T.address_of(c[each[1]]),
+                    T.address_of(c[each[2]]),
+                    T.address_of(c[each[3]]),
+                    T.address_of(a[first[0]]),
+                    T.address_of(b[first[1]]),
+                    *numbers,
                 )
             )
 

@@ -1,7 +1,7 @@
 """Prints loops over four lanes (TIR's vectorised loops) as straight C on vectors: the helpers named _x4 in tt_mve.h.
 
 Within such a loop an expression is either the same for all lanes, and printed as anywhere else, or a vector of four
-int32: bytes are widened where they are loaded. An internal buffer that only lane loops touch is a vector variable; one
+int32: bytes are widened where they are loaded. An internal buffer that only lane loops fill is a vector variable; one
 that others fill (sums of products) is scalars, which are put together.
 """
 
@@ -26,13 +26,20 @@ OPERANDS = {
     "tt_add_x4": "vv",
     "tt_bits_x4": "i",
     "tt_clamp_x4": "vss",
+    "tt_halve_x4": "vs",
+    "tt_high_multiply_x4": "vs",
     "tt_keep_x4": "e",
+    "tt_lifted_x4": "vss",
+    "tt_moved_bias_x4": "vvvv",
     "tt_noise_x4": "ssi",
     "tt_passes_x4": "vss",
     "tt_quick_move_x4": "vvssvss",
+    "tt_rescale_x4": "vss",
     "tt_requantise8_down_x4": "vvvvsss",
     "tt_requantise8_x4": "vvvvsss",
     "tt_rescaled_error_x4": "vvvvs",
+    "tt_saturate8_x4": "vsss",
+    "tt_summed_error_x4": "vvss",
 }
 """What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i), four scalars (e)."""
 _VECTORISED = 2
@@ -49,7 +56,7 @@ class LanePrinter(Printer):
         self._turn = 0  # which lane an index is printed for
         self._lane: Any = None  # the variable of the loop over lanes that is being looked at
         self._laned: dict[Any, set[int]] = {}  # internal buffer -> first elements of the vectors that it is read as
-        self._single: set[Any] = set()  # what is not only touched by loops over lanes
+        self._single: set[Any] = set()  # what is not only filled by loops over lanes
         super().__init__(*args)
 
     # ---- finding out what is a vector ---------------------------------------------------------------------------
@@ -70,7 +77,8 @@ class LanePrinter(Printer):
         elif kind in ("BufferStore", "TensorLoad"):
             buffer = self._root(node.buffer if kind == "BufferStore" else node.source)
             if self._lane is None or not self._is_tile(buffer, node.indices[0]):
-                self._single.add(buffer)
+                if kind == "BufferStore" or kind_of(node.indices[0]) != "IntImm":  # a lane of a vector can be read
+                    self._single.add(buffer)
                 super()._survey(node)
                 return
             self._laned.setdefault(buffer, set()).add(self._first_element(node.indices[0]))
@@ -121,31 +129,40 @@ class LanePrinter(Printer):
     def _moved(self, loop: Any) -> Statement | None:
         """A loop that fills scratch with bytes of a row or a column, as one call; None if it is another."""
         store = loop.body
-        value, condition = store.value, None
+        if kind_of(loop.extent) != "IntImm" or str(loop.min) != "0":
+            return None
+        value, condition, filling = store.value, None, 0
         if kind_of(value) == "Call" and op_name(value) == "if_then_else":
             condition, value, other = value.args
-            if loop.loop_var.name in str(condition) or kind_of(other) != "IntImm" or int(other.value) != 0:
+            if loop.loop_var.name in str(condition) or kind_of(other) != "IntImm":
                 return None
-        offset = 0
-        if kind_of(value) in ("Sub", "Add") and kind_of(value.b) == "IntImm":
+            filling = int(other.value)
+        offset, wide = 0, str(store.buffer.dtype) == "int16"
+        if wide and kind_of(value) in ("Sub", "Add") and kind_of(value.b) == "IntImm":
             offset = int(value.b.value) * (1 if kind_of(value) == "Add" else -1)
             value = value.a
-        if kind_of(value) != "Cast" or kind_of(value.value) != "TensorLoad" or str(value.value.source.dtype) != "int8":
+        if wide and (kind_of(value) != "Cast" or filling != 0):
+            return None
+        value = value.value if wide else value
+        if kind_of(value) != "TensorLoad" or str(value.source.dtype) != "int8":
             return None
         to = sym.detect_linear_equation(store.indices[0], [loop.loop_var])
-        source = sym.detect_linear_equation(value.value.indices[0], [loop.loop_var])
-        if len(to) != 2 or len(source) != 2 or kind_of(source[0]) != "IntImm" or str(store.buffer.dtype) != "int16":
+        source = sym.detect_linear_equation(value.indices[0], [loop.loop_var])
+        if len(to) != 2 or len(source) != 2 or kind_of(source[0]) != "IntImm":
             return None
         pitch, count = int(source[0].value), int(loop.extent.value)
-        if str(to[0]) != "1" or str(loop.min) != "0" or not 0 <= pitch < LARGEST_PITCH:
+        if str(to[0]) != "1" or not 0 <= pitch < LARGEST_PITCH:
             return None
-        operands = ((store.buffer, to[1]), (value.value.source, source[1]))
+        operands = ((store.buffer, to[1]), (value.source, source[1]))
         places = [f"&{self._name(self._root(buffer))}[{self._expr(first).text}]" for buffer, first in operands]
-        call = Line(f"tt_widen8({places[0]}, {places[1]}, {pitch}, {count}, {offset});")
+        numbers = f"{pitch}, {count}, {offset}" if wide else f"{count}" if pitch == 1 else f"{pitch}, {count}"
+        call = Line(
+            f"{'tt_widen8' if wide else 'tt_copy8' if pitch == 1 else 'tt_gather8'}({', '.join(places)}, {numbers});"
+        )
         if condition is None:
             return call
-        zeros = Line(f"memset({places[0]}, 0, {2 * count});")
-        return If(tests_of(condition, self._expr), [call], [zeros])
+        fill = Line(f"memset({places[0]}, {filling}, {count * (2 if wide else 1)});")
+        return If(tests_of(condition, self._expr), [call], [fill])
 
     def _allocate(self, buffer: Any) -> list[Statement]:
         if not self._is_vector(buffer):
@@ -163,7 +180,14 @@ class LanePrinter(Printer):
     def _store(self, node: Any) -> Statement:
         if self._lane is None:
             return super()._store(node)
-        buffer, value = self._root(node.buffer), self._vector(node.value)
+        buffer, value = self._root(node.buffer), node.value
+        if kind_of(value) == "Add" and kind_of(value.b) == "Call" and op_name(value.b) == "if_then_else":
+            target = self._vector_name(buffer, self._first_element(node.indices[0]))  # acc = acc + (test ? term : 0)
+            condition, term, _zero = value.b.args
+            return If(
+                tests_of(condition, self._expr), [Line(f"{target} = {self._sum(value.a, term, value).text};")], []
+            )
+        value = self._vector(value)
         if self._is_vector(buffer):
             return Line(f"{self._vector_name(buffer, self._first_element(node.indices[0]))} = {value};")
         step, place = self._place(node.buffer, node.indices[0])
@@ -172,6 +196,14 @@ class LanePrinter(Printer):
         return Line(f"{_STORES[(str(node.buffer.dtype), step)]}({place}, {value});")
 
     # ---- expressions --------------------------------------------------------------------------------------------
+
+    def _element(self, buffer: Any, index: Any) -> str:
+        """One lane of a vector, or as anywhere else."""
+        root = self._root(buffer)
+        if self._lane is not None or not self._is_vector(root):
+            return super()._element(buffer, index)
+        first = max(first for first in self._laned[root] if first <= int(index.value))
+        return f"{self._vector_name(root, first)}[{int(index.value) - first}]"
 
     def _place(self, buffer: Any, index: Any) -> tuple[int, str]:
         """(distance from lane to lane, address of the first)."""
@@ -218,10 +250,20 @@ class LanePrinter(Printer):
             raise ValueError(f"lanes are not neighbours in memory: {index}")
         return Expr(f"{_LOADS[dtype]}({place})", ATOM, lane, True)
 
+    def _fused(self, node: Any, kind: str) -> Expr | None:
+        if self._lane is None or kind != "Add" or dtype_of(node) != "int32":
+            return super()._fused(node, kind)
+        for addend, term in ((node.a, node.b), (node.b, node.a)):
+            if kind_of(term) == "Mul":
+                return self._sum(addend, term, node)
+        return None
+
     def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
         """A product with what all lanes share is added by one instruction."""
         if self._lane is not None and kind_of(term) == "Mul" and dtype_of(whole) == "int32":
             a, b = self._expr(term.a), self._expr(term.b)
+            if _LANE in b.variables:
+                a, b = b, a
             if _LANE in a.variables and _LANE not in b.variables:
                 text = f"tt_mla_x4({self._vector(addend)}, {a.text}, {b.text})"
                 return Expr(text, ATOM, frozenset([_LANE]), True)

@@ -1,6 +1,6 @@
 # TVMScript is a language of its own in Python's clothes: its annotations are buffers, not types.
 # pyright: basic, reportInvalidTypeForm=false
-"""Tensor intrinsics of vectors: the algebra of a helper in tt_mve.h, as intrinsics.py has it for tt_dsp.h."""
+"""Tensor intrinsics of vectors: the algebra of a helper in tt_mve_sums.h, as intrinsics.py has it for tt_dsp_sums.h."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cache
 
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
+
+from tinytrain_compile.lower.intrinsics import four_sums
 
 
 @cache
@@ -29,29 +31,7 @@ def dot_x4(count: int) -> str:
                     vj, vk = T.axis.remap("SR", [j, k])
                     c[vj] = c[vj] + T.cast(a[vk], "int32") * T.cast(b[vj, vk], "int32")
 
-    @T.prim_func(s_tir=True)
-    def code(
-        a: T.Buffer((count,), "int8", offset_factor=1),
-        b: T.Buffer((4, count), "int8", offset_factor=1),
-        c: T.Buffer((4,), "int32", offset_factor=1, scope="local"),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(c[0:4], a[0:count], b[0:4, 0:count])
-            T.writes(c[0:4])
-            T.evaluate(
-                T.call_extern(
-                    "int32",
-                    "tt_dot8_x4",
-                    T.address_of(c[0]),
-                    T.address_of(c[1]),
-                    T.address_of(c[2]),
-                    T.address_of(c[3]),
-                    T.address_of(a[0]),
-                    T.address_of(b[0, 0]),
-                    count,
-                )
-            )
-
+    code = four_sums("tt_dot8_x4", "int8", ((count,), (4, count), (4,)), count)
     TensorIntrin.register(name, algebra, code, override=True)
     return name
 
@@ -76,30 +56,7 @@ def taps_x4(count: int, step: int) -> str:
                     vi, vk = T.axis.remap("SR", [i, k])
                     c[vi] = c[vi] + T.cast(a[vi * step + vk], "int32") * T.cast(b[vk], "int32")
 
-    @T.prim_func(s_tir=True)
-    def code(
-        a: T.Buffer((width,), "int16", offset_factor=1),
-        b: T.Buffer((count,), "int16", offset_factor=1),
-        c: T.Buffer((4,), "int32", offset_factor=1, scope="local"),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(c[0:4], a[0:width], b[0:count])
-            T.writes(c[0:4])
-            T.evaluate(
-                T.call_extern(
-                    "int32",
-                    "tt_dot16_x4",
-                    T.address_of(c[0]),
-                    T.address_of(c[1]),
-                    T.address_of(c[2]),
-                    T.address_of(c[3]),
-                    T.address_of(a[0]),
-                    T.address_of(b[0]),
-                    step,
-                    count,
-                )
-            )
-
+    code = four_sums("tt_dot16_x4", "int16", ((width,), (count,), (4,)), step, count)
     TensorIntrin.register(name, algebra, code, override=True)
     return name
 

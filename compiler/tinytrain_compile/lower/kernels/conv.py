@@ -297,8 +297,9 @@ def weight_sums(
     finish: Finish,
     tile: tuple[int, int],
     lanes: int | None = None,
+    schedule: Schedule | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[o,r,s,i] = finish(sum of dy times x over all output pixels whose tap lies inside)."""
+    """out[o,r,s,i] = finish(sum of dy times x over all output pixels whose tap lies inside), tiled unless told."""
     o, _, _, per_group_in = shape
     per_group_out = o // attrs.groups
     b, y, q = reduce_axes(*(int(d) for d in dy.shape[:3]))
@@ -312,4 +313,4 @@ def weight_sums(
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
     tiles = {0: tile[0], 3: tile[1]}
-    return out, lambda sch: tile_reduction(sch, tiles, lanes=lanes)
+    return out, schedule or (lambda sch: tile_reduction(sch, tiles, lanes=lanes))

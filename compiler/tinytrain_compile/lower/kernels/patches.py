@@ -44,10 +44,11 @@ def patch_conv(
     weight: Load,
     finish: Finish,
     widen: Callable[[Any], Any] = lambda x: x,
+    schedule: Callable[[s_tir.Schedule, int], None] | None = None,
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,o] = finish(sum over taps and channels of widen(element) * weight(o, tap row, tap column, channel)).
 
-    element(n, row, column, channel): of what is read.
+    element(n, row, column, channel): of what is read. schedule(sch, pixels of a tile): another one than _schedule.
     """
     rows, columns, channels = patch.rows, patch.columns, patch.channels
     count, height, width, out_c = form.shape[0], patch.shape[0] // rows.phases, patch.width, form.shape[3]
@@ -84,6 +85,8 @@ def patch_conv(
         return finish(acc[b, y, p, q, x, o], b, y * rows.phases + p, x * columns.phases + q, o)
 
     out = te.compute(cut, result, "out")
+    if schedule is not None:
+        return out, lambda sch: schedule(sch, across)
     return out, lambda sch: _schedule(sch, form, across, form.runs and abs(columns.step) == 1 and not form.peel)
 
 

@@ -29,6 +29,7 @@ from tinytrain_compile.lower.kernels.conv import (
     weight_parts,
     weight_sums,
 )
+from tinytrain_compile.lower.kernels.lane_sums import lane_sums
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
@@ -372,7 +373,8 @@ def weight_gradient(
     x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
     window = Window(conv, (x_value.shape[1], x_value.shape[2]))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
-    out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile)
+    lanes = lane_sums(shape) if features.lanes else None
+    out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile, schedule=lanes)
     return x, g, out, schedule
 
 

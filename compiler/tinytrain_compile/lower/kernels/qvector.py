@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +20,12 @@ from tinytrain_compile.lower.kernels.base import (
     placeholder,
     vector_kernel,
 )
-from tinytrain_compile.lower.kernels.conv import weight_parts
+from tinytrain_compile.lower.kernels.conv import Window, weight_parts, weight_sums
+from tinytrain_compile.lower.kernels.lane_sums import lane_sums, patch_lanes
 from tinytrain_compile.lower.kernels.linear import Finish, whole_weight
-from tinytrain_compile.lower.kernels.qconv import SCALE, depthwise, depthwise_gradient, kept_steps
-from tinytrain_compile.lower.kernels.qerror import Keep, kept_here, mask_operand, tables
+from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
+from tinytrain_compile.lower.kernels.qconv import SCALE, depthwise, depthwise_gradient, inside_image, kept_steps
+from tinytrain_compile.lower.kernels.qerror import Centred, Keep, kept_here, mask_operand, tables
 from tinytrain_compile.lower.kernels.vectors import (
     Epilogue,
     Rows,
@@ -30,12 +33,13 @@ from tinytrain_compile.lower.kernels.vectors import (
     copied_rows,
     fits,
     kept_lanes,
+    patch_product,
     pixel_product,
     turned_rows,
 )
 from tinytrain_compile.lower.lanes import LANES
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers_error
 from tinytrain_compile.ops.pairs import PlaneTiles, pair_tiles
 from tinytrain_compile.ops.qconv import (
     QConvAttrs,
@@ -43,8 +47,10 @@ from tinytrain_compile.ops.qconv import (
     QConvUpdateAttrs,
     backward_planes,
     forward_planes,
+    forward_rows,
     is_plane,
     is_product,
+    is_rows,
 )
 from tinytrain_compile.ops.qerror import MaskAttrs
 
@@ -54,7 +60,7 @@ MOST_TAPS, LARGEST_STEP = 8, 40
 
 @vector_kernel("QConv")
 def vector_conv(node: Node, features: Features) -> KernelSpec | None:
-    """1x1: pixels are copied where the plan may overwrite them, weights read where they lie."""
+    """1x1: pixels are copied where the plan may overwrite them, weights read where they lie. k x k: see _patches."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     if is_plane(node):
@@ -64,14 +70,17 @@ def vector_conv(node: Node, features: Features) -> KernelSpec | None:
     conv, shape = attrs.conv, node.outputs[0].shape
     *image, channels = node.inputs[0].shape
     extents = (math.prod(image), shape[3], channels)
-    if not (is_product(conv) and fits(extents)):
+    if not is_product(conv):
+        depth = conv.kernel[0] * conv.kernel[1] * channels
+        return _patches(node, attrs) if is_rows(node) and fits((extents[0], shape[3], depth)) else None
+    if not fits(extents):
         return None
     sliced = conv.split is not None
     weights = weight_parts(node.inputs[1 : 2 + sliced])
     whole = whole_weight(weights, conv.split, 0, 3)
     operands = tables(node, 2 + sliced, ("bias", "multiplier", "shift"))
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
-    x = placeholder(node.inputs[0], "x", (extents[0], channels))
+    x = placeholder(node.inputs[0], "x", (extents[0] * channels,))
     if sliced:
         right = Rows(lambda j, a: whole(j, 0, 0, a), "pieced")
     else:
@@ -79,8 +88,27 @@ def vector_conv(node: Node, features: Features) -> KernelSpec | None:
         right = Rows(lambda j, a: weights[0][j, a])
     strip = copied_rows(extents, pair_tiles(*extents), sliced)
     end = Epilogue(finish, attrs.x_zero, kept)
-    out, schedule = channel_product(extents, Rows(lambda i, a: x[i, a], "copied"), right, end, strip)
+    out, schedule = channel_product(extents, Rows(lambda e: x[e], "copied"), right, end, strip)
     return KernelSpec([x, *weights, *operands], [out], schedule)
+
+
+def _patches(node: Node, attrs: QConvAttrs) -> KernelSpec:
+    """k x k over all channels: the rows of the image lie copied with their border, then the patches of a few pixels."""
+    conv, (n, height, width, channels) = attrs.conv, node.inputs[0].shape
+    run, border, shape = conv.kernel[1] * channels, conv.pads[1] * channels, node.outputs[0].shape
+    x = placeholder(node.inputs[0], "x", (n, height, width * channels))
+    w = placeholder(node.inputs[1], "w", (shape[3], conv.kernel[0] * run))
+    operands = tables(node, 2, ("bias", "multiplier", "shift"))
+    kept, finish = requantised(attrs, operands, "tt_clamp_x4")
+
+    def element(b: Any, y: Any, position: Any) -> Any:
+        row, place = y - conv.pads[0], position - border
+        inside = inside_image(row, place, (height, width * channels))
+        return tirx.if_then_else(inside, x[b, row, place], tirx.const(attrs.x_zero, "int8"))
+
+    pitches, end = (conv.strides[0], conv.strides[1] * channels), Epilogue(finish, attrs.x_zero, kept)
+    out, schedule = patch_product(shape, pitches, element, lambda o, k: w[o, k], run, end, forward_rows(node))
+    return KernelSpec([x, w, *operands], [out], schedule)
 
 
 def _on_rows(tiles: PlaneTiles, conv: ConvAttrs, step: int) -> bool:
@@ -131,6 +159,8 @@ def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
         return _plane_gradient(node, attrs, features) if _on_rows(backward_planes(node), attrs.conv, 1) else None
     conv, (*image, channels), out_c = attrs.conv, node.outputs[0].shape, node.inputs[3].shape[3]
     extents = (math.prod(image), channels, out_c)
+    if conv.groups == 1 and conv.split is None and not is_product(conv) and channels % LANES == 0:
+        return _patch_gradient(node, attrs)
     if not (is_product(conv) and fits(extents)):
         return None
     sliced = conv.split is not None
@@ -153,6 +183,26 @@ def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
     return KernelSpec(operands, [out, None], schedule)
 
 
+def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
+    """k x k over all channels: an error, which all lanes share, times the weights of four neighbouring channels."""
+    conv, shape = attrs.conv, node.outputs[0].shape
+    g, w = placeholder(node.inputs[3], "g"), placeholder(node.inputs[6], "w")
+    patch, copies = backward_patch(conv, attrs.input_hw, node.inputs[3].shape), gathers_error(conv, attrs.input_hw)
+    masks, keep = mask_lanes(node, attrs.mask, shape)
+    error = ErrorEnd(node, keep, "tt_clamp_x4")
+    form = PatchForm(shape, (2 if patch.width % 2 == 0 else 1, LANES), copies, peel=False)
+    out, schedule = patch_conv(
+        patch,
+        form,
+        lambda *i: g[i],
+        lambda o, r, s, a: i32(w[a, r, s, o]),
+        error.finish,
+        i32,
+        lambda sch, across: patch_lanes(sch, across, error.kept, copies),
+    )
+    return KernelSpec([*error.exponents, g, *error.factor, w, *masks], [out, None], schedule)
+
+
 def _plane_gradient(node: Node, attrs: QConvGradInputAttrs, features: Features) -> KernelSpec:
     """Depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
     weights = weight_parts(node.inputs[6 : 6 + (1 if attrs.conv.split is None else 2)])
@@ -170,16 +220,19 @@ def _plane_gradient(node: Node, attrs: QConvGradInputAttrs, features: Features) 
 
 
 class ErrorEnd:
-    """The end of an error's sums: operands (peak, p_out, p_in, g, multiplier, shift, ..., mask) of a node."""
+    """The end of an error's sums: operands (peak, p_out, p_in, g, multiplier, shift, ..., mask) of a node.
 
-    def __init__(self, node: Node, keep: Keep | None, clamp: str) -> None:
+    lift: bits by which the sums are multiplied.
+    """
+
+    def __init__(self, node: Node, keep: Keep | None, clamp: str, lift: int = 0) -> None:
         self.exponents = tables(node, 0, ("peak", "p_out", "p_in"))
         self.factor = tables(node, 4, ("multiplier", "shift"))
         self._keep = keep
         (_, p_out, p_in), (multiplier, shift) = self.exponents, self.factor
 
         def exponent(c: Any) -> Any:
-            return near(clamp, i32(shift[c]) + (p_in[0] - p_out[0]))
+            return near(clamp, i32(shift[c]) + (p_in[0] - p_out[0] - i32(lift)))
 
         self.kept = [kept_lanes(multiplier, "kept_multiplier"), kept_lanes(shift, "kept_shift", exponent)]
 
@@ -212,34 +265,64 @@ def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[li
 
 @vector_kernel("QConvUpdate", "QConvSum")
 def vector_update(node: Node, _features: Features) -> KernelSpec | None:
-    """1x1: both operands turned, so that a weight's gradient is a sum over neighbours."""
+    """1x1: both operands turned, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
-    outputs, kernel_h, kernel_w, inputs = node.inputs[0].shape
-    x_value, g_value = node.inputs[1:3]
-    pixels = math.prod(x_value.shape[:3])
-    extents = (outputs, inputs, pixels)
-    if not (is_product(replace(attrs.conv, bias=False)) and kernel_h == kernel_w == 1 and fits(extents)):
+    outputs, kernel_h, kernel_w, inputs = shape = node.inputs[0].shape
+    conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
+    if is_product(conv):
+        pixels = math.prod(x_value.shape[:3])
+        extents = (outputs, inputs, pixels)
+        return _flat_update(node, attrs, extents) if kernel_h == kernel_w == 1 and fits(extents) else None
+    if conv.groups > 1 or inputs % LANES:
         return None
+    old, x, g = placeholder(node.inputs[0], "w"), placeholder(x_value, "x"), placeholder(g_value, "g")
+    operands, kept, moved = _step(node, attrs)
+
+    def finish(acc: Any, *index: Any) -> Any:
+        o, r, s, i = index
+        return moved(old[index], acc, o, ((o * kernel_h + r) * kernel_w + s) * inputs + i)
+
+    window, lanes = Window(conv, (x_value.shape[1], x_value.shape[2])), lane_sums(shape, True, kept)
+    out, schedule = weight_sums(
+        shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, (1, 1), schedule=lanes
+    )
+    return KernelSpec([old, x, g, *operands], [out], schedule)
+
+
+def _flat_update(node: Node, attrs: QConvUpdateAttrs, extents: tuple[int, int, int]) -> KernelSpec:
+    (outputs, inputs, pixels), (x_value, g_value) = extents, node.inputs[1:3]
     x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
     old = placeholder(node.inputs[0], "w", (outputs, inputs))
-    if node.op == "QConvSum":
-        operands, kept = [], []
+    operands, kept, moved = _step(node, attrs)
 
-        def finish(acc: Any, o: Any, i: Any) -> Any:
-            return call_int("tt_add_x4", old[o, i], acc)
-    else:
-        *scale, noise, salt = operands = tables(node, 3, (*SCALE, "noise", "salt"))
-        spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
-        size, kept = kept_steps(scale)
-
-        def finish(acc: Any, o: Any, i: Any) -> Any:
-            random = call_int("tt_noise_x4", noise[0], salt[0], o * inputs + i)
-            scaled = (acc, *size(o), random, i32(attrs.limit), i32(spare))
-            return call_int("tt_quick_move_x4", i32(old[o, i]), *scaled, dtype="int8")
+    def finish(acc: Any, o: Any, i: Any) -> Any:
+        return moved(old[o, i], acc, o, o * inputs + i)
 
     left = Rows(lambda o, k: g[k, o], "turned", outputs)
     right = Rows(lambda i, k: x[k, i], "turned", inputs)
     end = Epilogue(finish, attrs.x_zero, kept)
     out, schedule = pixel_product(extents, left, right, end, turned_rows(extents, pair_tiles(*extents)))
     return KernelSpec([old, x, g, *operands], [out], schedule)
+
+
+def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Any]]:
+    """(operands, what is kept of a channel, moved) of a step or a running sum.
+
+    moved(old weight or sum, gradient, output channel, index of the weight): of four neighbours.
+    """
+    if node.op == "QConvSum":
+
+        def added(old: Any, acc: Any, _o: Any, _index: Any) -> Any:
+            return call_int("tt_add_x4", old, acc)
+
+        return [], [], added
+    *scale, noise, salt = operands = tables(node, 3, (*SCALE, "noise", "salt"))
+    spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
+    size, kept = kept_steps(scale)
+
+    def moved(old: Any, acc: Any, o: Any, index: Any) -> Any:
+        random = call_int("tt_noise_x4", noise[0], salt[0], index)
+        return call_int("tt_quick_move_x4", i32(old), acc, *size(o), random, i32(attrs.limit), i32(spare), dtype="int8")
+
+    return operands, kept, moved

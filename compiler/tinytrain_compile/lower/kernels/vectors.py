@@ -13,14 +13,15 @@ from tinytrain_compile.lower.kernels.base import i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.lanes import LANES, LARGEST_PITCH
 from tinytrain_compile.lower.schedules import HINT
-from tinytrain_compile.ops.pairs import PairTiles
+from tinytrain_compile.ops.pairs import PairTiles, RowTiles
 
 
 @dataclass(frozen=True)
 class Rows:
     """One operand of a product: element (row, k), int8.
 
-    how: "here" (rows lie in memory as they are read), "copied", "turned" (columns, `pitch` apart), or "pieced".
+    how: "here" (rows lie in memory as they are read), "copied" (load is then of the elements one after the other),
+    "turned" (columns, `pitch` apart), or "pieced".
     """
 
     load: Load
@@ -58,31 +59,26 @@ def channel_product(
     strip: rows of a copied left operand in scratch.
     """
     (m, n, k), zero = extents, end.zero
-    a, b = _stage(left, (m, k), "left"), _stage(right, (n, k), "right")
-    acc = _sums(extents, a, b)
-    rows = _row_sums(b, (n, k)) if zero else None
-    correction: te.Tensor | None = None
-    if rows is not None:
-        correction = te.compute((n,), lambda j: rows[j] * i32(-zero), "correction")
+    a, b = _copied(left, (m, k)) if left.how == "copied" else left.load, _stage(right, (n, k), "right")
+    acc = _sums((m,), n, k, a, b)
+    correction = Correction(b, (n, k), zero)
 
     def element(i: Any, j: Any) -> Any:
         value = acc[i, tirx.indexdiv(j, LANES), tirx.indexmod(j, LANES)]
-        return end.finish(value if correction is None else value + correction[j], i, j)
+        return end.finish(correction.added(value, j), i, j)
 
     def schedule(sch: s_tir.Schedule) -> None:
         row, channel = sch.get_loops(sch.get_sblock("out"))
         first, row = sch.split(row, [None, strip])
         channel, lane = sch.split(channel, [None, LANES])
         sch.reorder(first, channel, row, lane)
-        _compute_sums(sch, row, k)
-        for table in (*([correction] if correction is not None else []), *end.tables):
+        _compute_sums(sch, row, 3, k)
+        correction.move(sch, channel)
+        for table in end.tables:
             sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
-        if rows is not None:
-            _move(sch, "row_sum", channel)
-        _fill(sch, "left", left, first, k)
+        _fill(sch, "left", left, first, strip * k)
         _fill(sch, "right", right, channel, k)
-        if rows is not None:
-            _compute_row_sums(sch, 2, k)
+        correction.compute(sch, 2)
         sch.vectorize(lane)
 
     return te.compute((m, n), element, "out"), schedule
@@ -97,7 +93,7 @@ def pixel_product(
     """
     (m, n, k), zero = extents, end.zero
     a, b = _stage(left, (m, k), "left"), _stage(right, (n, k), "right")
-    acc = _sums(extents, a, b)
+    acc = _sums((m,), n, k, a, b)
     rows = _row_sums(a, (m, k)) if zero else None
 
     def element(i: Any, j: Any) -> Any:
@@ -108,7 +104,7 @@ def pixel_product(
         row, column = sch.get_loops(sch.get_sblock("out"))
         first, column, lane = sch.split(column, [None, strip // LANES, LANES])
         sch.reorder(first, row, column, lane)
-        _compute_sums(sch, column, k)
+        _compute_sums(sch, column, 3, k)
         for table in end.tables:
             _move(sch, str(table.op.name), row)
         if rows is not None:
@@ -120,6 +116,65 @@ def pixel_product(
         sch.vectorize(lane)
 
     return te.compute((m, n), element, "out"), schedule
+
+
+def patch_product(
+    shape: tuple[int, ...],
+    pitches: tuple[int, int],
+    element: Load,
+    right: Load,
+    run: int,
+    end: Epilogue,
+    tiles: RowTiles,
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,o] = finish(sum over k of (patch(n,y,x)[k] - zero) right(o, k)): a dense convolution.
+
+    A patch is what the taps of a pixel read: of every row of taps a run of `run` elements, which begins a pitch (rows
+    and elements) after the last pixel's. element(n, row, position in the row): int8, the zero point outside of the
+    image. Scratch holds the rows of a strip, and the patches of a few pixels.
+    """
+    count, height, width, channels = shape
+    depth, row_pitch = tiles.taps * run, (width - 1) * pitches[1] + run
+    across = patch_pixels(width, depth, tiles, row_pitch)
+    rows = te.compute((count, tiles.rows, row_pitch), element, "rows")
+
+    def patch(b: Any, y: Any, x: Any, k: Any) -> Any:
+        return rows[b, y * pitches[0] + tirx.indexdiv(k, run), x * pitches[1] + tirx.indexmod(k, run)]
+
+    patches = te.compute((count, height, width, depth), patch, "patches")
+    acc = _sums((count, height, width), channels, depth, lambda *i: patches[i], right)
+    correction = Correction(right, (channels, depth), end.zero)
+
+    def value(b: Any, y: Any, x: Any, o: Any) -> Any:
+        summed = acc[b, y, x, tirx.indexdiv(o, LANES), tirx.indexmod(o, LANES)]
+        return end.finish(correction.added(summed, o), b, y, x, o)
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        batch, row, column, channel = sch.get_loops(sch.get_sblock("out"))
+        strip, row = sch.split(row, [None, tiles.strip])
+        group, pixel = sch.split(column, [None, across])
+        channel, lane = sch.split(channel, [None, LANES])
+        sch.reorder(batch, strip, row, group, channel, pixel, lane)
+        _compute_sums(sch, pixel, 6, depth)
+        correction.move(sch, channel)
+        for table in end.tables:
+            sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
+        sch.compute_at(sch.get_sblock("patches"), group, preserve_unit_loops=True)
+        sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
+        if run > 1:
+            _, piece = sch.split(sch.get_loops(sch.get_sblock("patches"))[-1], [None, run])
+            sch.tensorize(piece, intrinsics.copy_row(run))
+        sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
+        correction.compute(sch, 5)
+        sch.vectorize(lane)
+
+    return te.compute(shape, value, "out"), schedule
+
+
+def patch_pixels(width: int, depth: int, tiles: RowTiles, row_pitch: int) -> int:
+    """Of how many pixels of a row the patches lie in scratch: what the scratch of widened rows has room for."""
+    room = tiles.scratch_bytes - (tiles.strip_rows * row_pitch + 7) // 8 * 8
+    return max((pixels for pixels in range(1, width + 1) if width % pixels == 0 and pixels * depth <= room), default=1)
 
 
 def copied_rows(extents: tuple[int, int, int], tiles: PairTiles, pieced: bool) -> int:
@@ -145,14 +200,25 @@ def _stage(rows: Rows, shape: tuple[int, int], name: str) -> Load:
     return lambda *index: staged[index]
 
 
-def _sums(extents: tuple[int, int, int], a: Load, b: Load) -> te.Tensor:
-    m, n, k = extents
+def _copied(rows: Rows, shape: tuple[int, int]) -> Load:
+    """Rows in one piece, so that one call copies several."""
+    staged = te.compute((shape[0] * shape[1],), rows.load, "left")
+
+    def element(i: Any, k: Any) -> Any:
+        return staged[i * shape[1] + k]
+
+    return element
+
+
+def _sums(rows: tuple[int, ...], n: int, k: int, a: Load, b: Load) -> te.Tensor:
+    """acc[*rows, n // LANES, LANES], of a(*row, k) and b(n, k)."""
     (axis,) = reduce_axes(k)
 
-    def term(i: Any, j: Any, lane: Any) -> Any:
-        return total(i32(a(i, axis)) * i32(b(j * LANES + lane, axis)), [axis])
+    def term(*index: Any) -> Any:
+        *row, j, lane = index
+        return total(i32(a(*row, axis)) * i32(b(j * LANES + lane, axis)), [axis])
 
-    return te.compute((m, n // LANES, LANES), term, "acc")
+    return te.compute((*rows, n // LANES, LANES), term, "acc")
 
 
 def _row_sums(rows: Load, shape: tuple[int, int]) -> te.Tensor:
@@ -160,11 +226,37 @@ def _row_sums(rows: Load, shape: tuple[int, int]) -> te.Tensor:
     return te.compute((shape[0],), lambda row: total(i32(rows(row, axis)), [axis]), "row_sum")
 
 
-def _compute_sums(sch: s_tir.Schedule, place: Any, k: int) -> None:
+class Correction:
+    """What sums with rows of channels lack if the other operand's zero point is not 0: a row's sum times it."""
+
+    def __init__(self, rows: Load, shape: tuple[int, int], zero: int) -> None:
+        self._zero, self._depth = zero, shape[1]
+        if zero:
+            sums = _row_sums(rows, shape)
+            self._values = te.compute((shape[0],), lambda j: sums[j] * i32(-zero), "correction")
+
+    def added(self, value: Any, channel: Any) -> Any:
+        """A sum of this channel, made right."""
+        return value + self._values[channel] if self._zero else value
+
+    def move(self, sch: s_tir.Schedule, place: Any) -> None:
+        """To where the loop over channels starts."""
+        if self._zero:
+            sch.vectorize(sch.get_loops(_move(sch, "correction", place))[-1])
+            _move(sch, "row_sum", place)
+
+    def compute(self, sch: s_tir.Schedule, depth: int) -> None:
+        """Once what it reads is at its place as well; that loop is the depth-th."""
+        if self._zero:
+            _compute_row_sums(sch, depth, self._depth)
+
+
+def _compute_sums(sch: s_tir.Schedule, place: Any, depth: int, k: int) -> None:
+    """Where a loop, the depth-th, starts."""
     acc = _move(sch, "acc", place)
     lanes = sch.get_loops(acc)[-2]
     start = sch.decompose_reduction(acc, lanes)
-    for loop in sch.get_loops(start)[3:]:
+    for loop in sch.get_loops(start)[depth:]:
         sch.unroll(loop)
     sch.tensorize(lanes, intrinsics.dot_x4(k))
 

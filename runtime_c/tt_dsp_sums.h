@@ -1,0 +1,258 @@
+/* Helpers of integer kernels that have an instruction on some cores: sums of products of int16, and what makes int16 of
+ * int8. Each gives the same bits on every core and on a host: where the instructions are missing, plain C does the same.
+ */
+#ifndef TT_DSP_SUMS_H
+#define TT_DSP_SUMS_H
+
+#include "tt_fixed.h"
+
+#if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP
+#include <arm_acle.h>
+#define TT_HAS_DSP 1
+#else
+#define TT_HAS_DSP 0
+#endif
+
+/* Armv7-M and later: shifted operands, and shifts that leave the last bit in the carry. */
+#if defined(__thumb2__)
+#define TT_HAS_THUMB2 1
+#else
+#define TT_HAS_THUMB2 0
+#endif
+
+#ifdef __GNUC__
+#define TT_LIKELY(condition) __builtin_expect((condition), 1)
+#else
+#define TT_LIKELY(condition) (condition)
+#endif
+
+/* Before a short loop that only moves data: eight turns in one. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define TT_UNROLL _Pragma("GCC unroll 8")
+#else
+#define TT_UNROLL
+#endif
+
+#ifdef __GNUC__
+#define TT_ALWAYS __attribute__((always_inline))
+#else
+#define TT_ALWAYS
+#endif
+
+/* acc + a[0] b[0] + ... + a[3] b[3]; a and b are aligned to 8 bytes. */
+static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
+{
+#if TT_HAS_DSP
+    uint64_t x, y;
+    memcpy(&x, __builtin_assume_aligned(a, 8), sizeof x);
+    memcpy(&y, __builtin_assume_aligned(b, 8), sizeof y);
+    acc = __smlad((int32_t)(uint32_t)x, (int32_t)(uint32_t)y, acc);
+    return __smlad((int32_t)(uint32_t)(x >> 32), (int32_t)(uint32_t)(y >> 32), acc);
+#else
+    acc += a[0] * b[0];
+    acc += a[1] * b[1];
+    acc += a[2] * b[2];
+    return acc + a[3] * b[3];
+#endif
+}
+
+/* Four sums of products of two rows of a and two rows of b, 4 * blocks elements each: sum_ij += a_i . b_j. A block is
+ * four elements of row 0, then four of row 1; a and b are aligned to 8 bytes, blocks is a constant. */
+#if TT_HAS_DSP
+#define TT_BLOCK_WITH(first, dots)                                                                                     \
+    "ldrd %[x], %[x_next], [%[a]], #8\n\t"                                                                             \
+    "ldrd %[y], %[y_next], [%[b]], #8\n\t"                                                                             \
+    "ldrd %[z], %[z_next], [%[b]], #8\n\t" first " %[s00], %[x], %[y]" dots(00) first " %[s01], %[x], %[z]" dots(01)    \
+    "smlad %[s00], %[x_next], %[y_next], %[s00]\n\t"                                                                   \
+    "smlad %[s01], %[x_next], %[z_next], %[s01]\n\t"                                                                   \
+    "ldrd %[x], %[x_next], [%[a]], #8\n\t" first " %[s10], %[x], %[y]" dots(10) first " %[s11], %[x], %[z]" dots(11)    \
+    "smlad %[s10], %[x_next], %[y_next], %[s10]\n\t"                                                                   \
+    "smlad %[s11], %[x_next], %[z_next], %[s11]\n\t"
+#define TT_ADDED(sum) ", %[s" #sum "]\n\t"
+#define TT_ALONE(sum) "\n\t"
+#define TT_BLOCK TT_BLOCK_WITH("smlad", TT_ADDED)
+#define TT_FIRST_BLOCK TT_BLOCK_WITH("smuad", TT_ALONE)
+#define TT_IS_ZERO(sum) (__builtin_constant_p(sum) && (sum) == 0)
+#define TT_SUMS(kind) [s00] kind(*sum_00), [s01] kind(*sum_01), [s10] kind(*sum_10), [s11] kind(*sum_11)
+#define TT_PAIRS                                                                                                       \
+    [x] "=&r"(x), [x_next] "=&r"(x_next), [y] "=&r"(y), [y_next] "=&r"(y_next), [z] "=&r"(z),                          \
+        [z_next] "=&r"(z_next), [a] "+r"(a), [b] "+r"(b)
+#endif
+static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
+    const int16_t *a, const int16_t *b, int32_t blocks)
+{
+#if TT_HAS_DSP
+    /* "memory": it reads a and b; besides, what comes after is not loaded before, and kept on the stack. volatile: GCC
+     * may take a block whose operands do not change out of a loop that writes what they point to. */
+    uint32_t x, x_next, y, y_next, z, z_next;
+    if (blocks >= 8) {
+        int32_t turns = blocks / 4;
+        __asm__ volatile("1:\n\t" TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK "subs %[turns], #1\n\tbne 1b"
+                : TT_SUMS("+r"), TT_PAIRS, [turns] "+r"(turns)
+                :
+                : "memory", "cc");
+        blocks %= 4;
+    } else if (TT_IS_ZERO(*sum_00) && TT_IS_ZERO(*sum_01) && TT_IS_ZERO(*sum_10) && TT_IS_ZERO(*sum_11)) {
+        __asm__ volatile(TT_FIRST_BLOCK : TT_SUMS("=&r"), TT_PAIRS : : "memory");
+        blocks -= 1;
+    }
+    if (blocks >= 4) {
+        __asm__ volatile(TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
+        blocks -= 4;
+    }
+    if (blocks >= 2) {
+        __asm__ volatile(TT_BLOCK TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
+        blocks -= 2;
+    }
+    if (blocks == 1) {
+        __asm__ volatile(TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
+    }
+#else
+    for (int32_t i = 0; i < 8 * blocks; i += 8) {
+        *sum_00 = tt_dot4(*sum_00, a + i, b + i);
+        *sum_01 = tt_dot4(*sum_01, a + i, b + i + 4);
+        *sum_10 = tt_dot4(*sum_10, a + i + 4, b + i);
+        *sum_11 = tt_dot4(*sum_11, a + i + 4, b + i + 4);
+    }
+#endif
+}
+
+/* acc + a[0] b[0] + a[1] b[1]; of any alignment. */
+static inline int32_t tt_dot2(int32_t acc, const int16_t *a, const int16_t *b)
+{
+#if TT_HAS_DSP
+    int32_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return __smlad(x, y, acc);
+#else
+    acc += a[0] * b[0];
+    return acc + a[1] * b[1];
+#endif
+}
+
+/* Four sums of products of two windows of a and two of b: `rows` rows of `run` elements, an even number; sum_ij += a_i . b_j.
+ * a_1 is `next` elements behind a_0, and a row of either `pitch` behind the last; b_1 follows b_0, whose rows follow each
+ * other. a and b are aligned to 4 bytes, so pitch is even; the numbers are constants, next and rows * run at most 514. */
+#if TT_HAS_DSP
+#define TT_LOAD(other)                                                                                                 \
+    "ldrd %[x], %[x_next], [%[a]], #8\n\t"                                                                             \
+    "ldrd %[y], %[y_next], [%[b]], #8\n\t"                                                                             \
+    "ldrd %[z], %[z_next], [%[b], %[b_1] - 8]\n\t"                                                                     \
+    "smlad %[s00], %[x], %[y], %[s00]\n\tsmlad %[s01], %[x], %[z], %[s01]\n\t"                                         \
+    "smlad %[s00], %[x_next], %[y_next], %[s00]\n\tsmlad %[s01], %[x_next], %[z_next], %[s01]\n\t" other               \
+    "smlad %[s10], %[x], %[y], %[s10]\n\tsmlad %[s11], %[x], %[z], %[s11]\n\t"                                         \
+    "smlad %[s10], %[x_next], %[y_next], %[s10]\n\tsmlad %[s11], %[x_next], %[z_next], %[s11]\n\t"
+#define TT_EVEN TT_LOAD("ldrd %[x], %[x_next], [%[a], %[a_1] - 8]\n\t")
+#define TT_ODD TT_LOAD("ldr %[x], [%[a], %[a_1] - 8]\n\tldr %[x_next], [%[a], %[a_1] - 4]\n\t") /* on 2 bytes only */
+#define TT_PAIR                                                                                                        \
+    "ldr %[x], [%[a]], #4\n\tldr %[y], [%[b]], #4\n\tldr %[z], [%[b], %[b_1] - 4]\n\t"                                \
+    "ldr %[x_next], [%[a], %[a_1] - 4]\n\t"                                                                            \
+    "smlad %[s00], %[x], %[y], %[s00]\n\tsmlad %[s01], %[x], %[z], %[s01]\n\t"                                         \
+    "smlad %[s10], %[x_next], %[y], %[s10]\n\tsmlad %[s11], %[x_next], %[z], %[s11]\n\t"
+#define TT_DO(block)                                                                                                   \
+    __asm__ volatile(block : TT_SUMS("+r"), TT_PAIRS : [a_1] "i"(2 * next), [b_1] "i"(2 * rows * run) : "memory")
+#endif
+static inline TT_ALWAYS void tt_dot_windows(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
+    const int16_t *a, const int16_t *b, int32_t rows, int32_t run, int32_t pitch, int32_t next)
+{
+#if TT_HAS_DSP
+    uint32_t x, x_next, y, y_next, z, z_next;
+    for (int32_t row = 0; row < rows; row++) {
+        for (int32_t turns = run / 8; turns > 0; turns--) {
+            if (next % 2 == 0) {
+                TT_DO(TT_EVEN TT_EVEN);
+            } else {
+                TT_DO(TT_ODD TT_ODD);
+            }
+        }
+        if (run % 8 >= 4) {
+            if (next % 2 == 0) {
+                TT_DO(TT_EVEN);
+            } else {
+                TT_DO(TT_ODD);
+            }
+        }
+        if (run % 4 == 2) {
+            TT_DO(TT_PAIR);
+        }
+        a += pitch - run;
+    }
+#else
+    for (int32_t row = 0; row < rows; row++) {
+        const int16_t *const a_row = a + row * pitch;
+        const int16_t *const b_row = b + row * run;
+        TT_UNROLL
+        for (int32_t k = 0; k < run; k += 2) {
+            *sum_00 = tt_dot2(*sum_00, a_row + k, b_row + k);
+            *sum_01 = tt_dot2(*sum_01, a_row + k, b_row + rows * run + k);
+            *sum_10 = tt_dot2(*sum_10, a_row + next + k, b_row + k);
+            *sum_11 = tt_dot2(*sum_11, a_row + next + k, b_row + rows * run + k);
+        }
+    }
+#endif
+}
+
+/* to[i] = from[i] + offset for i < 4; `to` is aligned to 8 bytes. */
+static inline void tt_widen4(int16_t *to, const int8_t *from, int32_t offset)
+{
+#if TT_HAS_DSP
+    const uint32_t both = (uint32_t)offset << 16 | ((uint32_t)offset & 0xffffu);
+    uint32_t bytes, even, odd;
+    memcpy(&bytes, from, sizeof bytes);
+    __asm__("sxtab16 %0, %1, %2" : "=r"(even) : "r"(both), "r"(bytes));
+    __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(odd) : "r"(both), "r"(bytes));
+    uint32_t low, high;
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(even), "r"(odd));
+    __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
+    const uint64_t all = (uint64_t)high << 32 | low;
+    memcpy(__builtin_assume_aligned(to, 8), &all, sizeof all);
+#else
+    to[0] = (int16_t)(from[0] + offset);
+    to[1] = (int16_t)(from[1] + offset);
+    to[2] = (int16_t)(from[2] + offset);
+    to[3] = (int16_t)(from[3] + offset);
+#endif
+}
+
+/* to[i] = from[i * pitch] + offset for i < 4; `to` is aligned to 8 bytes. */
+static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, int32_t offset)
+{
+#if TT_HAS_DSP
+    uint32_t low, high;
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(from[0] + offset), "r"(from[pitch] + offset));
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(high) : "r"(from[2 * pitch] + offset), "r"(from[3 * pitch] + offset));
+    const uint64_t all = (uint64_t)high << 32 | low;
+    memcpy(__builtin_assume_aligned(to, 8), &all, sizeof all);
+#else
+    to[0] = (int16_t)(from[0] + offset);
+    to[1] = (int16_t)(from[pitch] + offset);
+    to[2] = (int16_t)(from[2 * pitch] + offset);
+    to[3] = (int16_t)(from[3 * pitch] + offset);
+#endif
+}
+
+/* to[i] = from[i * pitch] + offset and to[4 + i] = from[i * pitch + 1] + offset for i < 4; `to` is aligned to 8 bytes. */
+static inline void tt_gather4_two(int16_t *to, const int8_t *from, int32_t pitch, int32_t offset)
+{
+#if TT_HAS_DSP
+    const uint32_t both = (uint32_t)offset << 16 | ((uint32_t)offset & 0xffffu);
+    for (int32_t i = 0; i < 2; i++) {
+        uint16_t first, second;
+        uint32_t pairs, even, odd;
+        memcpy(&first, from + 2 * i * pitch, sizeof first);
+        memcpy(&second, from + (2 * i + 1) * pitch, sizeof second);
+        __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(pairs) : "r"(first), "r"(second));
+        __asm__("sxtab16 %0, %1, %2" : "=r"(even) : "r"(both), "r"(pairs));
+        __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(odd) : "r"(both), "r"(pairs));
+        memcpy(to + 2 * i, &even, sizeof even);
+        memcpy(to + 4 + 2 * i, &odd, sizeof odd);
+    }
+#else
+    for (int32_t i = 0; i < 2; i++) {
+        tt_gather4(to + 4 * i, from + i, pitch, offset);
+    }
+#endif
+}
+
+#endif
