@@ -73,6 +73,7 @@ def test_a_hundred_steps_of_digits_on_all_cores(head: str) -> None:
         ("encoder", {"head": "int8"}),
         ("qdq", {"head": "int8", "batch": 4}),
         ("cnn", {"store": "q8.8"}),
+        ("cnn", {"store": "mixed", "batch": 2}),
         ("qdq", {"head": "int8", "batch": 4, "store": "q8.8"}),
         ("cnn", {"batch": 4, "accumulate": "inplace"}),
         ("cnn", {"optimizer": "momentum"}),
@@ -111,6 +112,7 @@ def test_channel_slices(names: tuple[str, str], batch: int, tmp_path: Path) -> N
     [
         {"store": "q8.8"},
         {"store": "q8.8", "batch": 2},
+        {"store": "mixed"},
         {"optimizer": "momentum"},
         {"optimizer": "momentum", "batch": 2},
         {"optimizer": "momentum", "batch": 2, "accumulate": "inplace", "store": "q8.8"},
