@@ -126,10 +126,10 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 )
 @click.option(
     "--weight-store",
-    type=click.Choice(["sr8", "q8.8"]),
+    type=click.Choice(["sr8", "q8.8", "mixed"]),
     default="sr8",
     show_default=True,
-    help="Trained int8 weights: stochastic rounding, or 8 fraction bits more.",
+    help="Trained int8 weights: stochastic rounding, 8 fraction bits more, or these in the smallest weights only.",
 )
 @click.option(
     "--rescale",

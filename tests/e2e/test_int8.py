@@ -77,6 +77,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("weighted", {"head": "int8"}),
     ("cnn", {"head": "int8", "loss": "mse"}),
     ("qdq", {"head": "int8", "loss": "bce", "batch": 2}),
+    ("cnn", {"store": "mixed", "batch": 2}),
 ]
 
 
@@ -110,6 +111,7 @@ def test_channel_slices(names: tuple[str, str], batch: int, tmp_path: Path) -> N
     [
         {"store": "q8.8"},
         {"store": "q8.8", "batch": 2},
+        {"store": "mixed"},
         {"optimizer": "momentum"},
         {"optimizer": "momentum", "batch": 2},
         {"optimizer": "momentum", "batch": 2, "accumulate": "inplace", "store": "q8.8"},

@@ -93,7 +93,11 @@ def test_labelled_calibration_compiles_the_exponents_in(calibrated: tuple[str, s
     assert "tt_settle_first" not in outs[1] and "first" not in outs[1].split("write_initial_state")[0]
 
 
-@pytest.mark.parametrize("rules", [{}, {"optimizer": "momentum", "store": "q8.8"}, {"batch": 2}], ids=str)
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"optimizer": "momentum", "store": "q8.8"}, {"store": "mixed", "rescale": True}, {"batch": 2}],
+    ids=str,
+)
 def test_training_goes_on_from_compiled_in_exponents(rules: dict[str, Any]) -> None:
     """Only exponents of errors are known from data: those of velocities still find themselves on the board."""
     train = nets.int8_train(nets.cnn(), learning_rate=0.05, **rules)
@@ -181,6 +185,18 @@ def test_update_rules_on_the_command_line(calibrated: tuple[str, str], tmp_path:
     assert (report["batch"], report["accumulate"], report["optimizer"]["name"]) == (2, "inplace", "momentum")
     kinds = {row["kind"] for row in report["quant_tensors"]}
     assert {"weight", "fraction", "velocity", "bias", "exponent"} <= kinds
+
+
+def test_a_mixed_store_on_the_command_line(calibrated: tuple[str, str], tmp_path: Path) -> None:
+    """The report names the weights with fractions and their bytes."""
+    model, calib = calibrated
+    int8(model, "--calib", calib, "--weight-store", "mixed", "--verify", "host", "-o", tmp_path / "out").check_success()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verify"]["max_error"] == 0
+    rows = {row["name"]: row["kind"] for row in report["quant_tensors"]}
+    fractions = {name.removesuffix(".fraction") for name, kind in rows.items() if kind == "fraction"}
+    assert fractions == {"deep_weight", "point_weight"}
+    assert [note for note in report["notes"] if "90 bytes of fractions for 900 trained int8 weights" in note]
 
 
 def test_float_model_without_calibration(tmp_path: Path) -> None:

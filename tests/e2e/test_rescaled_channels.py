@@ -44,6 +44,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("qdq", {"head": "int8", "store": "q8.8"}),
     ("mlp", {"head": "int8", "optimizer": "momentum"}),
     ("overlapping", {"batch": 3, "accumulate": "inplace", "store": "q8.8"}),
+    ("qdq", {"head": "int8", "optimizer": "momentum", "store": "mixed"}),
 ]
 
 

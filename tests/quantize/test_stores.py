@@ -1,4 +1,4 @@
-"""How trained int8 weights are kept: with 8 fraction bits (q8.8), and what an update rule must not do in any store."""
+"""How trained int8 weights are kept (sr8, q8.8, mixed), and what an update rule must not do in any store."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ import pytest
 from tests.quantize import nets
 from tinytrain_compile.data import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import qfine
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.qupdate import QWeightApplyAttrs, settle
 from tinytrain_compile.plan import PlanOptions, plan_memory
 from tinytrain_compile.quantize import WeightStore, count_saturations
+from tinytrain_compile.quantize.saturation import UPDATES
+from tinytrain_compile.quantize.store import fine_weights
 from tinytrain_compile.reference import Trainer
 from tinytrain_compile.report.analysis import analyse
 from tinytrain_compile.report.formats import quant_tensors
 
 STORES: tuple[WeightStore, ...] = ("sr8", "q8.8")
+SIZES = {"stem_weight": 162, "deep_weight": 54, "point_weight": 36, "last_weight": 648, "fc_weight": 60}
+"""Weights of nets.cnn()."""
 
 
 def fine_steps(start: int, step: int, count: int, unit: int = 256) -> tuple[int, int]:
@@ -101,6 +106,46 @@ def test_fractions_are_state_and_need_no_noise(batch: int) -> None:
     plain = nets.int8_train(nets.cnn(), head="int8", batch=batch)
     saved = [sum(v.size_bytes for v in t.graph.state) for t in (train, plain)]
     assert saved[0] - saved[1] == sum(weights[name].size_bytes for name in fractions) - 4, "a byte per weight, no noise"
+
+
+def fractions_of(train: TrainGraph) -> list[str]:
+    """The weights that have fraction bits."""
+    return [v.name.removesuffix(".fraction") for v in train.graph.state if v.name.endswith(".fraction")]
+
+
+def test_a_mixed_store_takes_whole_small_weights() -> None:
+    weights = [Value(name, (count,), "int8") for name, count in zip("abcd", (40, 10, 50, 10), strict=True)]
+    assert [v.name for v in fine_weights(weights, "mixed")] == ["b", "d"], "40 more would exceed 110 / 4"
+    assert fine_weights(weights, "q8.8") == tuple(weights) and fine_weights(weights, "sr8") == ()
+    assert fine_weights(weights[:1], "mixed") == (), "a single weight is more than a quarter of all"
+    assert [v.name for v in fine_weights([*weights, Value("e", (50,), "int8")], "mixed")] == ["b", "d"]
+    assert [v.name for v in fine_weights([*weights, Value("e", (130,), "int8")], "mixed")] == ["b", "d", "a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ({"head": "int8"}, "deep point fc"),
+        ({}, "deep point"),
+        ({"optimizer": "momentum", "batch": 4}, "deep point"),
+        ({"update": "last:2", "head": "int8"}, "fc"),
+    ],
+    ids=str,
+)
+def test_a_mixed_store_counts_trained_int8_weights(options: dict[str, Any], chosen: str) -> None:
+    """Neither the float32 head nor frozen layers count; what has no fraction is rounded by noise."""
+    train = nets.int8_train(nets.cnn(), store="mixed", **options)
+    fine = fractions_of(train)
+    assert set(fine) == {f"{layer}_weight" for layer in chosen.split()}
+    trained = [v.name for v in train.graph.state if v.name in SIZES and v.dtype == "int8"]
+    extra, total = (sum(SIZES[name] for name in names) for names in (fine, trained))
+    assert 0 < extra <= total / 4
+    expected = f"{extra} bytes of fractions for {total} trained int8 weights, in {len(fine)} of {len(trained)} tensors"
+    assert f"--weight-store mixed: {expected}" in train.graph.notes
+    for node in train.graph.nodes:
+        if node.inputs and node.inputs[0].name in trained and node.op.startswith(UPDATES):
+            assert node.op.endswith("Fine") == (node.inputs[0].name in fine), node.name
+    assert len(nets.nodes_of(train, "NoiseTick")) == 1
 
 
 def test_fine_steps_are_float_sgd() -> None:

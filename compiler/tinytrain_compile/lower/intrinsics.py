@@ -1,6 +1,6 @@
 # TVMScript is a language of its own in Python's clothes: its annotations are buffers, not types.
 # pyright: basic, reportInvalidTypeForm=false
-"""Tensor intrinsics: the algebra of a helper in tt_dsp_sums.h, so that tensorising a loop proves that the helper fits it."""
+"""Tensor intrinsics: the algebra of a helper in tt_dsp_sums.h, so that tensorising a loop proves that it fits."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class _Rewrite:
             tuple(v for v in state if v.name in live or v.name == self._train.learning_rate.name),
             tuple(v for v in accumulators if v.name in live),
             tuple(updates),
-            (*old.notes, *self._rescaling.notes()),
+            (*old.notes, *self._rescaling.notes(), *self._updates.notes()),
         )
         check_graph(graph, infer)
         rate = self._updates.rate if self._updates.rate.name in live else None

@@ -11,12 +11,13 @@ from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.qrescale import RESCALES, rescaled_tables
 
 LIMIT = 127
-_UPDATES = ("QConvUpdate", "QConvMomentum", "QWeightApply")
+UPDATES = ("QConvUpdate", "QConvMomentum", "QWeightApply")
+"""How the ops that move int8 weights begin."""
 
 
 def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturations | None:
     """Before training and in a later state (tensor name -> array); None for a graph that trains no int8 weight."""
-    names = {node.inputs[0].name for node in train.graph.nodes if node.op.startswith(_UPDATES)}
+    names = {node.inputs[0].name for node in train.graph.nodes if node.op.startswith(UPDATES)}
     if not names:
         return None
     before, after = (sum(_at_limit(data[name]) for name in names) for data in (train.graph.constants, state))

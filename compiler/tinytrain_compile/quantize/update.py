@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -20,14 +20,14 @@ from tinytrain_compile.quantize.forms import Role
 from tinytrain_compile.quantize.forward import Forward
 from tinytrain_compile.quantize.rescale import emit_rescale
 from tinytrain_compile.quantize.state import Rewriter
+from tinytrain_compile.quantize.store import WeightStore, fine_weights, store_note
 
 UPDATES = ("SgdUpdate", "MomentumUpdate", "AdamUpdate")
-WeightStore = Literal["sr8", "q8.8"]
 
 
 @dataclass(frozen=True)
 class QuantOptions:
-    """seed: of the rounding noise; weight_store: int8 with stochastic rounding, or int8 and 8 fraction bits.
+    """seed: of the rounding noise; weight_store: int8 with stochastic rounding, int8 and 8 fraction bits, or a mixture.
 
     rescale: channels whose trained weights reach the end of their range get another scale.
     """
@@ -44,7 +44,8 @@ class Updates:
         self, train: TrainGraph, options: QuantOptions, rewriter: Rewriter, forward: Forward, backward: Backward
     ) -> None:
         self._r, self._forward, self._backward = rewriter, forward, backward
-        self._fine = options.weight_store == "q8.8"
+        self._store: WeightStore = options.weight_store
+        self._trained = train.graph.state
         self._settling: Phase = "apply" if train.batch > 1 else "step"
         self._phase: Phase = "step" if train.in_place else self._settling
         self._noise = rewriter.builder.constant("noise", np.asarray(options.seed * 2 + 12345, np.uint32).view(np.int32))
@@ -149,7 +150,7 @@ class Updates:
             inputs = (*inputs, velocity, peak, exponent, self._noise, self._next_salt(parameter))
             owned += [velocity, peak]
             exponents[peak.name] = exponent
-        if self._fine:
+        if parameter in self._fine():
             owned.append(self._zeros(parameter, self._r.builder.unique(f"{parameter.name}.fraction")))
             self._fractions[parameter.name] = owned[-1]
             results = self._r.emit(f"{op}Fine", (*inputs, owned[-1]), attrs, node, self._phase)
@@ -161,6 +162,18 @@ class Updates:
                 self._velocities.append((exponents[value.name], value, after))
             else:
                 self._own(value, after)
+
+    def _weights(self) -> Sequence[Value]:
+        """The trained int8 weights; known once the forward pass is rewritten, and so before every update."""
+        known = self._forward.integer_parameters
+        return [known[v.name] for v in self._trained if v.name in known and known[v.name].dtype == "int8"]
+
+    def _fine(self) -> tuple[Value, ...]:
+        return fine_weights(self._weights(), self._store)
+
+    def notes(self) -> Sequence[str]:
+        """What the report says."""
+        return (store_note(self._weights(), self._fine()),) if self._store == "mixed" else ()
 
     # ---- momentum ---------------------------------------------------------------------------------------------------
 
