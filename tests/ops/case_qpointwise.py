@@ -92,7 +92,8 @@ def any_floats(rng: Rng, shape: tuple[int, ...], kind: int) -> np.ndarray:
         return rng.standard_normal(shape)
     if kind == 1:
         return rng.integers(-600, 600, shape) / 2.0
-    values = rng.integers(0, 2**32, shape, dtype=np.uint32).view(np.float32).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        values = rng.integers(0, 2**32, shape, dtype=np.uint32).view(np.float32).astype(np.float64)
     edges = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -3e38])
     return np.where(rng.random(shape) < 0.3, rng.choice(edges, shape), values)
 
