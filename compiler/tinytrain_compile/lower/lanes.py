@@ -43,7 +43,7 @@ OPERANDS = {
 }
 """What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i), four scalars (e)."""
 _VECTORISED = 2
-LANE = _LANE = "lane"
+LANE = "lane"
 """Stands among an expression's variables where it differs from lane to lane."""
 _LOADS = {"int8": "tt_load8_x4", "int16": "tt_load16_x4", "int32": "tt_load32_x4"}
 _STORES = {("int8", 1): "tt_store8_x4", ("int32", 1): "tt_store32_x4"}
@@ -215,33 +215,33 @@ class LanePrinter(Printer):
         if kind_of(node) == "IntImm" and dtype_of(node) == "bool":
             return f"tt_all({-int(node.value)})"
         expr = self._expr(node)
-        return expr.text if _LANE in expr.variables else f"tt_all({expr.text})"
+        return expr.text if LANE in expr.variables else f"tt_all({expr.text})"
 
     def _expr(self, node: Any) -> Expr:
         kind = kind_of(node)
         if self._lane is None:
             return super()._expr(node)
         if kind in ("Var", "SizeVar") and node.same_as(self._lane):
-            return Expr(str(self._turn), ATOM, frozenset([_LANE]))
+            return Expr(str(self._turn), ATOM, frozenset([LANE]))
         if kind == "TensorLoad":
             return self._load(node)
         if kind == "Cast" and dtype_of(node.value) in _LOADS and dtype_of(node) in _LOADS:
             inner = self._expr(node.value)
-            return inner if _LANE in inner.variables else super()._expr(node)
+            return inner if LANE in inner.variables else super()._expr(node)
         if is_helper(node) and str(node.args[0].value) in OPERANDS:
             return self._helper(node)
         return super()._expr(node)
 
     def _load(self, node: Any) -> Expr:
         buffer, index = self._root(node.source), node.indices[0]
-        dtype, lane = str(node.source.dtype), frozenset([_LANE])
+        dtype, lane = str(node.source.dtype), frozenset([LANE])
         if buffer in self._laned and self._is_tile(buffer, index):
             first = self._first_element(index)
             if self._is_vector(buffer):
                 return Expr(self._vector_name(buffer, first), ATOM, lane)
             lanes = ", ".join(f"{self._name(buffer)}_{first + i}" for i in range(LANES))
             return Expr(f"tt_lanes({lanes})", ATOM, lane)
-        if _LANE not in self._expr(index).variables or dtype not in _LOADS:
+        if LANE not in self._expr(index).variables or dtype not in _LOADS:
             return super()._expr(node)
         step, place = self._place(node.source, index)
         if step != 1 and dtype == "int16":
@@ -262,11 +262,11 @@ class LanePrinter(Printer):
         """A product with what all lanes share is added by one instruction."""
         if self._lane is not None and kind_of(term) == "Mul" and dtype_of(whole) == "int32":
             a, b = self._expr(term.a), self._expr(term.b)
-            if _LANE in b.variables:
+            if LANE in b.variables:
                 a, b = b, a
-            if _LANE in a.variables and _LANE not in b.variables:
+            if LANE in a.variables and LANE not in b.variables:
                 text = f"tt_mla_x4({self._vector(addend)}, {a.text}, {b.text})"
-                return Expr(text, ATOM, frozenset([_LANE]), True)
+                return Expr(text, ATOM, frozenset([LANE]), True)
         return super()._sum(addend, term, whole)
 
     def _each(self, node: Any) -> str:
@@ -288,14 +288,14 @@ class LanePrinter(Printer):
         name = str(node.args[0].value)
         kinds = OPERANDS[name]
         if kinds == "e":
-            return Expr(f"{name}({self._each(node.args[1])})", ATOM, frozenset([_LANE]), True)
+            return Expr(f"{name}({self._each(node.args[1])})", ATOM, frozenset([LANE]), True)
         texts: list[str] = []
         for operand, argument in zip(kinds, node.args[1:], strict=True):
             text = self._vector(argument) if operand == "v" else self._expr(argument).text
-            if operand == "s" and _LANE in self._expr(argument).variables:
+            if operand == "s" and LANE in self._expr(argument).variables:
                 raise ValueError(f"{name}: lanes do not share {argument}")
             texts.append(text)
-        return Expr(f"{name}({', '.join(texts)})", ATOM, frozenset([_LANE]), True)
+        return Expr(f"{name}({', '.join(texts)})", ATOM, frozenset([LANE]), True)
 
 
 def _is_lanes(node: Any) -> bool:
