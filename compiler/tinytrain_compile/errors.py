@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 EXIT_OK, EXIT_INTERNAL, EXIT_INPUT, EXIT_DOES_NOT_FIT, EXIT_UNSUPPORTED, EXIT_VERIFY = range(6)
 
@@ -31,6 +32,11 @@ class CompileError(Exception):
         self.code, self.where, self.what = code, _line(where), _line(what)
         self.details = details
         """Further lines for the terminal (the does-not-fit block); never part of the one-line error."""
+        self._given = (code, where, what, try_, details)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its arguments, so that it reaches whoever waits for another process."""
+        return type(self), self._given
 
     @property
     def exit_code(self) -> int:
