@@ -34,8 +34,14 @@ static inline tt_i32x4 tt_lanes(int32_t a, int32_t b, int32_t c, int32_t d)
 #endif
 }
 
+/* A constant is kept out of GCC's sight: GCC 12 would load a vector of constants from a table, takes that for shorter
+ * than it is, and then has branches that do not reach their ends.
+ */
 static inline tt_i32x4 tt_all(int32_t value)
 {
+#if TT_HAS_MVE
+    __asm__("" : "+r"(value));
+#endif
     return (tt_i32x4) {value, value, value, value};
 }
 
