@@ -80,7 +80,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     model.update(sources=sources, small_sources=small)
     needed = {PAGE_HEADER: plan.paging, EXTERNAL_HEADER: options.external}
     needed |= {name: name in vectors for name in VECTOR_HEADERS}
-    needed["tt_mve_sums.h"] = bool(vectors)  # the other one includes it
+    needed["tt_mve_sums.h"] = not {"tt_mve_sums.h", "tt_mve.h"}.isdisjoint(vectors)  # the second includes the first
     unused = [name for name, need in needed.items() if not need]
     files = {
         f"{prefix}_train.h": environment.get_template("train.h.j2").render(model),
