@@ -75,8 +75,10 @@ def _shapes(sources: str, kernel: str) -> list[tuple[int, ...]]:
 
 
 def _depthwise(op: str, shapes: list[tuple[int, ...]]) -> bool:
-    weight = shapes[-1] if op == "ConvGradWeight" else shapes[1]
-    return op.startswith("Conv") and weight[3] == 1 and weight[0] > 1
+    if not op.startswith("Conv"):
+        return False
+    weight, channels = (shapes[-1], shapes[0][3]) if op == "ConvGradWeight" else (shapes[1], shapes[0][3])
+    return weight[3] == 1 and channels > 1
 
 
 def _extents(out: tuple[int, ...], macs: int) -> tuple[int, int, int]:

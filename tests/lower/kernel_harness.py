@@ -26,6 +26,7 @@ C_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"),
 )
 
+INCLUDED = ("tt_dsp.h", "tt_float_pairs.h", "tt_mve_float.h", "tt_qloss.h", "stdbool.h")
 EXACT = ("Dequantize", "DequantizeError", *LOSSES)
 """Ops with float outputs that equal their reference to the bit however they are compiled."""
 GUARD = 64
@@ -52,6 +53,7 @@ def build(
     flags: Sequence[str] = (),
     small: bool = False,
     float_vectors: bool = False,
+    float_pairs: bool = True,
     change: Callable[[str], str] = lambda source: source,
 ) -> list[Built]:
     """Lower and compile a kernel per case, for a core with an FPU (and fused multiply-add) or without.
@@ -59,13 +61,14 @@ def build(
     small: small kernels, which share functions as those of a project do. change: applied to the kernels' C text.
     """
     nodes = [case.node() for case in cases]
-    features = Features(fpu, SIZE if small else SPEED, float_vectors=float_vectors)
+    pairs = float_pairs and fpu and fuse_multiply_add and not float_vectors
+    features = Features(fpu, SIZE if small else SPEED, float_vectors=float_vectors, float_pairs=pairs)
     kernels = [lower_node(node, f"k{i}", features, fuse_multiply_add) for i, node in enumerate(nodes)]
     known = share_kernels(KernelSet(tuple(kernels), {kernel.name: kernel.name for kernel in kernels}), "k")
     functions = {kernel.name: kernel for kernel in known.kernels}
     numbers = [known.tables[known.numbers[k.name]] if k.name in known.numbers else () for k in kernels]
     kernels = [functions[known.calls[kernel.name]] for kernel in kernels]
-    text = '#include "tt_dsp.h"\n#include "tt_mve_float.h"\n#include "tt_qloss.h"\n#include <stdbool.h>\n' + "".join(
+    text = "".join(f'#include "{name}"\n' for name in INCLUDED) + "".join(
         f"{kernel.declaration}\n{change(kernel.source)}" for kernel in known.kernels
     )
     (folder / "kernels.c").write_text(text)

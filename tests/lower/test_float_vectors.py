@@ -11,18 +11,14 @@ import pytest
 
 from tests.e2e.marks import needs_qemu
 from tests.lower.kernel_harness import Built, build, compare, inplace_pairs, run
+from tests.lower.on_board import on_board
 from tests.ops.case import Case, make, normal
 from tests.ops.cases import cases_of
 from tests.ops.random_linear import RANDOM_PRODUCTS, random_products
 from tests.ops.random_structure import RANDOM, random_cases
 from tinytrain_compile.lower.kernels import SIZE, Features
 from tinytrain_compile.lower.lower import lower_node
-from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.activation import ClipAttrs
-from tinytrain_compile.resources import runtime_headers
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import find_tools
-from tinytrain_compile.verify.kernel_runs import PREFIX, KernelRun, count_kernels
 
 OPS = (
     *("Gemm", "GemmGradInput", "GemmGradWeight", "MatMul", "Conv", "ConvGradInput", "ConvGradWeight"),
@@ -63,22 +59,6 @@ def test_plain_c_is_near_the_reference(op: str, tmp_path: Path) -> None:
     assert any(re.search("_f32x4|8_f32", item.kernel.source) for item in built)
 
 
-def on_board(built: list[Built]) -> list[bool]:
-    """Whether the kernels give the bytes of the host on a Cortex-M55, in QEMU."""
-    runs: list[KernelRun] = []
-    for index, item in enumerate(built):
-        definition = op_def(item.node.op)
-        expected = tuple(array.tobytes() for array in run(item))
-        inputs = tuple(np.ascontiguousarray(array).tobytes() for array in item.case.float32())
-        sizes = tuple(value.size_bytes for value in item.node.outputs)
-        scratch = definition.scratch(item.node)
-        name, kernel = f"{PREFIX}_{index}", item.kernel
-        texts = [text.replace(f" {kernel.name}(", f" {name}(", 1) for text in (kernel.source, kernel.declaration)]
-        kernel = replace(kernel, name=name, source=texts[0], declaration=texts[1])
-        runs.append(KernelRun(kernel, inputs, sizes, dict(definition.alias), scratch, expected))
-    return [found.equal for found in count_kernels(runs, load_target("cortex-m55"), find_tools(), runtime_headers())]
-
-
 def _tiny(case: Case) -> Case:
     """The same with denormals among its operands and results."""
     scales = np.float32(2) ** np.random.default_rng(7).integers(-149, -60, 64).astype(np.float32)
@@ -95,7 +75,7 @@ def test_the_core_gives_the_bytes_of_the_plain_c(tmp_path: Path) -> None:
     cases = [case for op in OPS for case in _cases(op)]
     cases += [_tiny(case) for op in ("Gemm", "ConvGradWeight", "Mul", "Clip", "ClipMask", "Exp") for case in _cases(op)]
     built = _built(cases, tmp_path)
-    for item, equal in zip(built, on_board(built), strict=True):
+    for item, equal in zip(built, on_board(built, "cortex-m55"), strict=True):
         assert equal, f"{item.case}\n{item.kernel.source}"
 
 

@@ -24,8 +24,8 @@ from tinytrain_compile.ops.qconv import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import error_exponents
 
 PAGE_HEADER, EXTERNAL_HEADER = "tt_page.h", "tt_external.h"
-VECTOR_HEADERS = ("tt_mve_sums.h", "tt_mve.h", "tt_mve_float.h")
-"""Of the runtime headers, those that only a plan with page moves, kernels on vectors, or external kernels, need."""
+KERNEL_HEADERS = ("tt_float_pairs.h", "tt_mve_sums.h", "tt_mve.h", "tt_mve_float.h")
+"""Of the runtime headers, those that only some plans need: with page moves, external kernels, kernels of a kind."""
 
 HEADER_BYTES, POINTER_BYTES = 16, 8
 """Size of the handle `struct <prefix>` at the start of the arena, and of what it holds per further memory."""
@@ -66,8 +66,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     watch = Watch(plan) if options.debug_header else None
     sequencer = Sequencer(train, plan, kernels, tables, watch, options.small_calls)
     model = _template_data(train, plan, options, interface, sequencer, tables)
-    vectors = [name for name in VECTOR_HEADERS if _uses(kernels, options.runtime.get(name, ""))]
-    model["vector_headers"] = vectors
+    chosen = [name for name in KERNEL_HEADERS if _uses(kernels, options.runtime.get(name, ""))]
+    model["kernel_headers"] = chosen
     model["watched"] = watch.tables() if watch else []
     constants = _flash_tables(train, tables)
     constants += _turned_tables(train, kernels, tables)
@@ -79,8 +79,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     sources = [f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c", *external]
     model.update(sources=sources, small_sources=small)
     needed = {PAGE_HEADER: plan.paging, EXTERNAL_HEADER: options.external}
-    needed |= {name: name in vectors for name in VECTOR_HEADERS}
-    needed["tt_mve_sums.h"] = not {"tt_mve_sums.h", "tt_mve.h"}.isdisjoint(vectors)  # the second includes the first
+    needed |= {name: name in chosen for name in KERNEL_HEADERS}
+    needed["tt_mve_sums.h"] = not {"tt_mve_sums.h", "tt_mve.h"}.isdisjoint(chosen)  # the second includes the first
     unused = [name for name, need in needed.items() if not need]
     files = {
         f"{prefix}_train.h": environment.get_template("train.h.j2").render(model),

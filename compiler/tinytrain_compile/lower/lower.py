@@ -14,6 +14,7 @@ from tinytrain_compile.ir.kernels import Kernel, KernelSet, Tiles
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.external import external_kernel
 from tinytrain_compile.lower.float_lanes import FloatLanePrinter
+from tinytrain_compile.lower.float_pairs import PairPrinter
 from tinytrain_compile.lower.kernels import Features, kernel_spec
 from tinytrain_compile.lower.lanes import LanePrinter
 from tinytrain_compile.lower.passes import lower_schedule
@@ -136,6 +137,8 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
 def _printer(features: Features) -> type[Printer]:
     if features.float_lanes:
         return FloatLanePrinter
+    if features.pairs:
+        return PairPrinter
     return LanePrinter if features.lanes else Printer
 
 

@@ -98,12 +98,16 @@ class Printer:
     def _name(self, var: Any, hint: str = "") -> str:
         if var not in self._names:
             base = "".join(c if c.isalnum() else "_" for c in (hint or var.name)).replace("_local", "") or "v"
-            name, count = base, 1
-            while name in self._used:
-                name, count = f"{base}_{count}", count + 1
-            self._used.add(name)
-            self._names[var] = name
+            self._names[var] = self._fresh(base)
         return self._names[var]
+
+    def _fresh(self, base: str) -> str:
+        """A name that nothing else in the function has."""
+        name, count = base, 1
+        while name in self._used:
+            name, count = f"{base}_{count}", count + 1
+        self._used.add(name)
+        return name
 
     def _survey(self, node: Any) -> None:
         """Find aliases, allocations, written buffers and buffers with computed indices."""

@@ -105,13 +105,22 @@ def _lanes(schedule: s_tir.Schedule, loops: Sequence[Any], place: int | None) ->
 
 
 def _turns(schedule: s_tir.Schedule, loops: Sequence[Any], fuse: bool, turn: int) -> tuple[list[Any], list[Any]]:
-    """Reduction loops, and the loop over the terms of a turn if these are several; see tile_reduction."""
+    """Reduction loops, and the loop over the terms of a turn if these are several; see tile_reduction.
+
+    A sum of few terms is one turn; a number of terms without a fitting divisor ends with a turn of its own.
+    """
     loops = [*loops[:-2], schedule.fuse(*loops[-2:])] if fuse else list(loops)
     terms = int(schedule.get(loops[-1]).extent)
     few = max(steps for steps in range(1, max(1, turn) + 1) if terms % steps == 0)
+    if turn > 1 and terms <= 2 * turn:
+        few = terms
+    elif few == 1 < turn:
+        few = turn
     if few == 1:
         return loops, []
     many, inner = schedule.split(loops[-1], [None, few])
+    if terms % few:
+        schedule.annotate(many, HINT, 1)
     return [*loops[:-1], many], [inner]
 
 

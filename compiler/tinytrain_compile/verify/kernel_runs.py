@@ -23,6 +23,7 @@ POOL_BYTES = 2 << 20
 ALIGNMENT = 16
 PREFIX = "bench"
 """Names of kernels to be run begin with it and an underscore."""
+_INCLUDED = ("tt_float_pairs.h", "tt_mve.h", "tt_mve_float.h", "tt_qloss.h")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def count_kernels(
     interface = Interface(PREFIX, 1, 1, "float", 1, POOL_BYTES, 0, target.alignment_bytes, False, ())
     files = {
         **headers,
-        f"{PREFIX}_kernels.c": '#include "tt_mve.h"\n#include "tt_mve_float.h"\n#include "tt_qloss.h"\n'
+        f"{PREFIX}_kernels.c": "".join(f'#include "{name}"\n' for name in _INCLUDED)
         + "".join(f"{k.declaration}\n{k.source}" for k in kernels),
         f"verify/{PREFIX}.c": _main(calls, kernels),
         f"{PREFIX}_train.h": "",

@@ -44,7 +44,8 @@ class Features:
     """What a kernel may ask of its target, what code it may spend, and how its operands lie.
 
     turned: the kernel of a 1x1 data gradient gets its weight as (in, out) channels. vectors: of integers (Helium).
-    float_vectors: of float32, which take denormals for 0. given_tile: instead of the rule's register tile (see Tiles).
+    float_vectors: of float32, which take denormals for 0. float_pairs: multiply-adds read neighbours in memory as
+    pairs, see float_pairs.py. given_tile: instead of the rule's register tile (see Tiles).
     """
 
     fpu: bool = True
@@ -52,6 +53,7 @@ class Features:
     turned: bool = False
     vectors: bool = False
     float_vectors: bool = False
+    float_pairs: bool = False
     given_tile: tuple[int, int] | None = None
 
     def tuned(self, tiles: Tiles) -> Features:
@@ -71,9 +73,19 @@ class Features:
         return self.float_vectors and not self.style.small
 
     @property
+    def pairs(self) -> bool:
+        """Whether float products are on pairs: not those that layers share, whose strides are numbers in memory."""
+        return self.float_pairs and not self.style.small
+
+    @property
     def tile(self) -> tuple[int, int]:
         """Register tile (rows, columns) of float matrix products: 24 accumulators with an FPU, 4 without."""
         return self.given_tile or ((4, 6) if self.fpu else (2, 2))
+
+    @property
+    def paired_tile(self) -> tuple[int, int]:
+        """Register tile of float products that read pairs along their sums: 16 accumulators."""
+        return self.given_tile or (4, 4)
 
     @property
     def ragged(self) -> bool:
@@ -94,7 +106,9 @@ class Features:
 
 def features_of(core: CoreFeatures, fused: bool, style: CodeStyle = SPEED) -> Features:
     """What a core has. fused: its code may fuse float products and sums (no int8 network's does)."""
-    return Features(core.fpu, style, vectors=core.mve_int, float_vectors=core.mve_float and fused)
+    vectors = core.mve_float and fused
+    pairs = core.fpu and fused and not vectors
+    return Features(core.fpu, style, vectors=core.mve_int, float_vectors=vectors, float_pairs=pairs)
 
 
 @dataclass(frozen=True)

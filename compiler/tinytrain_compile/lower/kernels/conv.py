@@ -11,12 +11,14 @@ from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, placeholder, reduce_axes, total
 from tinytrain_compile.lower.kernels.lane_tiles import lane_tiles
 from tinytrain_compile.lower.kernels.linear import (
+    PAIR,
     Elements,
     Finish,
     Load,
     Schedule,
     add_bias,
     matrix_product,
+    paired_tile,
     product_tiles,
     whole_weight,
 )
@@ -135,10 +137,10 @@ def conv(node: Node, features: Features) -> KernelSpec:
     finish = add_bias(bias)
     if attrs.groups == 1:
         patch, lanes = forward_patch(attrs, x_value.shape), _has_lanes(features, attrs, out_c)
-        tile = (features.tile[0], best_tile(out_c, features.tile[1]))
+        tile, turn = _patch_tile(patch.width, out_c, features, attrs)
         if lanes:
             tile = _lane_tile(patch.width, out_c, features, apart=True)
-        form = PatchForm(y_value.shape, tile, gathers(attrs), attrs.split is not None, lanes=lanes)
+        form = PatchForm(y_value.shape, tile, gathers(attrs), attrs.split is not None, lanes=lanes, turn=turn)
         out, schedule = patch_conv(patch, form, lambda *i: x[i], w, finish)
     else:
         lanes = _is_depthwise(attrs, x_value.shape[3], out_c) and _has_lanes(features, attrs, out_c)
@@ -153,6 +155,15 @@ def _has_lanes(features: Features, conv: ConvAttrs, channels: int) -> bool:
 
 def _is_depthwise(conv: ConvAttrs, in_c: int, out_c: int) -> bool:
     return conv.groups == in_c == out_c
+
+
+def _patch_tile(
+    width: int, channels: int, features: Features, conv: ConvAttrs, ragged: bool = False
+) -> tuple[tuple[int, int], int]:
+    """((pixels, channels) of a tile, terms in a turn); ragged: see best_tile."""
+    if features.pairs and conv.split is None:
+        return paired_tile(min(width, features.paired_tile[0]), channels, features), PAIR
+    return (features.tile[0], best_tile(channels, features.tile[1], ragged)), 1
 
 
 def _lane_tile(width: int, channels: int, features: Features, apart: bool) -> tuple[int, int]:
@@ -223,12 +234,12 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
     finish = add_bias(None)
     if c.groups == 1:
         patch, shape = backward_patch(c, attrs.input_hw, node.inputs[0].shape), node.outputs[0].shape
-        columns, lanes = best_tile(in_c, features.tile[1], features.ragged), _has_lanes(features, c, in_c)
-        copies, tile = gathers_error(c, attrs.input_hw), (features.tile[0], columns)
+        lanes, copies = _has_lanes(features, c, in_c), gathers_error(c, attrs.input_hw)
+        tile, turn = _patch_tile(patch.width, in_c, features, c, features.ragged)
         if lanes:
             tile = _lane_tile(patch.width, in_c, features, apart=False)
         apart = features.ragged and not copies  # most phases of a 1x1 convolution have no tap: they are stores of zeros
-        form = PatchForm(shape, tile, copies, c.split is not None, runs=False, apart=apart, lanes=lanes)
+        form = PatchForm(shape, tile, copies, c.split is not None, runs=False, apart=apart, lanes=lanes, turn=turn)
         out, schedule = patch_conv(patch, form, lambda *i: dy[i], lambda o, r, s, a: w(a, r, s, o), finish)
     else:
         lanes = _is_depthwise(c, in_c, out_c) and _has_lanes(features, c, in_c)

@@ -34,6 +34,8 @@ Load = Callable[..., Any]
 """index expressions -> element expression"""
 Finish = Callable[..., Any]
 """(a finished sum, the indices of its output element) -> output element"""
+PAIR = 2
+"""Terms in a turn of a sum that reads pairs."""
 Schedule = Callable[[s_tir.Schedule], None]
 
 
@@ -78,7 +80,7 @@ def matrix_product(
     """out[m,n] = sum_k left(m,k) right(k,n) + bias[n] in register tiles; extents (m, n, k).
 
     long: the axis (0 or 1) along which a factor's elements are neighbours in memory, if one is to be cut in long tiles.
-    apart: see lane_tiles.
+    apart: see lane_tiles; such a factor's elements are neighbours along the sum.
     """
     m, n, k = extents
     (axis,) = reduce_axes(k)
@@ -88,14 +90,28 @@ def matrix_product(
     if features.float_lanes and not peel and max(m, n) >= LANES:
         tile, lanes = lane_tiles((m, n), features, apart)
         return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, dict(enumerate(tile)), lanes=lanes))
-    tiles = product_tiles(m, n, features, long)
-    turn = vector_turn(m, n, tiles, features)
+    if features.pairs and not peel and any(apart):
+        tiles, turn = dict(enumerate(paired_tile(m, n, features))), PAIR
+    else:
+        tiles, turn = product_tiles(m, n, features, long), 1
+    turn = max(turn, vector_turn(m, n, tiles, features))
     return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, tiles, peel_reduction=peel, turn=turn))
+
+
+def paired_tile(m: int, n: int, features: Features) -> tuple[int, int]:
+    """Tile of m rows and n columns where a factor is read in pairs along the sum, in turns of two terms.
+
+    Of the 32 registers of an FPU, the pairs of one side and one of the other leave room for 20 sums.
+    """
+    rows = best_tile(m, features.paired_tile[0])
+    return rows, best_tile(n, features.paired_tile[1] - max(0, rows - features.paired_tile[0]))
 
 
 def product_tiles(m: int, n: int, features: Features, long: int | None, first: int = 0) -> dict[int, int]:
     """Tiles of the axes `first` and the next one, of m rows and n columns; long: see matrix_product."""
     wanted = features.wide_tile if long == 0 else features.tile
+    if long == 0 and features.pairs and n < wanted[1]:
+        wanted = (min(math.prod(wanted) // n, 16), n)
     tile = [best_tile(extent, size) for extent, size in zip((m, n), wanted, strict=True)]
     if long is not None and features.ragged and 1 < tile[1 - long] <= min(wanted):
         tile[long] = best_tile((m, n)[long], wanted[long], ragged=True)
@@ -196,5 +212,7 @@ def matmul(node: Node, features: Features) -> KernelSpec:
     if features.float_lanes and max(m, n) >= LANES:
         (rows, columns), lanes = lane_tiles((m, n), features, (not attrs.transpose_a, attrs.transpose_b))
         return KernelSpec([a, b], [out], lambda sch: tile_reduction(sch, {1: rows, 2: columns}, lanes=1 + lanes))
-    tiles = product_tiles(m, n, features, None if attrs.transpose_b else 1, first=1)
-    return KernelSpec([a, b], [out], lambda sch: tile_reduction(sch, tiles))
+    tiles, turn = product_tiles(m, n, features, None if attrs.transpose_b else 1, first=1), 1
+    if features.pairs and (attrs.transpose_b or not attrs.transpose_a):
+        tiles, turn = dict(enumerate(paired_tile(m, n, features), 1)), PAIR
+    return KernelSpec([a, b], [out], lambda sch: tile_reduction(sch, tiles, turn=turn))

@@ -25,7 +25,7 @@ class PatchForm:
 
     copies: what the taps of a tile's pixels read is copied to scratch first. peel: the weight lies in two parts.
     runs: what a row of taps reads of the weight, too, are neighbours in memory. apart: every phase has code of its own.
-    lanes: a tile's channels are vectors.
+    lanes: a tile's channels are vectors. turn: see tile_reduction.
     """
 
     shape: tuple[int, ...]
@@ -35,6 +35,7 @@ class PatchForm:
     runs: bool = True
     apart: bool = False
     lanes: bool = False
+    turn: int = 1
 
 
 def patch_conv(
@@ -97,7 +98,8 @@ def _schedule(sch: s_tir.Schedule, form: PatchForm, across: int, fuse: bool) -> 
         sch.unroll(phase)
     tiles, gather = {2: across, 5: form.tile[1]}, "cols" if form.copies else ""
     lanes = 5 if form.lanes else None
-    tile_reduction(sch, tiles, gather=gather, gather_axis=2, peel_reduction=form.peel, fuse=fuse, lanes=lanes)
+    peel, turn = form.peel, form.turn
+    tile_reduction(sch, tiles, gather=gather, gather_axis=2, peel_reduction=peel, fuse=fuse, turn=turn, lanes=lanes)
     if gather and form.lanes and int(sch.get(sch.get_loops(sch.get_sblock(gather))[-1]).extent) >= LANES:
         four_at_a_time(sch, gather)
 

@@ -1,0 +1,159 @@
+"""Prints the multiply-adds of a register tile on pairs of floats: neighbours in memory are one load (tt_float_pairs.h).
+
+A tile's sums stand one after the other in unrolled code. What they read twice or more next to each other, along the
+tile or along the sum, is loaded as a pair, and each multiply-add names the half that it means. Values and their order
+stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import sym
+
+from tinytrain_compile.lower.c_expr import ATOM, Expr, dtype_of, join
+from tinytrain_compile.lower.c_tree import If, Line, Statement
+from tinytrain_compile.lower.printer import Printer
+from tinytrain_compile.lower.tir_walk import kind_of, op_name
+
+PAIR = "tt_float_pair"
+
+
+@dataclass
+class _Half:
+    """An element of a pair: the pair's name (once it is loaded), its first element, and which half this is."""
+
+    pair: _Pair
+    half: int
+
+
+@dataclass
+class _Pair:
+    """Two neighbours in memory: where the first lies, and the name of the variable once it is loaded."""
+
+    place: Any
+    name: str = ""
+
+
+class PairPrinter(Printer):
+    """Also prints runs of multiply-adds on pairs."""
+
+    _halves: dict[str, _Half] | None = None
+    """Text of an element -> the pair that it is a half of, in the run that is being printed."""
+
+    def _body(self, node: Any) -> list[Statement]:
+        if kind_of(node) != "SeqStmt" or not self._fuse:
+            return super()._body(node)
+        found: list[Statement] = []
+        items = list(node.seq)
+        while items:
+            run = self._run(items)
+            found += self._paired(run) if run else super()._body(items[0])
+            items = items[max(1, len(run)) :]
+        return found
+
+    def _run(self, items: Sequence[Any]) -> list[Any]:
+        """The multiply-adds under one condition (or none) that the statements begin with."""
+        run: list[Any] = []
+        for item in items:
+            parts = self._parts(item)
+            if parts is None or (run and parts[1] != self._condition(run[0])):
+                break
+            run.append(item)
+        return run
+
+    def _condition(self, item: Any) -> str | None:
+        parts = self._parts(item)
+        return None if parts is None else parts[1]
+
+    def _parts(self, item: Any) -> tuple[Any, str] | None:
+        """(product, text of the condition under which it is added) of a statement that adds to a register's sum."""
+        if kind_of(item) != "BufferStore" or self._root(item.buffer) not in self._scalars:
+            return None
+        value, condition = item.value, ""
+        if kind_of(value) != "Add" or dtype_of(value) != "float32":
+            return None
+        term = value.b
+        if kind_of(term) == "Call" and op_name(term) == "if_then_else":
+            condition, term = self._expr(term.args[0]).text, term.args[1]
+        return (term, condition) if kind_of(term) == "Mul" else None
+
+    def _paired(self, run: Sequence[Any]) -> list[Statement]:
+        factors = [side for item in run for side in self._factors(item)]
+        self._halves = self._pairs([factor for factor in factors if kind_of(factor) == "TensorLoad"])
+        statements: list[Statement] = []
+        for item in run:
+            loads = [Line(text) for side in self._factors(item) for text in self._loaded(side)]
+            statement = self._store(item)
+            if isinstance(statement, If):
+                statement.body[:0] = loads
+                statements.append(statement)
+            else:
+                statements += [*loads, statement]
+        self._halves = None
+        return statements
+
+    def _factors(self, item: Any) -> tuple[Any, Any]:
+        parts = self._parts(item)
+        assert parts is not None
+        return parts[0].a, parts[0].b
+
+    def _pairs(self, loads: Sequence[Any]) -> dict[str, _Half]:
+        """Which elements are read as halves of pairs: every element is in one pair at most."""
+        groups: list[tuple[Any, dict[int, Any]]] = []  # elements of a buffer at known distances from the first
+        for load in loads:
+            if self._root(load.source) in self._scalars:
+                continue
+            for first, group in groups:
+                distance = _distance(load, first) if self._root(load.source) == self._root(first.source) else None
+                if distance is not None:
+                    group.setdefault(distance, load)
+                    break
+            else:
+                groups.append((load, {0: load}))
+        halves: dict[str, _Half] = {}
+        for _, group in groups:
+            for at in sorted(group):
+                if at + 1 in group and self._text(group[at]) not in halves:
+                    pair = _Pair(group[at])
+                    halves[self._text(group[at])] = _Half(pair, 0)
+                    halves[self._text(group[at + 1])] = _Half(pair, 1)
+        return halves
+
+    def _text(self, load: Any) -> str:
+        return self._element(load.source, load.indices[0])
+
+    def _loaded(self, factor: Any) -> list[str]:
+        """The statement that loads the pair which the factor is a half of, if this is its first use."""
+        half = self._half(factor)
+        if half is None or half.pair.name:
+            return []
+        place = half.pair.place
+        half.pair.name = self._fresh(f"{self._name(self._root(place.source))}_pair")
+        return [f"const {PAIR} {half.pair.name} = tt_load_pair(&{self._text(place)});"]
+
+    def _half(self, factor: Any) -> _Half | None:
+        if not self._halves or kind_of(factor) != "TensorLoad" or self._root(factor.source) in self._scalars:
+            return None
+        return self._halves.get(self._text(factor))
+
+    def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
+        halves = [self._half(side) for side in (term.a, term.b)] if kind_of(term) == "Mul" else []
+        if not any(halves):
+            return super()._sum(addend, term, whole)
+        left, right = (term.a, term.b) if halves[0] else (term.b, term.a)
+        a, b, c = self._expr(left), self._expr(right), self._expr(addend)
+        first, second = halves if halves[0] else halves[::-1]
+        assert first is not None
+        if second is None:
+            return join(f"tt_fma_{first.half}({first.pair.name}, {b.text}, {c.text})", ATOM, (a, b, c))
+        names = f"{first.pair.name}, {second.pair.name}"
+        return join(f"tt_fma_{first.half}{second.half}({names}, {c.text})", ATOM, (a, b, c))
+
+
+def _distance(load: Any, first: Any) -> int | None:
+    """How many elements a load lies behind another, if that is the same in every turn of every loop."""
+    found = sym.Analyzer().simplify(load.indices[0] - first.indices[0])
+    return int(found.value) if kind_of(found) == "IntImm" else None
