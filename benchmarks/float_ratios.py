@@ -62,7 +62,7 @@ def _kernels(model: onnx.ModelProto) -> list[tuple[dict[str, Any], tuple[int, in
         if kernel["op"] in PRODUCTS and kernel["macs"]:
             shapes = _shapes(sources, kernel["name"])
             if not _depthwise(kernel["op"], shapes):
-                found.append((kernel, _extents(shapes[-1], kernel["macs"] // len(kernel["nodes"]))))
+                found.append((kernel, _extents(kernel["op"], shapes[-1], kernel["macs"] // len(kernel["nodes"]))))
     return found
 
 
@@ -77,11 +77,13 @@ def _shapes(sources: str, kernel: str) -> list[tuple[int, ...]]:
 def _depthwise(op: str, shapes: list[tuple[int, ...]]) -> bool:
     if not op.startswith("Conv"):
         return False
-    weight, channels = (shapes[-1], shapes[0][3]) if op == "ConvGradWeight" else (shapes[1], shapes[0][3])
+    weight = shapes[-1] if op == "ConvGradWeight" else shapes[1]
+    channels = weight[0] if op == "ConvGradInput" else shapes[0][3]
     return weight[3] == 1 and channels > 1
 
 
-def _extents(out: tuple[int, ...], macs: int) -> tuple[int, int, int]:
-    """(rows, columns, terms): a batch of matrices counts as one with all their rows."""
-    rows, columns = math.prod(out[:-1]), out[-1]
+def _extents(op: str, out: tuple[int, ...], macs: int) -> tuple[int, int, int]:
+    """(rows, columns, terms): a batch of matrices counts as one with all their rows; a weight has a row per output."""
+    first = 1 if op == "ConvGradWeight" else len(out) - 1
+    rows, columns = math.prod(out[:first]), math.prod(out[first:])
     return rows, columns, max(1, macs // (rows * columns))

@@ -89,6 +89,8 @@ CONVS = (
     ((1, 6, 6, 5), 7, ConvAttrs((1, 1), (2, 2), bias=True)),
     ((1, 5, 5, 3), 4, ConvAttrs((3, 3), (3, 3))),
     ((2, 4, 5, 3), 4, ConvAttrs((3, 3), pads=(1, 1, 1, 1), bias=True)),
+    ((1, 9, 7, 1), 10, ConvAttrs((5, 4), (2, 2), (2, 1, 2, 1), bias=True)),
+    ((2, 6, 5, 1), 3, ConvAttrs((3, 3), pads=(1, 1, 1, 1))),
 )
 """(shape of x, output channels, attributes)."""
 

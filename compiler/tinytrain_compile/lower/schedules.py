@@ -24,6 +24,7 @@ def tile_reduction(
     fuse: bool = False,
     turn: int = 1,
     lanes: int | None = None,
+    edges: bool = False,
 ) -> None:
     """Compute `out` tile by tile, with the sums of `acc` for one tile in registers.
 
@@ -32,6 +33,7 @@ def tile_reduction(
     peel_reduction: also split reduction loops where a condition changes (weights in two parts).
     fuse: the last two reduction loops are one, over neighbours in memory. turn: terms of every sum in a turn of the
     innermost loop, at most (those of a turn are unrolled). lanes: the tiled axis of which four elements are a vector.
+    edges: turns of the innermost loop at its ends, where conditions differ within a tile, have code of their own.
     """
     block, sums = schedule.get_sblock(out), schedule.get_sblock(acc)
     outer: list[Any] = []
@@ -66,8 +68,9 @@ def tile_reduction(
     for axis in sorted(tiles) if peel_reduction else ragged:
         if extents[axis] > tiles[axis]:
             schedule.annotate(outer[axis], HINT, 1)
-    if peel_reduction:
-        for loop in schedule.get_loops(schedule.get_sblock(f"{acc}_update"))[len(outer) :][: len(reductions)]:
+    if peel_reduction or edges:
+        loops = schedule.get_loops(schedule.get_sblock(f"{acc}_update"))[len(outer) :][: len(reductions)]
+        for loop in loops if peel_reduction else loops[-1:]:
             schedule.annotate(loop, HINT, 1)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tvm import te, tirx
@@ -39,6 +41,9 @@ CHANNEL_TILE = 4
 """Channels that a depthwise kernel handles per visit of a tap, so that the border test is paid once for all of them."""
 LANE_CHANNELS = 16
 """The same on vectors."""
+
+FEW_PRODUCTS = 6
+"""Products of an output channel with a row of taps up to which a weight gradient's tile has the whole row."""
 
 Place = Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
 """(y, x, tap row, tap column) -> (row, column, condition or None): see Window"""
@@ -295,7 +300,12 @@ def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
         lanes = (0, 3)[axis]
         if attrs.groups > 1:
             tile = (min(LANE_CHANNELS, -(-o // LANES) * LANES), 1)
-    out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), tile, lanes)
+    row = attrs.kernel[1] * per_group
+    schedule = None
+    if features.pairs and attrs.groups == 1 and row <= FEW_PRODUCTS:
+        cut = {0: best_tile(o, math.prod(features.wide_tile) // row), 2: attrs.kernel[1], 3: per_group}
+        schedule = partial(tile_reduction, tiles=cut, edges=True)
+    out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), tile, lanes, schedule)
     return KernelSpec([x, dy], [out], schedule)
 
 
