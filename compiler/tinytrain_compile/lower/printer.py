@@ -347,13 +347,15 @@ class Printer:
 
     def _infix(self, operator: tuple[str, int], left: Any, right: Any) -> Expr:
         symbol, level = operator
-        a, b = self._expr(left), self._expr(right)
+        a, b = self._operands(symbol, left, right)
         # C compilers warn about && within || and mixed bit operators without parentheses.
         strict = level if 11 <= level <= 12 else 11 if symbol in COMPARISONS else 13
-        left_text = a.at(level if symbol in ("+", "-", "*", "&&", "||") else strict)
-        return join(
-            f"{left_text} {symbol} {b.at(level if symbol in ('&&', '||') else max(strict, level + 1))}", level, (a, b)
-        )
+        left_level = level if symbol in ("+", "-", "*", "&&", "||") else strict
+        right_level = level if symbol in ("&&", "||") else max(strict, level + 1)
+        return join(f"{a.at(left_level)} {symbol} {b.at(right_level)}", level, (a, b))
+
+    def _operands(self, symbol: str, left: Any, right: Any) -> tuple[Expr, Expr]:
+        return self._expr(left), self._expr(right)
 
     def _fused(self, node: Any, kind: str) -> Expr | None:
         """a + b*c as TT_FMA(b, c, a); the multiply is looked for on the right first, then on the left."""
