@@ -34,14 +34,9 @@ static inline tt_i32x4 tt_lanes(int32_t a, int32_t b, int32_t c, int32_t d)
 #endif
 }
 
-/* A constant is kept out of GCC's sight: GCC 12 would load a vector of constants from a table, takes that for shorter
- * than it is, and then has branches that do not reach their ends.
- */
 static inline tt_i32x4 tt_all(int32_t value)
 {
-#if TT_HAS_MVE
-    __asm__("" : "+r"(value));
-#endif
+    TT_UNSEEN(value);
     return (tt_i32x4) {value, value, value, value};
 }
 
@@ -76,7 +71,7 @@ static inline tt_i32x4 tt_load32_x4(const int32_t *from)
 static inline tt_i32x4 tt_gather16_x4(const int16_t *from, int32_t step)
 {
 #if TT_HAS_MVE
-    return vldrhq_gather_shifted_offset_s32(from, vidupq_n_u32(0u, 1) * (uint32_t)step);
+    return vldrhq_gather_shifted_offset_s32(from, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step));
 #else
     return (tt_i32x4) {from[0], from[step], from[2 * step], from[3 * step]};
 #endif
@@ -96,7 +91,7 @@ static inline tt_i32x4 tt_mla_x4(tt_i32x4 sum, tt_i32x4 a, int32_t b)
 static inline void tt_scatter8_x4(int8_t *to, int32_t step, tt_i32x4 lanes)
 {
 #if TT_HAS_MVE
-    vstrbq_scatter_offset_s32(to, vidupq_n_u32(0u, 1) * (uint32_t)step, lanes);
+    vstrbq_scatter_offset_s32(to, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step), lanes);
 #else
     for (int i = 0; i < 4; ++i) {
         to[i * step] = (int8_t)lanes[i];
@@ -128,10 +123,11 @@ static inline void tt_store32_x4(int32_t *to, tt_i32x4 lanes)
 /* -1 in lane i where bit i is set, else 0. */
 static inline tt_i32x4 tt_bits_x4(int32_t bits)
 {
-    const tt_i32x4 to_sign = {31, 30, 29, 28};
 #if TT_HAS_MVE
+    const tt_i32x4 to_sign = vreinterpretq_s32_u32(vddupq_n_u32(31u, 1)); /* 31, 30, 29, 28 */
     return vshrq_n_s32(vshlq_s32(tt_all(bits), to_sign), 31);
 #else
+    const tt_i32x4 to_sign = {31, 30, 29, 28};
     return (tt_i32x4)((tt_u32x4)tt_all(bits) << (tt_u32x4)to_sign) >> 31;
 #endif
 }
@@ -238,7 +234,11 @@ static inline TT_ALWAYS tt_i32x4 tt_requantise8_x4(
 /* -1 where a clamp to [low, high] let an int8 pass, else 0. */
 static inline tt_i32x4 tt_passes_x4(tt_i32x4 value, int32_t low, int32_t high)
 {
+#if TT_HAS_MVE
+    return vshrq_n_s32(vbicq_s32(vsubq_n_s32(value, high), vsubq_n_s32(value, low + 1)), 31);
+#else
     return ((value - high) & ~(value - (low + 1))) >> 31;
+#endif
 }
 
 /* tt_error of four. */
@@ -285,10 +285,10 @@ static inline TT_ALWAYS tt_i32x4 tt_summed_error_x4(tt_i32x4 keep, tt_i32x4 sum,
 static inline tt_i32x4 tt_noise_x4(int32_t state, int32_t salt, int32_t index)
 {
 #if TT_HAS_MVE
-    const uint32x4_t steps = {0u, 0x9e3779b1u, 2u * 0x9e3779b1u, 3u * 0x9e3779b1u};
-    uint32x4_t word = steps + ((uint32_t)state + (uint32_t)salt + (uint32_t)index * 0x9e3779b1u);
+    const uint32x4_t steps = vmulq_n_u32(vidupq_n_u32(0u, 1), 0x9e3779b1u);
+    uint32x4_t word = vaddq_n_u32(steps, (uint32_t)state + (uint32_t)salt + (uint32_t)index * 0x9e3779b1u);
     word ^= vshrq_n_u32(word, 15);
-    return (tt_i32x4)vshrq_n_u32(word * 1664525u + 1013904223u, 24);
+    return (tt_i32x4)vshrq_n_u32(vaddq_n_u32(vmulq_n_u32(word, 1664525u), 1013904223u), 24);
 #else
     TT_EACH(tt_noise(state, salt, index + i))
 #endif
@@ -317,7 +317,7 @@ static inline tt_i32x4 tt_moved_bias_x4(tt_i32x4 bias, tt_i32x4 summed, tt_i32x4
 {
 #if TT_HAS_MVE
     if (TT_LIKELY(vmaxvq_s32(INT32_MIN, exponent) <= -33 && vminvq_s32(INT32_MAX, exponent) >= -62)) {
-        return vqsubq_s32(bias, vrshlq_s32(vmulhq_s32(summed, multiplier), exponent + 32));
+        return vqsubq_s32(bias, vrshlq_s32(vmulhq_s32(summed, multiplier), vaddq_n_s32(exponent, 32)));
     }
 #endif
     for (int i = 0; i < 4; ++i) {

@@ -29,7 +29,14 @@ static inline tt_f32x4 tt_flushed_f32x4(tt_f32x4 x)
 
 static inline tt_f32x4 tt_all_f32x4(float value)
 {
+    TT_UNSEEN(value);
     return (tt_f32x4) {value, value, value, value};
+}
+
+static inline tt_b32x4 tt_all_b32x4(int32_t value)
+{
+    TT_UNSEEN(value);
+    return (tt_b32x4) {value, value, value, value};
 }
 
 static inline tt_f32x4 tt_load_f32x4(const float *from)
@@ -44,7 +51,7 @@ static inline tt_f32x4 tt_load_f32x4(const float *from)
 static inline tt_f32x4 tt_gather_f32x4(const float *from, int32_t step)
 {
 #if TT_HAS_MVE_FLOAT
-    return vldrwq_gather_shifted_offset_f32(from, vidupq_n_u32(0u, 1) * (uint32_t)step);
+    return vldrwq_gather_shifted_offset_f32(from, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step));
 #else
     return (tt_f32x4) {from[0], from[step], from[2 * step], from[3 * step]};
 #endif
@@ -55,7 +62,7 @@ static inline tt_f32x4 tt_load_some_f32x4(const float *from, int32_t step, int32
 #if TT_HAS_MVE_FLOAT
     const mve_pred16_t live = vctp32q((uint32_t)n);
     return step == 1 ? vldrwq_z_f32(from, live)
-                     : vldrwq_gather_shifted_offset_z_f32(from, vidupq_n_u32(0u, 1) * (uint32_t)step, live);
+                     : vldrwq_gather_shifted_offset_z_f32(from, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step), live);
 #else
     tt_f32x4 y = {0.0f, 0.0f, 0.0f, 0.0f};
     for (int32_t i = 0; i < n; ++i) {
@@ -77,7 +84,7 @@ static inline void tt_store_f32x4(float *to, tt_f32x4 lanes)
 static inline void tt_scatter_f32x4(float *to, int32_t step, tt_f32x4 lanes)
 {
 #if TT_HAS_MVE_FLOAT
-    vstrwq_scatter_shifted_offset_f32(to, vidupq_n_u32(0u, 1) * (uint32_t)step, lanes);
+    vstrwq_scatter_shifted_offset_f32(to, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step), lanes);
 #else
     for (int32_t i = 0; i < 4; ++i) {
         to[i * step] = lanes[i];
@@ -92,7 +99,7 @@ static inline void tt_store_some_f32x4(float *to, int32_t step, int32_t n, tt_f3
     if (step == 1) {
         vstrwq_p_f32(to, lanes, live);
     } else {
-        vstrwq_scatter_shifted_offset_p_f32(to, vidupq_n_u32(0u, 1) * (uint32_t)step, lanes, live);
+        vstrwq_scatter_shifted_offset_p_f32(to, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step), lanes, live);
     }
 #else
     for (int32_t i = 0; i < n; ++i) {
@@ -254,7 +261,7 @@ static inline tt_f32x4 tt_exp_f32x4(tt_f32x4 x)
     /* c = n ln 2 + r: 1.5 2^23 leaves no room for a fraction, so adding it rounds; n times the short first part of
      * ln 2 is exact. */
     const tt_f32x4 shifted = tt_add_all_f32x4(tt_mul_all_f32x4(c, 1.44269502f), 12582912.0f);
-    const tt_b32x4 n = (tt_b32x4)shifted - 0x4b400000;
+    const tt_b32x4 n = (tt_b32x4)shifted - tt_all_b32x4(0x4b400000);
     const tt_f32x4 k = tt_sub_all_f32x4(shifted, 12582912.0f);
     const tt_f32x4 r = tt_fma_all_f32x4(tt_fma_all_f32x4(c, k, -0.693359375f), k, 2.12194442e-4f);
     tt_f32x4 q = tt_add_all_f32x4(tt_mul_all_f32x4(r, 0.0013814539f), 0.0083687445f);
@@ -263,14 +270,14 @@ static inline tt_f32x4 tt_exp_f32x4(tt_f32x4 x)
     q = tt_fma_to_all_f32x4(q, r, 0.49999994f);
     const tt_f32x4 y = tt_add_all_f32x4(tt_fma_f32x4(r, tt_mul_f32x4(r, r), q), 1.0f);
     /* Two factors: 2^n itself may be out of range. */
-    const tt_b32x4 half = n >> 1;
-    return tt_mul_f32x4(tt_mul_f32x4(y, (tt_f32x4)((half + 127) << 23)), (tt_f32x4)((n - half + 127) << 23));
+    const tt_b32x4 half = n >> 1, bias = tt_all_b32x4(127);
+    return tt_mul_f32x4(tt_mul_f32x4(y, (tt_f32x4)((half + bias) << 23)), (tt_f32x4)((n - half + bias) << 23));
 }
 
 /* Error function, error < 1.5 ulp. The polynomials of tt_erff. */
 static inline tt_f32x4 tt_erf_f32x4(tt_f32x4 x)
 {
-    const tt_b32x4 sign = (tt_b32x4)x & INT32_MIN;
+    const tt_b32x4 sign = (tt_b32x4)x & tt_all_b32x4(INT32_MIN);
     const tt_f32x4 a = (tt_f32x4)((tt_b32x4)x ^ sign), most = tt_all_f32x4(3.925f);
     const tt_f32x4 z = tt_mul_f32x4(a, a);
     tt_f32x4 p = tt_add_all_f32x4(tt_mul_all_f32x4(z, 8.3763836e-05f), -0.00081441854f);

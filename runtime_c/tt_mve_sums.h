@@ -153,7 +153,7 @@ static inline TT_ALWAYS void tt_copy8(int8_t *to, const int8_t *from, int32_t n)
 static inline TT_ALWAYS void tt_gather8(int8_t *to, const int8_t *from, int32_t pitch, int32_t n)
 {
 #if TT_HAS_MVE
-    const uint16x8_t places = vidupq_n_u16(0u, 1) * (uint16_t)pitch;
+    const uint16x8_t places = vmulq_n_u16(vidupq_n_u16(0u, 1), (uint16_t)pitch);
     __asm__ volatile("dlstp.16 lr, %[n]\n"
                      "1:\n\t"
                      "vldrb.u16 q0, [%[from], %q[places]]\n\t"
@@ -174,7 +174,7 @@ static inline TT_ALWAYS void tt_gather8(int8_t *to, const int8_t *from, int32_t 
 static inline TT_ALWAYS void tt_widen8(int16_t *to, const int8_t *from, int32_t pitch, int32_t n, int32_t offset)
 {
 #if TT_HAS_MVE
-    const uint16x8_t places = vidupq_n_u16(0u, 1) * (uint16_t)pitch;
+    const uint16x8_t places = vmulq_n_u16(vidupq_n_u16(0u, 1), (uint16_t)pitch);
     __asm__ volatile("dlstp.16 lr, %[n]\n"
                      "1:\n\t"
                      "vldrb.s16 q0, [%[from], %q[places]]\n\t"
@@ -196,7 +196,7 @@ static inline TT_ALWAYS void tt_widen8(int16_t *to, const int8_t *from, int32_t 
 static inline TT_ALWAYS uint8_t tt_passed_x8(const int8_t *from, int32_t low, int32_t high)
 {
 #if TT_HAS_MVE
-    const uint16x8_t bits = {1, 2, 4, 8, 16, 32, 64, 128};
+    const uint16x8_t bits = vshlq_u16(vdupq_n_u16(1u), vreinterpretq_s16_u16(vidupq_n_u16(0u, 1))); /* 1, 2, 4 ... */
     const int16x8_t values = vldrbq_s16(from);
     const mve_pred16_t above = vcmpgtq_n_s16(values, (int16_t)low);
     return (uint8_t)vaddvq_p_u16(bits, vcmpltq_m_n_s16(values, (int16_t)high, above));

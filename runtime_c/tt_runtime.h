@@ -37,6 +37,17 @@
 #define TT_SHARED static inline
 #endif
 
+/* TT_UNSEEN(x): a variable that the compiler keeps in a core register and whose value it does not see. A vector of
+ * one number is made from one: a vector of constants that GCC 12 sees, it loads from a table in the code, by two
+ * instructions that it counts as one, and a large kernel then has branches that do not reach their ends. For the same
+ * reason Helium kernels and helpers write no vector of constants, and none beside a vector ("x + 1"): they take an
+ * intrinsic with a scalar operand ("_n"), which GCC 12 does not look into, or tt_all, tt_all_f32x4. */
+#ifdef __ARM_FEATURE_MVE
+#define TT_UNSEEN(x) __asm__("" : "+r"(x))
+#else
+#define TT_UNSEEN(x) (void)(x)
+#endif
+
 static inline uint32_t tt_bits(float x)
 {
     uint32_t bits;

@@ -21,6 +21,7 @@ from ortools.sat.python import cp_model  # noqa: E402
 from tests.plan.plan_graphs import training_graph  # noqa: E402
 
 from tinytrain_compile.driver import _load, _stored  # noqa: E402
+from tinytrain_compile.external import Externals  # noqa: E402
 from tinytrain_compile.fit import Planner  # noqa: E402
 from tinytrain_compile.ir import Attrs, Graph, Node, TensorType, Value  # noqa: E402
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register  # noqa: E402
@@ -231,7 +232,7 @@ def graphs(only: str) -> Iterator[tuple[str, Graph, str]]:
         for quant, suffix in (("int8", "qdq"), ("fp32", "10c")):
             path, classes = SHARED / "models" / f"{model}-{suffix}.onnx", 10 if quant == "int8" else None
             options = CompileOptions(path, quant=quant, classes=classes)
-            planner = Planner(_stored(_load(options), options), options, load_target(options.target))
+            planner = Planner(_stored(_load(options), options), options, load_target(options.target), Externals())
             for label, spec in specs:
                 train = planner._train(resolve_update(planner.model.graph, spec), "sgd", 1, "exact")
                 other = materialised(train.graph) if quant == "int8" else fused(train.graph)

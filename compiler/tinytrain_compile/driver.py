@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tinytrain_compile.data import load_inputs, make_samples
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.external import blaming, load_externals
+from tinytrain_compile.external import Externals, blaming, load_externals
 from tinytrain_compile.fit import Candidate, Planner, faster, search_update, suggestions
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.generate import Generated, generate
@@ -66,15 +66,16 @@ def _silent(_what: str, _share: float) -> None:
 def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
     """Run all stages. Raises CompileError; then the output folder is as it was."""
     target = load_target(options.target)
+    externals = load_externals(options)
     if not options.dry_run and not options.dump_after:
-        check_place(options.out, _sources(options))
+        check_place(options.out, _sources(options, externals))
     progress("reading the model", 0.0)
     model = _load(options)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(_stored(model, options).graph))
     progress("planning", 0.1)
     floats, model = None if model.quantised else model.graph, _stored(model, options)
-    candidate = _choose(model, options, target)
+    candidate = _choose(model, options, target, externals)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
     summary = _summarise(model, candidate, options, target)
@@ -123,16 +124,16 @@ def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
     return replace(model, graph=prepare(graph, options.head == "fp32"))
 
 
-def _sources(options: CompileOptions) -> tuple[Path, ...]:
+def _sources(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
     """Files that the user gave: they must not vanish with an earlier output."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
     given = (options.data, options.lock, options.tiles)
     named += [path for path in given if path is not None and path != options.out / "plan.json"]
-    return (options.model, *named, *load_externals(options).paths)
+    return (options.model, *named, *externals.paths)
 
 
-def _choose(model: ImportedModel, options: CompileOptions, target: Target) -> Candidate:
-    planner = Planner(model, options, target)
+def _choose(model: ImportedModel, options: CompileOptions, target: Target, externals: Externals) -> Candidate:
+    planner = Planner(model, options, target, externals)
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
     if options.update == "auto":
@@ -176,7 +177,9 @@ def _check_fit(
     if limit is None or needed <= limit:
         _check_time(summary, model, candidate, options, target)
         return
-    ways = suggestions(Planner(model, options, target), candidate, len(layers_of(model.graph)), limit)
+    ways = suggestions(
+        Planner(model, options, target, candidate.externals), candidate, len(layers_of(model.graph)), limit
+    )
     summary = replace(summary, suggestions=ways)
     fitting = [way.options for way in ways if way.arena_bytes <= limit]
     try_ = f"try {fitting[0]}" if fitting else f"nothing to update fits; {ways[0].options} does"
@@ -190,7 +193,7 @@ def _check_time(
     longest, needed = options.max_step_ps, candidate.choice.cost.ps
     if longest is None or needed <= longest:
         return
-    ways = faster(Planner(model, options, target), candidate, len(layers_of(model.graph)))
+    ways = faster(Planner(model, options, target, candidate.externals), candidate, len(layers_of(model.graph)))
     what = f"a step takes {milliseconds(needed)} by the target's figures, the limit is {milliseconds(longest)}"
     details = too_slow_text(replace(summary, suggestions=ways))
     raise CompileError("E0402", f"--update {candidate.label}", what, f"try {ways[0].options}", tuple(details))

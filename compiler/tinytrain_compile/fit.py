@@ -12,7 +12,7 @@ from typing import Literal
 
 from tinytrain_compile.data import labelled
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.external import Externals, load_externals
+from tinytrain_compile.external import Externals
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Choice, Rung
 from tinytrain_compile.ir.imported import ImportedModel
@@ -109,9 +109,9 @@ def core_model(target: Target) -> CoreModel:
 class Planner:
     """Prices update plans for one model and one set of options."""
 
-    def __init__(self, model: ImportedModel, options: CompileOptions, target: Target) -> None:
+    def __init__(self, model: ImportedModel, options: CompileOptions, target: Target, externals: Externals) -> None:
         self.model = model
-        self.externals = load_externals(options)
+        self.externals = externals
         self.options = options
         self.target = target
         memories = further_memories(target, options.memories)

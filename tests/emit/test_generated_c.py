@@ -153,7 +153,8 @@ def test_what_changes_lies_in_the_arena(bundles: dict[str, SourceBundle], tmp_pa
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """programs/checks.c with two models in one image, under AddressSanitizer and UBSan."""
     folder = tmp_path_factory.mktemp("api")
-    shutil.copy(HERE / "programs" / "checks.c", folder)
+    for name in ("checks.c", "checks.h"):
+        shutil.copy(HERE / "programs" / name, folder)
     files: list[str] = []
     for name, batch in (("net", 1), ("sums", 4)):
         bundle = bundle_of(models.mlp(), name=name, optimizer="momentum", batch=batch)

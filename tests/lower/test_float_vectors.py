@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.marks import needs_qemu
 from tests.lower.kernel_harness import Built, build, compare, inplace_pairs, run
 from tests.lower.on_board import on_board
+from tests.lower.vector_tables import vectors_from_tables
 from tests.ops.case import Case, make, normal
 from tests.ops.cases import cases_of
 from tests.ops.random_linear import RANDOM_PRODUCTS, random_products
@@ -47,6 +48,13 @@ def _cases(op: str) -> list[Case]:
 
 def _built(cases: list[Case], folder: Path) -> list[Built]:
     return build(cases, folder, fpu=True, flags=HOST, float_vectors=True)
+
+
+@needs_qemu
+def test_gcc_loads_no_vector_from_a_table_whose_distance_it_misjudges(tmp_path: Path) -> None:
+    nodes = [case.node() for op in OPS for case in _cases(op)[:1]]
+    kernels = [lower_node(node, f"k{i}", Features(float_vectors=True), True) for i, node in enumerate(nodes)]
+    assert vectors_from_tables(kernels, tmp_path) == []
 
 
 @pytest.mark.parametrize("op", OPS)

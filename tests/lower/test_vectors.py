@@ -10,6 +10,7 @@ from benchmarks.board import measure
 from tests.e2e.marks import needs_qemu
 from tests.lower.sanitised import VECTORS as FEATURES
 from tests.lower.sanitised import run_sanitised
+from tests.lower.vector_tables import vectors_from_tables
 from tests.ops.case_vectors import VECTORS, vector_cases
 from tinytrain_compile.lower.kernels import VECTOR_KERNELS, Features
 from tinytrain_compile.lower.lower import lower_node
@@ -55,6 +56,13 @@ def test_vector_instructions_give_the_bytes_of_the_reference() -> None:
     cases += vector_cases("QConvGradInput", 1, OUT_OF_REACH)
     for case, found in zip(cases, measure(cases, "cortex-m55"), strict=True):
         assert found.equal, case
+
+
+@needs_qemu
+def test_gcc_loads_no_vector_from_a_table_whose_distance_it_misjudges(tmp_path: Path) -> None:
+    cases = [case for op in sorted(VECTORS) for case in vector_cases(op, 3)]
+    kernels = [lower_node(case.node(), f"k{i}", FEATURES) for i, case in enumerate(cases)]
+    assert vectors_from_tables(kernels, tmp_path) == []
 
 
 @pytest.mark.parametrize(("op", "code", "planted"), PLANTED)

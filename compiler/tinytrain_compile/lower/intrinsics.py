@@ -104,10 +104,12 @@ def dot_2x2(blocks: int) -> str:
     return name
 
 
-def four_sums(helper: str, dtype: str, shapes: Sequence[tuple[int, ...]], *numbers: int) -> Any:
+def four_sums(
+    helper: str, dtype: str, shapes: Sequence[tuple[int, ...]], *numbers: int, strides: tuple[int, ...] | None = None
+) -> Any:
     """The call of a helper that adds to four sums: their addresses, those of two operands, and numbers.
 
-    shapes: of the operands, of `dtype`, and of the sums.
+    shapes: of the operands, of `dtype`, and of the sums; strides: of the first operand, if it is not dense.
     """
     left, right, sums = shapes
     whole = [tuple(slice(0, extent) for extent in shape) for shape in shapes]
@@ -116,7 +118,7 @@ def four_sums(helper: str, dtype: str, shapes: Sequence[tuple[int, ...]], *numbe
 
     @T.prim_func(s_tir=True)
     def code(
-        a: T.Buffer(left, dtype, offset_factor=1),
+        a: T.Buffer(left, dtype, strides=strides, offset_factor=1),
         b: T.Buffer(right, dtype, offset_factor=1),
         c: T.Buffer(sums, "int32", offset_factor=1, scope="local"),
     ) -> None:
@@ -159,32 +161,8 @@ def dot_windows(rows: int, run: int, pitch: int, apart: int) -> str:
                     vi, vj, vr, vk = T.axis.remap("SSRR", [i, j, r, k])
                     c[vi, vj] = c[vi, vj] + T.cast(a[vr, vi * apart + vk], "int32") * T.cast(b[vj, vr, vk], "int32")
 
-    @T.prim_func(s_tir=True)
-    def code(
-        a: T.Buffer((rows, apart + run), "int16", strides=(pitch, 1), offset_factor=1),
-        b: T.Buffer((2, rows, run), "int16", offset_factor=1),
-        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(c[0:2, 0:2], a[0:rows, 0 : apart + run], b[0:2, 0:rows, 0:run])
-            T.writes(c[0:2, 0:2])
-            T.evaluate(
-                T.call_extern(
-                    "int32",
-                    "tt_dot_windows",
-                    T.address_of(c[0, 0]),
-                    T.address_of(c[0, 1]),
-                    T.address_of(c[1, 0]),
-                    T.address_of(c[1, 1]),
-                    T.address_of(a[0, 0]),
-                    T.address_of(b[0, 0, 0]),
-                    rows,
-                    run,
-                    pitch,
-                    apart,
-                )
-            )
-
+    shapes = ((rows, apart + run), (2, rows, run), (2, 2))
+    code = four_sums("tt_dot_windows", "int16", shapes, rows, run, pitch, apart, strides=(pitch, 1))
     TensorIntrin.register(name, algebra, code, override=True)
     return name
 
@@ -202,26 +180,9 @@ def widen4(offset: int) -> str:
             for i in range(4):
                 with T.sblock("u"):
                     vi = T.axis.remap("S", [i])
-                    d[vi] = T.cast(x[vi], "int16") + T.int16(offset)
+                    d[vi] = _widened(x[vi], offset)
 
-    @T.prim_func(s_tir=True)
-    def plain(x: T.Buffer((4,), "int8", offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)) -> None:
-        with T.sblock("root"):
-            T.reads(x[0:4])
-            T.writes(d[0:4])
-            for i in range(4):
-                with T.sblock("u"):
-                    vi = T.axis.remap("S", [i])
-                    d[vi] = T.cast(x[vi], "int16")
-
-    @T.prim_func(s_tir=True)
-    def code(x: T.Buffer((4,), "int8", offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)) -> None:
-        with T.sblock("root"):
-            T.reads(x[0:4])
-            T.writes(d[0:4])
-            T.evaluate(T.call_extern("int32", "tt_widen4", T.address_of(d[0]), T.address_of(x[0]), offset))
-
-    TensorIntrin.register(name, algebra if offset else plain, code, override=True)
+    TensorIntrin.register(name, algebra, _widening("tt_widen4", (4,), (4,), None, offset), override=True)
     return name
 
 
@@ -240,30 +201,10 @@ def gather4(offset: int, pitch: int) -> str:
             for i in range(4):
                 with T.sblock("u"):
                     vi = T.axis.remap("S", [i])
-                    d[vi] = T.cast(x[vi, 0], "int16") + T.int16(offset)
+                    d[vi] = _widened(x[vi, 0], offset)
 
-    @T.prim_func(s_tir=True)
-    def plain(
-        x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(x[0:4, 0])
-            T.writes(d[0:4])
-            for i in range(4):
-                with T.sblock("u"):
-                    vi = T.axis.remap("S", [i])
-                    d[vi] = T.cast(x[vi, 0], "int16")
-
-    @T.prim_func(s_tir=True)
-    def code(
-        x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(x[0:4, 0])
-            T.writes(d[0:4])
-            T.evaluate(T.call_extern("int32", "tt_gather4", T.address_of(d[0]), T.address_of(x[0, 0]), pitch, offset))
-
-    TensorIntrin.register(name, algebra if offset else plain, code, override=True)
+    code = _widening("tt_gather4", (4, 1), (4,), (pitch, 1), pitch, offset)
+    TensorIntrin.register(name, algebra, code, override=True)
     return name
 
 
@@ -282,30 +223,33 @@ def gather4_two(offset: int, pitch: int) -> str:
             for p, i in T.grid(2, 4):
                 with T.sblock("u"):
                     vp, vi = T.axis.remap("SS", [p, i])
-                    d[vp, vi] = T.cast(x[vi, vp], "int16") + T.int16(offset)
+                    d[vp, vi] = _widened(x[vi, vp], offset)
 
-    @T.prim_func(s_tir=True)
-    def plain(
-        x: T.Buffer((4, 2), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((2, 4), "int16", offset_factor=1)
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(x[0:4, 0:2])
-            T.writes(d[0:2, 0:4])
-            for p, i in T.grid(2, 4):
-                with T.sblock("u"):
-                    vp, vi = T.axis.remap("SS", [p, i])
-                    d[vp, vi] = T.cast(x[vi, vp], "int16")
+    code = _widening("tt_gather4_two", (4, 2), (2, 4), (pitch, 1), pitch, offset)
+    TensorIntrin.register(name, algebra, code, override=True)
+    return name
+
+
+def _widened(value: Any, offset: int) -> Any:
+    """value + offset as int16, as TIR simplifies it."""
+    wide = T.cast(value, "int16")
+    return wide + T.int16(offset) if offset else wide
+
+
+def _widening(
+    helper: str, source: tuple[int, ...], target: tuple[int, ...], strides: tuple[int, ...] | None, *numbers: int
+) -> Any:
+    """The call of a helper that makes int8 of shape `source` int16 of shape `target`: their addresses, and numbers."""
+    whole = [tuple(slice(0, extent) for extent in shape) for shape in (source, target)]
+    first = [(0,) * len(shape) for shape in (source, target)]
 
     @T.prim_func(s_tir=True)
     def code(
-        x: T.Buffer((4, 2), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((2, 4), "int16", offset_factor=1)
+        x: T.Buffer(source, "int8", strides=strides, offset_factor=1), d: T.Buffer(target, "int16", offset_factor=1)
     ) -> None:
         with T.sblock("root"):
-            T.reads(x[0:4, 0:2])
-            T.writes(d[0:2, 0:4])
-            T.evaluate(
-                T.call_extern("int32", "tt_gather4_two", T.address_of(d[0, 0]), T.address_of(x[0, 0]), pitch, offset)
-            )
+            T.reads(x[whole[0]])
+            T.writes(d[whole[1]])
+            T.evaluate(T.call_extern("int32", helper, T.address_of(d[first[1]]), T.address_of(x[first[0]]), *numbers))
 
-    TensorIntrin.register(name, algebra if offset else plain, code, override=True)
-    return name
+    return code

@@ -43,8 +43,8 @@ OPERANDS = {
 }
 """What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i), four scalars (e)."""
 _VECTORISED = 2
-LANE = "lane"
-"""Stands among an expression's variables where it differs from lane to lane."""
+LANE, WHICH = "lane", "which lane"
+"""Stand among an expression's variables: it differs from lane to lane; it has the number of the lane itself in it."""
 _LOADS = {"int8": "tt_load8_x4", "int16": "tt_load16_x4", "int32": "tt_load32_x4"}
 _STORES = {("int8", 1): "tt_store8_x4", ("int32", 1): "tt_store32_x4"}
 
@@ -222,7 +222,7 @@ class LanePrinter(Printer):
         if self._lane is None:
             return super()._expr(node)
         if kind in ("Var", "SizeVar") and node.same_as(self._lane):
-            return Expr(str(self._turn), ATOM, frozenset([LANE]))
+            return Expr(str(self._turn), ATOM, frozenset([LANE, WHICH]))
         if kind == "TensorLoad":
             return self._load(node)
         if kind == "Cast" and dtype_of(node.value) in _LOADS and dtype_of(node) in _LOADS:
@@ -231,6 +231,18 @@ class LanePrinter(Printer):
         if is_helper(node) and str(node.args[0].value) in OPERANDS:
             return self._helper(node)
         return super()._expr(node)
+
+    def _operands(self, symbol: str, left: Any, right: Any) -> tuple[Expr, Expr]:
+        """A number beside a vector is made a vector by tt_all, so that GCC 12 does not see it (see TT_UNSEEN)."""
+        pair = super()._operands(symbol, left, right)
+        varying = pair[0].variables | pair[1].variables
+        if self._lane is None or symbol not in ("+", "-", "*") or LANE not in varying or WHICH in varying:
+            return pair
+        a, b = (
+            Expr(self._vector(node)) if kind_of(node) == "IntImm" and not _shifts(symbol, node) else expr
+            for node, expr in zip((left, right), pair, strict=True)
+        )
+        return a, b
 
     def _load(self, node: Any) -> Expr:
         buffer, index = self._root(node.source), node.indices[0]
@@ -296,6 +308,12 @@ class LanePrinter(Printer):
                 raise ValueError(f"{name}: lanes do not share {argument}")
             texts.append(text)
         return Expr(f"{name}({', '.join(texts)})", ATOM, frozenset([LANE]), True)
+
+
+def _shifts(symbol: str, number: Any) -> bool:
+    """Whether multiplying by this number is a shift of a vector, which takes the number as it is."""
+    value = int(number.value)
+    return symbol == "*" and value > 0 and value & (value - 1) == 0
 
 
 def _is_lanes(node: Any) -> bool:

@@ -33,7 +33,7 @@ from tinytrain_compile.lower.c_expr import (
 )
 from tinytrain_compile.lower.c_tree import Declaration, If, Line, Loop, Statement, render, tidy
 from tinytrain_compile.lower.conditions import tests_of
-from tinytrain_compile.lower.tir_walk import children, kind_of, op_name
+from tinytrain_compile.lower.tir_walk import children, elements, kind_of, op_name
 
 _SCALAR_LIMIT = 64
 """An internal buffer of more elements than this must be scratch: it would land on the stack."""
@@ -145,7 +145,7 @@ class Printer:
                 self._addressed.add(root)
 
     def _is_scratch(self, buffer: Any) -> bool:
-        return buffer in self._dynamic or _elements(buffer) > _SCALAR_LIMIT
+        return buffer in self._dynamic or elements(buffer) > _SCALAR_LIMIT
 
     def _place_scratch(self) -> None:
         """Lay internal buffers out in the scratch parameter; the peeled end of a loop has a copy in the same place."""
@@ -155,7 +155,7 @@ class Printer:
             if self.scratch_dtype not in ("", dtype):
                 raise ValueError(f"a kernel has internal buffers of {self.scratch_dtype} and of {dtype}")
             self.scratch_dtype = dtype
-            sizes[str(buffer.name)] = max(sizes.get(str(buffer.name), 0), _elements(buffer))
+            sizes[str(buffer.name)] = max(sizes.get(str(buffer.name), 0), elements(buffer))
         self._used.update(sizes)
         for name, elements in sizes.items():
             width = np.dtype(self.scratch_dtype).itemsize
@@ -351,13 +351,15 @@ class Printer:
 
     def _infix(self, operator: tuple[str, int], left: Any, right: Any) -> Expr:
         symbol, level = operator
-        a, b = self._expr(left), self._expr(right)
+        a, b = self._operands(symbol, left, right)
         # C compilers warn about && within || and mixed bit operators without parentheses.
         strict = level if 11 <= level <= 12 else 11 if symbol in COMPARISONS else 13
-        left_text = a.at(level if symbol in ("+", "-", "*", "&&", "||") else strict)
-        return join(
-            f"{left_text} {symbol} {b.at(level if symbol in ('&&', '||') else max(strict, level + 1))}", level, (a, b)
-        )
+        left_level = level if symbol in ("+", "-", "*", "&&", "||") else strict
+        right_level = level if symbol in ("&&", "||") else max(strict, level + 1)
+        return join(f"{a.at(left_level)} {symbol} {b.at(right_level)}", level, (a, b))
+
+    def _operands(self, symbol: str, left: Any, right: Any) -> tuple[Expr, Expr]:
+        return self._expr(left), self._expr(right)
 
     def _fused(self, node: Any, kind: str) -> Expr | None:
         """a + b*c as TT_FMA(b, c, a); the multiply is looked for on the right first, then on the left."""
@@ -396,7 +398,3 @@ class Printer:
         if name == "likely":
             return self._expr(args[0])
         raise NotImplementedError(f"TIR call {name}")
-
-
-def _elements(buffer: Any) -> int:
-    return int(np.prod([int(dim) for dim in buffer.shape]))

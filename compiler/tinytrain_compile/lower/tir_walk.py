@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 _TWO_OPERANDS = (
@@ -19,6 +20,11 @@ def kind_of(node: Any) -> str:
 def op_name(call: Any) -> str:
     """The op's own name: TVM files intrinsics under "tirx." or "prim."."""
     return (str(call.op.name) if hasattr(call.op, "name") else str(call.op)).rpartition(".")[2]
+
+
+def elements(buffer: Any) -> int:
+    """How many elements a buffer has."""
+    return math.prod(int(dim) for dim in buffer.shape)
 
 
 def children(node: Any) -> list[Any]:

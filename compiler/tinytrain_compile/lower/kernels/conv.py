@@ -177,10 +177,15 @@ def _lane_tile(width: int, channels: int, features: Features, apart: bool) -> tu
     return tile
 
 
-def _channel_tiles(channels: int, lanes: bool) -> dict[int, int]:
-    if lanes:
-        return {3: min(LANE_CHANNELS, -(-channels // LANES) * LANES)}
-    return {3: best_tile(channels, CHANNEL_TILE)}
+def _by_channels(
+    shape: tuple[int, ...], term: Callable[..., Any], finish: Finish, lanes: bool
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,c] = finish(term(n, y, x, c), n, y, x, c), where term is a sum; a few channels together."""
+    acc = te.compute(shape, term, "acc")
+    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
+    vectors = min(LANE_CHANNELS, -(-shape[3] // LANES) * LANES)
+    tiles = {3: vectors if lanes else best_tile(shape[3], CHANNEL_TILE)}
+    return out, lambda sch: tile_reduction(sch, tiles, lanes=3 if lanes else None)
 
 
 def grouped(
@@ -203,10 +208,7 @@ def grouped(
         channel = group if per_group_in == 1 else group * per_group_in + a
         return total(guard(inside, data[b, row, col, channel] * weight(o, r, s, a)), [r, s, a])
 
-    acc = te.compute(shape, term, "acc")
-    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    tiles = _channel_tiles(shape[3], lanes)
-    return out, lambda sch: tile_reduction(sch, tiles, lanes=3 if lanes else None)
+    return _by_channels(shape, term, finish, lanes)
 
 
 @kernel("ConvGradInput")
@@ -272,10 +274,7 @@ def grouped_grad_input(
         channel = group if per_group_out == 1 else group * per_group_out + a
         return total(guard(inside, dy[b, row, col, channel] * weight(channel, r, s, lane)), [r, s, a])
 
-    acc = te.compute(shape, term, "acc")
-    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
-    tiles = _channel_tiles(shape[3], lanes)
-    return out, lambda sch: tile_reduction(sch, tiles, lanes=3 if lanes else None)
+    return _by_channels(shape, term, finish, lanes)
 
 
 @kernel("ConvGradWeight")
