@@ -157,10 +157,10 @@ class Printer:
             self.scratch_dtype = dtype
             sizes[str(buffer.name)] = max(sizes.get(str(buffer.name), 0), elements(buffer))
         self._used.update(sizes)
-        for name, elements in sizes.items():
+        for name, count in sizes.items():
             width = np.dtype(self.scratch_dtype).itemsize
             self._in_scratch[name] = -(-self.scratch_bytes // _SCRATCH_ALIGNMENT) * (_SCRATCH_ALIGNMENT // width)
-            self.scratch_bytes = (self._in_scratch[name] + elements) * width
+            self.scratch_bytes = (self._in_scratch[name] + count) * width
 
     def _touched(self, buffer: Any) -> bool:
         return self._root(buffer) in self._used_buffers
