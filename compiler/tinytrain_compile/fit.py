@@ -31,7 +31,7 @@ from tinytrain_compile.plan import (
     spread,
     step_cost,
 )
-from tinytrain_compile.quantize import QuantOptions, quantise
+from tinytrain_compile.quantize import QuantOptions, quantise, store_for
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import Target
 from tinytrain_compile.training import (
@@ -155,11 +155,11 @@ class Planner:
         rates = (o.learning_rate, o.momentum, o.weight_decay)
         chosen = TrainingOptions(o.loss, optimizer, *rates, batch, accumulate, micro_batch)
         train = build_training(self.model, update, chosen)
-        train = (
-            join_pieces(train)
-            if o.quant == "fp32"
-            else quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale))
-        )
+        if o.quant == "fp32":
+            train = join_pieces(train)
+        else:
+            store = store_for(o.weight_store, each=batch == 1 or accumulate == "inplace")
+            train = quantise(train, QuantOptions(o.seed, store, o.rescale))
         return self.externals.assigned(train, self.target)
 
     def _settings(self, train: TrainGraph, quick: bool) -> PlanOptions:

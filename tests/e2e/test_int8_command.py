@@ -44,6 +44,7 @@ def test_same_command_same_bytes(calibrated: tuple[str, str], tmp_path: Path) ->
     assert report["verify"]["result"] == "pass"
     assert report["verify"]["max_error"] == 0
     assert {row["stored"] for row in report["quant_tensors"] if row["kind"] == "activation"} == {"int8"}
+    assert "fraction" in {row["kind"] for row in report["quant_tensors"]}, "one sample per update: a mixed store"
     found = report["verify"]["saturations"]
     assert found["weights"] >= found["after"] >= 1 and found["before"] >= 6 + 6 + 6 + 12, "one in every channel"
 
@@ -59,6 +60,7 @@ def test_command_on_a_board(calibrated: tuple[str, str], tmp_path: Path) -> None
     assert report["verify"]["max_error"] == 0
     assert "== host: bit-exact   PASS" in report["verify"]["message"]
     assert report["memory"]["stack_measured_bytes"] <= report["memory"]["stack_bytes"]
+    assert "fraction" not in {row["kind"] for row in report["quant_tensors"]}, "sums of two samples: sr8"
 
 
 @needs_qemu
