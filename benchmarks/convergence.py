@@ -40,7 +40,8 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import qconv, qupdate
 from tinytrain_compile.ops.base import OPS
-from tinytrain_compile.quantize import QuantOptions, WeightStore, calibrate, prepare, quantise, store_for
+from tinytrain_compile.options import CompileOptions
+from tinytrain_compile.quantize import QuantOptions, WeightStore, calibrate, prepare, quantise
 from tinytrain_compile.reference import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
@@ -219,15 +220,15 @@ def choose_rate(pool: Any, data: list[Any], batch: int, epochs: int, rates: list
 
 def judge(batch: int, results: dict[str, Any], bar: float, controls: dict[str, float]) -> bool:
     """Print one block; whether the default store meets the bar and all controls fail."""
-    met, default = True, store_for("auto", each=batch == 1)
+    met = True
     base = np.asarray(results["fp32"])
     print(f"batch {batch}, rate {results['rate']}, {len(base)} seeds: accuracy %, paired difference to fp32 (95 %)")
     for variant in (v for v in VARIANTS if v in results):
         mean, half = interval(np.asarray(results[variant]) - base)
         verdict = ""
         if variant in STORES:
-            verdict = "met" if mean >= bar else "MISSED" if STORES[variant] == default else "missed"
-            verdict += ", the default" if STORES[variant] == default else ""
+            default = STORES[variant] == CompileOptions.weight_store
+            verdict = ("met" if mean >= bar else "MISSED" if default else "missed") + ", the default" * default
         if variant in controls:
             verdict = "fails as it must" if mean <= -controls[variant] else "MISSED: does not fail"
         met &= "MISSED" not in verdict

@@ -126,11 +126,10 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 )
 @click.option(
     "--weight-store",
-    type=click.Choice(["auto", "sr8", "q8.8", "mixed"]),
-    default="auto",
+    type=click.Choice(["sr8", "q8.8", "mixed"]),
+    default="mixed",
     show_default=True,
-    help="Trained int8 weights: rounded with noise, with 8 fraction bits, or these in the smallest weights only. auto: "
-    "sr8 where gradients of several samples are summed, else mixed.",
+    help="Trained int8 weights: rounded with noise, with 8 fraction bits more, or these in the smallest weights only.",
 )
 @click.option(
     "--rescale",

@@ -18,6 +18,7 @@ from tinytrain_compile.ir.cost import Choice, Rung
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
 from tinytrain_compile.ladder import Means, climb
+from tinytrain_compile.ops.qrescale import fractions
 from tinytrain_compile.ops.qupdate import error_ops
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.plan import (
@@ -31,7 +32,7 @@ from tinytrain_compile.plan import (
     spread,
     step_cost,
 )
-from tinytrain_compile.quantize import QuantOptions, quantise, store_for
+from tinytrain_compile.quantize import QuantOptions, WeightStore, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import Target
 from tinytrain_compile.training import (
@@ -149,7 +150,13 @@ class Planner:
             raise SamplesMixError(f"{what}: give --calib with x and y to compile them in")
 
     def _train(
-        self, update: UpdatePlan, optimizer: str, batch: int, accumulate: Accumulate, micro_batch: int = 1
+        self,
+        update: UpdatePlan,
+        optimizer: str,
+        batch: int,
+        accumulate: Accumulate,
+        micro_batch: int = 1,
+        store: WeightStore | None = None,
     ) -> TrainGraph:
         o = self.options
         rates = (o.learning_rate, o.momentum, o.weight_decay)
@@ -158,8 +165,7 @@ class Planner:
         if o.quant == "fp32":
             train = join_pieces(train)
         else:
-            store = store_for(o.weight_store, each=batch == 1 or accumulate == "inplace")
-            train = quantise(train, QuantOptions(o.seed, store, o.rescale))
+            train = quantise(train, QuantOptions(o.seed, store or o.weight_store, o.rescale))
         return self.externals.assigned(train, self.target)
 
     def _settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
@@ -201,16 +207,28 @@ class Planner:
         return Candidate(update, graph, planned.plan, update.label, choice, one, self.externals)
 
     def price(
-        self, spec: str, optimizer: str | None = None, batch: int | None = None, accumulate: Accumulate | None = None
+        self,
+        wanted: str | UpdatePlan,
+        optimizer: str | None = None,
+        batch: int | None = None,
+        accumulate: Accumulate | None = None,
     ) -> Price:
         """What an update needs, by a quick plan (an upper bound of what a full plan finds)."""
-        key, o = f"{spec}|{optimizer}|{batch}|{accumulate}", self.options
+        spec, o = wanted if isinstance(wanted, str) else wanted.label, self.options
+        key = f"{spec}|{optimizer}|{batch}|{accumulate}"
         if key not in self._quick:
-            update = resolve_update(self.model.graph, spec)
-            train = self._train(update, optimizer or o.optimizer, batch or o.batch, accumulate or o.accumulate)
+            update = resolve_update(self.model.graph, wanted) if isinstance(wanted, str) else wanted
+            how = (optimizer or o.optimizer, batch or o.batch, accumulate or o.accumulate)
+            train = self._train(update, *how)
             planned, choice = self._plan(train, True)
             self._quick[key] = Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
         return self._quick[key]
+
+    def without_fractions(self, update: UpdatePlan) -> int:
+        """Bytes that an update needs whose int8 weights have no fraction bits."""
+        o = self.options
+        train = self._train(update, o.optimizer, o.batch, o.accumulate, store="sr8")
+        return self._plan(train, False)[0].plan.arena_bytes
 
     def recomputed(self, candidate: Candidate, mode: Literal["auto", "min"], quick: bool = True) -> tuple[int, float]:
         """Bytes that a candidate needs with --remat `mode`, and its extra share of MACs."""
@@ -348,16 +366,19 @@ def _more_memory(planner: Planner, candidate: Candidate) -> list[Suggestion]:
 
 
 def _smaller_state(planner: Planner, candidate: Candidate, limit: int) -> list[Suggestion]:
-    spec = candidate.label.split(": ")[-1].split(" ")[0]
-    found: list[Suggestion] = []
+    update, found = candidate.update, list[Suggestion]()
     if planner.options.optimizer != "sgd":
-        size = planner.price(spec, optimizer="sgd").arena_bytes
-        gain = f"{planner.options.optimizer} state costs {candidate.plan.arena_bytes - size} B"
+        size = planner.price(update, optimizer="sgd").arena_bytes
+        gain = f"{planner.options.optimizer} state costs {planner.price(update).arena_bytes - size} B"
         found.append(Suggestion("--optimizer sgd", size, gain if size <= limit else f"{gain}, still over"))
+    extra = sum(value.size_bytes for value in fractions(candidate.train.graph.nodes))
+    if extra and candidate.plan.arena_bytes - extra <= limit:
+        size, cost = planner.without_fractions(update), "noise instead of fraction bits, some accuracy: docs/int8.md"
+        found.append(Suggestion("--weight-store sr8", size, cost if size <= limit else f"{cost}, still over"))
     if planner.options.batch > 1 and planner.options.accumulate == "exact":
         over = "no gradient sums, still over"
-        size = planner.price(spec, batch=1).arena_bytes
+        size = planner.price(update, batch=1).arena_bytes
         found.append(Suggestion("--batch 1", size, "no gradient sums" if size <= limit else over))
-        size = planner.price(spec, accumulate="inplace").arena_bytes
+        size = planner.price(update, accumulate="inplace").arena_bytes
         found.append(Suggestion("--accumulate inplace", size, "no gradient sums" if size <= limit else over))
     return found

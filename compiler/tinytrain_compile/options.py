@@ -99,7 +99,7 @@ class CompileOptions:
     calib: Path | None = None
     calib_range: Literal["minmax", "percentile"] = "minmax"
     head: Literal["fp32", "int8"] = "fp32"
-    weight_store: Literal["auto", "sr8", "q8.8", "mixed"] = "auto"
+    weight_store: Literal["sr8", "q8.8", "mixed"] = "mixed"
     rescale: bool = False
     classes: int | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)

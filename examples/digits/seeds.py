@@ -21,7 +21,8 @@ import numpy as np
 from tinytrain_compile.data import load_inputs
 from tinytrain_compile.frontend import load_model
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.quantize import QuantOptions, calibrate, prepare, quantise, store_for
+from tinytrain_compile.options import CompileOptions
+from tinytrain_compile.quantize import QuantOptions, calibrate, prepare, quantise
 from tinytrain_compile.reference import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
@@ -40,7 +41,7 @@ def training_graph(quant: str, seed: int) -> TrainGraph:
         graph = calibrate(model.graph, load_inputs(HERE / "calib.npz", model))
         model = replace(model, graph=prepare(graph, float_head=True))
     train = build_training(model, resolve_update(model.graph, "all"), TrainingOptions("cross-entropy"))
-    return quantise(train, QuantOptions(seed, store_for("auto", each=True))) if quant == "int8" else train
+    return quantise(train, QuantOptions(seed, CompileOptions.weight_store)) if quant == "int8" else train
 
 
 def images(train: TrainGraph, part: str) -> tuple[Any, Any]:

@@ -19,7 +19,7 @@ from tinytrain_compile.ops.qupdate import QWeightApplyAttrs, settle
 from tinytrain_compile.plan import PlanOptions, plan_memory
 from tinytrain_compile.quantize import WeightStore, count_saturations
 from tinytrain_compile.quantize.saturation import UPDATES
-from tinytrain_compile.quantize.store import fine_weights, store_for
+from tinytrain_compile.quantize.store import fine_weights
 from tinytrain_compile.reference import Trainer
 from tinytrain_compile.report.analysis import analyse
 from tinytrain_compile.report.formats import quant_tensors
@@ -106,12 +106,6 @@ def test_fractions_are_state_and_need_no_noise(batch: int) -> None:
     plain = nets.int8_train(nets.cnn(), head="int8", batch=batch)
     saved = [sum(v.size_bytes for v in t.graph.state) for t in (train, plain)]
     assert saved[0] - saved[1] == sum(weights[name].size_bytes for name in fractions) - 4, "a byte per weight, no noise"
-
-
-def test_only_auto_is_chosen_for() -> None:
-    assert [store_for("auto", each) for each in (True, False)] == ["mixed", "sr8"]
-    for asked in ("sr8", "q8.8", "mixed"):
-        assert store_for(asked, True) == store_for(asked, False) == asked
 
 
 def fractions_of(train: TrainGraph) -> list[str]:

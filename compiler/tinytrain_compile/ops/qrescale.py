@@ -7,6 +7,7 @@ of that accumulator (shift + 1); constants 1 / s**2 and 1 / (s_x s)**2 of the up
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,3 +136,8 @@ for _attrs in _FORMS:
             alias=tuple((i, i) for i in range(len(_names))),
         )
     )
+
+
+def fractions(nodes: Iterable[Node]) -> tuple[Value, ...]:
+    """The fractions of trained int8 weights: what the updates with fraction bits read last."""
+    return tuple(node.inputs[-1] for node in nodes if node.op.endswith("Fine") and node.op not in RESCALES)

@@ -4,17 +4,7 @@ from tinytrain_compile.quantize.calibrate import Method, calibrate
 from tinytrain_compile.quantize.prepare import prepare
 from tinytrain_compile.quantize.rewrite import quantise
 from tinytrain_compile.quantize.saturation import count_saturations
-from tinytrain_compile.quantize.store import AskedStore, WeightStore, store_for
+from tinytrain_compile.quantize.store import WeightStore
 from tinytrain_compile.quantize.update import QuantOptions
 
-__all__ = [
-    "AskedStore",
-    "Method",
-    "QuantOptions",
-    "WeightStore",
-    "calibrate",
-    "count_saturations",
-    "prepare",
-    "quantise",
-    "store_for",
-]
+__all__ = ["Method", "QuantOptions", "WeightStore", "calibrate", "count_saturations", "prepare", "quantise"]

@@ -8,21 +8,9 @@ from typing import Literal
 from tinytrain_compile.ir.types import Value
 
 WeightStore = Literal["sr8", "q8.8", "mixed"]
-AskedStore = Literal["auto", "sr8", "q8.8", "mixed"]
 
 MIXED_SHARE = 4
 """Fractions of a mixed store take at most one byte for so many trained weights."""
-
-
-def store_for(asked: AskedStore, each: bool) -> WeightStore:
-    """What "auto" stands for; each: every sample updates the weights by itself. docs/adr/0010 has the measurements.
-
-    Where gradients of several samples are summed first, the noise of sr8 averages out with them. Where they are not, it
-    costs a point or two of accuracy, and fractions in the small tensors win that back.
-    """
-    if asked != "auto":
-        return asked
-    return "mixed" if each else "sr8"
 
 
 def fine_weights(trained: Sequence[Value], store: WeightStore) -> tuple[Value, ...]:

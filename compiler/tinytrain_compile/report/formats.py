@@ -9,7 +9,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.qloss import LOSSES
-from tinytrain_compile.ops.qrescale import RESCALES, rescaled_tables
+from tinytrain_compile.ops.qrescale import RESCALES, fractions, rescaled_tables
 from tinytrain_compile.ops.qupdate import ERROR_OPS
 
 BORDERS = ("Quantize", "Dequantize", "QuantizeError", "DequantizeError")
@@ -116,9 +116,7 @@ def _state_kind(value: Value, train: TrainGraph) -> str:
         return "setting"
     if any(node.op in RESCALES and value in rescaled_tables(node) for node in train.graph.nodes):
         return "shift"
-    if any(
-        node.op.endswith("Fine") and node.op not in RESCALES and node.inputs[-1] == value for node in train.graph.nodes
-    ):
+    if value in fractions(train.graph.nodes):
         return "fraction"
     return {"int8": "weight", "int32": "bias", "float32": "float parameter"}.get(value.dtype, value.dtype)
 
