@@ -73,11 +73,16 @@ class PairPrinter(Printer):
         if kind_of(item) != "BufferStore" or self._root(item.buffer) not in self._scalars:
             return None
         value, condition = item.value, ""
-        if kind_of(value) != "Add" or dtype_of(value) != "float32":
+        if kind_of(value) != "Add" or dtype_of(value) != "float32" or kind_of(value.a) != "TensorLoad":
+            return None
+        if self._text(value.a) != self._element(item.buffer, item.indices[0]):
             return None
         term = value.b
         if kind_of(term) == "Call" and op_name(term) == "if_then_else":
-            condition, term = self._expr(term.args[0]).text, term.args[1]
+            test = self._expr(term.args[0])
+            if test.loads or kind_of(term.args[2]) != "FloatImm" or float(term.args[2].value) != 0.0:
+                return None  # these are not joined to one `if`, in which a pair could be loaded for all
+            condition, term = test.text, term.args[1]
         return (term, condition) if kind_of(term) == "Mul" else None
 
     def _paired(self, run: Sequence[Any]) -> list[Statement]:
