@@ -91,13 +91,15 @@ def test_64kb_names_the_smallest_arena_for_the_head(name: str) -> None:
     assert caught.value.code == "E0401"
 
 
-@pytest.mark.parametrize("name", LONG)
-def test_one_byte_short_of_everything_suggests_what_fits(name: str) -> None:
-    everything = plan(name, "all", None)
+@pytest.mark.parametrize(
+    ("name", "update"), [("mcunet-5fps", "last:8"), *(pytest.param(n, "all", marks=pytest.mark.slow) for n in NAMES)]
+)
+def test_one_byte_short_of_an_update_suggests_what_fits(name: str, update: str) -> None:
+    everything = plan(name, update, None)
     arena = everything - 1
-    flags = ("--update", "all", "--remat", "off", "--dry-run")
+    flags = ("--update", update, "--remat", "off", "--dry-run")
     outcome = run(model(name), "--arena", arena, *flags).check_error("E0401", 3)
     assert f"{everything}" in outcome.err.replace(",", "")
-    found = re.search(r"--update (last:\d+)", outcome.err)
+    found = re.search(r"--update (last:\d+) +->", outcome.err)
     assert found, outcome.err
     assert plan(name, found[1], arena) <= arena

@@ -72,7 +72,7 @@ def test_failure_at_every_write(mlp: str, tmp_path: Path, monkeypatch: pytest.Mo
         failures += 1
         outcome.check_error("E0104", 2)
         assert tree(tmp_path) == old, f"operation {limit}"
-    assert failures == 22 + 5  # files; two folders beside the output, chmod, two renames
+    assert failures == 23 + 5  # files; two folders beside the output, chmod, two renames
     assert tree(tmp_path) != old
 
 

@@ -71,10 +71,27 @@ def test_the_int8_firmware_learns_in_qemu_what_the_host_learns() -> None:
     accuracies = _accuracies(text)
     assert len(accuracies) == 13
     assert accuracies[-1] - accuracies[0] >= 20
-    assert len(board) == 14_028
+    assert len(board) == 14_100
     assert board == host
     assert "host == reference: bit-exact   QEMU mps2-an500 == host: bit-exact" in text
     assert page.differences() == [], "`make docs` writes the page anew"
+
+
+def test_both_formats_side_by_side_are_those_of_the_runs_above() -> None:
+    text = (ROOT / README).read_text()
+    rows = {
+        row[0]: row[1:] for row in re.findall(r"^\| (\S[^|]*?) \| (\S[^|]*?) \| (\S[^|]*?) \|$", text, re.MULTILINE)
+    }
+    for name, pattern in (
+        ("arena", r"^memory     arena ([\d,]+ B),"),
+        ("flash", r"^flash      ([\d,]+ B) \(code"),
+        ("checkpoint", r"all ([\d,]+) bytes of the trained checkpoint"),
+        ("held-back accuracy", r"^accuracy   ([\d.]+ % -> [\d.]+ %)"),
+    ):
+        found = [
+            value if value.endswith(("B", "%")) else f"{value} B" for value in re.findall(pattern, text, re.MULTILINE)
+        ]
+        assert rows[name] == tuple(found[:2]), name
 
 
 @pytest.mark.slow
