@@ -7,7 +7,7 @@ stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,50 +47,42 @@ class PairPrinter(Printer):
         if kind_of(node) != "SeqStmt" or not self._fuse:
             return super()._body(node)
         found: list[Statement] = []
-        items = list(node.seq)
-        while items:
-            run = self._run(items)
-            found += self._paired(run) if run else super()._body(items[0])
-            items = items[max(1, len(run)) :]
-        return found
-
-    def _run(self, items: Sequence[Any]) -> list[Any]:
-        """The multiply-adds under one condition (or none) that the statements begin with."""
-        run: list[Any] = []
-        for item in items:
+        run: list[tuple[Any, Any]] = []  # statements that add a product under one condition (or none), and the products
+        under = ""
+        for item in node.seq:
             parts = self._parts(item)
-            if parts is None or (run and parts[1] != self._condition(run[0])):
-                break
-            run.append(item)
-        return run
-
-    def _condition(self, item: Any) -> str | None:
-        parts = self._parts(item)
-        return None if parts is None else parts[1]
+            if run and (parts is None or parts[1] != under):
+                found += self._paired(run)
+                run = []
+            if parts is None:
+                found += super()._body(item)
+            else:
+                run, under = [*run, (item, parts[0])], parts[1]
+        return found + self._paired(run)
 
     def _parts(self, item: Any) -> tuple[Any, str] | None:
         """(product, text of the condition under which it is added) of a statement that adds to a register's sum."""
         if kind_of(item) != "BufferStore" or self._root(item.buffer) not in self._scalars:
             return None
-        value, condition = item.value, ""
+        value = item.value
         if kind_of(value) != "Add" or dtype_of(value) != "float32" or kind_of(value.a) != "TensorLoad":
             return None
-        if self._text(value.a) != self._element(item.buffer, item.indices[0]):
-            return None
-        term = value.b
+        term, condition = value.b, ""
         if kind_of(term) == "Call" and op_name(term) == "if_then_else":
             test = self._expr(term.args[0])
             if test.loads or kind_of(term.args[2]) != "FloatImm" or float(term.args[2].value) != 0.0:
                 return None  # these are not joined to one `if`, in which a pair could be loaded for all
             condition, term = test.text, term.args[1]
-        return (term, condition) if kind_of(term) == "Mul" else None
+        if kind_of(term) != "Mul" or self._text(value.a) != self._element(item.buffer, item.indices[0]):
+            return None
+        return term, condition
 
-    def _paired(self, run: Sequence[Any]) -> list[Statement]:
-        factors = [side for item in run for side in self._factors(item)]
-        self._halves = self._pairs([factor for factor in factors if kind_of(factor) == "TensorLoad"])
+    def _paired(self, run: Sequence[tuple[Any, Any]]) -> list[Statement]:
+        factors = [side for _, product in run for side in (product.a, product.b) if kind_of(side) == "TensorLoad"]
+        self._halves = self._pairs({self._text(factor): factor for factor in factors})
         statements: list[Statement] = []
-        for item in run:
-            loads = [Line(text) for side in self._factors(item) for text in self._loaded(side)]
+        for item, product in run:
+            loads = [Line(text) for side in (product.a, product.b) for text in self._loaded(side)]
             statement = self._store(item)
             if isinstance(statement, If):
                 statement.body[:0] = loads
@@ -100,31 +92,25 @@ class PairPrinter(Printer):
         self._halves = None
         return statements
 
-    def _factors(self, item: Any) -> tuple[Any, Any]:
-        parts = self._parts(item)
-        assert parts is not None
-        return parts[0].a, parts[0].b
-
-    def _pairs(self, loads: Sequence[Any]) -> dict[str, _Half]:
-        """Which elements are read as halves of pairs: every element is in one pair at most."""
-        groups: list[tuple[Any, dict[int, Any]]] = []  # elements of a buffer at known distances from the first
-        for load in loads:
+    def _pairs(self, loads: Mapping[str, Any]) -> dict[str, _Half]:
+        """Which elements (by their text) are read as halves of pairs: every element is in one pair at most."""
+        groups: list[tuple[Any, dict[int, str]]] = []  # elements of a buffer at known distances from the first
+        for text, load in loads.items():
             if self._root(load.source) in self._scalars:
                 continue
             for first, group in groups:
                 distance = _distance(load, first) if self._root(load.source) == self._root(first.source) else None
                 if distance is not None:
-                    group.setdefault(distance, load)
+                    group.setdefault(distance, text)
                     break
             else:
-                groups.append((load, {0: load}))
+                groups.append((load, {0: text}))
         halves: dict[str, _Half] = {}
         for _, group in groups:
             for at in sorted(group):
-                if at + 1 in group and self._text(group[at]) not in halves:
-                    pair = _Pair(group[at])
-                    halves[self._text(group[at])] = _Half(pair, 0)
-                    halves[self._text(group[at + 1])] = _Half(pair, 1)
+                if at + 1 in group and group[at] not in halves:
+                    pair = _Pair(loads[group[at]])
+                    halves[group[at]], halves[group[at + 1]] = _Half(pair, 0), _Half(pair, 1)
         return halves
 
     def _text(self, load: Any) -> str:
