@@ -16,8 +16,6 @@ from tinytrain_compile.options import CompileOptions
 
 pytestmark = needs_shared
 NAMES = ("mbv2-w0.35", "mcunet-5fps", "proxyless-w0.3")
-LONG = ("mcunet-5fps", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mbv2-w0.35", "proxyless-w0.3")))
-"""The same, for tests that take half a minute each."""
 SCHEMES = {
     "mbv2-w0.35-99kb": "mbv2-w0.35",
     "mcunet-5fps-49kb": "mcunet-5fps",
@@ -76,7 +74,8 @@ def plan(name: str, update: str, arena: int | None) -> int:
     return result.summary.plan.arena_bytes
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_64kb_names_the_smallest_arena_for_the_head(name: str) -> None:
     outcome = run(model(name), "--arena", "64KB", "--target", "cortex-m7", "--dry-run").check_error("E0401", 3)
     block = outcome.err.splitlines()

@@ -154,5 +154,6 @@ def test_data_comes_from_its_script(name: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(new[key], old[key], atol=1.01 / 255)  # a grey level may round otherwise
 
 
+@pytest.mark.slow
 def test_accuracy_by_arena_is_what_the_readme_says() -> None:
     check_page(README, only="arenas.py")
