@@ -78,8 +78,8 @@ def _depthwise(op: str, shapes: list[tuple[int, ...]]) -> bool:
     if not op.startswith("Conv"):
         return False
     weight = shapes[-1] if op == "ConvGradWeight" else shapes[1]
-    channels = weight[0] if op == "ConvGradInput" else shapes[0][3]
-    return weight[3] == 1 and channels > 1
+    image = shapes[-1] if op == "ConvGradInput" else shapes[0]
+    return weight[3] == 1 and image[3] > 1
 
 
 def _extents(op: str, out: tuple[int, ...], macs: int) -> tuple[int, int, int]:
