@@ -13,7 +13,8 @@
 #if TT_HAS_FMA && defined(__arm__) && defined(__GNUC__) && !defined(__clang__)
 typedef double tt_float_pair __attribute__((may_alias));
 
-/* x points to two floats: a load of two registers asks for a multiple of 4 bytes only, on every Cortex-M. */
+/* x points to two floats, not always to a multiple of 8 bytes as C wants for a double: what GCC loads it with (VLDR,
+ * VLDM, LDRD) asks for a multiple of 4 on every Cortex-M. */
 static inline tt_float_pair tt_load_pair(const float *x)
 {
     return *(const tt_float_pair *)(const void *)x;

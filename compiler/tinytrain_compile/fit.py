@@ -366,7 +366,8 @@ def _more_memory(planner: Planner, candidate: Candidate) -> list[Suggestion]:
 
 
 def _smaller_state(planner: Planner, candidate: Candidate, limit: int) -> list[Suggestion]:
-    update, found = candidate.update, list[Suggestion]()
+    update = candidate.update
+    found: list[Suggestion] = []
     if planner.options.optimizer != "sgd":
         size = planner.price(update, optimizer="sgd").arena_bytes
         gain = f"{planner.options.optimizer} state costs {planner.price(update).arena_bytes - size} B"

@@ -1,14 +1,14 @@
 """Prints the multiply-adds of a register tile on pairs of floats: neighbours in memory are one load (tt_float_pairs.h).
 
-A tile's sums stand one after the other in unrolled code. What they read twice or more next to each other, along the
-tile or along the sum, is loaded as a pair, and each multiply-add names the half that it means. Values and their order
-stay the same.
+A tile's sums stand one after the other in unrolled code. Two neighbours that they read, along the tile or along the
+sum, are loaded as a pair, and each multiply-add names the half that it means. Values and their order stay the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tvm import sym
@@ -23,7 +23,7 @@ PAIR = "tt_float_pair"
 
 @dataclass
 class _Half:
-    """An element of a pair: the pair's name (once it is loaded), its first element, and which half this is."""
+    """An element of a pair: the first (0) or the second (1)."""
 
     pair: _Pair
     half: int
@@ -40,7 +40,7 @@ class _Pair:
 class PairPrinter(Printer):
     """Also prints runs of multiply-adds on pairs."""
 
-    _halves: dict[str, _Half] | None = None
+    _halves: Mapping[str, _Half] = MappingProxyType({})
     """Text of an element -> the pair that it is a half of, in the run that is being printed."""
 
     def _body(self, node: Any) -> list[Statement]:
@@ -89,7 +89,7 @@ class PairPrinter(Printer):
                 statements.append(statement)
             else:
                 statements += [*loads, statement]
-        self._halves = None
+        self._halves = {}
         return statements
 
     def _pairs(self, loads: Mapping[str, Any]) -> dict[str, _Half]:
@@ -126,7 +126,7 @@ class PairPrinter(Printer):
         return [f"const {PAIR} {half.pair.name} = tt_load_pair(&{self._text(place)});"]
 
     def _half(self, factor: Any) -> _Half | None:
-        if not self._halves or kind_of(factor) != "TensorLoad" or self._root(factor.source) in self._scalars:
+        if kind_of(factor) != "TensorLoad" or self._root(factor.source) in self._scalars:
             return None
         return self._halves.get(self._text(factor))
 
