@@ -6,7 +6,8 @@
 
 #include "tt_fixed.h"
 
-#if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP
+/* (Without optimisation, constants in instructions are not known to be constants: plain C then.) */
+#if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP && defined(__OPTIMIZE__)
 #include <arm_acle.h>
 #define TT_HAS_DSP 1
 #else
@@ -14,7 +15,7 @@
 #endif
 
 /* Armv7-M and later: shifted operands, and shifts that leave the last bit in the carry. */
-#if defined(__thumb2__)
+#if defined(__thumb2__) && defined(__OPTIMIZE__)
 #define TT_HAS_THUMB2 1
 #else
 #define TT_HAS_THUMB2 0
@@ -39,13 +40,14 @@
 #define TT_ALWAYS
 #endif
 
-/* Of ascending numbers, as one instruction takes them that loads or stores all; r7 may be a frame pointer. */
+/* Of ascending numbers, as one instruction takes them that loads or stores all; high ones leave GCC those that short
+ * instructions need (with others it finds no registers at -Os). */
 #if TT_HAS_DSP
 #define TT_FOUR_REGISTERS                                                                                              \
-    register uint32_t x0 __asm__("r4");                                                                                \
-    register uint32_t x1 __asm__("r5");                                                                                \
-    register uint32_t x2 __asm__("r6");                                                                                \
-    register uint32_t x3 __asm__("r8");
+    register uint32_t x0 __asm__("r10");                                                                                \
+    register uint32_t x1 __asm__("r11");                                                                                \
+    register uint32_t x2 __asm__("r12");                                                                                \
+    register uint32_t x3 __asm__("r14");
 #define TT_FOUR [x0] "=&r"(x0), [x1] "=&r"(x1), [x2] "=&r"(x2), [x3] "=&r"(x3)
 #define TT_LIST(...) __VA_ARGS__
 #endif
