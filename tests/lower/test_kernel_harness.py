@@ -56,7 +56,7 @@ def _bias_left_out(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
         rest = (i32(0), *args[1:]) if function.startswith("tt_requantise8") else args
         return call_int(function, acc, *rest, dtype=dtype)
 
-    monkeypatch.setattr(qconv, "call_int", helper)
+    monkeypatch.setattr(qends, "call_int", helper)
 
 
 def _unrounded(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
