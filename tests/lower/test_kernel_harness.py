@@ -13,7 +13,7 @@ import pytest
 from tests.lower.kernel_harness import Memory, build, compare, inplace_pairs, run
 from tests.ops.cases import cases_of
 from tinytrain_compile.ir import Node
-from tinytrain_compile.lower.kernels import KERNELS, Features, qconv, qfine, qmomentum
+from tinytrain_compile.lower.kernels import KERNELS, Features, qconv, qends, qfine, qmomentum
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
 from tinytrain_compile.lower.kernels.qconv import mask_operand
 from tinytrain_compile.lower.lower import lower_node
