@@ -45,6 +45,13 @@ def test_rows_from_a_ring_are_those_of_the_map(features: Features, step: int, tm
     run_sanitised(cases, tmp_path, features=features, make=partial(banded, step=step, ring=True))
 
 
+def test_what_is_kept_of_channels_belongs_to_the_rows(tmp_path: Path) -> None:
+    """One vector of channels: no loop over channels is left, and their factors are loaded where the function starts."""
+    four = [c for c in row_cases(30, features=VECTORS) if c.op == "ErrorScale" and c.node().outputs[0].shape[3] == 4]
+    assert four
+    run_sanitised(four, tmp_path, features=VECTORS, make=partial(banded, step=1))
+
+
 @needs_qemu
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", BOARDS)

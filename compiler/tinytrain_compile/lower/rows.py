@@ -16,7 +16,7 @@ from tinytrain_compile.lower.kernels.bands import POINTWISE, BandSpec, band_spec
 from tinytrain_compile.lower.lower import describe, parameter_names, printer_of
 from tinytrain_compile.lower.passes import lower_schedule
 from tinytrain_compile.lower.printer import Parameter, Printer
-from tinytrain_compile.lower.tir_walk import kind_of
+from tinytrain_compile.lower.tir_walk import buffers_of, kind_of
 from tinytrain_compile.ops import op_def
 
 
@@ -79,20 +79,22 @@ def lower_rows(node: Node, name: str, features: Features) -> RowKernel:
 
 
 def _split(body: Any, printer: Printer, maps: Container[str]) -> tuple[Any, Any]:
-    """(the loops at the start that fill scratch and need no map, None if there are none; the others)."""
+    """(statements at the start that need no map and leave nothing in registers, None if there are none; the others)."""
     statements = list(body.seq) if kind_of(body) == "SeqStmt" else [body]
     shared = [s for s in statements if kind_of(s) in ("AllocBuffer", "DeclBuffer")]
-    loops = [s for s in statements if kind_of(s) not in ("AllocBuffer", "DeclBuffer")]
-    once = list(itertools.takewhile(lambda loop: _is_preparation(loop, printer, maps), loops))
+    others = [s for s in statements if kind_of(s) not in ("AllocBuffer", "DeclBuffer")]
+    allocated = [s.buffer for s in shared if kind_of(s) == "AllocBuffer"]
+    registers = {buffer for buffer in allocated if str(buffer.name) not in printer.scratch.names}
+
+    def is_preparation(statement: Any) -> bool:
+        needs_map = any(p.name in maps for p in printer.parameters_of(statement))
+        return not needs_map and not buffers_of(statement) & registers
+
+    once = list(itertools.takewhile(is_preparation, others))
     if not once:
         return None, body
-    rest = loops[len(once) :]
+    rest = others[len(once) :]
     return tvm.tirx.SeqStmt([*shared, *once]), tvm.tirx.SeqStmt([*shared, *rest])
-
-
-def _is_preparation(statement: Any, printer: Printer, maps: Container[str]) -> bool:
-    """A loop; what is kept in registers is computed without one."""
-    return kind_of(statement) == "For" and not any(p.name in maps for p in printer.parameters_of(statement))
 
 
 def _function(printer: Printer, name: str, comment: str, part: Any, counts: tuple[Any, ...] = ()) -> Function:
