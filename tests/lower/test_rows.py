@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.board import measure
+from benchmarks.layers import rows_layer
 
 from tests.e2e.marks import needs_qemu
 from tests.lower.banded import banded
@@ -79,3 +80,13 @@ def test_a_wrong_row_is_seen(tmp_path: Path) -> None:
 
 def _changed(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m7"])
+def test_calls_of_four_pixels_cost_what_the_map_does(target: str) -> None:
+    case = rows_layer(16, 4).case()
+    (whole,), (parts,) = measure([case], target), measure([case], target, make=partial(banded, step=1))
+    assert parts.equal
+    assert parts.instructions < 1.05 * whole.instructions
