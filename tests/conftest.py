@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.objects import kept_objects
+from tinytrain_compile.verify.objects import VARIABLE
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -37,10 +37,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Every distinct C file of a verification is compiled once, in all processes of pytest-xdist together."""
+    """Every distinct C file of a check is compiled once, in all processes together; see verify/objects.py."""
     own = tmp_path_factory.getbasetemp()
-    store = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "objects"
-    store.mkdir(exist_ok=True)
-    patch = kept_objects(store)
-    yield
-    patch.undo()
+    everyone = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(everyone / "objects"))
+        yield
