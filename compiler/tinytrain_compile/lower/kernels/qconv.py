@@ -92,8 +92,12 @@ def qconv(node: Node, features: Features) -> KernelSpec:
         pixels = n * height * width
         x = placeholder(node.inputs[0], "x", (pixels, channels))
         extents, sliced = (pixels, shape[3], channels), conv.split is not None
-        left = Widened(lambda i, a: x[i, a], -attrs.x_zero, contiguous=True)
-        right = Widened(lambda j, a: whole(j, 0, 0, a), contiguous=not sliced, peel=sliced)
+        left = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels)
+        if sliced:
+            right = Widened(lambda j, a: whole(j, 0, 0, a), peel=True)
+        else:
+            weights = [placeholder(node.inputs[1], "w", (shape[3], channels))]
+            right = Widened(lambda j, a: weights[0][j, a], pitch=channels)
         out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_rows(node):
@@ -201,7 +205,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
 
     if flat:
         extents = (pixels, shape[3], out_c)
-        left = Widened(lambda i, a: g[i, a], contiguous=True)
+        left = Widened(lambda i, a: g[i, a], pitch=out_c)
         right = _transposed_weight(node, weights, whole, features.turned)
         out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
@@ -228,9 +232,9 @@ def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned
     out_c, _, _, in_c = node.inputs[6].shape
     if turned:
         rows = weights[0] = placeholder(node.inputs[6], "w", (in_c, out_c))
-        return Widened(lambda j, a: rows[j, a], contiguous=True)
+        return Widened(lambda j, a: rows[j, a], pitch=out_c)
     matrix = weights[0] = placeholder(node.inputs[6], "w", (out_c, in_c))
-    return Widened(lambda j, a: matrix[a, j], pitch=in_c)
+    return Widened(lambda j, a: matrix[a, j], pitch=in_c, columns=True)
 
 
 def depthwise_gradient(
@@ -387,8 +391,8 @@ def _flat_weight_gradient(
     pixels = math.prod(x_value.shape[:3])
     x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
     extents = (outputs, inputs, pixels)
-    left = Widened(lambda o, k: g[k, o], pitch=outputs)
-    right = Widened(lambda i, k: x[k, i], -x_zero, pitch=inputs)
+    left = Widened(lambda o, k: g[k, o], 0, outputs, columns=True)
+    right = Widened(lambda i, k: x[k, i], -x_zero, inputs, columns=True)
 
     def weight(acc: Any, o: Any, i: Any) -> Any:
         return finish(acc, o, 0, 0, i)
