@@ -75,6 +75,19 @@ def test_another_text_is_another_object(path: str, old: str, new: str, more: int
     assert kept(store) == before + more
 
 
+def test_a_header_that_a_macro_names_counts_too(store: Path, tmp_path: Path) -> None:
+    """As tt_page.h takes a port's moves of pages from TT_PAGE_PORT."""
+    named = changed(
+        "tiny_kernels.c", "float sum = b[0];", 'float sum = b[0];\n#define OTHER "other.inc"\n#include OTHER\n'
+    )
+    found: list[bytes] = []
+    for text in ("", "sum += 1.0f;", ""):
+        files = {**named.files, "other.inc": text}
+        made = compiled(tmp_path / f"{len(found)}", replace(named, files=files))
+        found += [path.read_bytes() for path in made.model_objects if path.stem == "tiny_kernels"]
+    assert found[0] == found[2] != found[1]
+
+
 def test_other_flags_and_another_compiler_make_other_objects(store: Path, tmp_path: Path) -> None:
     compiled(tmp_path / "made", tiny_model.bundle())
     before = kept(store)

@@ -67,9 +67,12 @@ def _identity(program: Path) -> str:
 def _included(path: Path, folder: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
     """A file of the project and all that it may include; the headers in angle brackets belong to the compiler."""
     seen.add(path)
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     yield path, text
-    for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE):
+    names = re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE)
+    if re.search(r"^\s*#\s*include\s*\w", text, re.MULTILINE):  # what a macro names: it may be any file
+        names += [str(place) for place in sorted(folder.rglob("*")) if place.suffix not in _RESULTS]
+    for name in names:
         for place in (path.parent / name, folder / name, folder / "verify" / name):
             if place.is_file() and place not in seen:
                 yield from _included(place, folder, seen)
