@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tinytrain_compile.verify.objects import VARIABLE
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -30,3 +33,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8"), f"{name} changed; pytest --update-golden accepts that"
 
     return compare
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every distinct C file of a check is compiled once, in all processes together; see verify/objects.py."""
+    own = tmp_path_factory.getbasetemp()
+    everyone = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(everyone / "objects"))
+        yield

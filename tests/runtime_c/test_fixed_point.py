@@ -28,7 +28,8 @@ from tinytrain_compile.verify.run import run_image
 RANDOM, SCALAR_RANDOM, BOARD_RANDOM = 1_000_000, 10_000, 500
 HELPERS = (*WORD_HELPERS, *TARGET_HELPERS, *DSP_HELPERS, *LANE_HELPERS)
 BY_NAME = {helper.name: helper for helper in HELPERS}
-SOURCE = '#include "tt_mve.h"\n#include "tt_qloss.h"\n' + "".join(helper.function() for helper in HELPERS)
+HEADERS = '#include "tt_mve.h"\n#include "tt_qloss.h"\n'
+SOURCE = HEADERS + "".join(helper.function() for helper in HELPERS)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 CHUNK = 256
@@ -234,11 +235,11 @@ def test_a_mutant_is_noticed(name: str, code: str, mutant: str, tmp_path: Path) 
     assert sum(text.count(code) for text in headers.values()) == 1, code
     for file, text in headers.items():
         (tmp_path / file).write_text(text.replace(code, mutant))
-    (tmp_path / "map.c").write_text(SOURCE)
+    helper = BY_NAME[name]
+    (tmp_path / "map.c").write_text(HEADERS + helper.function())
     subprocess.run(
         ["gcc", *FLAGS.split(), "-shared", "-fPIC", "-I.", "map.c", "-o", "map.so"], cwd=tmp_path, check=True
     )
-    helper = BY_NAME[name]
     x = samples(helper, 5000)
     with pytest.raises(AssertionError, match="differ"):
         check(helper, x, call(ctypes.CDLL(str(tmp_path / "map.so")), helper, x))

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import jinja2
 import numpy as np
@@ -50,8 +51,9 @@ class EmitOptions:
     """Files of external kernels that nodes of the plan use: file name -> text."""
 
 
-def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
-    """All C files and the build file of the project."""
+@cache
+def _environment() -> jinja2.Environment:
+    """Templates, compiled once: --flash-budget emits several times."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tinytrain_compile.emit"),
         undefined=jinja2.StrictUndefined,
@@ -60,6 +62,12 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         keep_trailing_newline=True,
     )
     environment.filters["float32"] = float_text
+    return environment
+
+
+def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
+    """All C files and the build file of the project."""
+    environment = _environment()
     interface = _interface(train, plan, options)
     prefix = options.prefix
     tables = Names(f"{prefix}_w_")

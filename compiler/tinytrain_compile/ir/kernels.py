@@ -18,6 +18,13 @@ class Kernel:
     small: bool = False
     """Made for small code: compiled with -Os, and may take a table of numbers as its last parameter."""
 
+    def named(self, name: str) -> Kernel:
+        """The same function under another name."""
+        source, declaration = (
+            text.replace(f"void {self.name}(", f"void {name}(", 1) for text in (self.source, self.declaration)
+        )
+        return replace(self, name=name, source=source, declaration=declaration)
+
 
 @dataclass(frozen=True)
 class KernelSet:

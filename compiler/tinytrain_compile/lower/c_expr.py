@@ -79,7 +79,8 @@ def join(text: str, level: int, parts: Sequence[Expr], loads: bool = False) -> E
 
 def dtype_of(node: Any) -> str:
     """The element type of an expression."""
-    return str(node.ty.dtype) if hasattr(node, "ty") and hasattr(node.ty, "dtype") else str(node.dtype)
+    dtype = getattr(getattr(node, "ty", None), "dtype", None)
+    return str(node.dtype if dtype is None else dtype)
 
 
 def is_helper(node: Any) -> bool:

@@ -15,7 +15,7 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.external import external_kernel
 from tinytrain_compile.lower.float_lanes import FloatLanePrinter
 from tinytrain_compile.lower.float_pairs import PairPrinter
-from tinytrain_compile.lower.kernels import Features, kernel_spec
+from tinytrain_compile.lower.kernels import KERNELS, VECTOR_KERNELS, Features, kernel_spec
 from tinytrain_compile.lower.lanes import LanePrinter
 from tinytrain_compile.lower.passes import lower_schedule
 from tinytrain_compile.lower.printer import Parameter, Printer
@@ -36,6 +36,10 @@ class LowerOptions:
     turned: frozenset[str] = frozenset()
     tiles: Mapping[str, Tiles] = field(default_factory=dict[str, Tiles])
     """Of nodes for which a search found better ones than the rule."""
+
+
+_lowered_before: dict[object, Kernel] = {}
+"""Kernels that this process has made, by what decides their code: --flash-budget, --tune and tests lower one often."""
 
 
 class ScratchError(ValueError):
@@ -64,12 +68,21 @@ def lower_nodes(
             ending += "" if node.external is None else "_external"
             ending += "_small" if features.style.small else ""
             name = _kernel_name(node, options.prefix, taken, ending)
-            kernel = _lowered(node, name, features, options.fuse_multiply_add, tiles)
+            kernel = _lowered_once(node, name, features, options.fuse_multiply_add, tiles)
             body = kernel.source.partition("*/\n")[2].replace(f"{name}(", "(", 1)
             names[key] = kernels.setdefault(body, kernel).name
         calls[node.name] = names[key]
     progress(len(todo), len(todo))
     return KernelSet(tuple(kernels.values()), calls, turned=options.turned)
+
+
+def _lowered_once(node: Node, name: str, features: Features, fused: bool, tiles: Tiles | None) -> Kernel:
+    """`_lowered`, or the kernel that it gave for such a node before, under this name."""
+    rules = op_def(node.op), KERNELS.get(node.op), VECTOR_KERNELS.get(node.op)  # tests replace them
+    key = (repr(_key(node)), features, fused, tiles, *rules)  # repr: 0.0 == -0.0, and 1 == 1.0
+    if key not in _lowered_before:
+        _lowered_before[key] = _lowered(node, name, features, fused, tiles)
+    return _lowered_before[key].named(name)
 
 
 def _lowered(node: Node, name: str, features: Features, fused: bool, tiles: Tiles | None) -> Kernel:

@@ -86,6 +86,7 @@ class Printer:
         self._addressed: set[Any] = set()
         self._dynamic: set[Any] = set()
         self._allocated: list[Any] = []
+        self._elements: dict[Any, set[int]] = {}  # buffer -> the constants that it is indexed by
         self._survey(function.body)
         self.scratch = Scratch(filter(self._is_scratch, self._allocated))
         self._used.update(self.scratch.names)
@@ -268,19 +269,18 @@ class Printer:
     _inside: Callable[[Any], list[Any]] = staticmethod(children)
 
     def _constant_indices(self, buffer: Any) -> set[int]:
-        found: set[int] = set()
+        """Elements of a register tile that are used."""
+        if not self._elements:
+            self._collect_elements(self._function.body)
+        return self._elements.get(buffer, set())
 
-        def visit(node: Any) -> None:
-            kind = kind_of(node)
-            if kind in ("BufferStore", "TensorLoad"):
-                this = node.buffer if kind == "BufferStore" else node.source
-                if self._root(this) is buffer or self._root(this) == buffer:
-                    found.add(int(node.indices[0].value))
-            for child in self._inside(node):
-                visit(child)
-
-        visit(self._function.body)
-        return found
+    def _collect_elements(self, node: Any) -> None:
+        kind = kind_of(node)
+        if kind in ("BufferStore", "TensorLoad") and kind_of(node.indices[0]) == "IntImm":
+            root = self._root(node.buffer if kind == "BufferStore" else node.source)
+            self._elements.setdefault(root, set()).add(int(node.indices[0].value))
+        for child in self._inside(node):
+            self._collect_elements(child)
 
     # ---- expressions --------------------------------------------------------------------------------------------
 

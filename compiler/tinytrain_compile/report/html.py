@@ -10,6 +10,7 @@ import base64
 import hashlib
 import math
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -43,6 +44,12 @@ LARGEST_ROWS = 12
 
 def report_html(summary: Summary) -> str:
     """The whole page."""
+    return _template().render(_page(summary))
+
+
+@cache
+def _template() -> jinja2.Template:
+    """The page's template, compiled once."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tinytrain_compile.report"),
         autoescape=True,
@@ -53,7 +60,7 @@ def report_html(summary: Summary) -> str:
     environment.filters.update(
         n=grouped, size=bytes_text, macs=macs_text, name=name_of, layer=layer_text, about=about_text, short=name_of
     )
-    return environment.get_template("report.html.j2").render(_page(summary))
+    return environment.get_template("report.html.j2")
 
 
 def _page(summary: Summary) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from tinytrain_compile.verify.firmware import (
     model_sources,
     verification_files,
 )
+from tinytrain_compile.verify.objects import compile_once
 from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line, run_program
 
 Mode = Literal["host", "qemu", "debug"]
@@ -111,8 +112,12 @@ def _compiler(target: Target, mode: Mode, tools: Tools) -> list[str]:
 
 def _compile(compiler: list[str], source: str, folder: Path) -> Path:
     output = folder / Path(source).with_suffix(".o")
-    include = ["-I.", "-Iverify"]
-    _check_run([*compiler, *include, "-c", source, "-o", str(output)], folder, f"compiling {source}")
+    command = [*compiler, "-I.", "-Iverify", "-c", source]
+
+    def compile_now() -> None:
+        _check_run([*command, "-o", str(output)], folder, f"compiling {source}")
+
+    compile_once(command, source, folder, compile_now)
     return output
 
 
