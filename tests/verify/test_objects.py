@@ -120,3 +120,11 @@ def test_nothing_is_kept_unless_asked_for(store: Path, tmp_path: Path, monkeypat
     monkeypatch.delenv(VARIABLE)
     compiled(tmp_path / "made", tiny_model.bundle())
     assert not store.exists()
+
+
+def test_data_that_the_assembler_reads_counts_too(store: Path, tmp_path: Path) -> None:
+    """As the benchmark of kernels takes their operands from a file."""
+    named = changed("tiny_kernels.c", "float sum = b[0];", 'float sum = b[0];\n__asm__(".incbin \\"data.bin\\"");\n')
+    for text, more in (("one", 0), ("two", 1), ("one", 1)):
+        compiled(tmp_path / f"made{text}{more}", replace(named, files={**named.files, "data.bin": text}))
+        assert len(list(store.glob("*/tiny_kernels.o"))) == 1 + more

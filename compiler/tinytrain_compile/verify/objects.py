@@ -50,8 +50,8 @@ def _keep(source: Path, known: Path) -> None:
 def _key(command: list[str], source: str, folder: Path) -> str:
     """All that decides an object."""
     parts = [_identity(Path(command[0]).resolve()), *command]
-    for path, text in _included(folder / source, folder, set()):
-        parts += [os.path.relpath(path, folder), text]
+    for path in _included(folder / source, folder, set()):
+        parts += [os.path.relpath(path, folder), hashlib.sha256(path.read_bytes()).hexdigest()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -64,12 +64,13 @@ def _identity(program: Path) -> str:
     return f"{program}: {state.st_size} bytes of {state.st_mtime_ns}"
 
 
-def _included(path: Path, folder: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
+def _included(path: Path, folder: Path, seen: set[Path]) -> Iterator[Path]:
     """A file of the project and all that it may include; the headers in angle brackets belong to the compiler."""
     seen.add(path)
+    yield path
     text = path.read_text(encoding="utf-8", errors="replace")
-    yield path, text
     names = re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE)
+    names += re.findall(r'\.incbin\s*\\?"([^"\\]+)', text)  # data that an assembler reads
     if re.search(r"^\s*#\s*include\s*\w", text, re.MULTILINE):  # what a macro names: it may be any file
         names += [str(place) for place in sorted(folder.rglob("*")) if place.suffix not in _RESULTS]
     for name in names:
