@@ -24,8 +24,10 @@ from tinytrain_compile.ops.conv import (
     gathers,
     gathers_error,
 )
+from tinytrain_compile.ops.correlation import CorrelationTiles, correlation_tiles
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
 from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles, pair_tiles, plane_tiles, row_tiles
+from tinytrain_compile.ops.reach import Patch
 from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
@@ -128,6 +130,29 @@ def forward_rows(node: Node) -> RowTiles:
     """Tiles of a dense QConv wider than 1x1, or with a stride."""
     conv = _geometry(node)
     return row_tiles(node.outputs[0].shape, conv.kernel, conv.strides, node.inputs[0].shape[3])
+
+
+def error_patch(node: Node) -> Patch:
+    """What a QConvGradInput of a dense convolution reads of the incoming error."""
+    conv, (_, height, width, _) = _geometry(node), node.outputs[0].shape
+    return backward_patch(conv, (height, width), node.inputs[3].shape)
+
+
+def backward_rows(node: Node) -> RowTiles | None:
+    """Tiles of a dense QConvGradInput that runs over widened rows of the error: its taps and strides leave no holes."""
+    conv, patch = _geometry(node), error_patch(node)
+    if conv.groups > 1 or is_product(conv) or conv.dilations != (1, 1) or not patch.rows.holes == patch.columns.holes == 1:
+        return None
+    kernel, phases = (patch.rows.window, patch.columns.window), (patch.rows.phases, patch.columns.phases)
+    return row_tiles(node.outputs[0].shape, kernel, (1, 1), patch.channels, phases)
+
+
+def weight_tiles(node: Node) -> CorrelationTiles | None:
+    """Tiles of the weight gradient of a dense convolution wider than 1x1, or with a stride."""
+    conv = _geometry(node)
+    if conv.groups > 1 or is_product(conv):
+        return None
+    return correlation_tiles(conv, node.inputs[1].shape, node.inputs[2].shape)
 
 
 def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
@@ -281,9 +306,9 @@ def _grad_scratch(node: Node) -> int:
         return pair_tiles(math.prod(pixels), channels, node.inputs[3].shape[3]).scratch_bytes
     if is_plane(node):
         return backward_planes(node).scratch_bytes
-    (_, height, width, _), image = node.outputs[0].shape, node.inputs[3].shape
-    patch = backward_patch(conv, (height, width), image)
-    return patch.elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
+    rows, (_, height, width, _) = backward_rows(node), node.outputs[0].shape
+    copied = error_patch(node).elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
+    return max(copied, rows.scratch_bytes if rows else 0)
 
 
 def _grad_macs(node: Node) -> int:
@@ -339,6 +364,9 @@ def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_b
 
 def _update_scratch(node: Node) -> int:
     outputs, _, _, inputs = node.inputs[0].shape
+    tiles = weight_tiles(node)
+    if tiles is not None:
+        return tiles.scratch_bytes
     if not is_product(_geometry(node)):
         return 0
     return pair_tiles(outputs, inputs, math.prod(node.inputs[1].shape[:3])).scratch_bytes
