@@ -56,6 +56,30 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
 #endif
 }
 
+/* Armv6-M: rows 0 and 1 of a times those of b, whose sums stay in high registers, as a C compiler does not keep them: only
+ * additions reach these. a runs to `end`, by as many elements as `products` has, or in blocks; b_0, b_1 and a_1 are by how
+ * many bytes rows of b and row 1 of a are behind row 0 of a. */
+#if defined(__GNUC__) && defined(__thumb__) && !TT_HAS_THUMB2
+#define TT_HAS_THUMB1 1
+#define TT_ONE(step)                                                                                                   \
+    "ldrh %[x], [%[a]]\n\tsxth %[x], %[x]\n\tldrsh %[y], [%[a], %[b_0]]\n\t"                                         \
+    "movs %[t], %[x]\n\tmuls %[t], %[y]\n\tadd %[s00], %[t]\n\t"                                                     \
+    "ldrsh %[t], [%[a], %[b_1]]\n\tmuls %[x], %[t]\n\tadd %[s01], %[x]\n\t"                                          \
+    "ldrsh %[x], [%[a], %[a_1]]\n\tmuls %[y], %[x]\n\tadd %[s10], %[y]\n\t"                                          \
+    "muls %[t], %[x]\n\tadd %[s11], %[t]\n\tadds %[a], #" #step "\n\t"
+#define TT_TWO TT_ONE(2) TT_ONE(2)
+#define TT_FOUR TT_TWO TT_TWO
+#define TT_FOUR_OF_BLOCK TT_TWO TT_ONE(2) TT_ONE(10)
+#define TT_UNTIL(end_of_a, products)                                                                                   \
+    __asm__ volatile(".syntax unified\n1:\n\t" products "cmp %[a], %[end]\n\tbne 1b"                                \
+            : [s00] "+h"(*sum_00), [s01] "+h"(*sum_01), [s10] "+h"(*sum_10), [s11] "+h"(*sum_11), [a] "+l"(a),         \
+            [x] "=&l"(x), [y] "=&l"(y), [t] "=&l"(t)                                                                   \
+            : [a_1] "l"(a_1), [b_0] "l"(b_0), [b_1] "l"(b_1), [end] "h"(end_of_a)                                      \
+            : "memory", "cc")
+#else
+#define TT_HAS_THUMB1 0
+#endif
+
 /* Four sums of products of two rows of a and two rows of b, 4 * blocks elements each: sum_ij += a_i . b_j. A block is
  * four elements of row 0, then four of row 1; a and b are aligned to 8 bytes, blocks is a constant. */
 #if TT_HAS_DSP
@@ -107,6 +131,10 @@ static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_
     if (blocks == 1) {
         __asm__ volatile(TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
     }
+#elif TT_HAS_THUMB1
+    const uint32_t a_1 = 8, b_0 = (uint32_t)(uintptr_t)b - (uint32_t)(uintptr_t)a, b_1 = b_0 + 8u;
+    int32_t x, y, t;
+    TT_UNTIL(a + 8 * blocks, TT_FOUR_OF_BLOCK);
 #else
     for (int32_t i = 0; i < 8 * blocks; i += 8) {
         *sum_00 = tt_dot4(*sum_00, a + i, b + i);
@@ -177,6 +205,20 @@ static inline TT_ALWAYS void tt_dot_windows(int32_t *sum_00, int32_t *sum_01, in
             TT_DO(TT_PAIR);
         }
         a += pitch - run;
+    }
+#elif TT_HAS_THUMB1
+    const uint32_t a_1 = 2u * (uint32_t)next;
+    uint32_t b_0 = (uint32_t)(uintptr_t)b - (uint32_t)(uintptr_t)a, b_1 = b_0 + 2u * (uint32_t)(rows * run);
+    int32_t x, y, t;
+    for (int32_t row = 0; row < rows; row++) {
+        if (run % 4 == 0) {
+            TT_UNTIL(a + run, TT_FOUR);
+        } else {
+            TT_UNTIL(a + run, TT_TWO);
+        }
+        a += pitch - run;
+        b_0 -= 2u * (uint32_t)(pitch - run);
+        b_1 -= 2u * (uint32_t)(pitch - run);
     }
 #else
     for (int32_t row = 0; row < rows; row++) {
