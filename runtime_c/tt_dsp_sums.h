@@ -160,8 +160,9 @@ static inline int32_t tt_dot2(int32_t acc, const int16_t *a, const int16_t *b)
 }
 
 /* Four sums of products of two windows of a and two of b: `rows` rows of `run` elements, an even number; sum_ij += a_i . b_j.
- * a_1 is `next` elements behind a_0, and a row of either `pitch` behind the last; b_1 follows b_0, whose rows follow each
- * other. a and b are aligned to 4 bytes, so pitch is even; the numbers are constants, next and rows * run at most 514. */
+ * a_1 is `next` elements behind a_0, and a row of either `pitch` behind the last; b_1 is `b_next` behind b_0: behind all of
+ * its rows, or rows * run, or behind every row of it, or run. a and b are aligned to 4 bytes, so pitch is even; the numbers
+ * are constants, next and b_next at most 514. */
 #if TT_HAS_DSP
 #define TT_LOAD(other)                                                                                                 \
     "ldrd %[x], %[x_next], [%[a]], #8\n\t"                                                                             \
@@ -179,11 +180,12 @@ static inline int32_t tt_dot2(int32_t acc, const int16_t *a, const int16_t *b)
     "smlad %[s00], %[x], %[y], %[s00]\n\tsmlad %[s01], %[x], %[z], %[s01]\n\t"                                         \
     "smlad %[s10], %[x_next], %[y], %[s10]\n\tsmlad %[s11], %[x_next], %[z], %[s11]\n\t"
 #define TT_DO(block)                                                                                                   \
-    __asm__ volatile(block : TT_SUMS("+r"), TT_PAIRS : [a_1] "i"(2 * next), [b_1] "i"(2 * rows * run) : "memory")
+    __asm__ volatile(block : TT_SUMS("+r"), TT_PAIRS : [a_1] "i"(2 * next), [b_1] "i"(2 * b_next) : "memory")
 #endif
 static inline TT_ALWAYS void tt_dot_windows(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
-    const int16_t *a, const int16_t *b, int32_t rows, int32_t run, int32_t pitch, int32_t next)
+    const int16_t *a, const int16_t *b, int32_t rows, int32_t run, int32_t pitch, int32_t next, int32_t b_next)
 {
+    const int32_t b_pitch = b_next == run ? 2 * run : run;
 #if TT_HAS_DSP
     uint32_t x, x_next, y, y_next, z, z_next;
     for (int32_t row = 0; row < rows; row++) {
@@ -205,10 +207,11 @@ static inline TT_ALWAYS void tt_dot_windows(int32_t *sum_00, int32_t *sum_01, in
             TT_DO(TT_PAIR);
         }
         a += pitch - run;
+        b += b_pitch - run;
     }
 #elif TT_HAS_THUMB1
     const uint32_t a_1 = 2u * (uint32_t)next;
-    uint32_t b_0 = (uint32_t)(uintptr_t)b - (uint32_t)(uintptr_t)a, b_1 = b_0 + 2u * (uint32_t)(rows * run);
+    uint32_t b_0 = (uint32_t)(uintptr_t)b - (uint32_t)(uintptr_t)a, b_1 = b_0 + 2u * (uint32_t)b_next;
     int32_t x, y, t;
     for (int32_t row = 0; row < rows; row++) {
         if (run % 4 == 0) {
@@ -217,19 +220,19 @@ static inline TT_ALWAYS void tt_dot_windows(int32_t *sum_00, int32_t *sum_01, in
             TT_UNTIL(a + run, TT_TWO);
         }
         a += pitch - run;
-        b_0 -= 2u * (uint32_t)(pitch - run);
-        b_1 -= 2u * (uint32_t)(pitch - run);
+        b_0 -= 2u * (uint32_t)(pitch - b_pitch);
+        b_1 -= 2u * (uint32_t)(pitch - b_pitch);
     }
 #else
     for (int32_t row = 0; row < rows; row++) {
         const int16_t *const a_row = a + row * pitch;
-        const int16_t *const b_row = b + row * run;
+        const int16_t *const b_row = b + row * b_pitch;
         TT_UNROLL
         for (int32_t k = 0; k < run; k += 2) {
             *sum_00 = tt_dot2(*sum_00, a_row + k, b_row + k);
-            *sum_01 = tt_dot2(*sum_01, a_row + k, b_row + rows * run + k);
+            *sum_01 = tt_dot2(*sum_01, a_row + k, b_row + b_next + k);
             *sum_10 = tt_dot2(*sum_10, a_row + next + k, b_row + k);
-            *sum_11 = tt_dot2(*sum_11, a_row + next + k, b_row + rows * run + k);
+            *sum_11 = tt_dot2(*sum_11, a_row + next + k, b_row + b_next + k);
         }
     }
 #endif

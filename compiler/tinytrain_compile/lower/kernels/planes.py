@@ -155,17 +155,23 @@ def row_conv(
     down, right = tiles.phases
     rows = te.compute((n, tiles.rows, tiles.pitch), element, "rows")
 
-    def filled(p: Any, q: Any, o: Any, r: Any, f: Any) -> Any:
-        value = weight(o, p, q, r, f).astype("int16")
+    (across, deep), in_turn = tiles.tile, _in_turn(tiles)
+
+    def placed(window: Any, row: Any) -> tuple[Any, Any]:
+        return (row, window) if in_turn else (window, row)
+
+    def filled(p: Any, q: Any, o: Any, first: Any, second: Any, f: Any) -> Any:
+        window, row = placed(first, second)
+        value = weight(o * deep + window, p, q, row, f).astype("int16")
         return value if run == tiles.run else guarded(f < run, value)
 
-    weights = te.compute((down, right, channels, tiles.taps, tiles.run), filled, "weights")
+    blocks = (down, right, channels // deep, *placed(deep, tiles.taps), tiles.run)
+    weights = te.compute(blocks, filled, "weights")
     r, f = reduce_axes(tiles.taps, tiles.run)
-    across, deep = tiles.tile
 
     def term(b: Any, y: Any, p: Any, x: Any, q: Any, o: Any, i: Any, j: Any) -> Any:
         position = (x * across + i) * pitches[1] + f
-        return total(i32(rows[b, y * pitches[0] + r, position]) * i32(weights[p, q, o * deep + j, r, f]), [r, f])
+        return total(i32(rows[b, y * pitches[0] + r, position]) * i32(weights[(p, q, o, *placed(j, r), f)]), [r, f])
 
     cut = (n, height // down, down, width // right, right, channels)  # the same elements in the same order
     acc = te.compute((*cut[:3], cut[3] // across, right, channels // deep, across, deep), term, "acc")
@@ -180,9 +186,14 @@ def row_conv(
     return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart, tap)
 
 
+def _in_turn(tiles: RowTiles) -> bool:
+    """Whether the windows of a tile's two channels lie row by row, because one would end too far behind the other."""
+    return tiles.taps * tiles.run > WINDOW
+
+
 def _has_windows(tiles: RowTiles, apart: int, style: CodeStyle) -> bool:
     """Whether one helper call computes all sums of a tile: its numbers are parts of instructions."""
-    fits = max(apart, tiles.taps * tiles.run) <= WINDOW
+    fits = max(apart, tiles.run) <= WINDOW
     return fits and tiles.taps > 1 and tiles.tile == (2, 2) and style.row_calls == SPEED.row_calls
 
 
@@ -213,7 +224,7 @@ def _schedule_rows(
     if apart:
         sch.storage_align(sch.get_sblock("rows"), 0, 1, 2, 0)  # a pitch of whole words, whatever of it is read
         start = sch.decompose_reduction(acc, own[6])
-        sums = intrinsics.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart)
+        sums = intrinsics.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart, _in_turn(tiles))
     else:
         own = _row_turns(sch, own, tiles, style)
         start = sch.decompose_reduction(acc, own[0])
@@ -224,6 +235,11 @@ def _schedule_rows(
     keep_tables(sch, tables, pair, 6)
     sch.tensorize(own[6] if apart else own[-1], sums)
     sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
+    channel, first, second, _ = sch.get_loops(sch.get_sblock("weights"))[-4:]
+    if _in_turn(tiles):
+        sch.reorder(second, first)
+    else:
+        sch.fuse(channel, first)
     if not whole:
         sch.annotate(sch.get_loops(sch.get_sblock("weights"))[-1], HINT, 1)
     elif tap:
