@@ -109,6 +109,8 @@ def plane_tiles(
 
 ROW_BYTES = 6144
 """What widened rows of the image, and widened weights, may take each, unless less cannot be."""
+LEAST_ROW_BYTES = 3072
+"""What they may take in a data gradient, which is computed where much is alive: more if both errors are larger."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +148,11 @@ def row_tiles(
     strides: tuple[int, int],
     channels: int,
     phases: tuple[int, int] = (1, 1),
+    budget: int = ROW_BYTES,
 ) -> RowTiles:
     """Tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels).
 
-    phases divide height and width; kernel, strides: of each.
+    phases divide height and width; kernel, strides: of each. budget: see ROW_BYTES.
     """
     height, width, out_channels = out_shape[1] // phases[0], out_shape[2] // phases[1], out_shape[3]
     lanes = LANES if channels % LANES == 0 else _PAIR
@@ -161,10 +164,10 @@ def row_tiles(
 
     tile = (2 if width % 2 == 0 else 1, 2 if out_channels % 2 == 0 else 1)
     strips = [s for s in range(1, height + 1) if height % s == 0]
-    strip = max((s for s in strips if _WIDE * rows(s) * pitch <= ROW_BYTES), default=1)
+    strip = max((s for s in strips if _WIDE * rows(s) * pitch <= budget), default=1)
     parts = [c for c in range(tile[1], out_channels + 1, tile[1]) if out_channels % c == 0]
     depth = math.prod(phases) * kernel[0] * run
-    part = max((c for c in parts if _WIDE * c * depth <= ROW_BYTES), default=parts[0])
+    part = max((c for c in parts if _WIDE * c * depth <= budget), default=parts[0])
     image, weights = height // strip * rows(strip) * pitch, out_channels * depth
     weights_first = weights + image * (out_channels // part) <= image + weights * (height // strip)
     return RowTiles(strip, part, tile, lanes, run, pitch, rows(height), rows(strip), kernel[0], weights_first, phases)

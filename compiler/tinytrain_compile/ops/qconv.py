@@ -26,7 +26,7 @@ from tinytrain_compile.ops.conv import (
 )
 from tinytrain_compile.ops.correlation import CorrelationTiles, correlation_tiles
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
-from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles, pair_tiles, plane_tiles, row_tiles
+from tinytrain_compile.ops.pairs import LEAST_ROW_BYTES, ROW_BYTES, PlaneTiles, RowTiles, pair_tiles, plane_tiles, row_tiles
 from tinytrain_compile.ops.reach import Patch
 from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 
@@ -144,7 +144,8 @@ def backward_rows(node: Node) -> RowTiles | None:
     if conv.groups > 1 or is_product(conv) or conv.dilations != (1, 1) or not patch.rows.holes == patch.columns.holes == 1:
         return None
     kernel, phases = (patch.rows.window, patch.columns.window), (patch.rows.phases, patch.columns.phases)
-    return row_tiles(node.outputs[0].shape, kernel, (1, 1), patch.channels, phases)
+    budget = min(max(LEAST_ROW_BYTES, (node.inputs[3].elements + node.outputs[0].elements) // 2), ROW_BYTES)
+    return row_tiles(node.outputs[0].shape, kernel, (1, 1), patch.channels, phases, budget)
 
 
 def weight_tiles(node: Node) -> CorrelationTiles | None:
