@@ -65,9 +65,7 @@ def _schedule(
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     o, tap, j = sch.get_loops(out)
     kept, moved = ((o, 0), (j, 1)) if tiles.strip_axis == 0 else ((j, 1), (o, 0))
-    strip, inside, kept_tile = sch.split(
-        kept[0], [None, tiles.strip // tiles.tile[kept[1]], tiles.tile[kept[1]]]
-    )
+    strip, inside, kept_tile = sch.split(kept[0], [None, tiles.strip // tiles.tile[kept[1]], tiles.tile[kept[1]]])
     outer, moved_tile = sch.split(moved[0], [None, tiles.tile[moved[1]]])
     inner = [kept_tile, moved_tile] if kept[1] == 0 else [moved_tile, kept_tile]
     sch.reorder(strip, outer, inside, tap, *inner)

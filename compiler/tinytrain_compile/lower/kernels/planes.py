@@ -21,6 +21,12 @@ Pixel = Callable[[Any, Any, Any, Any], Any]
 """(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
 
 
+def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
+    """Whether a pixel lies in the image; the test of columns last, because it may be split off."""
+    tests = (row >= 0, row < image_hw[0], column >= 0, column < image_hw[1])
+    return tirx.And(tirx.And(tests[0], tests[1]), tirx.And(tests[2], tests[3]))
+
+
 @dataclass(frozen=True)
 class Taps:
     """What each phase of the output is multiplied with.
@@ -182,7 +188,7 @@ def row_conv(
         return finish(value, b, y * down + p, x * right + q, o)
 
     out = te.compute(cut, result, "out")
-    apart = pitches[1] if _has_windows(tiles, pitches[1], style) else 0
+    apart = pitches[1] if has_windows(tiles, pitches[1], style) else 0
     return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart, tap)
 
 
@@ -191,7 +197,7 @@ def _in_turn(tiles: RowTiles) -> bool:
     return tiles.taps * tiles.run > WINDOW
 
 
-def _has_windows(tiles: RowTiles, apart: int, style: CodeStyle) -> bool:
+def has_windows(tiles: RowTiles, apart: int, style: CodeStyle) -> bool:
     """Whether one helper call computes all sums of a tile: its numbers are parts of instructions."""
     fits = max(apart, tiles.run) <= WINDOW
     return fits and tiles.taps > 1 and tiles.tile == (2, 2) and style.row_calls == SPEED.row_calls

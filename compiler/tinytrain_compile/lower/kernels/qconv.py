@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tvm import te, tirx
@@ -27,32 +25,26 @@ from tinytrain_compile.lower.kernels.conv import (
     grouped,
     grouped_grad_input,
     weight_parts,
-    weight_sums,
 )
-from tinytrain_compile.lower.kernels.correlation import correlation
-from tinytrain_compile.lower.kernels.lane_sums import lane_sums
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, row_conv
+from tinytrain_compile.lower.kernels.planes import Taps, inside_image, plane_conv, row_conv
 from tinytrain_compile.lower.kernels.qerror import Centred, kept_factors, kept_here, mask_operand, tables
+from tinytrain_compile.lower.kernels.qgradient import gradient_rows, keeps_tables, row_gradient, weight_gradient
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.conv import backward_patch, forward_patch, gathers, gathers_error
+from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.pairs import pair_tiles
-from tinytrain_compile.ops.qconv import (
-    QConvAttrs,
-    QConvGradInputAttrs,
-    QConvUpdateAttrs,
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qconv_tiles import (
     backward_phases,
     backward_planes,
-    backward_rows,
     error_patch,
     forward_planes,
     forward_rows,
     is_plane,
     is_product,
     is_rows,
-    weight_tiles,
 )
 
 Stages = Sequence[te.Tensor]
@@ -60,8 +52,6 @@ FRACTION_BITS = 8
 """Of a weight, while an update is rounded."""
 SCALE = ("multiplier", "shift", "rate", "p")
 """Operands that scale a gradient, see `step`."""
-DEPTHWISE_TILE = 4
-"""Channels of a depthwise weight that are summed together."""
 
 
 # ---- forward --------------------------------------------------------------------------------------------------------
@@ -143,7 +133,9 @@ def _rows(
     pitches = (conv.strides[0], conv.strides[1] * channels)
     shape = node.outputs[0].shape
     tiles = forward_rows(node)
-    out, schedule = row_conv(shape, pitches, element, lambda o, _p, _q, r, f: w[o, r, f], run, finish, tiles, style, stages)
+    out, schedule = row_conv(
+        shape, pitches, element, lambda o, _p, _q, r, f: w[o, r, f], run, finish, tiles, style, stages
+    )
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
@@ -166,12 +158,6 @@ def depthwise(
     shape, tiles = node.outputs[0].shape, forward_planes(node)
     columns = conv.kernel[1] if lanes else 0
     return plane_conv(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages, columns)
-
-
-def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
-    """Whether a pixel lies in the image; the test of columns last, because it may be split off."""
-    tests = (row >= 0, row < image_hw[0], column >= 0, column < image_hw[1])
-    return tirx.And(tirx.And(tests[0], tests[1]), tirx.And(tests[2], tests[3]))
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
@@ -197,7 +183,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     def exponent(c: Any) -> Any:
         return i32(shift[c]) + p_in[0] - p_out[0]
 
-    tiles = None if flat else backward_rows(node)
+    tiles = None if flat else gradient_rows(node, features)
     factor, stages = kept_factors(multiplier, exponent, flat or is_plane(node) or tiles is not None)
 
     def finish(acc: Any, *index: Any) -> Any:
@@ -213,12 +199,12 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         return KernelSpec(inputs, [out, None], schedule)
     if tiles is not None:
         g = placeholder(node.inputs[3], "g", (*node.inputs[3].shape[:2], node.inputs[3].shape[2] * out_c))
-        out, schedule = _gradient_rows(node, g, whole, finish, tiles, features.style, stages)
+        out, schedule = row_gradient(node, g, whole, finish, tiles, features.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     window = Window(conv, attrs.input_hw)
     if conv.groups == 1:
-        patch, copies = backward_patch(conv, attrs.input_hw, node.inputs[3].shape), gathers_error(conv, attrs.input_hw)
+        patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
         form = PatchForm(shape, features.integer_tile, copies, conv.split is not None, runs=False)
         out, schedule = patch_conv(patch, form, lambda *i: g[i], lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_plane(node):
@@ -227,32 +213,6 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
     inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
     return KernelSpec(inputs, [out, None], schedule)
-
-
-def _gradient_rows(node, g, whole, finish, tiles, style, stages):
-    """k x k: like a convolution of the error with the weight turned, phase by phase."""
-    patch, channels = error_patch(node), node.inputs[3].shape[3]
-    axes, low = (patch.rows, patch.columns), (patch.rows.ends[0], patch.columns.ends[0])
-    div, mod = tirx.indexdiv, tirx.indexmod
-
-    def element(b: Any, y: Any, position: Any) -> Any:
-        row, place = y + low[0], position + low[1] * channels
-        inside = inside_image(row, place, (patch.rows.extent, patch.columns.extent * channels))
-        return guarded(inside, g[b, row, place].astype("int16"))
-
-    def weight(o: Any, p: Any, q: Any, r: Any, f: Any) -> Any:
-        tests: list[Any] = []
-        taps: list[Any] = []
-        for reach, phase, place in zip(axes, (p, q), (r, div(f, channels)), strict=True):
-            turn = reach.turn(phase, place)
-            taps.append(reach.tap(phase, turn))
-            tests += [turn >= 0, turn < reach.taps, taps[-1] < reach.kernel] if reach.phases > 1 else []
-        value = whole(mod(f, channels), *taps, o).astype("int16")
-        return guarded(functools.reduce(tirx.And, tests), value) if tests else value
-
-    run = patch.columns.window * channels
-    shape = node.outputs[0].shape
-    return row_conv(shape, (1, channels), element, weight, run, finish, tiles, style, stages, channels)
 
 
 def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned: bool) -> Widened:
@@ -361,7 +321,7 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
     _, kernel_h, kernel_w, channels = shape
 
     spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
-    if is_product(attrs.conv) or weight_tiles(node) is not None:
+    if keeps_tables(node, features):
         seed = te.compute((1,), lambda _i: call_int("tt_noise_seed", noise[0], salt[0]), "seed")
         kept, stages = kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
         stages, random, move = [*stages, seed], (seed, None), "tt_kept_move"
@@ -389,69 +349,3 @@ def qconv_sum(node: Node, features: Features) -> KernelSpec:
 
     x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, features)
     return KernelSpec([summed, x, g], [out], schedule)
-
-
-def weight_gradient(
-    node: Node,
-    attrs: QConvUpdateAttrs,
-    shape: tuple[int, ...],
-    finish: Finish,
-    features: Features,
-    stages: Sequence[te.Tensor] = (),
-) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
-    """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight).
-
-    stages: what finish reads of an output channel, for 1x1 convolutions.
-    """
-    conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
-    if is_product(conv):
-        return _flat_weight_gradient(node, attrs.x_zero, finish, features.style, stages)
-    tiles = weight_tiles(node)
-    if tiles is not None:
-        return _correlated(node, conv, attrs.x_zero, shape, finish, tiles, stages)
-    x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
-    window = Window(conv, (x_value.shape[1], x_value.shape[2]))
-    tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
-    lanes = lane_sums(shape) if features.lanes else None
-    out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile, schedule=lanes)
-    return x, g, out, schedule
-
-
-def _correlated(node, conv, x_zero, shape, finish, tiles, stages):
-    x_value, g_value = node.inputs[1:3]
-    (batch, height, width, channels), (_, rows, columns, outputs) = x_value.shape, g_value.shape
-    x, g = placeholder(x_value, "x"), placeholder(g_value, "g", (batch, rows * columns, outputs))
-
-    def image(b: Any, j: Any, phase: Any, line: Any, position: Any) -> Any:
-        tap = tirx.indexdiv(j, channels) if conv.kernel[1] > 1 else 0
-        row = line * conv.strides[0] + phase - conv.pads[0]
-        column = position * conv.strides[1] + tap * conv.dilations[1] - conv.pads[1]
-        value = x[b, row, column, tirx.indexmod(j, channels)].astype("int16") - tirx.const(x_zero, "int16")
-        return guarded(inside_image(row, column, (height, width)), value)
-
-    def weight(acc: Any, o: Any, r: Any, j: Any) -> Any:
-        return finish(acc, o, r, tirx.indexdiv(j, channels), tirx.indexmod(j, channels))
-
-    form = (outputs, shape[1], shape[2] * channels)
-    out, schedule = correlation(form, columns, g, image, weight, tiles, stages)
-    return x, g, out, schedule
-
-
-def _flat_weight_gradient(
-    node: Node, x_zero: int, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
-) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
-    """The same for a 1x1 convolution: a product over pixels."""
-    outputs, _, _, inputs = node.inputs[0].shape
-    x_value, g_value = node.inputs[1:3]
-    pixels = math.prod(x_value.shape[:3])
-    x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
-    extents = (outputs, inputs, pixels)
-    left = Widened(lambda o, k: g[k, o], pitch=outputs)
-    right = Widened(lambda i, k: x[k, i], -x_zero, pitch=inputs)
-
-    def weight(acc: Any, o: Any, i: Any) -> Any:
-        return finish(acc, o, 0, 0, i)
-
-    tiles = pair_tiles(*extents)
-    out, schedule = pair_product(extents, left, right, weight, tiles, style, stages, channel_axis=0)
-    return x, g, out, schedule

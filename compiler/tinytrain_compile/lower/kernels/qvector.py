@@ -24,7 +24,8 @@ from tinytrain_compile.lower.kernels.conv import Window, weight_parts, weight_su
 from tinytrain_compile.lower.kernels.lane_sums import lane_sums, patch_lanes
 from tinytrain_compile.lower.kernels.linear import Finish, whole_weight
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.kernels.qconv import SCALE, depthwise, depthwise_gradient, inside_image, kept_steps
+from tinytrain_compile.lower.kernels.planes import inside_image
+from tinytrain_compile.lower.kernels.qconv import SCALE, depthwise, depthwise_gradient, kept_steps
 from tinytrain_compile.lower.kernels.qerror import Centred, Keep, kept_here, mask_operand, tables
 from tinytrain_compile.lower.kernels.vectors import (
     Epilogue,
@@ -39,13 +40,12 @@ from tinytrain_compile.lower.kernels.vectors import (
 )
 from tinytrain_compile.lower.lanes import LANES
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers_error
+from tinytrain_compile.ops.conv import ConvAttrs, gathers_error
 from tinytrain_compile.ops.pairs import PlaneTiles, pair_tiles
-from tinytrain_compile.ops.qconv import (
-    QConvAttrs,
-    QConvGradInputAttrs,
-    QConvUpdateAttrs,
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qconv_tiles import (
     backward_planes,
+    error_patch,
     forward_planes,
     forward_rows,
     is_plane,
@@ -187,7 +187,7 @@ def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
     """k x k over all channels: an error, which all lanes share, times the weights of four neighbouring channels."""
     conv, shape = attrs.conv, node.outputs[0].shape
     g, w = placeholder(node.inputs[3], "g"), placeholder(node.inputs[6], "w")
-    patch, copies = backward_patch(conv, attrs.input_hw, node.inputs[3].shape), gathers_error(conv, attrs.input_hw)
+    patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
     masks, keep = mask_lanes(node, attrs.mask, shape)
     error = ErrorEnd(node, keep, "tt_clamp_x4")
     form = PatchForm(shape, (2 if patch.width % 2 == 0 else 1, LANES), copies, peel=False)
