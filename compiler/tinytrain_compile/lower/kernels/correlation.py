@@ -88,19 +88,19 @@ def _schedule(
 
 
 def _sums(sch: s_tir.Schedule, tiles: CorrelationTiles) -> None:
+    """All four sums of a square tile are one call; others take a few calls per turn."""
     acc = sch.get_sblock("acc")
-    batch, step, lanes = sch.get_loops(acc)[-3:]
-    rows, columns = sch.get_loops(acc)[-5:-3]
+    rows, columns, batch, step, lanes = sch.get_loops(acc)[-5:]
     square = tiles.tile == (2, 2)
     if square:
-        sch.reorder(batch, rows, columns, step, lanes)
-        start = sch.decompose_reduction(acc, batch)
+        inner = [rows, columns, step, lanes] if tiles.blocks > 1 else [step, rows, columns, lanes]
+        sch.reorder(batch, *inner)
     else:
         first, few = sch.split(step, [None, max(u for u in (1, 2, 3, 4) if tiles.blocks % u == 0)])
         sch.reorder(batch, first, few, rows, columns, lanes)
         for loop in (few, rows, columns):
             sch.unroll(loop)
-        start = sch.decompose_reduction(acc, batch)
+    start = sch.decompose_reduction(acc, batch)
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
     if square:
