@@ -58,8 +58,8 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
 
 /* Armv6-M: rows 0 and 1 of a times those of b, whose sums stay in high registers, as a C compiler does not keep them: only
  * additions reach these. a runs to `end`, by as many elements as `products` has, or in blocks; b_0, b_1 and a_1 are by how
- * many bytes rows of b and row 1 of a are behind row 0 of a. */
-#if defined(__GNUC__) && defined(__thumb__) && !TT_HAS_THUMB2
+ * many bytes rows of b and row 1 of a are behind row 0 of a. (Not for -O0 and -Os: there GCC has too few registers left.) */
+#if defined(__GNUC__) && defined(__thumb__) && !TT_HAS_THUMB2 && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define TT_HAS_THUMB1 1
 #define TT_ONE(step)                                                                                                   \
     "ldrh %[x], [%[a]]\n\tsxth %[x], %[x]\n\tldrsh %[y], [%[a], %[b_0]]\n\t"                                         \
@@ -72,7 +72,7 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
 #define TT_FOUR_OF_BLOCK TT_TWO TT_ONE(2) TT_ONE(10)
 #define TT_UNTIL(end_of_a, products)                                                                                   \
     __asm__ volatile(".syntax unified\n1:\n\t" products "cmp %[a], %[end]\n\tbne 1b"                                \
-            : [s00] "+h"(*sum_00), [s01] "+h"(*sum_01), [s10] "+h"(*sum_10), [s11] "+h"(*sum_11), [a] "+l"(a),         \
+            : [s00] "+h"(*sum_00), [s01] "+h"(*sum_01), [s10] "+h"(*sum_10), [s11] "+h"(*sum_11), [a] "+&l"(a),        \
             [x] "=&l"(x), [y] "=&l"(y), [t] "=&l"(t)                                                                   \
             : [a_1] "l"(a_1), [b_0] "l"(b_0), [b_1] "l"(b_1), [end] "h"(end_of_a)                                      \
             : "memory", "cc")

@@ -105,10 +105,11 @@ class Features:
     def widens(self, one_call: bool, zeros: bool) -> bool:
         """Whether sums of k x k gradients are over operands widened in scratch, where no border is tested for.
 
-        one_call: all sums of a tile are one helper call, which 8 registers do not suffice for otherwise. zeros: some
-        taps are 0, since phases of a stride have taps of their own; only products in pairs make up for that.
+        one_call: all sums of a tile are one helper call, without which 8 registers do not suffice. zeros: some taps are
+        0, since phases of a stride have taps of their own; only products in pairs make up for that.
         """
-        return self.dsp or (not zeros and (one_call or self.gpr > LOW_REGISTERS))
+        enough = self.gpr > LOW_REGISTERS or (one_call and not self.style.small)
+        return self.dsp or (enough and not zeros)
 
     @property
     def wide_tile(self) -> tuple[int, int]:
