@@ -29,12 +29,12 @@ GEOMETRIES: tuple[Geometry, ...] = (
 )
 
 
-def weights(geometry: Geometry, kind: int = 0) -> Case:
-    return quantised.qconv_update(np.random.default_rng(5), geometry, kind)
+def weights(geometry: Geometry) -> Case:
+    return quantised.qconv_update(np.random.default_rng(5), geometry, 0)
 
 
-def data(geometry: Geometry, kind: int = 0) -> Case:
-    return quantised.qconv_grad_input(np.random.default_rng(5), geometry, kind, NO_CLAMP)
+def data(geometry: Geometry) -> Case:
+    return quantised.qconv_grad_input(np.random.default_rng(5), geometry, 0, NO_CLAMP)
 
 
 @pytest.mark.parametrize(
@@ -78,5 +78,5 @@ def test_no_gradient_takes_much_scratch_where_little_is_alive() -> None:
 @pytest.mark.skipif(bool(find_tools().missing_for_qemu()), reason="needs QEMU")
 @pytest.mark.parametrize("target", ["cortex-m7", "cortex-m0plus"])
 def test_batches_and_many_channels_on_boards(target: str) -> None:
-    cases = [make(geometry, kind % 2) for kind, geometry in enumerate(GEOMETRIES) for make in (weights, data)]
+    cases = [make(geometry) for geometry in GEOMETRIES for make in (weights, data)]
     assert [found.equal for found in measure(cases, target)] == [True] * len(cases)
