@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tests.lower.sanitised import Make
 from tests.ops.case import Case
 
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
-from tinytrain_compile.lower.kernels import features_of
+from tinytrain_compile.lower.kernels import Features, features_of
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.resources import runtime_headers
@@ -29,25 +30,33 @@ class Measured:
     equal: bool
 
 
-def measure(cases: Sequence[Case], target_name: str, fuse_multiply_add: bool = True) -> list[Measured]:
-    """Lower, build and run all cases. Errors: CompileError E0602."""
+def measure(
+    cases: Sequence[Case], target_name: str, fuse_multiply_add: bool = True, make: Make | None = None
+) -> list[Measured]:
+    """Lower, build and run all cases; make: other kernels than those of whole nodes. Errors: CompileError E0602."""
     target = load_target(target_name)
     nodes = [case.node() for case in cases]
     features = features_of(target.features, fuse_multiply_add)
-    kernels = [lower_node(node, f"{PREFIX}_{i}", features, fuse_multiply_add) for i, node in enumerate(nodes)]
-    runs = [_run(*item) for item in zip(nodes, cases, kernels, strict=True)]
+    kernels = [_kernel(node, f"{PREFIX}_{i}", features, fuse_multiply_add, make) for i, node in enumerate(nodes)]
+    runs = [_run(node, case, *made) for node, case, made in zip(nodes, cases, kernels, strict=True)]
     counts = count_kernels(runs, target, find_tools(), runtime_headers())
     macs = [op_def(node.op).macs(node) for node in nodes]
     return [Measured(c.instructions, m, c.code_bytes, c.equal) for c, m in zip(counts, macs, strict=True)]
 
 
-def _run(node: Node, case: Case, kernel: Kernel) -> KernelRun:
+def _kernel(node: Node, name: str, features: Features, fused: bool, make: Make | None) -> tuple[Kernel, int]:
+    if make is not None:
+        return make(node, name, features)
+    return lower_node(node, name, features, fused), op_def(node.op).scratch(node)
+
+
+def _run(node: Node, case: Case, kernel: Kernel, scratch_bytes: int) -> KernelRun:
     results = zip(run_node(node, case.float32()), node.outputs, strict=True)
     return KernelRun(
         kernel,
         tuple(np.ascontiguousarray(array).tobytes() for array in case.float32()),
         tuple(value.size_bytes for value in node.outputs),
         dict(op_def(node.op).alias),
-        op_def(node.op).scratch(node),
+        scratch_bytes,
         tuple(None if v.dtype == "float32" else np.ascontiguousarray(a).tobytes() for a, v in results),
     )

@@ -1,7 +1,7 @@
 """Integer kernels on many random shapes against their references (`make fuzz`).
 
 On the host under AddressSanitizer and UndefinedBehaviorSanitizer, every operand in a block of its exact size; then on
-six boards in QEMU.
+six boards in QEMU. Kernels of a few rows: calls of 1 and 3 rows on the host, of 2 on the boards, out of a ring buffer.
 
     python benchmarks/fuzz_kernels.py --cases 200
 
@@ -11,6 +11,7 @@ Cases are numbered: the same number is the same case in every run, and the first
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,9 +21,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tests.lower.banded import banded
+from tests.lower.sanitised import SCALAR, run_sanitised
 from tests.lower.sanitised import VECTORS as FEATURES
-from tests.lower.sanitised import run_sanitised
 from tests.lower.test_boards import OPS, check_on_board, fuzz_cases
+from tests.lower.test_rows import check_rows_on_board, row_cases
 from tests.ops.case_vectors import VECTORS, vector_cases
 
 from benchmarks.board import measure
@@ -53,6 +56,17 @@ def check_vectors(count: int, first: int) -> int:
     return len(cases)
 
 
+def check_rows(count: int, first: int) -> int:
+    """Kernels of a few rows on the host, scalar and on vectors."""
+    done = 0
+    for features, step in itertools.product((SCALAR, FEATURES), (1, 3)):
+        cases = row_cases(count, first, features)
+        with tempfile.TemporaryDirectory() as folder:
+            run_sanitised(cases, Path(folder), features=features, make=partial(banded, step=step, ring=True))
+        done += len(cases)
+    return done
+
+
 def in_chunks(check: Callable[[int, int], int], wanted: int) -> int:
     """All cases, in processes that end after every chunk and so give back its memory; how many kernels ran."""
     firsts = range(0, wanted, CHUNK)
@@ -70,10 +84,13 @@ def main() -> None:
     print(f"host, sanitised: {done} kernels, 0 differences, no access outside", flush=True)
     done = in_chunks(check_vectors, wanted)
     print(f"host, sanitised, and cortex-m55: {done} kernels on vectors, 0 differences", flush=True)
+    done = in_chunks(check_rows, wanted)
+    print(f"host, sanitised: {done} kernels of a few rows, 0 differences, no access outside", flush=True)
     print(f"operators: {', '.join(ALL)}", flush=True)
     for target in TARGETS:
         done = in_chunks(partial(check_on_board, target, ops=ALL), wanted)
-        print(f"{target}: {done} kernels, 0 differences", flush=True)
+        rows = in_chunks(partial(check_rows_on_board, target), wanted)
+        print(f"{target}: {done} kernels and {rows} of a few rows, 0 differences", flush=True)
 
 
 if __name__ == "__main__":

@@ -41,10 +41,10 @@ def _forward(name: str, *shape: int, depthwise: bool = False) -> Layer:
     return Layer(name, lambda rng: quantised.qconv(rng, _conv(*shape, depthwise=depthwise), 0))  # type: ignore[arg-type]
 
 
-def pixels_layer(pixels: int) -> Layer:
-    """The 1x1 convolution of the first row, of so many pixels at a time."""
-    geometry = ((1, 1, pixels, 48), 96, ConvAttrs((1, 1)))
-    return Layer(f"1x1 {pixels} pixels", lambda rng: quantised.qconv(rng, geometry, 0))
+def rows_layer(height: int, width: int) -> Layer:
+    """The 1x1 convolution of the first row of the table, as a map of so many rows of so many pixels."""
+    geometry = ((1, height, width, 48), 96, ConvAttrs((1, 1)))
+    return Layer(f"1x1 {height}x{width}", lambda rng: quantised.qconv(rng, geometry, 0))
 
 
 def _error(rng: np.random.Generator, geometry: object) -> Case:

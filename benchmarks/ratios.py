@@ -12,15 +12,19 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tests.lower.banded import banded
+
 from benchmarks.board import measure
 from benchmarks.float_ratios import float_table
 from benchmarks.instructions import SHORT_TARGETS, TARGETS, layer_rows
-from benchmarks.layers import LAYERS, pixels_layer
+from benchmarks.layers import LAYERS, rows_layer
+from tinytrain_compile.lower.kernels.bands import NoRowsError
 
 BAR = 1.05
 """Largest ratio."""
@@ -93,16 +97,36 @@ def layer_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def parts_table() -> list[str]:
-    """The 1x1 convolution of 256 pixels in calls of a few pixels, as a stream of rows makes them."""
-    whole, *parts = measure([pixels_layer(count).case() for count in (PIXELS, *PARTS)], MAIN)
-    lines = [f"1x1 of {PIXELS} pixels, 48 to 96 channels, in calls of a few ({MAIN}; without what surrounds a call):"]
-    lines.append(f"{whole.instructions:>13,} in one call")
-    for count, found in zip(PARTS, parts, strict=True):
-        assert found.equal, count
-        total = found.instructions * (PIXELS // count)
-        loss = 100 * (total / whole.instructions - 1)
-        note = "" if loss <= 5 else "   MISS: above 5 %"
-        lines.append(f"{total:>13,} in calls of {count} pixels: {loss:+.1f} %{note}")
+    """A 1x1 convolution of 256 pixels in calls of a few pixels, as a stream of rows makes them."""
+    lines = [f"1x1 of {PIXELS} pixels, 48 to 96 channels, in calls of rows of {PARTS[0]} (their loop included):"]
+    case = rows_layer(PIXELS // PARTS[0], PARTS[0]).case()
+    for target in (MAIN, *(t for t in TARGETS if t != MAIN)):
+        (whole,) = measure([case], target)
+        lines.append(f"{whole.instructions:>13,} in one call of the whole map's kernel ({target})")
+        for pixels in PARTS:
+            (found,) = measure([case], target, make=partial(banded, step=pixels // PARTS[0]))
+            assert found.equal, pixels
+            loss = 100 * (found.instructions / whole.instructions - 1)
+            note = "" if loss <= 5 else "   above 5 %"
+            lines.append(f"{found.instructions:>13,} in calls of {pixels} pixels: {loss:+.1f} %{note}")
+    return lines
+
+
+def rows_table() -> list[str]:
+    """Layers by their kernels of a few rows, of a row and of four a call; no bar is set for them."""
+    lines = [f"layers in calls of 1 and of 4 rows, against the whole map's kernel ({MAIN}):"]
+    for layer in LAYERS:
+        try:
+            made = [
+                measure([layer.case()], MAIN, make=make)[0]
+                for make in (None, *(partial(banded, step=s) for s in (1, 4)))
+            ]
+        except NoRowsError:
+            continue
+        whole, *parts = (found.instructions for found in made)
+        assert all(found.equal for found in made), layer.name
+        losses = " ".join(f"{100 * (part / whole - 1):+7.1f} %" for part in parts)
+        lines.append(f"{whole:>13,} {losses}  {layer.name}")
     return lines
 
 
@@ -114,7 +138,7 @@ def main() -> None:
     targets = (MAIN,) if short else (MAIN, *(t for t in TARGETS if t != MAIN and t in SHORT_TARGETS))
     print("\n".join([*layer_table(layer_rows(targets)), "", *parts_table()]), flush=True)
     if not short:
-        print("\n".join(["", *float_table()]))
+        print("\n".join(["", *rows_table(), "", *float_table()]))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ static inline int32_t tt_halve(int32_t value, int32_t times)
 {
 #if TT_HAS_DSP
     int32_t y;
-    __asm__("asrs %0, %1, %2\n\tadc %0, %0, #0" : "=r"(y) : "r"(tt_quick_add(value, value >> 31)), "I"(times) : "cc");
+    __asm__("asrs %0, %1, %2\n\tadc %0, %0, #0" : "=r"(y) : "r"(tt_quick_add(value, value >> 31)), "rI"(times) : "cc");
     return y;
 #else
     return tt_shift_right(value, times);

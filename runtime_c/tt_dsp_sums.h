@@ -6,7 +6,8 @@
 
 #include "tt_fixed.h"
 
-#if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP
+/* (Without optimisation, constants in instructions are not known to be constants: plain C then.) */
+#if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP && defined(__OPTIMIZE__)
 #include <arm_acle.h>
 #define TT_HAS_DSP 1
 #else
@@ -14,7 +15,7 @@
 #endif
 
 /* Armv7-M and later: shifted operands, and shifts that leave the last bit in the carry. */
-#if defined(__thumb2__)
+#if defined(__thumb2__) && defined(__OPTIMIZE__)
 #define TT_HAS_THUMB2 1
 #else
 #define TT_HAS_THUMB2 0
@@ -37,6 +38,18 @@
 #define TT_ALWAYS __attribute__((always_inline))
 #else
 #define TT_ALWAYS
+#endif
+
+/* Of ascending numbers, as one instruction takes them that loads or stores all; high ones leave GCC those that short
+ * instructions need (with others it finds no registers at -Os). */
+#if TT_HAS_DSP
+#define TT_FOUR_REGISTERS                                                                                              \
+    register uint32_t x0 __asm__("r10");                                                                                \
+    register uint32_t x1 __asm__("r11");                                                                                \
+    register uint32_t x2 __asm__("r12");                                                                                \
+    register uint32_t x3 __asm__("r14");
+#define TT_FOUR [x0] "=&r"(x0), [x1] "=&r"(x1), [x2] "=&r"(x2), [x3] "=&r"(x3)
+#define TT_LIST(...) __VA_ARGS__
 #endif
 
 /* acc + a[0] b[0] + ... + a[3] b[3]; a and b are aligned to 8 bytes. */
@@ -84,14 +97,13 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
  * four elements of row 0, then four of row 1; a and b are aligned to 8 bytes, blocks is a constant. */
 #if TT_HAS_DSP
 #define TT_BLOCK_WITH(first, dots)                                                                                     \
-    "ldrd %[x], %[x_next], [%[a]], #8\n\t"                                                                             \
-    "ldrd %[y], %[y_next], [%[b]], #8\n\t"                                                                             \
-    "ldrd %[z], %[z_next], [%[b]], #8\n\t" first " %[s00], %[x], %[y]" dots(00) first " %[s01], %[x], %[z]" dots(01)    \
-    "smlad %[s00], %[x_next], %[y_next], %[s00]\n\t"                                                                   \
-    "smlad %[s01], %[x_next], %[z_next], %[s01]\n\t"                                                                   \
-    "ldrd %[x], %[x_next], [%[a]], #8\n\t" first " %[s10], %[x], %[y]" dots(10) first " %[s11], %[x], %[z]" dots(11)    \
-    "smlad %[s10], %[x_next], %[y_next], %[s10]\n\t"                                                                   \
-    "smlad %[s11], %[x_next], %[z_next], %[s11]\n\t"
+    "ldmia %[a]!, {%[x0], %[x1], %[x2], %[x3]}\n\t"                                                                    \
+    "ldrd %[y], %[y_next], [%[b]], #8\n\t" first " %[s00], %[x0], %[y]" dots(00) first " %[s10], %[x2], %[y]" dots(10) \
+    "smlad %[s00], %[x1], %[y_next], %[s00]\n\t"                                                                       \
+    "smlad %[s10], %[x3], %[y_next], %[s10]\n\t"                                                                       \
+    "ldrd %[y], %[y_next], [%[b]], #8\n\t" first " %[s01], %[x0], %[y]" dots(01) first " %[s11], %[x2], %[y]" dots(11) \
+    "smlad %[s01], %[x1], %[y_next], %[s01]\n\t"                                                                       \
+    "smlad %[s11], %[x3], %[y_next], %[s11]\n\t"
 #define TT_ADDED(sum) ", %[s" #sum "]\n\t"
 #define TT_ALONE(sum) "\n\t"
 #define TT_BLOCK TT_BLOCK_WITH("smlad", TT_ADDED)
@@ -99,6 +111,8 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
 #define TT_IS_ZERO(sum) (__builtin_constant_p(sum) && (sum) == 0)
 #define TT_SUMS(kind) [s00] kind(*sum_00), [s01] kind(*sum_01), [s10] kind(*sum_10), [s11] kind(*sum_11)
 #define TT_PAIRS                                                                                                       \
+    TT_FOUR, [y] "=&r"(y), [y_next] "=&r"(y_next), [a] "+r"(a), [b] "+r"(b)
+#define TT_WINDOWS                                                                                                     \
     [x] "=&r"(x), [x_next] "=&r"(x_next), [y] "=&r"(y), [y_next] "=&r"(y_next), [z] "=&r"(z),                          \
         [z_next] "=&r"(z_next), [a] "+r"(a), [b] "+r"(b)
 #endif
@@ -108,7 +122,8 @@ static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_
 #if TT_HAS_DSP
     /* "memory": it reads a and b; besides, what comes after is not loaded before, and kept on the stack. volatile: GCC
      * may take a block whose operands do not change out of a loop that writes what they point to. */
-    uint32_t x, x_next, y, y_next, z, z_next;
+    TT_FOUR_REGISTERS
+    uint32_t y, y_next;
     if (blocks >= 8) {
         int32_t turns = blocks / 4;
         __asm__ volatile("1:\n\t" TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK "subs %[turns], #1\n\tbne 1b"
@@ -180,7 +195,7 @@ static inline int32_t tt_dot2(int32_t acc, const int16_t *a, const int16_t *b)
     "smlad %[s00], %[x], %[y], %[s00]\n\tsmlad %[s01], %[x], %[z], %[s01]\n\t"                                         \
     "smlad %[s10], %[x_next], %[y], %[s10]\n\tsmlad %[s11], %[x_next], %[z], %[s11]\n\t"
 #define TT_DO(block)                                                                                                   \
-    __asm__ volatile(block : TT_SUMS("+r"), TT_PAIRS : [a_1] "i"(2 * next), [b_1] "i"(2 * b_next) : "memory")
+    __asm__ volatile(block : TT_SUMS("+r"), TT_WINDOWS : [a_1] "i"(2 * next), [b_1] "i"(2 * b_next) : "memory")
 #endif
 static inline TT_ALWAYS void tt_dot_windows(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
     const int16_t *a, const int16_t *b, int32_t rows, int32_t run, int32_t pitch, int32_t next, int32_t b_next)
@@ -238,7 +253,8 @@ static inline TT_ALWAYS void tt_dot_windows(int32_t *sum_00, int32_t *sum_01, in
 #endif
 }
 
-/* to[i] = from[i] + offset for i < 4; `to` is aligned to 8 bytes. */
+/* to = {from[0], from[2], from[1], from[3]}, each plus offset: the order in which two instructions widen four bytes; `to` is
+ * aligned to 8 bytes. */
 static inline void tt_widen4(int16_t *to, const int8_t *from, int32_t offset)
 {
 #if TT_HAS_DSP
@@ -247,55 +263,90 @@ static inline void tt_widen4(int16_t *to, const int8_t *from, int32_t offset)
     memcpy(&bytes, from, sizeof bytes);
     __asm__("sxtab16 %0, %1, %2" : "=r"(even) : "r"(both), "r"(bytes));
     __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(odd) : "r"(both), "r"(bytes));
-    uint32_t low, high;
-    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(even), "r"(odd));
-    __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
-    const uint64_t all = (uint64_t)high << 32 | low;
+    const uint64_t all = (uint64_t)odd << 32 | even;
     memcpy(__builtin_assume_aligned(to, 8), &all, sizeof all);
 #else
     to[0] = (int16_t)(from[0] + offset);
-    to[1] = (int16_t)(from[1] + offset);
-    to[2] = (int16_t)(from[2] + offset);
+    to[1] = (int16_t)(from[2] + offset);
+    to[2] = (int16_t)(from[1] + offset);
     to[3] = (int16_t)(from[3] + offset);
 #endif
 }
 
-/* to[i] = from[i * pitch] + offset for i < 4; `to` is aligned to 8 bytes. */
+/* The same for a column: of from[0], from[pitch], from[2 * pitch] and from[3 * pitch]. */
 static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, int32_t offset)
 {
 #if TT_HAS_DSP
-    uint32_t low, high;
-    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(from[0] + offset), "r"(from[pitch] + offset));
-    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(high) : "r"(from[2 * pitch] + offset), "r"(from[3 * pitch] + offset));
-    const uint64_t all = (uint64_t)high << 32 | low;
+    uint32_t even, odd;
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(even) : "r"(from[0] + offset), "r"(from[2 * pitch] + offset));
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(odd) : "r"(from[pitch] + offset), "r"(from[3 * pitch] + offset));
+    const uint64_t all = (uint64_t)odd << 32 | even;
     memcpy(__builtin_assume_aligned(to, 8), &all, sizeof all);
 #else
     to[0] = (int16_t)(from[0] + offset);
-    to[1] = (int16_t)(from[pitch] + offset);
-    to[2] = (int16_t)(from[2 * pitch] + offset);
+    to[1] = (int16_t)(from[2 * pitch] + offset);
+    to[2] = (int16_t)(from[pitch] + offset);
     to[3] = (int16_t)(from[3 * pitch] + offset);
 #endif
 }
 
-/* to[i] = from[i * pitch] + offset and to[4 + i] = from[i * pitch + 1] + offset for i < 4; `to` is aligned to 8 bytes. */
-static inline void tt_gather4_two(int16_t *to, const int8_t *from, int32_t pitch, int32_t offset)
+/* Two rows for tt_dot_2x2, the second `pitch` behind the first: of four elements of each in turn, what tt_widen4 gives. */
+#if TT_HAS_DSP
+#define TT_WIDEN_TWO                                                                                                   \
+    "ldr %[x0], [%[from]], #4\n\tldr %[x2], [%[next]], #4\n\t" TT_SPREAD(0, 1) TT_SPREAD(2, 3) TT_STORE_FOUR
+#define TT_GATHER_TWO                                                                                                  \
+    "ldrh %[x0], [%[from]]\n\tldrh %[x2], [%[from], %[pitch], lsl #1]\n\t"                                             \
+    "ldrh %[x1], [%[from], %[pitch]]\n\tldrh %[x3], [%[from], %[thrice]]\n\t"                                          \
+    "add %[from], %[from], %[pitch], lsl #2\n\t"                                                                       \
+    "pkhbt %[x0], %[x0], %[x2], lsl #16\n\tpkhbt %[x1], %[x1], %[x3], lsl #16\n\t" TT_SPREAD(0, 2) TT_SPREAD(1, 3)      \
+        TT_STORE_FOUR
+#define TT_SPREAD(even, odd)                                                                                           \
+    "sxtab16 %[x" #odd "], %[both], %[x" #even "], ror #8\n\tsxtab16 %[x" #even "], %[both], %[x" #even "]\n\t"
+/* Operands that are changed share no register with one that happens to have the same value: +&. */
+#define TT_STORE_FOUR "stmia %[to]!, {%[x0], %[x1], %[x2], %[x3]}\n\t"
+#define TT_IN_TURNS(block, outputs, inputs)                                                                            \
+    do {                                                                                                               \
+        if (blocks >= 2) {                                                                                             \
+            int32_t turns = blocks / 2;                                                                                \
+            __asm__ volatile("1:\n\t" block block "subs %[turns], #1\n\tbne 1b"                                        \
+                    : TT_FOUR, outputs, [to] "+&r"(to), [turns] "+&r"(turns)                                           \
+                    : inputs                                                                                           \
+                    : "memory", "cc");                                                                                 \
+        }                                                                                                              \
+        if (blocks % 2 == 1) {                                                                                         \
+            __asm__ volatile(block : TT_FOUR, outputs, [to] "+&r"(to) : inputs : "memory");                            \
+        }                                                                                                              \
+    } while (0)
+#endif
+static inline TT_ALWAYS void tt_widen_two(
+    int16_t *to, const int8_t *from, int32_t pitch, int32_t offset, int32_t blocks)
 {
 #if TT_HAS_DSP
     const uint32_t both = (uint32_t)offset << 16 | ((uint32_t)offset & 0xffffu);
-    for (int32_t i = 0; i < 2; i++) {
-        uint16_t first, second;
-        uint32_t pairs, even, odd;
-        memcpy(&first, from + 2 * i * pitch, sizeof first);
-        memcpy(&second, from + (2 * i + 1) * pitch, sizeof second);
-        __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(pairs) : "r"(first), "r"(second));
-        __asm__("sxtab16 %0, %1, %2" : "=r"(even) : "r"(both), "r"(pairs));
-        __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(odd) : "r"(both), "r"(pairs));
-        memcpy(to + 2 * i, &even, sizeof even);
-        memcpy(to + 4 + 2 * i, &odd, sizeof odd);
-    }
+    const int8_t *next = from + pitch;
+    TT_FOUR_REGISTERS
+    TT_IN_TURNS(TT_WIDEN_TWO, TT_LIST([from] "+r"(from), [next] "+r"(next)), [both] "r"(both));
 #else
-    for (int32_t i = 0; i < 2; i++) {
-        tt_gather4(to + 4 * i, from + i, pitch, offset);
+    for (int32_t i = 0; i < 4 * blocks; i += 4) {
+        tt_widen4(to + 2 * i, from + i, offset);
+        tt_widen4(to + 2 * i + 4, from + pitch + i, offset);
+    }
+#endif
+}
+
+/* Two neighbouring columns for tt_dot_2x2: of four elements of each in turn, what tt_gather4 gives. */
+static inline TT_ALWAYS void tt_gather_two(
+    int16_t *to, const int8_t *from, int32_t pitch, int32_t offset, int32_t blocks)
+{
+#if TT_HAS_DSP
+    const uint32_t both = (uint32_t)offset << 16 | ((uint32_t)offset & 0xffffu);
+    TT_FOUR_REGISTERS
+    TT_IN_TURNS(TT_GATHER_TWO, [from] "+&r"(from),
+        TT_LIST([both] "r"(both), [pitch] "r"(pitch), [thrice] "r"(3 * pitch)));
+#else
+    for (int32_t i = 0; i < blocks; i++) {
+        tt_gather4(to + 8 * i, from + 4 * i * pitch, pitch, offset);
+        tt_gather4(to + 8 * i + 4, from + 4 * i * pitch + 1, pitch, offset);
     }
 #endif
 }

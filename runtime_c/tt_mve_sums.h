@@ -6,7 +6,7 @@
 
 #include "tt_dsp.h"
 
-#if defined(__ARM_FEATURE_MVE)
+#if defined(__ARM_FEATURE_MVE) && defined(__OPTIMIZE__) /* see TT_HAS_DSP */
 #include <arm_mve.h>
 #define TT_HAS_MVE 1
 #else

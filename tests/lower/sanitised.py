@@ -10,12 +10,15 @@ import numpy as np
 
 from tests.ops.case import Case
 from tinytrain_compile.ir import Node
+from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.resources import data_dir
 
 FLAGS = ("-std=c11", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off")
+Make = Callable[[Node, str, Features], tuple[Kernel, int]]
+"""(node, name, features) -> its kernel, bytes of scratch"""
 SCALAR, VECTORS = Features(), Features(vectors=True)
 HEAD = """#include "tt_mve.h"
 #include <stdbool.h>
@@ -42,21 +45,27 @@ static void check(const void *got, size_t bytes, int index)
 """
 
 
+def whole(node: Node, name: str, features: Features) -> tuple[Kernel, int]:
+    """The kernel that computes all of a node."""
+    return lower_node(node, name, features), op_def(node.op).scratch(node)
+
+
 def run_sanitised(
     cases: Sequence[Case],
     folder: Path,
     change: Callable[[str], str] = lambda source: source,
     features: Features = SCALAR,
+    make: Make = whole,
 ) -> None:
     """Run all cases in one program; AssertionError with the first error. change: applied to the kernels' C text."""
     kernels, calls, data = "", "", bytearray()
     for index, case in enumerate(cases):
         node = case.node()
-        kernel = lower_node(node, f"k{index}", features)
+        kernel, scratch_bytes = make(node, f"k{index}", features)
         kernels += f"{kernel.declaration}\n{change(kernel.source)}"
         arrays = [np.ascontiguousarray(array).tobytes() for array in case.float32()]
         data += b"".join(arrays)
-        calls += _call(index, [len(a) for a in arrays], node, bool(kernel.scratch_dtype))
+        calls += _call(index, [len(a) for a in arrays], node, scratch_bytes if kernel.scratch_dtype else None)
         for value, expected in zip(node.outputs, run_node(node, case.float32()), strict=True):
             assert value.dtype != "float32", "floats are not compared to the byte here"
             data += np.ascontiguousarray(expected).tobytes()
@@ -69,7 +78,7 @@ def run_sanitised(
         assert finished.returncode == 0, finished.stderr[:4000]
 
 
-def _call(index: int, sizes: Sequence[int], node: Node, scratch: bool) -> str:
+def _call(index: int, sizes: Sequence[int], node: Node, scratch_bytes: int | None) -> str:
     """C statements: operands, outputs and scratch in blocks of their own, the kernel, comparison."""
     definition = op_def(node.op)
     alias = dict(definition.alias)
@@ -78,8 +87,8 @@ def _call(index: int, sizes: Sequence[int], node: Node, scratch: bool) -> str:
     own = [n for n in range(len(names)) if n not in alias]
     lines += [f"void *o{n} = operand({node.outputs[n].size_bytes}u, false);" for n in own]
     arguments = [f"i{n}" for n in range(len(sizes))] + [f"o{n}" for n in own]
-    if scratch:
-        lines.append(f"void *scratch = operand({definition.scratch(node)}u, false);")
+    if scratch_bytes is not None:
+        lines.append(f"void *scratch = operand({scratch_bytes}u, false);")
         arguments.append("scratch")
     lines.append(f"k{index}({', '.join(arguments)});")
     for name, value in zip(names, node.outputs, strict=True):

@@ -13,7 +13,7 @@ import pytest
 from tests.lower.kernel_harness import Memory, build, compare, inplace_pairs, run
 from tests.ops.cases import cases_of
 from tinytrain_compile.ir import Node
-from tinytrain_compile.lower.kernels import KERNELS, Features, qconv, qfine, qmomentum
+from tinytrain_compile.lower.kernels import KERNELS, Features, qconv, qends, qfine, qmomentum
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
 from tinytrain_compile.lower.kernels.qconv import mask_operand
 from tinytrain_compile.lower.lower import lower_node
@@ -56,7 +56,7 @@ def _bias_left_out(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
         rest = (i32(0), *args[1:]) if function.startswith("tt_requantise8") else args
         return call_int(function, acc, *rest, dtype=dtype)
 
-    monkeypatch.setattr(qconv, "call_int", helper)
+    monkeypatch.setattr(qends, "call_int", helper)
 
 
 def _unrounded(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:

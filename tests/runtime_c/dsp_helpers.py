@@ -124,20 +124,41 @@ def _bytes(word: Any) -> list[Any]:
     return [(((word >> (8 * i)) & 255) ^ 128) - 128 for i in range(4)]
 
 
+def _two(columns: bool, blocks: int, pitch: int) -> Helper:
+    """Two rows or columns for tt_dot_2x2: four sums over all elements, each times a number of its place."""
+    size, wide = (4 * blocks - 1) * pitch + 2 if columns else pitch + 4 * blocks, 8 * blocks
+    name = "gather_two" if columns else "widen_two"
+    body = (
+        f"int8_t from[{size}]; _Alignas(8) int16_t to[{wide}]; int32_t sums[4] = {{0}};"
+        f"for (int32_t k = 0; k < {size}; k++) {{ from[k] = (int8_t)({ROW.format(0)} / 3); }}"
+        f"tt_{name}(to, from, {pitch}, a1, {blocks});"
+        f"for (int32_t k = 0; k < {wide}; k++) {{ sums[k % 4] += to[k] * (k * k + 7 * k + 1); }}"
+        "y0 = sums[0]; y1 = sums[1]; y2 = sums[2]; y3 = sums[3];"
+    )
+
+    def twin(word: Any, offset: Any) -> Sequence[Any]:
+        values = [np.sign(v) * (abs(v) // 3) + offset for v in _row(word, size)]
+        places = [(4 * s + k, p) for s in range(blocks) for p in range(2) for k in SPREAD]
+        to = [values[k * pitch + p if columns else p * pitch + k] for k, p in places]
+        return [sum(to[k] * (k * k + 7 * k + 1) for k in range(q, wide, 4)) for q in range(4)]
+
+    return Helper(f"{name}_{blocks}", body, (WORD, between(-128, 128)), twin, 4)
+
+
+SPREAD = (0, 2, 1, 3)
+"""The order of four widened bytes."""
 FOUR = "y0 = to[0]; y1 = to[1]; y2 = to[2]; y3 = to[3];"
+
+
+def _spread(word: Any, offset: Any) -> Sequence[Any]:
+    return [_bytes(word)[i] + offset for i in SPREAD]
+
+
 GATHER = (
     f"_Alignas(8) int16_t to[4]; int8_t from[{3 * PITCH + 1}] = {{0}};"
     f"for (int32_t k = 0; k < 4; k++) {{ memcpy(from + k * {PITCH}, (const char *)&a0 + k, 1); }}"
     f"tt_gather4(to, from, {PITCH}, a1); {FOUR}"
 )
-
-GATHER_TWO = (
-    f"_Alignas(8) int16_t to[8]; int8_t from[{3 * PITCH + 2}] = {{0}};"
-    f"for (int32_t k = 0; k < 4; k++) {{ memcpy(from + k * {PITCH}, (const char *)&a0 + k, 1); }}"
-    f"for (int32_t k = 0; k < 4; k++) {{ memcpy(from + k * {PITCH} + 1, (const char *)&a1 + k, 1); }}"
-    f"tt_gather4_two(to, from, {PITCH}, a2); "
-)
-"""Of two columns; to be ended with what is looked at."""
 
 DSP_HELPERS = (
     Helper("quick_add", "y0 = tt_quick_add(a0, a1);", (WORD, WORD), lambda a, b: (fx.saturate(a + b),)),
@@ -201,22 +222,9 @@ DSP_HELPERS = (
         "widen4",
         f"_Alignas(8) int16_t to[4]; tt_widen4(to, (const int8_t *)(const void *)&a0, a1); {FOUR}",
         (WORD, between(-128, 128)),
-        lambda word, offset: [byte + offset for byte in _bytes(word)],
+        _spread,
         4,
     ),
-    Helper("gather4", GATHER, (WORD, between(-128, 128)), lambda w, offset: [b + offset for b in _bytes(w)], 4),
-    Helper(
-        "gather4_two",
-        GATHER_TWO + FOUR,
-        (WORD, WORD, between(-128, 128)),
-        lambda first, _second, offset: [b + offset for b in _bytes(first)],
-        4,
-    ),
-    Helper(
-        "gather4_second",
-        GATHER_TWO + "y0 = to[4]; y1 = to[5]; y2 = to[6]; y3 = to[7];",
-        (WORD, WORD, between(-128, 128)),
-        lambda _first, second, offset: [b + offset for b in _bytes(second)],
-        4,
-    ),
+    Helper("gather4", GATHER, (WORD, between(-128, 128)), _spread, 4),
+    *(_two(columns, *sizes) for columns in (False, True) for sizes in ((1, 5), (2, 9), (5, 22))),
 )

@@ -17,7 +17,8 @@ READS_ONLY = ("tt_dot4", "tt_dot2", "tt_passed8", "tt_passed_x8", "tt_sum8", "tt
 WRITES_FIRST = {
     "tt_widen4": 1,
     "tt_gather4": 1,
-    "tt_gather4_two": 1,
+    "tt_widen_two": 1,
+    "tt_gather_two": 1,
     "tt_dot_2x2": 4,
     "tt_dot_windows": 4,
     "tt_dot8_x4": 4,
@@ -63,10 +64,43 @@ def dot(lanes: int) -> str:
 
 
 @cache
+def dot4_spread() -> str:
+    """sum += a[k] b[k] over 2x2 int16: the name of the intrinsic."""
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        a: T.Buffer((2, 2), "int16", offset_factor=1),
+        b: T.Buffer((2, 2), "int16", offset_factor=1),
+        c: T.Buffer((1,), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0], a[0:2, 0:2], b[0:2, 0:2])
+            T.writes(c[0])
+            for k, h in T.grid(2, 2):
+                with T.sblock("u"):
+                    vk, vh = T.axis.remap("RR", [k, h])
+                    c[0] = c[0] + T.cast(a[vk, vh], "int32") * T.cast(b[vk, vh], "int32")
+
+    @T.prim_func(s_tir=True)
+    def code(
+        a: T.Buffer((2, 2), "int16", offset_factor=1),
+        b: T.Buffer((2, 2), "int16", offset_factor=1),
+        c: T.Buffer((1,), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0], a[0:2, 0:2], b[0:2, 0:2])
+            T.writes(c[0])
+            c[0] = T.call_extern("int32", "tt_dot4", c[0], T.address_of(a[0, 0]), T.address_of(b[0, 0]))
+
+    TensorIntrin.register("tt_dot4_spread", algebra, code, override=True)
+    return "tt_dot4_spread"
+
+
+@cache
 def dot_2x2(blocks: int) -> str:
-    """sum[i, j] += a[block, i, k] b[block, j, k] over blocks of four int16 of two rows: the intrinsic's name."""
+    """sum[i, j] += a[block, i, k] b[block, j, k] over blocks of 2x2 int16 of two rows: the intrinsic's name."""
     name = f"tt_dot_2x2_{blocks}"
-    shape = (blocks, 2, 4)
+    shape = (blocks, 2, 2, 2)
 
     @T.prim_func(s_tir=True)
     def algebra(
@@ -75,29 +109,29 @@ def dot_2x2(blocks: int) -> str:
         c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):
-            T.reads(c[0:2, 0:2], a[0:blocks, 0:2, 0:4], b[0:blocks, 0:2, 0:4])
+            T.reads(c[0:2, 0:2], a[0:blocks, 0:2, 0:2, 0:2], b[0:blocks, 0:2, 0:2, 0:2])
             T.writes(c[0:2, 0:2])
-            for i, j, s, k in T.grid(2, 2, blocks, 4):
+            for i, j, s, k, h in T.grid(2, 2, blocks, 2, 2):
                 with T.sblock("u"):
-                    vi, vj, vs, vk = T.axis.remap("SSRR", [i, j, s, k])
-                    c[vi, vj] = c[vi, vj] + T.cast(a[vs, vi, vk], "int32") * T.cast(b[vs, vj, vk], "int32")
+                    vi, vj, vs, vk, vh = T.axis.remap("SSRRR", [i, j, s, k, h])
+                    c[vi, vj] = c[vi, vj] + T.cast(a[vs, vi, vk, vh], "int32") * T.cast(b[vs, vj, vk, vh], "int32")
 
     @T.prim_func(s_tir=True)
     def one_block(
-        a: T.Buffer((2, 4), "int16", offset_factor=1),
-        b: T.Buffer((2, 4), "int16", offset_factor=1),
+        a: T.Buffer((2, 2, 2), "int16", offset_factor=1),
+        b: T.Buffer((2, 2, 2), "int16", offset_factor=1),
         c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):
-            T.reads(c[0:2, 0:2], a[0:2, 0:4], b[0:2, 0:4])
+            T.reads(c[0:2, 0:2], a[0:2, 0:2, 0:2], b[0:2, 0:2, 0:2])
             T.writes(c[0:2, 0:2])
-            for i, j, k in T.grid(2, 2, 4):
+            for i, j, k, h in T.grid(2, 2, 2, 2):
                 with T.sblock("u"):
-                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                    c[vi, vj] = c[vi, vj] + T.cast(a[vi, vk], "int32") * T.cast(b[vj, vk], "int32")
+                    vi, vj, vk, vh = T.axis.remap("SSRR", [i, j, k, h])
+                    c[vi, vj] = c[vi, vj] + T.cast(a[vi, vk, vh], "int32") * T.cast(b[vj, vk, vh], "int32")
 
     if blocks == 1:
-        algebra, shape = one_block, (2, 4)
+        algebra, shape = one_block, (2, 2, 2)
     TensorIntrin.register(
         name, algebra, four_sums("tt_dot_2x2", "int16", (shape, shape, (2, 2)), blocks), override=True
     )
@@ -186,65 +220,76 @@ def dot_windows(rows: int, run: int, pitch: int, apart: int, in_turn: bool) -> s
 
 
 @cache
-def widen4(offset: int) -> str:
-    """to[i] = from[i] + offset for four int8 that become int16: the name of the intrinsic."""
-    name = f"tt_widen4_{offset}"
+def widen4(offset: int, pitch: int, columns: bool) -> str:
+    """to[odd, half] = from[odd + 2 half] + offset for four int8 of a row or column that become int16: the name."""
+    name = f"tt_widen4_{offset}" + (f"_{pitch}" if columns else "")
 
     @T.prim_func(s_tir=True)
-    def algebra(x: T.Buffer((4,), "int8", offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)) -> None:
+    def of_row(x: T.Buffer((4,), "int8", offset_factor=1), d: T.Buffer((2, 2), "int16", offset_factor=1)) -> None:
         with T.sblock("root"):
             T.reads(x[0:4])
-            T.writes(d[0:4])
-            for i in range(4):
+            T.writes(d[0:2, 0:2])
+            for i, h in T.grid(2, 2):
                 with T.sblock("u"):
-                    vi = T.axis.remap("S", [i])
-                    d[vi] = _widened(x[vi], offset)
-
-    TensorIntrin.register(name, algebra, _widening("tt_widen4", (4,), (4,), None, offset), override=True)
-    return name
-
-
-@cache
-def gather4(offset: int, pitch: int) -> str:
-    """to[i] = from[i * pitch] + offset for four int8 of a column that become int16: the name of the intrinsic."""
-    name = f"tt_gather4_{offset}_{pitch}"
+                    vi, vh = T.axis.remap("SS", [i, h])
+                    d[vi, vh] = _widened(x[vi + vh * 2], offset)
 
     @T.prim_func(s_tir=True)
-    def algebra(
-        x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((4,), "int16", offset_factor=1)
+    def of_column(
+        x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1),
+        d: T.Buffer((2, 2), "int16", offset_factor=1),
     ) -> None:
         with T.sblock("root"):
             T.reads(x[0:4, 0])
-            T.writes(d[0:4])
-            for i in range(4):
+            T.writes(d[0:2, 0:2])
+            for i, h in T.grid(2, 2):
                 with T.sblock("u"):
-                    vi = T.axis.remap("S", [i])
-                    d[vi] = _widened(x[vi, 0], offset)
+                    vi, vh = T.axis.remap("SS", [i, h])
+                    d[vi, vh] = _widened(x[vi + vh * 2, 0], offset)
 
-    code = _widening("tt_gather4", (4, 1), (4,), (pitch, 1), pitch, offset)
-    TensorIntrin.register(name, algebra, code, override=True)
+    if columns:
+        code = _widening("tt_gather4", (4, 1), (2, 2), (pitch, 1), pitch, offset)
+    else:
+        code = _widening("tt_widen4", (4,), (2, 2), None, offset)
+    TensorIntrin.register(name, of_column if columns else of_row, code, override=True)
     return name
 
 
 @cache
-def gather4_two(offset: int, pitch: int) -> str:
-    """to[p, i] = from[i * pitch + p] + offset for four int8 of two neighbouring columns: the name of the intrinsic."""
-    name = f"tt_gather4_two_{offset}_{pitch}"
+def widen_two(offset: int, pitch: int, columns: bool, blocks: int) -> str:
+    """to[block, p, odd, half] = from[p, 4 block + odd + 2 half] + offset for two rows, or columns: the name."""
+    name = f"tt_widen_two_{offset}_{pitch}_{int(columns)}_{blocks}"
+    shape, run = (blocks, 2, 2, 2), 4 * blocks
 
     @T.prim_func(s_tir=True)
-    def algebra(
-        x: T.Buffer((4, 2), "int8", strides=(pitch, 1), offset_factor=1), d: T.Buffer((2, 4), "int16", offset_factor=1)
+    def of_rows(
+        x: T.Buffer((2, run), "int8", strides=(pitch, 1), offset_factor=1),
+        d: T.Buffer(shape, "int16", offset_factor=1),
     ) -> None:
         with T.sblock("root"):
-            T.reads(x[0:4, 0:2])
-            T.writes(d[0:2, 0:4])
-            for p, i in T.grid(2, 4):
+            T.reads(x[0:2, 0:run])
+            T.writes(d[0:blocks, 0:2, 0:2, 0:2])
+            for s, p, i, h in T.grid(blocks, 2, 2, 2):
                 with T.sblock("u"):
-                    vp, vi = T.axis.remap("SS", [p, i])
-                    d[vp, vi] = _widened(x[vi, vp], offset)
+                    vs, vp, vi, vh = T.axis.remap("SSSS", [s, p, i, h])
+                    d[vs, vp, vi, vh] = _widened(x[vp, vs * 4 + vi + vh * 2], offset)
 
-    code = _widening("tt_gather4_two", (4, 2), (2, 4), (pitch, 1), pitch, offset)
-    TensorIntrin.register(name, algebra, code, override=True)
+    @T.prim_func(s_tir=True)
+    def of_columns(
+        x: T.Buffer((run, 2), "int8", strides=(pitch, 1), offset_factor=1),
+        d: T.Buffer(shape, "int16", offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0:run, 0:2])
+            T.writes(d[0:blocks, 0:2, 0:2, 0:2])
+            for s, p, i, h in T.grid(blocks, 2, 2, 2):
+                with T.sblock("u"):
+                    vs, vp, vi, vh = T.axis.remap("SSSS", [s, p, i, h])
+                    d[vs, vp, vi, vh] = _widened(x[vs * 4 + vi + vh * 2, vp], offset)
+
+    source, helper = ((run, 2), "tt_gather_two") if columns else ((2, run), "tt_widen_two")
+    code = _widening(helper, source, shape, (pitch, 1), pitch, offset, blocks)
+    TensorIntrin.register(name, of_columns if columns else of_rows, code, override=True)
     return name
 
 

@@ -104,7 +104,7 @@ def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
 def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: bool = True) -> Kernel:
     """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any."""
     if node.external is not None:
-        return external_kernel(node, name, _comment(node))
+        return external_kernel(node, name, describe(node))
     definition = op_def(node.op)
     spec = kernel_spec(node, features)
     computed = [i for i, tensor in enumerate(spec.outputs) if tensor is not None]
@@ -119,22 +119,23 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
     shared = {index for pair in pairs for index in pair}
     repeated = {i for i, first in enumerate(same_operands(node)) if first != i}
     shared |= repeated | {same_operands(node)[i] for i in repeated}
-    labels = _parameter_names(node, spec.inputs)
+    labels = parameter_names(node, spec.inputs)
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
     parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
     same = {indices.index(count + out): i for out, i in definition.alias if out in computed}
-    printer = _printer(features)(lowered, parameters, same, fuse_multiply_add, features.style.unroll_moves)
+    printer = printer_of(features)(lowered, parameters, same, fuse_multiply_add, features.style.unroll_moves)
     _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name)
-    if printer.scratch_bytes > definition.scratch(node):
+    if printer.scratch.size_bytes > definition.scratch(node):
         raise ScratchError(
-            f"kernel of {node.op} ({node.name}) needs {printer.scratch_bytes} B of scratch, "
+            f"kernel of {node.op} ({node.name}) needs {printer.scratch.size_bytes} B of scratch, "
             f"its definition says {definition.scratch(node)}"
         )
-    return Kernel(name, _comment(node) + source, declaration, printer.scratch_dtype, features.style.small)
+    return Kernel(name, describe(node) + source, declaration, printer.scratch.dtype, features.style.small)
 
 
-def _printer(features: Features) -> type[Printer]:
+def printer_of(features: Features) -> type[Printer]:
+    """What prints kernels for such a target."""
     if features.float_lanes:
         return FloatLanePrinter
     if features.pairs:
@@ -150,13 +151,16 @@ def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: 
         raise ValueError(f"kernel of {node.op} ({node.name}) does not compute every output")
 
 
-def _parameter_names(node: Node, inputs: Iterable[te.Tensor]) -> list[str]:
+def parameter_names(node: Node, inputs: Iterable[te.Tensor]) -> list[str]:
+    """C names of a node's inputs and outputs."""
     names = [str(tensor.op.name) for tensor in inputs]
     outs = ["y"] if len(node.outputs) == 1 else [f"y{i}" for i in range(len(node.outputs))]
     return names + [out if out not in names else f"{out}_out" for out in outs]
 
 
-def _comment(node: Node) -> str:
+def describe(node: Node) -> str:
+    """A C comment: operator, shapes, what it does."""
+
     def shape(dims: tuple[int, ...]) -> str:
         return "x".join(map(str, dims)) or "scalar"
 

@@ -33,20 +33,24 @@ from tinytrain_compile.lower.c_expr import (
 )
 from tinytrain_compile.lower.c_tree import Declaration, If, Line, Loop, Statement, render, tidy
 from tinytrain_compile.lower.conditions import tests_of
-from tinytrain_compile.lower.tir_walk import children, elements, kind_of, op_name
+from tinytrain_compile.lower.scratch import Scratch
+from tinytrain_compile.lower.tir_walk import buffers_of, children, elements, kind_of, op_name
 
 _SCALAR_LIMIT = 64
 """An internal buffer of more elements than this must be scratch: it would land on the stack."""
-_SCRATCH_ALIGNMENT = 8
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One C parameter: its name, the TIR buffer behind it, and whether it may alias another parameter."""
+    """One C parameter: its name, the TIR buffer behind it, and whether it may alias another parameter.
+
+    fixed: tests of what it points to may be made before a loop.
+    """
 
     name: str
     buffer: Any
     may_alias: bool
+    fixed: bool = False
 
 
 class Printer:
@@ -70,11 +74,8 @@ class Printer:
         self._names: dict[Any, str] = {}
         self._used: set[str] = {"scratch", "TT_FMA"}
         self._scalars: dict[Any, bool] = {}
-        self._in_scratch: dict[str, int] = {}
-        self.scratch_bytes = 0
-        self.scratch_dtype = ""
-        """Element type of the scratch parameter; "" if there is none."""
         self._parameters = list(parameters)
+        self._fixed = {p.buffer for p in parameters if p.fixed}
         for p in parameters:
             self._name(p.buffer, p.name)
         for out, source in same.items():
@@ -86,7 +87,8 @@ class Printer:
         self._dynamic: set[Any] = set()
         self._allocated: list[Any] = []
         self._survey(function.body)
-        self._place_scratch()
+        self.scratch = Scratch(filter(self._is_scratch, self._allocated))
+        self._used.update(self.scratch.names)
 
     # ---- names and buffers --------------------------------------------------------------------------------------
 
@@ -147,24 +149,6 @@ class Printer:
     def _is_scratch(self, buffer: Any) -> bool:
         return buffer in self._dynamic or elements(buffer) > _SCALAR_LIMIT
 
-    def _place_scratch(self) -> None:
-        """Lay internal buffers out in the scratch parameter; the peeled end of a loop has a copy in the same place."""
-        sizes: dict[str, int] = {}
-        for buffer in filter(self._is_scratch, self._allocated):
-            dtype = str(buffer.dtype)
-            if self.scratch_dtype not in ("", dtype):
-                raise ValueError(f"a kernel has internal buffers of {self.scratch_dtype} and of {dtype}")
-            self.scratch_dtype = dtype
-            sizes[str(buffer.name)] = max(sizes.get(str(buffer.name), 0), elements(buffer))
-        self._used.update(sizes)
-        for name, count in sizes.items():
-            width = np.dtype(self.scratch_dtype).itemsize
-            self._in_scratch[name] = -(-self.scratch_bytes // _SCRATCH_ALIGNMENT) * (_SCRATCH_ALIGNMENT // width)
-            self.scratch_bytes = (self._in_scratch[name] + count) * width
-
-    def _touched(self, buffer: Any) -> bool:
-        return self._root(buffer) in self._used_buffers
-
     @property
     def addressed(self) -> set[int]:
         """Parameters whose address is handed to a helper, which may write there."""
@@ -172,32 +156,30 @@ class Printer:
 
     # ---- the function -------------------------------------------------------------------------------------------
 
-    def print(self, name: str) -> tuple[str, str]:
-        """(definition, declaration) of the C function."""
-        body = tidy(self._body(self._function.body))
-        unread = [p.name for i, p in enumerate(self._parameters) if i not in self._same and not self._touched(p.buffer)]
-        body = [*(Line(f"(void){unused};") for unused in unread), *self._scratch_parts(), *body]
-        head = f"void {name}({', '.join(self._signature())})"
+    def print(self, name: str, part: Any = None, counts: Sequence[Any] = ()) -> tuple[str, str]:
+        """(definition, declaration) of the C function.
+
+        part: of the function's body, with what it uses as parameters; counts: variables that are parameters as well.
+        """
+        counted = [f"int32_t {self._name(count)}" for count in counts]
+        body = tidy(self._body(self._function.body if part is None else part))
+        parameters = self.parameters_of(part)
+        unread = [p.name for p in parameters if self._root(p.buffer) not in self._used_buffers]
+        pointers = self.scratch.pointers(None if part is None else {str(buffer.name) for buffer in buffers_of(part)})
+        body = [*(Line(f"(void){unused};") for unused in unread), *map(Line, pointers), *body]
+        signature = [*map(self._declared, parameters), *counted, *self.scratch.parameter()]
+        head = f"void {name}({', '.join(signature)})"
         return "\n".join([head + " {", *render(body), "}"]) + "\n", head + ";"
 
-    def _signature(self) -> list[str]:
-        parts: list[str] = []
-        for index, p in enumerate(self._parameters):
-            if index in self._same:
-                continue
-            const = "" if self._root(p.buffer) in self._written | self._addressed else "const "
-            restrict = "" if p.may_alias else "restrict "
-            parts.append(f"{const}{C_TYPES[str(p.buffer.dtype)]} *{restrict}{p.name}")
-        if self.scratch_dtype:
-            parts.append(f"{C_TYPES[self.scratch_dtype]} *restrict scratch")
-        return parts
+    def parameters_of(self, part: Any = None) -> list[Parameter]:
+        """The operands that are parameters of the C function: all, or those that a part of its body uses."""
+        used = None if part is None else {self._root(buffer) for buffer in buffers_of(part)}
+        own = (p for index, p in enumerate(self._parameters) if index not in self._same)
+        return [p for p in own if used is None or self._root(p.buffer) in used]
 
-    def _scratch_parts(self) -> list[Statement]:
-        """Where in scratch an internal buffer begins; the only one is called scratch."""
-        if len(self._in_scratch) < 2:
-            return []
-        places = ((name, f"scratch + {at}" if at else "scratch") for name, at in self._in_scratch.items())
-        return [Line(f"{C_TYPES[self.scratch_dtype]} *const {name} = {place};") for name, place in places]
+    def _declared(self, p: Parameter) -> str:
+        const = "" if self._root(p.buffer) in self._written | self._addressed else "const "
+        return f"{const}{C_TYPES[str(p.buffer.dtype)]} *{'' if p.may_alias else 'restrict '}{p.name}"
 
     # ---- statements ---------------------------------------------------------------------------------------------
 
@@ -237,7 +219,7 @@ class Printer:
         return (
             self._unroll_moves
             and kind_of(body) == "BufferStore"
-            and str(self._root(body.buffer).name) in self._in_scratch
+            and str(self._root(body.buffer).name) in self.scratch.names
         )
 
     def _store(self, node: Any) -> Statement:
@@ -247,7 +229,8 @@ class Printer:
         if guarded is not None:
             return guarded
         dtype = str(node.buffer.dtype)
-        if kind_of(value) == "Call" and op_name(value) == "if_then_else" and str(node.buffer.name) in self._in_scratch:
+        chosen = kind_of(value) == "Call" and op_name(value) == "if_then_else"
+        if chosen and str(node.buffer.name) in self.scratch.names:
             condition, yes, no = value.args
             lines = [[self._assignment(target, side, dtype)] for side in (yes, no)]
             return If(tests_of(condition, self._expr), *lines)
@@ -275,7 +258,7 @@ class Printer:
 
     def _allocate(self, buffer: Any) -> list[Statement]:
         if self._is_scratch(buffer):
-            self._names[buffer] = str(buffer.name) if len(self._in_scratch) > 1 else "scratch"
+            self._names[buffer] = self.scratch.named(str(buffer.name))
             return []
         self._scalars[buffer] = True
         # Only the elements that are used: a partitioned tail of a tile touches a part of it.
@@ -319,7 +302,8 @@ class Printer:
             return Expr(name, ATOM, frozenset([name]))
         if kind == "TensorLoad":
             index = self._expr(node.indices[0])
-            return Expr(self._element(node.source, node.indices[0]), ATOM, index.variables, True)
+            loads = self._root(node.source) not in self._fixed
+            return Expr(self._element(node.source, node.indices[0]), ATOM, index.variables, loads)
         return self._compound(node, kind)
 
     def _compound(self, node: Any, kind: str) -> Expr:

@@ -53,3 +53,11 @@ def children(node: Any) -> list[Any]:
             continue
         found.extend(item if name in ("seq", "indices", "args") else [item])
     return found
+
+
+def buffers_of(node: Any) -> set[Any]:
+    """What a statement stores to, loads from or hands to helpers."""
+    found = set[Any]().union(*(buffers_of(child) for child in children(node)))
+    if kind_of(node) == "TensorLoad":
+        found.add(node.source)
+    return found | ({node.buffer} if kind_of(node) == "BufferStore" else set())

@@ -44,6 +44,11 @@ def pair_tiles(m: int, n: int, k: int) -> PairTiles:
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1]
 
 
+def row_pairs(width: int, n: int, k: int) -> PairTiles:
+    """Tiles for some rows of `width` pixels: all n rows of the other operand lie widened from call to call."""
+    return PairTiles(register_tile(width, n), 1, n, -(-k // LANES) * LANES)
+
+
 def register_tile(m: int, n: int) -> tuple[int, int]:
     """2x2 where both extents are even: four sums, operands and pointers fill a Cortex-M's registers."""
     if m % 2 == 0:

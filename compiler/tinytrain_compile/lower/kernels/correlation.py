@@ -33,24 +33,26 @@ def correlation(
     (ti, tj), across = tiles.tile, tiles.pitch // LANES
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def of_error(i: Any, b: Any, step: Any, p: Any, lane: Any) -> Any:
+    def of_error(i: Any, b: Any, step: Any, p: Any, odd: Any, half: Any) -> Any:
+        lane = odd + half * 2
         if tiles.pitch == width:
             return error[b, step * LANES + lane, i * ti + p].astype("int16")
         row, column = div(step, across), mod(step, across) * LANES + lane
         return guarded(column < width, error[b, row * width + column, i * ti + p].astype("int16"))
 
-    def of_image(j: Any, b: Any, phase: Any, step: Any, q: Any, lane: Any) -> Any:
-        return image(b, j * tj + q, phase, div(step, across), mod(step, across) * LANES + lane)
+    def of_image(j: Any, b: Any, phase: Any, step: Any, q: Any, odd: Any, half: Any) -> Any:
+        return image(b, j * tj + q, phase, div(step, across), mod(step, across) * LANES + odd + half * 2)
 
-    left = te.compute((outputs // ti, tiles.batch, tiles.blocks, ti, LANES), of_error, "left")
+    left = te.compute((outputs // ti, tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
     steps = tiles.image_rows * across
-    right = te.compute((columns // tj, tiles.batch, tiles.phases, steps, tj, LANES), of_image, "right")
-    b, step, lane = reduce_axes(tiles.batch, tiles.blocks, LANES)
+    right = te.compute((columns // tj, tiles.batch, tiles.phases, steps, tj, 2, 2), of_image, "right")
+    b, step, odd, half = axes = reduce_axes(tiles.batch, tiles.blocks, 2, 2)
 
     def term(i: Any, r: Any, j: Any, p: Any, q: Any) -> Any:
         first = tiles.first(r) * across if taps > 1 else 0
         phase = tiles.phase(r) if taps > 1 else 0
-        return total(i32(left[i, b, step, p, lane]) * i32(right[j, b, phase, first + step, q, lane]), [b, step, lane])
+        place = (b, phase, first + step, q, odd, half)
+        return total(i32(left[i, b, step, p, odd, half]) * i32(right[(j, *place)]), axes)
 
     acc = te.compute((outputs // ti, taps, columns // tj, ti, tj), term, "acc")
     out = te.compute(
@@ -80,24 +82,24 @@ def _schedule(
     keep_tables(sch, tables, *((inside, 3) if kept[1] == 0 else (outer, 2)))
     _sums(sch, tiles)
     _widen_error(sch, tiles, width, channels)
-    step, row, lanes = sch.get_loops(sch.get_sblock("right"))[-3:]
+    step, row, *lanes = sch.get_loops(sch.get_sblock("right"))[-4:]
     line, block = sch.split(step, [None, tiles.pitch // LANES])
-    sch.reorder(line, block, lanes, row)
-    sch.unroll(lanes)
-    sch.unroll(row)
+    sch.reorder(line, block, *lanes, row)
+    for loop in (*lanes, row):
+        sch.unroll(loop)
 
 
 def _sums(sch: s_tir.Schedule, tiles: CorrelationTiles) -> None:
     """All four sums of a square tile are one call; others take a few calls per turn."""
     acc = sch.get_sblock("acc")
-    rows, columns, batch, step, lanes = sch.get_loops(acc)[-5:]
+    rows, columns, batch, step, *lanes = sch.get_loops(acc)[-6:]
     square = tiles.tile == (2, 2)
     if square:
-        inner = [rows, columns, step, lanes] if tiles.blocks > 1 else [step, rows, columns, lanes]
+        inner = [rows, columns, step, *lanes] if tiles.blocks > 1 else [step, rows, columns, *lanes]
         sch.reorder(batch, *inner)
     else:
         first, few = sch.split(step, [None, max(u for u in (1, 2, 3, 4) if tiles.blocks % u == 0)])
-        sch.reorder(batch, first, few, rows, columns, lanes)
+        sch.reorder(batch, first, few, rows, columns, *lanes)
         for loop in (few, rows, columns):
             sch.unroll(loop)
     start = sch.decompose_reduction(acc, batch)
@@ -106,18 +108,20 @@ def _sums(sch: s_tir.Schedule, tiles: CorrelationTiles) -> None:
     if square:
         sch.tensorize(rows, intrinsics.dot_2x2(tiles.blocks))
     else:
-        sch.tensorize(lanes, intrinsics.dot(LANES))
+        sch.tensorize(lanes[0], intrinsics.dot4_spread())
 
 
 def _widen_error(sch: s_tir.Schedule, tiles: CorrelationTiles, width: int, channels: int) -> None:
-    step, row, lanes = sch.get_loops(sch.get_sblock("left"))[-3:]
-    if tiles.pitch == width and tiles.tile[0] == 2:
-        sch.tensorize(row, intrinsics.gather4_two(0, channels))
-    elif tiles.pitch == width:
-        sch.reorder(row, step, lanes)
-        sch.tensorize(lanes, intrinsics.gather4(0, channels))
+    step, row, *lanes = sch.get_loops(sch.get_sblock("left"))[-4:]
+    whole, given = tiles.pitch == width, (0, channels, True)
+    if whole and tiles.tile[0] == 2 and tiles.blocks > 1:
+        sch.tensorize(step, intrinsics.widen_two(*given, tiles.blocks))
+    elif whole:
+        sch.reorder(row, step, *lanes)
+        sch.tensorize(lanes[0], intrinsics.widen4(*given))
     else:
         line, block = sch.split(step, [None, tiles.pitch // LANES])
-        sch.reorder(line, row, block, lanes)
-        sch.unroll(lanes)
+        sch.reorder(line, row, block, *lanes)
+        for loop in lanes:
+            sch.unroll(loop)
         sch.annotate(block, HINT, 1)

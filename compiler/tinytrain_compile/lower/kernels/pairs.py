@@ -19,14 +19,14 @@ from tinytrain_compile.ops.pairs import LANES, PairTiles
 class Widened:
     """One operand: element (row, k) as an int8 expression, and what is added to make it int16.
 
-    contiguous: the elements of a row are neighbours in memory; pitch: or so far apart, columns of a matrix (k, row).
-    peel: its load has conditions to be split off.
+    pitch: elements from a row to the next, whose elements are neighbours in memory; columns: or the other way round (a
+    matrix (k, row)); 0: neither. peel: its load has conditions to be split off.
     """
 
     load: Load
     offset: int = 0
-    contiguous: bool = False
     pitch: int = 0
+    columns: bool = False
     peel: bool = False
 
     def element(self, row: Any, k: Any) -> Any:
@@ -49,10 +49,10 @@ def pair_product(
     m, n, k = extents
     (ti, tj), steps = tiles.tile, tiles.depth // LANES
     a, b = _stage(left, (m, k), ti, tiles, "left"), _stage(right, (n, k), tj, tiles, "right")
-    step, lane = reduce_axes(steps, LANES)
+    step, odd, half = axes = reduce_axes(steps, 2, 2)
 
     def term(i: Any, j: Any, p: Any, q: Any) -> Any:
-        return total(i32(a[i, step, p, lane]) * i32(b[j, step, q, lane]), [step, lane])
+        return total(i32(a[i, step, p, odd, half]) * i32(b[j, step, q, odd, half]), axes)
 
     acc = te.compute((m // ti, n // tj, ti, tj), term, "acc")
     div, mod = tirx.indexdiv, tirx.indexmod
@@ -68,15 +68,15 @@ def pair_product(
 
 
 def _stage(operand: Widened, extents: tuple[int, int], tile: int, tiles: PairTiles, name: str) -> te.Tensor:
-    """An operand as blocks of LANES elements of each row of a tile."""
+    """An operand as blocks of LANES elements of each row of a tile, even ones before odd ones (see tt_widen4)."""
     rows, k = extents
 
-    def element(i: Any, step: Any, p: Any, lane: Any) -> Any:
-        position = step * LANES + lane
+    def element(i: Any, step: Any, p: Any, odd: Any, half: Any) -> Any:
+        position = step * LANES + odd + half * 2
         value = operand.element(i * tile + p, position)
         return value if tiles.depth == k else guarded(position < k, value)
 
-    return te.compute((rows // tile, tiles.depth // LANES, tile, LANES), element, name)
+    return te.compute((rows // tile, tiles.depth // LANES, tile, 2, 2), element, name)
 
 
 def _loops(sch: s_tir.Schedule, tiles: PairTiles, tables: Sequence[te.Tensor], channel_axis: int) -> None:
@@ -102,13 +102,13 @@ def _loops(sch: s_tir.Schedule, tiles: PairTiles, tables: Sequence[te.Tensor], c
 
 def _sums(sch: s_tir.Schedule, tiles: PairTiles, most_steps: int) -> None:
     acc = sch.get_sblock("acc")
-    rows, columns, step, lanes = sch.get_loops(acc)[-4:]
+    rows, columns, step, *lanes = sch.get_loops(acc)[-5:]
     square, steps = tiles.tile == (2, 2), tiles.depth // LANES
     if square and steps > 1:
         start = sch.decompose_reduction(acc, rows)
     else:
         first, few = sch.split(step, [None, max(u for u in range(1, most_steps + 1) if steps % u == 0)])
-        sch.reorder(first, few, rows, columns, lanes)
+        sch.reorder(first, few, rows, columns, *lanes)
         for loop in () if square else (few, rows, columns):
             sch.unroll(loop)
         start = sch.decompose_reduction(acc, first)
@@ -117,20 +117,21 @@ def _sums(sch: s_tir.Schedule, tiles: PairTiles, most_steps: int) -> None:
     if square:
         sch.tensorize(rows, intrinsics.dot_2x2(steps))
     else:
-        sch.tensorize(lanes, intrinsics.dot(LANES))
+        sch.tensorize(lanes[0], intrinsics.dot4_spread())
 
 
 def _widen(sch: s_tir.Schedule, name: str, operand: Widened, whole: bool) -> None:
-    step, row, lanes = sch.get_loops(sch.get_sblock(name))[-3:]
-    if whole and operand.pitch and int(sch.get(row).extent) == 2:
-        sch.tensorize(row, intrinsics.gather4_two(operand.offset, operand.pitch))
+    step, row, *lanes = sch.get_loops(sch.get_sblock(name))[-4:]
+    steps, two = int(sch.get(step).extent), int(sch.get(row).extent) == 2
+    given = (operand.offset, operand.pitch, operand.columns)
+    if whole and operand.pitch and two and steps > 1:
+        sch.tensorize(step, intrinsics.widen_two(*given, steps))
         return
-    sch.reorder(row, step, lanes)
-    if whole and operand.contiguous:
-        sch.tensorize(lanes, intrinsics.widen4(operand.offset))
-    elif whole and operand.pitch:
-        sch.tensorize(lanes, intrinsics.gather4(operand.offset, operand.pitch))
+    sch.reorder(row, step, *lanes)
+    if whole and operand.pitch:
+        sch.tensorize(lanes[0], intrinsics.widen4(*given))
     else:
-        sch.unroll(lanes)
+        for lane in lanes:
+            sch.unroll(lane)
     if operand.peel or not whole:
         sch.annotate(step, HINT, 1)

@@ -179,7 +179,8 @@ def row_conv(
         position = (x * across + i) * pitches[1] + f
         return total(i32(rows[b, y * pitches[0] + r, position]) * i32(weights[(p, q, o, *placed(j, r), f)]), [r, f])
 
-    cut = (n, height // down, down, width // right, right, channels)  # the same elements in the same order
+    high = height // down if down > 1 else height  # may be a variable
+    cut = (n, high, down, width // right, right, channels)  # the same elements in the same order
     acc = te.compute((*cut[:3], cut[3] // across, right, channels // deep, across, deep), term, "acc")
     div, mod = tirx.indexdiv, tirx.indexmod
 

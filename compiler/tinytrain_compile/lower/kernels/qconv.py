@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from tinytrain_compile.lower.kernels.base import (
     CodeStyle,
     Features,
     KernelSpec,
-    address,
     call_int,
     guarded,
     i32,
@@ -26,26 +24,19 @@ from tinytrain_compile.lower.kernels.conv import (
     grouped_grad_input,
     weight_parts,
 )
-from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
+from tinytrain_compile.lower.kernels.linear import Finish, Load, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.kernels.planes import Taps, inside_image, plane_conv, row_conv
-from tinytrain_compile.lower.kernels.qerror import Centred, kept_factors, kept_here, mask_operand, tables
+from tinytrain_compile.lower.kernels.planes import row_conv
+from tinytrain_compile.lower.kernels.qends import error_end, requantised_end
+from tinytrain_compile.lower.kernels.qerror import Centred, mask_operand, tables
 from tinytrain_compile.lower.kernels.qgradient import gradient_rows, keeps_tables, row_gradient, weight_gradient
+from tinytrain_compile.lower.kernels.qplanes import Band, dense_rows, depthwise, depthwise_gradient
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.pairs import pair_tiles
 from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
-from tinytrain_compile.ops.qconv_tiles import (
-    backward_phases,
-    backward_planes,
-    error_patch,
-    forward_planes,
-    forward_rows,
-    is_plane,
-    is_product,
-    is_rows,
-)
+from tinytrain_compile.ops.qconv_tiles import error_patch, is_plane, is_product, is_rows
 
 Stages = Sequence[te.Tensor]
 FRACTION_BITS = 8
@@ -69,29 +60,20 @@ def qconv(node: Node, features: Features) -> KernelSpec:
     bias, multiplier, shift = tables(node, 1 + parts, ("bias", "multiplier", "shift"))
     n, height, width, channels = node.inputs[0].shape
 
-    kept = is_product(conv) or is_rows(node) or is_plane(node)
-    factor, stages = kept_factors(multiplier, lambda o: i32(shift[o]), kept and not attrs.shifts_down)
+    finish, stages = requantised_end(node, (bias, multiplier, shift))
 
     def weight(*index: Any) -> Any:
         return i32(whole(*index))
 
-    def finish(acc: Any, *index: Any) -> Any:
-        o = index[-1]
-        limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
-        if attrs.shifts_down:
-            return call_int("tt_requantise8_down", acc, bias[o], multiplier[o], i32(shift[o]), *limits, dtype="int8")
-        return call_int("tt_requantise8", acc, bias[o], *factor(o), *limits, dtype="int8")
-
     if is_product(conv):
         pixels = n * height * width
         x = placeholder(node.inputs[0], "x", (pixels, channels))
-        extents, sliced = (pixels, shape[3], channels), conv.split is not None
-        left = Widened(lambda i, a: x[i, a], -attrs.x_zero, contiguous=True)
-        right = Widened(lambda j, a: whole(j, 0, 0, a), contiguous=not sliced, peel=sliced)
+        extents, (weights, right) = (pixels, shape[3], channels), forward_weight(node)
+        left = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels)
         out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_rows(node):
-        return _rows(node, weights[0], [bias, multiplier, shift], finish, features.style, stages)
+        return row_kernel(node, weights[0], [bias, multiplier, shift], finish, features.style, stages)
     x = placeholder(node.inputs[0], "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
     if conv.groups == 1:
@@ -109,55 +91,46 @@ def qconv(node: Node, features: Features) -> KernelSpec:
     return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
 
 
-def _rows(
+def forward_weight(node: Node) -> tuple[list[te.Tensor], Widened]:
+    """A 1x1 weight by (output channel, input channel): its parts, and how it is read."""
+    attrs, outputs, channels = node.attrs, node.outputs[0].shape[3], node.inputs[0].shape[3]
+    assert isinstance(attrs, QConvAttrs)
+    if attrs.conv.split is not None:
+        weights = weight_parts(node.inputs[1:3])
+        whole = whole_weight(weights, attrs.conv.split, 0, 3)
+        return weights, Widened(lambda j, a: whole(j, 0, 0, a), peel=True)
+    w = placeholder(node.inputs[1], "w", (outputs, channels))
+    return [w], Widened(lambda j, a: w[j, a], pitch=channels)
+
+
+def row_kernel(
     node: Node,
     w: te.Tensor,
     operands: list[te.Tensor],
     finish: Finish,
     style: CodeStyle,
     stages: Sequence[te.Tensor],
+    band: Band | None = None,
 ) -> KernelSpec:
     """k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero point."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    conv, (n, height, width, channels) = attrs.conv, node.inputs[0].shape
-    run, border = conv.kernel[1] * channels, conv.pads[1] * channels
-    x = placeholder(node.inputs[0], "x", (n, height, width * channels))
+    conv, channels = attrs.conv, node.inputs[0].shape[3]
+    run = conv.kernel[1] * channels
     w = placeholder(node.inputs[1], "w", (w.shape[0], conv.kernel[0], run))
+    x, shape, tiles, read = dense_rows(node, band)
 
-    def element(b: Any, y: Any, position: Any) -> Any:
-        row, place = y - conv.pads[0], position - border
-        value = x[b, row, place].astype("int16") - tirx.const(attrs.x_zero, "int16")
-        return guarded(inside_image(row, place, (height, width * channels)), value)
+    def element(*place: Any) -> Any:
+        inside, value = read(*place)
+        return guarded(inside, value.astype("int16") - tirx.const(attrs.x_zero, "int16"))
 
     pitches = (conv.strides[0], conv.strides[1] * channels)
-    shape = node.outputs[0].shape
-    tiles = forward_rows(node)
-    out, schedule = row_conv(
-        shape, pitches, element, lambda o, _p, _q, r, f: w[o, r, f], run, finish, tiles, style, stages
-    )
+
+    def weight(o: Any, _p: Any, _q: Any, r: Any, f: Any) -> Any:
+        return w[o, r, f]
+
+    out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, style, stages)
     return KernelSpec([x, w, *operands], [out], schedule)
-
-
-def depthwise(
-    node: Node, x: te.Tensor, weight: Load, finish: Finish, style: CodeStyle, stages: Stages, lanes: bool = False
-) -> tuple[te.Tensor, Schedule]:
-    """Forward: the plane is the image less its zero point, with a border of zeros."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs)
-    conv, (_, height, width, _) = attrs.conv, node.inputs[0].shape
-
-    def pixel(b: Any, y: Any, s: Any, c: Any) -> Any:
-        row, column = y - conv.pads[0], s - conv.pads[1]
-        value = x[b, row, column, c].astype("int16") - tirx.const(attrs.x_zero, "int16")
-        return guarded(inside_image(row, column, (height, width)), value)
-
-    def tap(c: Any, _p: Any, _q: Any, r: Any, s: Any) -> Any:
-        return guarded(s < conv.kernel[1], weight(c, r, s, 0).astype("int16"))
-
-    shape, tiles = node.outputs[0].shape, forward_planes(node)
-    columns = conv.kernel[1] if lanes else 0
-    return plane_conv(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages, columns)
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
@@ -180,20 +153,14 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     def weight(*index: Any) -> Any:
         return i32(whole(*index))
 
-    def exponent(c: Any) -> Any:
-        return i32(shift[c]) + p_in[0] - p_out[0]
-
     tiles = None if flat else gradient_rows(node, features)
-    factor, stages = kept_factors(multiplier, exponent, flat or is_plane(node) or tiles is not None)
-
-    def finish(acc: Any, *index: Any) -> Any:
-        operands = (kept_here(keep, index), acc, *factor(index[-1]), address(peak))
-        return call_int("tt_rescaled_error", *operands, dtype="int8")
+    kept = flat or is_plane(node) or tiles is not None
+    finish, stages = error_end((peak, p_out, p_in, multiplier, shift), keep, kept)
 
     if flat:
         extents = (pixels, shape[3], out_c)
-        left = Widened(lambda i, a: g[i, a], contiguous=True)
-        right = _transposed_weight(node, weights, whole, features.turned)
+        left = Widened(lambda i, a: g[i, a], pitch=out_c)
+        right = transposed_weight(node, weights, whole, features.turned)
         out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
@@ -215,7 +182,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     return KernelSpec(inputs, [out, None], schedule)
 
 
-def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned: bool) -> Widened:
+def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned: bool) -> Widened:
     """A 1x1 weight by (input channel, output channel); one in one part is regrouped to a matrix in `weights`."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
@@ -224,51 +191,9 @@ def _transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned
     out_c, _, _, in_c = node.inputs[6].shape
     if turned:
         rows = weights[0] = placeholder(node.inputs[6], "w", (in_c, out_c))
-        return Widened(lambda j, a: rows[j, a], contiguous=True)
+        return Widened(lambda j, a: rows[j, a], pitch=out_c)
     matrix = weights[0] = placeholder(node.inputs[6], "w", (out_c, in_c))
-    return Widened(lambda j, a: matrix[a, j], pitch=in_c)
-
-
-def depthwise_gradient(
-    node: Node, g: te.Tensor, weight: Load, finish: Finish, style: CodeStyle, stages: Stages, lanes: bool = False
-) -> tuple[te.Tensor, Schedule]:
-    """The plane is the error with a border of zeros; taps run backwards.
-
-    Between the rows of an error whose strides do not divide the image there are zeros; else the phases are computed
-    one by one (see backward_phases), and the plane has only what there is.
-    """
-    attrs = node.attrs
-    assert isinstance(attrs, QConvGradInputAttrs)
-    conv, (_, height, width, _), phases = attrs.conv, node.inputs[3].shape, backward_phases(node)
-    tiles = backward_planes(node)
-    last = [-(-extent // count) - 1 for extent, count in zip(conv.kernel, phases, strict=True)]
-
-    def pixel(b: Any, y: Any, s: Any, c: Any) -> Any:
-        rows = [place + conv.pads[i] // phases[i] - last[i] for i, place in enumerate((y, s))]
-        tests: list[Any] = []
-        for axis, extent in enumerate((height, width)):
-            stride = conv.strides[axis] // phases[axis]
-            tests += [rows[axis] >= 0, rows[axis] < extent * stride]
-            if stride > 1:
-                tests.append(tirx.EQ(tirx.indexmod(rows[axis], stride), 0))
-                rows[axis] = tirx.indexdiv(rows[axis], stride)
-        return guarded(functools.reduce(tirx.And, tests), g[b, rows[0], rows[1], c].astype("int16"))
-
-    def tap(c: Any, p: Any, q: Any, r: Any, s: Any) -> Any:
-        places: list[Any] = []
-        for axis, (phase, back) in enumerate(((p, last[0] - r), (q, last[1] - s))):
-            places.append(back * phases[axis] + tirx.indexmod(phase + conv.pads[axis], phases[axis]))
-        inside = [test for i, place in enumerate(places) for test in (place >= 0, place < conv.kernel[i])]
-        return guarded(functools.reduce(tirx.And, inside), weight(c, *places, 0).astype("int16"))
-
-    def ahead(p: Any, q: Any) -> tuple[Any, Any]:
-        row, column = (
-            tirx.indexdiv(phase + conv.pads[axis] % phases[axis], phases[axis]) for axis, phase in enumerate((p, q))
-        )
-        return row, column
-
-    columns = last[1] + 1 if lanes else 0
-    return plane_conv(node.outputs[0].shape, (1, 1), pixel, Taps(tap, ahead), finish, tiles, style, stages, columns)
+    return Widened(lambda j, a: matrix[a, j], pitch=in_c, columns=True)
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------

@@ -150,8 +150,8 @@ def _flat_weight_gradient(
     pixels = math.prod(x_value.shape[:3])
     x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
     extents = (outputs, inputs, pixels)
-    left = Widened(lambda o, k: g[k, o], pitch=outputs)
-    right = Widened(lambda i, k: x[k, i], -x_zero, pitch=inputs)
+    left = Widened(lambda o, k: g[k, o], 0, outputs, columns=True)
+    right = Widened(lambda i, k: x[k, i], -x_zero, inputs, columns=True)
 
     def weight(acc: Any, o: Any, i: Any) -> Any:
         return finish(acc, o, 0, 0, i)

@@ -43,6 +43,11 @@ def _flat(node: Node, index: int, name: str) -> te.Tensor:
     return placeholder(value, name, (value.elements,))
 
 
+def is_ragged(elements: Any, lanes: int = LANES) -> bool:
+    """Whether there are no whole vectors of them; a number that is not known yet is one of rows of whole vectors."""
+    return isinstance(elements, int) and elements % lanes > 0
+
+
 def _each_four(sch: s_tir.Schedule, name: str = "out") -> None:
     """The last loop of a stage is one over vectors."""
     _, lane = sch.split(sch.get_loops(sch.get_sblock(name))[-1], [None, LANES])
@@ -65,7 +70,7 @@ def vector_add(node: Node, _features: Features) -> KernelSpec | None:
     """Both operands at 8 bits of fraction on the output's scale."""
     attrs = node.attrs
     assert isinstance(attrs, QAddAttrs)
-    if node.outputs[0].elements % LANES:
+    if is_ragged(node.outputs[0].elements):
         return None
     a, b = _flat(node, 0, "a"), _flat(node, 1, "b")
 
@@ -85,7 +90,7 @@ def vector_rescale(node: Node, _features: Features) -> KernelSpec | None:
     """Another scale, element by element."""
     attrs = node.attrs
     assert isinstance(attrs, QRescaleAttrs)
-    if attrs.axes or node.outputs[0].elements % LANES:
+    if attrs.axes or is_ragged(node.outputs[0].elements):
         return None
     x = _flat(node, 0, "x")
 
@@ -101,7 +106,7 @@ def vector_clip_mask(node: Node, _features: Features) -> KernelSpec | None:
     attrs = node.attrs
     assert isinstance(attrs, MaskAttrs)
     limits = (i32(attrs.low), i32(attrs.high))
-    if node.inputs[0].elements % 8:
+    if is_ragged(node.inputs[0].elements, 8):
         return None
     return packed(node, lambda y: passes(y, attrs), lambda y: call_int("tt_passed_x8", y, *limits, dtype="uint8"))
 
@@ -140,7 +145,7 @@ def vector_error_add(node: Node, _features: Features) -> KernelSpec | None:
     """The sum of two errors with exponents of their own."""
     attrs, shape = node.attrs, (node.inputs[4].elements,)
     assert isinstance(attrs, ErrorAttrs)
-    if shape[0] % LANES:
+    if is_ragged(shape[0]):
         return None
     peak, p_out, p_a, p_b = tables(node, 0, ("peak", "p_out", "p_a", "p_b"))
     a, b = _flat(node, 4, "a"), _flat(node, 5, "b")

@@ -24,9 +24,9 @@ from tinytrain_compile.lower.kernels.conv import Window, weight_parts, weight_su
 from tinytrain_compile.lower.kernels.lane_sums import lane_sums, patch_lanes
 from tinytrain_compile.lower.kernels.linear import Finish, whole_weight
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.kernels.planes import inside_image
-from tinytrain_compile.lower.kernels.qconv import SCALE, depthwise, depthwise_gradient, kept_steps
+from tinytrain_compile.lower.kernels.qconv import SCALE, kept_steps
 from tinytrain_compile.lower.kernels.qerror import Centred, Keep, kept_here, mask_operand, tables
+from tinytrain_compile.lower.kernels.qplanes import Band, dense_rows, depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.vectors import (
     Epilogue,
     Rows,
@@ -47,7 +47,6 @@ from tinytrain_compile.ops.qconv_tiles import (
     backward_planes,
     error_patch,
     forward_planes,
-    forward_rows,
     is_plane,
     is_product,
     is_rows,
@@ -64,15 +63,12 @@ def vector_conv(node: Node, features: Features) -> KernelSpec | None:
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     if is_plane(node):
-        return (
-            _plane(node, attrs, features) if _on_rows(forward_planes(node), attrs.conv, attrs.conv.strides[1]) else None
-        )
+        return vector_depthwise(node, features)
     conv, shape = attrs.conv, node.outputs[0].shape
     *image, channels = node.inputs[0].shape
     extents = (math.prod(image), shape[3], channels)
     if not is_product(conv):
-        depth = conv.kernel[0] * conv.kernel[1] * channels
-        return _patches(node, attrs) if is_rows(node) and fits((extents[0], shape[3], depth)) else None
+        return vector_dense(node)
     if not fits(extents):
         return None
     sliced = conv.split is not None
@@ -92,22 +88,23 @@ def vector_conv(node: Node, features: Features) -> KernelSpec | None:
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
-def _patches(node: Node, attrs: QConvAttrs) -> KernelSpec:
+def vector_dense(node: Node, band: Band | None = None) -> KernelSpec | None:
     """k x k over all channels: the rows of the image lie copied with their border, then the patches of a few pixels."""
-    conv, (n, height, width, channels) = attrs.conv, node.inputs[0].shape
-    run, border, shape = conv.kernel[1] * channels, conv.pads[1] * channels, node.outputs[0].shape
-    x = placeholder(node.inputs[0], "x", (n, height, width * channels))
+    attrs, (*image, channels), shape = node.attrs, node.inputs[0].shape, node.outputs[0].shape
+    assert isinstance(attrs, QConvAttrs)
+    conv, run = attrs.conv, attrs.conv.kernel[1] * channels
+    if not (is_rows(node) and fits((math.prod(image), shape[3], conv.kernel[0] * run))):
+        return None
     w = placeholder(node.inputs[1], "w", (shape[3], conv.kernel[0] * run))
+    x, shape, tiles, read = dense_rows(node, band)
     operands = tables(node, 2, ("bias", "multiplier", "shift"))
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
 
-    def element(b: Any, y: Any, position: Any) -> Any:
-        row, place = y - conv.pads[0], position - border
-        inside = inside_image(row, place, (height, width * channels))
-        return tirx.if_then_else(inside, x[b, row, place], tirx.const(attrs.x_zero, "int8"))
+    def element(*place: Any) -> Any:
+        return tirx.if_then_else(*read(*place), tirx.const(attrs.x_zero, "int8"))
 
     pitches, end = (conv.strides[0], conv.strides[1] * channels), Epilogue(finish, attrs.x_zero, kept)
-    out, schedule = patch_product(shape, pitches, element, lambda o, k: w[o, k], run, end, forward_rows(node))
+    out, schedule = patch_product(shape, pitches, element, lambda o, k: w[o, k], run, end, tiles)
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
@@ -117,15 +114,23 @@ def _on_rows(tiles: PlaneTiles, conv: ConvAttrs, step: int) -> bool:
     return tiles.width == LANES and 1 < columns <= MOST_TAPS and step <= LARGEST_STEP
 
 
-def _plane(node: Node, attrs: QConvAttrs, features: Features) -> KernelSpec:
+def vector_depthwise(node: Node, features: Features, band: Band | None = None) -> KernelSpec | None:
     """Depthwise: four pixels of a row of a channel at a time."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    if not _on_rows(forward_planes(node), attrs.conv, attrs.conv.strides[1]):
+        return None
     parts = 1 if attrs.conv.split is None else 2
     weights = weight_parts(node.inputs[1 : 1 + parts])
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
-    x, operands = placeholder(node.inputs[0], "x"), tables(node, 1 + parts, ("bias", "multiplier", "shift"))
+    x, operands = _image(node, 0, "x", band), tables(node, 1 + parts, ("bias", "multiplier", "shift"))
     kept, finish = requantised(attrs, operands, "tt_clamp")
-    out, schedule = depthwise(node, x, whole, finish, features.style, kept, True)
+    out, schedule = depthwise(node, x, whole, finish, features.style, kept, True, band)
     return KernelSpec([x, *weights, *operands], [out], schedule)
+
+
+def _image(node: Node, index: int, name: str, band: Band | None) -> te.Tensor:
+    return placeholder(node.inputs[index], name) if band is None else band.image
 
 
 def near(clamp: str, shift: Any) -> Any:
@@ -150,21 +155,42 @@ def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tup
     return kept, finish
 
 
+def vector_product(node: Node, x: te.Tensor, extents: tuple[Any, int, int]) -> KernelSpec | None:
+    """1x1 of some pixels, whose number is a variable: these and weights are read where they lie."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    if not fits(extents):
+        return None
+    w, operands = placeholder(node.inputs[1], "w", extents[1:]), tables(node, 2, ("bias", "multiplier", "shift"))
+    kept, finish = requantised(attrs, operands, "tt_clamp_x4")
+    left, right, end = Rows(lambda i, a: x[i, a]), Rows(lambda j, a: w[j, a]), Epilogue(finish, attrs.x_zero, kept)
+    out, schedule = channel_product(extents, left, right, end)
+    return KernelSpec([x, w, *operands], [out], schedule)
+
+
 @vector_kernel("QConvGradInput")
 def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
     """1x1: errors where they lie; of four input channels, weights are turned at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     if is_plane(node):
-        return _plane_gradient(node, attrs, features) if _on_rows(backward_planes(node), attrs.conv, 1) else None
-    conv, (*image, channels), out_c = attrs.conv, node.outputs[0].shape, node.inputs[3].shape[3]
-    extents = (math.prod(image), channels, out_c)
+        return vector_depthwise_gradient(node, features)
+    conv, (*image, channels) = attrs.conv, node.outputs[0].shape
     if conv.groups == 1 and conv.split is None and not is_product(conv) and channels % LANES == 0:
         return _patch_gradient(node, attrs)
-    if not (is_product(conv) and fits(extents)):
+    pixels = math.prod(image)
+    return vector_error_product(node, features, pixels, pixels) if is_product(conv) else None
+
+
+def vector_error_product(node: Node, features: Features, pixels: Any, strip: int | None = None) -> KernelSpec | None:
+    """The data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip."""
+    attrs, channels, out_c = node.attrs, node.outputs[0].shape[3], node.inputs[3].shape[3]
+    assert isinstance(attrs, QConvGradInputAttrs)
+    extents = (pixels, channels, out_c)
+    if not fits(extents):
         return None
-    sliced = conv.split is not None
-    g = placeholder(node.inputs[3], "g", (extents[0], out_c))
+    conv, sliced = attrs.conv, attrs.conv.split is not None
+    g = te.placeholder((pixels, out_c), "int8", "g")
     if sliced:
         weights = weight_parts(node.inputs[6:8])
         whole = whole_weight(weights, conv.split, 0, 3)
@@ -178,7 +204,7 @@ def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
     masks, keep = mask_lanes(node, attrs.mask, (extents[0], channels))
     error = ErrorEnd(node, keep, "tt_clamp_x4")
     left, end = Rows(lambda i, a: g[i, a]), Epilogue(error.finish, 0, error.kept)
-    out, schedule = channel_product(extents, left, right, end, extents[0])
+    out, schedule = channel_product(extents, left, right, end, strip)
     operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)
 
@@ -203,8 +229,12 @@ def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
     return KernelSpec([*error.exponents, g, *error.factor, w, *masks], [out, None], schedule)
 
 
-def _plane_gradient(node: Node, attrs: QConvGradInputAttrs, features: Features) -> KernelSpec:
+def vector_depthwise_gradient(node: Node, features: Features, band: Band | None = None) -> KernelSpec | None:
     """Depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    if not _on_rows(backward_planes(node), attrs.conv, 1):
+        return None
     weights = weight_parts(node.inputs[6 : 6 + (1 if attrs.conv.split is None else 2)])
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
     masks, keep = mask_operand(node, attrs.mask, node.outputs[0].shape)
@@ -213,8 +243,8 @@ def _plane_gradient(node: Node, attrs: QConvGradInputAttrs, features: Features) 
         assert keep is not None
         return call_int("tt_keep_x4", keep(*index), dtype="bool")
 
-    error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), placeholder(node.inputs[3], "g")
-    out, schedule = depthwise_gradient(node, g, whole, error.finish, features.style, error.kept, True)
+    error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), _image(node, 3, "g", band)
+    out, schedule = depthwise_gradient(node, g, whole, error.finish, features.style, error.kept, True, band)
     operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)
 

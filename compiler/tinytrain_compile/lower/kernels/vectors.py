@@ -52,16 +52,17 @@ def kept_lanes(operand: te.Tensor, name: str, value: Any = None) -> te.Tensor:
 
 
 def channel_product(
-    extents: tuple[int, int, int], left: Rows, right: Rows, end: Epilogue, strip: int
+    extents: tuple[Any, int, int], left: Rows, right: Rows, end: Epilogue, strip: int | None = None
 ) -> tuple[te.Tensor, Schedule]:
     """out[m,n] = finish(sum_k (left(m,k) - zero) right(n,k), m, n), four channels n at a time for all m of a strip.
 
-    strip: rows of a copied left operand in scratch.
+    strip: rows of a copied left operand in scratch. None: all rows are a strip, none is copied, and what is made of the
+    right operand lies in scratch before (see bands.py).
     """
     (m, n, k), zero = extents, end.zero
     a, b = _copied(left, (m, k)) if left.how == "copied" else left.load, _stage(right, (n, k), "right")
     acc = _sums((m,), n, k, a, b)
-    correction = Correction(b, (n, k), zero)
+    correction = Correction(b, (n, k), zero, strip is None)
 
     def element(i: Any, j: Any) -> Any:
         value = acc[i, tirx.indexdiv(j, LANES), tirx.indexmod(j, LANES)]
@@ -69,15 +70,15 @@ def channel_product(
 
     def schedule(sch: s_tir.Schedule) -> None:
         row, channel = sch.get_loops(sch.get_sblock("out"))
-        first, row = sch.split(row, [None, strip])
+        first, row = sch.split(row, [None, strip] if strip else [1, None])
         channel, lane = sch.split(channel, [None, LANES])
         sch.reorder(first, channel, row, lane)
         _compute_sums(sch, row, 3, k)
         correction.move(sch, channel)
         for table in end.tables:
             sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
-        _fill(sch, "left", left, first, strip * k)
-        _fill(sch, "right", right, channel, k)
+        _fill(sch, "left", left, first, k * (strip or 0))
+        _fill(sch, "right", right, channel if strip else None, k)
         correction.compute(sch, 2)
         sch.vectorize(lane)
 
@@ -227,13 +228,18 @@ def _row_sums(rows: Load, shape: tuple[int, int]) -> te.Tensor:
 
 
 class Correction:
-    """What sums with rows of channels lack if the other operand's zero point is not 0: a row's sum times it."""
+    """What sums with rows of channels lack if the other operand's zero point is not 0: a row's sum times it.
 
-    def __init__(self, rows: Load, shape: tuple[int, int], zero: int) -> None:
-        self._zero, self._depth = zero, shape[1]
+    early: computed before everything, in scratch.
+    """
+
+    def __init__(self, rows: Load, shape: tuple[int, int], zero: int, early: bool = False) -> None:
+        self._zero, self._depth, self._early = zero, shape[1], early
         if zero:
             sums = _row_sums(rows, shape)
             self._values = te.compute((shape[0],), lambda j: sums[j] * i32(-zero), "correction")
+            if early:
+                self._values = kept_lanes(self._values, "kept_correction")
 
     def added(self, value: Any, channel: Any) -> Any:
         """A sum of this channel, made right."""
@@ -242,13 +248,13 @@ class Correction:
     def move(self, sch: s_tir.Schedule, place: Any) -> None:
         """To where the loop over channels starts."""
         if self._zero:
-            sch.vectorize(sch.get_loops(_move(sch, "correction", place))[-1])
-            _move(sch, "row_sum", place)
+            sch.vectorize(sch.get_loops(_move(sch, str(self._values.op.name), place))[-1])
+            _move(sch, "row_sum", sch.get_loops(sch.get_sblock("correction"))[-1] if self._early else place)
 
     def compute(self, sch: s_tir.Schedule, depth: int) -> None:
         """Once what it reads is at its place as well; that loop is the depth-th."""
         if self._zero:
-            _compute_row_sums(sch, depth, self._depth)
+            _compute_row_sums(sch, 1 if self._early else depth, self._depth)
 
 
 def _compute_sums(sch: s_tir.Schedule, place: Any, depth: int, k: int) -> None:
@@ -280,11 +286,12 @@ def _move(sch: s_tir.Schedule, name: str, place: Any) -> Any:
 
 
 def _fill(sch: s_tir.Schedule, name: str, rows: Rows, place: Any, k: int) -> None:
-    """Compute what lies in scratch where its loop starts."""
+    """Compute what lies in scratch where its loop starts (None: before everything)."""
     if rows.how == "here":
         return
     block = sch.get_sblock(name)
-    sch.compute_at(block, place, preserve_unit_loops=True)
+    if place is not None:
+        sch.compute_at(block, place, preserve_unit_loops=True)
     column = sch.get_loops(block)[-1]
     if rows.how == "copied":
         sch.tensorize(column, intrinsics.copy_row(k))

@@ -1,0 +1,78 @@
+"""Calls a kernel of a few rows for all rows of a map: one C function with the parameters of the whole map's kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinytrain_compile.ir import Node
+from tinytrain_compile.ir.kernels import Kernel
+from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.kernels.bands import Windows
+from tinytrain_compile.lower.rows import TABLE, Function, RowKernel, lower_rows
+from tinytrain_compile.ops import op_def
+
+
+def banded(node: Node, name: str, features: Features, step: int, ring: bool = False) -> tuple[Kernel, int]:
+    """(the kernel, bytes of scratch) with `step` rows a call, the last of what is left. Errors: NoRowsError.
+
+    ring: windows see nothing but copies of the rows that a call needs, which lie as in a ring buffer.
+    """
+    rows = lower_rows(node, f"{name}_rows", features)
+    spec, count, alias = rows.spec, len(node.inputs), dict(op_def(node.op).alias)
+    values, images = [*node.inputs, *node.outputs], node.outputs[0].shape[0]
+    image_bytes = {rows.names[i]: values[i].size_bytes // images for i in (*spec.maps, count)}
+    place = {n: n for n in rows.names}
+    for map_name, size in image_bytes.items():
+        place[map_name] = f"{map_name} + image * {size} + first * {size // spec.rows}"
+    table, windows = "", ""
+    if spec.windows is not None:
+        read = rows.names[spec.maps[0]]
+        pitch = image_bytes[read] // values[spec.maps[0]].shape[1]
+        image = place[read] = f"{read} + image * {image_bytes[read]}"
+        table, place[TABLE] = _table(f"{name}_at", spec.windows, pitch), f"{name}_at + first * {spec.windows.step}"
+        if ring:
+            windows = _ring(image, place[TABLE], spec.windows, step, pitch)
+            place[read], place[TABLE] = "ring", TABLE
+    own = [n for i, n in enumerate(rows.names) if i < count or i - count not in alias]
+    kinds = {n: "int8_t" if v.dtype == "int8" else "uint8_t" for n, v in zip(rows.names, values, strict=True)}
+    declared = [f"{kinds[n] if n in image_bytes else 'void'} *{n}" for n in own]
+    head = f"void {name}({', '.join([*declared, *(['void *scratch'] if rows.scratch_dtype else [])])})"
+    prepared = "" if rows.prepare is None else f"    {_call(rows, rows.prepare, place, [])}\n"
+    loops = (
+        f"    for (int32_t image = 0; image < {images}; image++) {{\n"
+        f"        for (int32_t first = 0; first < {spec.rows}; first += {step}) {{\n"
+        f"            const int32_t count = {spec.rows} - first < {step} ? {spec.rows} - first : {step};\n{windows}"
+        f"            {_call(rows, rows.rows, place, ['count'])}\n        }}\n    }}\n"
+    )
+    functions = [part for part in (rows.prepare, rows.rows) if part is not None]
+    source = "".join(part.source for part in functions) + f"{table}{head} {{\n{prepared}{loops}}}\n"
+    declaration = "".join(f"{part.declaration}\n" for part in functions) + f"{head};"
+    return Kernel(name, source, declaration, rows.scratch_dtype), rows.scratch_bytes
+
+
+def _call(rows: RowKernel, function: Function, place: dict[str, str], more: Sequence[str]) -> str:
+    scratch = ["scratch"] if rows.scratch_dtype else []
+    return f"{function.name}({', '.join([*(place[n] for n in function.parameters), *more, *scratch])});"
+
+
+def _table(name: str, windows: Windows, pitch: int) -> str:
+    """Where the rows of the table of the whole map begin."""
+    return f"static const int32_t {name}[] = {{{', '.join(str(max(-1, row * pitch)) for row in windows.sources)}}};\n"
+
+
+def _ring(image: str, table: str, windows: Windows, step: int, pitch: int) -> str:
+    """What a call needs in a ring buffer, which has no more slots than that."""
+    most = (step - 1) * windows.step + windows.reach
+    starts = range(0, len(windows.sources) - windows.reach + 1, windows.step)
+    needed = [[row for row in windows.sources[at : at + most] if row >= 0] for at in starts]
+    slots = max(max(rows) - min(rows) + 1 for rows in needed if rows)
+    return f"""            static int8_t ring[{slots * pitch}];
+            int32_t {TABLE}[{most}];
+            for (int32_t i = 0; i < (count - 1) * {windows.step} + {windows.reach}; i++) {{
+                const int32_t from = ({table})[i];
+                {TABLE}[i] = from < 0 ? -1 : from / {pitch} % {slots} * {pitch};
+                if (from >= 0) {{
+                    memcpy(ring + {TABLE}[i], {image} + from, {pitch});
+                }}
+            }}
+"""

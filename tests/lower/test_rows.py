@@ -1,0 +1,74 @@
+"""Kernels of a few rows give, call by call, the bytes of the whole map."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from benchmarks.board import measure
+
+from tests.e2e.marks import needs_qemu
+from tests.lower.banded import banded
+from tests.lower.sanitised import SCALAR, VECTORS, run_sanitised
+from tests.lower.test_boards import fuzz_cases
+from tests.ops.case import Case
+from tinytrain_compile.lower.kernels import Features, features_of
+from tinytrain_compile.lower.kernels.bands import POINTWISE, NoRowsError, band_spec
+from tinytrain_compile.lower.rows import TABLE
+from tinytrain_compile.target import load_target
+
+OPS = ("QConv", "QConvGradInput", *POINTWISE)
+CASES = 8
+"""Of every operator; some have no kernel of a few rows."""
+BOARDS = ("cortex-m0plus", "cortex-m7", "cortex-m55")
+
+
+def row_cases(cases_per_op: int, first: int = 0, features: Features = SCALAR) -> list[Case]:
+    """Those of the cases that have a kernel of a few rows."""
+    return [case for case in fuzz_cases(cases_per_op, first, OPS) if _has_rows(case, features)]
+
+
+def _has_rows(case: Case, features: Features) -> bool:
+    try:
+        band_spec(case.node(), features)
+    except NoRowsError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("features", [SCALAR, VECTORS], ids=["scalar", "vectors"])
+def test_rows_from_a_ring_are_those_of_the_map(features: Features, step: int, tmp_path: Path) -> None:
+    cases = row_cases(CASES, features=features)
+    assert {case.op for case in cases} == set(OPS)
+    run_sanitised(cases, tmp_path, features=features, make=partial(banded, step=step, ring=True))
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", BOARDS)
+def test_rows_on_a_board(target: str) -> None:
+    assert check_rows_on_board(target, CASES) > 2 * len(OPS)
+
+
+def check_rows_on_board(target: str, cases_per_op: int, first: int = 0) -> int:
+    """Compare cases of every op, two rows a call from a ring buffer; the number of kernels that ran."""
+    cases = row_cases(cases_per_op, first, features_of(load_target(target).features, True))
+    if not cases:
+        return 0
+    for case, found in zip(cases, measure(cases, target, make=partial(banded, step=2, ring=True)), strict=True):
+        assert found.equal, f"{target}: {case}"
+    return len(cases)
+
+
+def test_a_wrong_row_is_seen(tmp_path: Path) -> None:
+    """Of the convolutions with windows: a table that is off by one row; of products: rows that are not counted."""
+    cases = [case for case in row_cases(CASES) if case.op == "QConv"]
+    for old, new in ((f"{TABLE}[", f"{TABLE}[1 + "), ("i_0 < count", "i_0 < 0 * count")):
+        with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+            run_sanitised(cases, tmp_path, partial(_changed, old=old, new=new), make=partial(banded, step=1))
+
+
+def _changed(text: str, old: str, new: str) -> str:
+    return text.replace(old, new)
