@@ -69,6 +69,30 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
 #endif
 }
 
+/* Armv6-M: rows 0 and 1 of a times those of b, whose sums stay in high registers, as a C compiler does not keep them: only
+ * additions reach these. a runs to `end`, by as many elements as `products` has, or in blocks; b_0, b_1 and a_1 are by how
+ * many bytes rows of b and row 1 of a are behind row 0 of a. (Not for -O0 and -Os: there GCC has too few registers left.) */
+#if defined(__GNUC__) && defined(__thumb__) && !TT_HAS_THUMB2 && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define TT_HAS_THUMB1 1
+#define TT_ONE(step)                                                                                                   \
+    "ldrh %[x], [%[a]]\n\tsxth %[x], %[x]\n\tldrsh %[y], [%[a], %[b_0]]\n\t"                                         \
+    "movs %[t], %[x]\n\tmuls %[t], %[y]\n\tadd %[s00], %[t]\n\t"                                                     \
+    "ldrsh %[t], [%[a], %[b_1]]\n\tmuls %[x], %[t]\n\tadd %[s01], %[x]\n\t"                                          \
+    "ldrsh %[x], [%[a], %[a_1]]\n\tmuls %[y], %[x]\n\tadd %[s10], %[y]\n\t"                                          \
+    "muls %[t], %[x]\n\tadd %[s11], %[t]\n\tadds %[a], #" #step "\n\t"
+#define TT_TWO TT_ONE(2) TT_ONE(2)
+#define TT_FOUR TT_TWO TT_TWO
+#define TT_FOUR_OF_BLOCK TT_TWO TT_ONE(2) TT_ONE(10)
+#define TT_UNTIL(end_of_a, products)                                                                                   \
+    __asm__ volatile(".syntax unified\n1:\n\t" products "cmp %[a], %[end]\n\tbne 1b"                                \
+            : [s00] "+h"(*sum_00), [s01] "+h"(*sum_01), [s10] "+h"(*sum_10), [s11] "+h"(*sum_11), [a] "+&l"(a),        \
+            [x] "=&l"(x), [y] "=&l"(y), [t] "=&l"(t)                                                                   \
+            : [a_1] "l"(a_1), [b_0] "l"(b_0), [b_1] "l"(b_1), [end] "h"(end_of_a)                                      \
+            : "memory", "cc")
+#else
+#define TT_HAS_THUMB1 0
+#endif
+
 /* Four sums of products of two rows of a and two rows of b, 4 * blocks elements each: sum_ij += a_i . b_j. A block is
  * four elements of row 0, then four of row 1; a and b are aligned to 8 bytes, blocks is a constant. */
 #if TT_HAS_DSP
@@ -122,6 +146,10 @@ static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_
     if (blocks == 1) {
         __asm__ volatile(TT_BLOCK : TT_SUMS("+r"), TT_PAIRS : : "memory");
     }
+#elif TT_HAS_THUMB1
+    const uint32_t a_1 = 8, b_0 = (uint32_t)(uintptr_t)b - (uint32_t)(uintptr_t)a, b_1 = b_0 + 8u;
+    int32_t x, y, t;
+    TT_UNTIL(a + 8 * blocks, TT_FOUR_OF_BLOCK);
 #else
     for (int32_t i = 0; i < 8 * blocks; i += 8) {
         *sum_00 = tt_dot4(*sum_00, a + i, b + i);
@@ -147,8 +175,9 @@ static inline int32_t tt_dot2(int32_t acc, const int16_t *a, const int16_t *b)
 }
 
 /* Four sums of products of two windows of a and two of b: `rows` rows of `run` elements, an even number; sum_ij += a_i . b_j.
- * a_1 is `next` elements behind a_0, and a row of either `pitch` behind the last; b_1 follows b_0, whose rows follow each
- * other. a and b are aligned to 4 bytes, so pitch is even; the numbers are constants, next and rows * run at most 514. */
+ * a_1 is `next` elements behind a_0, and a row of either `pitch` behind the last; b_1 is `b_next` behind b_0: behind all of
+ * its rows, or rows * run, or behind every row of it, or run. a and b are aligned to 4 bytes, so pitch is even; the numbers
+ * are constants, next and b_next at most 514. */
 #if TT_HAS_DSP
 #define TT_LOAD(other)                                                                                                 \
     "ldrd %[x], %[x_next], [%[a]], #8\n\t"                                                                             \
@@ -166,11 +195,12 @@ static inline int32_t tt_dot2(int32_t acc, const int16_t *a, const int16_t *b)
     "smlad %[s00], %[x], %[y], %[s00]\n\tsmlad %[s01], %[x], %[z], %[s01]\n\t"                                         \
     "smlad %[s10], %[x_next], %[y], %[s10]\n\tsmlad %[s11], %[x_next], %[z], %[s11]\n\t"
 #define TT_DO(block)                                                                                                   \
-    __asm__ volatile(block : TT_SUMS("+r"), TT_WINDOWS : [a_1] "i"(2 * next), [b_1] "i"(2 * rows * run) : "memory")
+    __asm__ volatile(block : TT_SUMS("+r"), TT_WINDOWS : [a_1] "i"(2 * next), [b_1] "i"(2 * b_next) : "memory")
 #endif
 static inline TT_ALWAYS void tt_dot_windows(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
-    const int16_t *a, const int16_t *b, int32_t rows, int32_t run, int32_t pitch, int32_t next)
+    const int16_t *a, const int16_t *b, int32_t rows, int32_t run, int32_t pitch, int32_t next, int32_t b_next)
 {
+    const int32_t b_pitch = b_next == run ? 2 * run : run;
 #if TT_HAS_DSP
     uint32_t x, x_next, y, y_next, z, z_next;
     for (int32_t row = 0; row < rows; row++) {
@@ -192,17 +222,32 @@ static inline TT_ALWAYS void tt_dot_windows(int32_t *sum_00, int32_t *sum_01, in
             TT_DO(TT_PAIR);
         }
         a += pitch - run;
+        b += b_pitch - run;
+    }
+#elif TT_HAS_THUMB1
+    const uint32_t a_1 = 2u * (uint32_t)next;
+    uint32_t b_0 = (uint32_t)(uintptr_t)b - (uint32_t)(uintptr_t)a, b_1 = b_0 + 2u * (uint32_t)b_next;
+    int32_t x, y, t;
+    for (int32_t row = 0; row < rows; row++) {
+        if (run % 4 == 0) {
+            TT_UNTIL(a + run, TT_FOUR);
+        } else {
+            TT_UNTIL(a + run, TT_TWO);
+        }
+        a += pitch - run;
+        b_0 -= 2u * (uint32_t)(pitch - b_pitch);
+        b_1 -= 2u * (uint32_t)(pitch - b_pitch);
     }
 #else
     for (int32_t row = 0; row < rows; row++) {
         const int16_t *const a_row = a + row * pitch;
-        const int16_t *const b_row = b + row * run;
+        const int16_t *const b_row = b + row * b_pitch;
         TT_UNROLL
         for (int32_t k = 0; k < run; k += 2) {
             *sum_00 = tt_dot2(*sum_00, a_row + k, b_row + k);
-            *sum_01 = tt_dot2(*sum_01, a_row + k, b_row + rows * run + k);
+            *sum_01 = tt_dot2(*sum_01, a_row + k, b_row + b_next + k);
             *sum_10 = tt_dot2(*sum_10, a_row + next + k, b_row + k);
-            *sum_11 = tt_dot2(*sum_11, a_row + next + k, b_row + rows * run + k);
+            *sum_11 = tt_dot2(*sum_11, a_row + next + k, b_row + b_next + k);
         }
     }
 #endif
@@ -257,18 +302,19 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
         TT_STORE_FOUR
 #define TT_SPREAD(even, odd)                                                                                           \
     "sxtab16 %[x" #odd "], %[both], %[x" #even "], ror #8\n\tsxtab16 %[x" #even "], %[both], %[x" #even "]\n\t"
+/* Operands that are changed share no register with one that happens to have the same value: +&. */
 #define TT_STORE_FOUR "stmia %[to]!, {%[x0], %[x1], %[x2], %[x3]}\n\t"
 #define TT_IN_TURNS(block, outputs, inputs)                                                                            \
     do {                                                                                                               \
         if (blocks >= 2) {                                                                                             \
             int32_t turns = blocks / 2;                                                                                \
             __asm__ volatile("1:\n\t" block block "subs %[turns], #1\n\tbne 1b"                                        \
-                    : TT_FOUR, outputs, [to] "+r"(to), [turns] "+r"(turns)                                             \
+                    : TT_FOUR, outputs, [to] "+&r"(to), [turns] "+&r"(turns)                                           \
                     : inputs                                                                                           \
                     : "memory", "cc");                                                                                 \
         }                                                                                                              \
         if (blocks % 2 == 1) {                                                                                         \
-            __asm__ volatile(block : TT_FOUR, outputs, [to] "+r"(to) : inputs : "memory");                             \
+            __asm__ volatile(block : TT_FOUR, outputs, [to] "+&r"(to) : inputs : "memory");                            \
         }                                                                                                              \
     } while (0)
 #endif
@@ -295,7 +341,7 @@ static inline TT_ALWAYS void tt_gather_two(
 #if TT_HAS_DSP
     const uint32_t both = (uint32_t)offset << 16 | ((uint32_t)offset & 0xffffu);
     TT_FOUR_REGISTERS
-    TT_IN_TURNS(TT_GATHER_TWO, [from] "+r"(from),
+    TT_IN_TURNS(TT_GATHER_TWO, [from] "+&r"(from),
         TT_LIST([both] "r"(both), [pitch] "r"(pitch), [thrice] "r"(3 * pitch)));
 #else
     for (int32_t i = 0; i < blocks; i++) {

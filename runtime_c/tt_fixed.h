@@ -77,7 +77,16 @@ static inline int32_t tt_shift(int32_t value, int32_t exponent)
 /* a b / 2^31, rounded half up. Not for both at INT32_MIN (a multiplier is never negative). */
 static inline int32_t tt_high_multiply(int32_t a, int32_t b)
 {
+#if defined(__thumb__) && !defined(__thumb2__)
+    /* Armv6-M multiplies 32 bits only. No sum overflows: halves are below 2^16, and upper ones within +-2^15. */
+    const int32_t a_low = a & 0xffff, a_high = a >> 16, b_low = b & 0xffff, b_high = b >> 16;
+    const int32_t middle = a_high * b_low + (int32_t)(((uint32_t)a_low * (uint32_t)b_low) >> 16);
+    const int32_t rest = a_low * b_high + (middle & 0xffff); /* bits 16 to 31 of the product are its low ones */
+    const int32_t high = a_high * b_high + (middle >> 16) + (rest >> 16);
+    return (int32_t)(((uint32_t)high << 1) + ((((uint32_t)rest >> 14 & 3u) + 1u) >> 1));
+#else
     return (int32_t)(((int64_t)a * b + (1 << 30)) >> 31);
+#endif
 }
 
 /* acc times a factor, rounded twice: CMSIS-NN's requantisation, with a saturating left shift. */

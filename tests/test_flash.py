@@ -20,7 +20,7 @@ from tinytrain_compile.flash import Mix, Variant, choose_copies, choose_mix, est
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.qconv import GRAD_WEIGHT
+from tinytrain_compile.ops.qconv_tiles import GRAD_WEIGHT
 from tinytrain_compile.ops.qerror import NO_CLAMP
 from tinytrain_compile.verify import FlashSizes
 

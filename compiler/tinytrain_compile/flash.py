@@ -15,7 +15,7 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.pairs import pair_tiles
-from tinytrain_compile.ops.qconv import turned_weight
+from tinytrain_compile.ops.qconv_tiles import turned_weight
 
 if TYPE_CHECKING:
     from tinytrain_compile.verify import FlashSizes

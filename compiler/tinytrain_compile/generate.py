@@ -13,7 +13,7 @@ from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelSet, Tiles
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.qconv import turned_weight
+from tinytrain_compile.ops.qconv_tiles import turned_weight
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.report import batch_text
 from tinytrain_compile.resources import runtime_headers

@@ -86,14 +86,16 @@ def _dots(blocks: int, zero: bool = False) -> Helper:
     return Helper(f"dot_2x2_{blocks}", body, (WORD, WORD, SUM), twin, 4)
 
 
-def _windows(rows: int, run: int, apart: int) -> Helper:
+def _windows(rows: int, run: int, apart: int, in_turn: bool = False) -> Helper:
+    """in_turn: rows of the two windows of b follow each other in turn."""
     pitch = -(-(apart + run) // 2) * 2
     sizes = rows * pitch, 2 * rows * run
+    behind, b_pitch = (run, 2 * run) if in_turn else (rows * run, run)
     body = (
         f"_Alignas(4) int16_t a[{sizes[0]}]; _Alignas(4) int16_t b[{sizes[1]}]; y0 = a2; y1 = 1; y2 = -a2; y3 = 0;"
         f"for (int32_t k = 0; k < {sizes[0]}; k++) {{ a[k] = {ROW.format(0)}; }}"
         f"for (int32_t k = 0; k < {sizes[1]}; k++) {{ b[k] = {ROW.format(1)}; }}"
-        f"tt_dot_windows(&y0, &y1, &y2, &y3, a, b, {rows}, {run}, {pitch}, {apart});"
+        f"tt_dot_windows(&y0, &y1, &y2, &y3, a, b, {rows}, {run}, {pitch}, {apart}, {behind});"
     )
 
     def twin(left: Any, right: Any, start: Any) -> Sequence[Any]:
@@ -101,11 +103,11 @@ def _windows(rows: int, run: int, apart: int) -> Helper:
 
         def dot(p: int, q: int) -> Any:
             places = [(row, k) for row in range(rows) for k in range(run)]
-            return sum(a[row * pitch + p * apart + k] * b[(q * rows + row) * run + k] for row, k in places)
+            return sum(a[row * pitch + p * apart + k] * b[q * behind + row * b_pitch + k] for row, k in places)
 
         return start + dot(0, 0), 1 + dot(0, 1), -start + dot(1, 0), dot(1, 1)
 
-    return Helper(f"dot_windows_{rows}_{run}_{apart}", body, (WORD, WORD, SUM), twin, 4)
+    return Helper(f"dot_windows_{rows}_{run}_{apart}{'_in_turn' * in_turn}", body, (WORD, WORD, SUM), twin, 4)
 
 
 def _passed(low: int, high: int) -> Helper:
@@ -212,7 +214,10 @@ DSP_HELPERS = (
     ),
     *(_dots(blocks) for blocks in (1, 2, 3, 4, 7, 8, 11)),
     _dots(6, zero=True),
-    *(_windows(*sizes) for sizes in ((3, 10, 6), (2, 14, 3), (1, 4, 1), (1, 16, 4))),
+    *(
+        _windows(*sizes)
+        for sizes in ((3, 10, 6), (2, 14, 3), (1, 4, 1), (1, 16, 4), (3, 10, 6, True), (2, 12, 3, True))
+    ),
     Helper(
         "widen4",
         f"_Alignas(8) int16_t to[4]; tt_widen4(to, (const int8_t *)(const void *)&a0, a1); {FOUR}",

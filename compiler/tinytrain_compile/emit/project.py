@@ -21,7 +21,7 @@ from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.loss import NllAttrs
-from tinytrain_compile.ops.qconv import GRAD_WEIGHT
+from tinytrain_compile.ops.qconv_tiles import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import error_exponents
 
 PAGE_HEADER, EXTERNAL_HEADER = "tt_page.h", "tt_external.h"

@@ -11,7 +11,7 @@ from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.qconv import GRAD_WEIGHT
+from tinytrain_compile.ops.qconv_tiles import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read
 
 CALLS_PER_FUNCTION = 14

@@ -195,9 +195,13 @@ def four_sums(
 
 
 @cache
-def dot_windows(rows: int, run: int, pitch: int, apart: int) -> str:
-    """sum[i, j] += a[row, i * apart + k] b[j, row, k] over rows of `run` int16; pitch: of a row of a. The name."""
-    name = f"tt_dot_windows_{rows}_{run}_{pitch}_{apart}"
+def dot_windows(rows: int, run: int, pitch: int, apart: int, in_turn: bool) -> str:
+    """sum[i, j] += a[row, i * apart + k] b[j, row, k] over rows of `run` int16; pitch: of a row of a. The name.
+
+    in_turn: of b[row, j, k], its two windows row by row.
+    """
+    name = f"tt_dot_windows_{rows}_{run}_{pitch}_{apart}_{int(in_turn)}"
+    windows = (rows, 2, run) if in_turn else (2, rows, run)
 
     @T.prim_func(s_tir=True)
     def algebra(
@@ -213,9 +217,23 @@ def dot_windows(rows: int, run: int, pitch: int, apart: int) -> str:
                     vi, vj, vr, vk = T.axis.remap("SSRR", [i, j, r, k])
                     c[vi, vj] = c[vi, vj] + T.cast(a[vr, vi * apart + vk], "int32") * T.cast(b[vj, vr, vk], "int32")
 
-    shapes = ((rows, apart + run), (2, rows, run), (2, 2))
-    code = four_sums("tt_dot_windows", "int16", shapes, rows, run, pitch, apart, strides=(pitch, 1))
-    TensorIntrin.register(name, algebra, code, override=True)
+    @T.prim_func(s_tir=True)
+    def algebra_in_turn(
+        a: T.Buffer((rows, apart + run), "int16", strides=(pitch, 1), offset_factor=1),
+        b: T.Buffer((rows, 2, run), "int16", offset_factor=1),
+        c: T.Buffer((2, 2), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:2, 0:2], a[0:rows, 0 : apart + run], b[0:rows, 0:2, 0:run])
+            T.writes(c[0:2, 0:2])
+            for i, j, r, k in T.grid(2, 2, rows, run):
+                with T.sblock("u"):
+                    vi, vj, vr, vk = T.axis.remap("SSRR", [i, j, r, k])
+                    c[vi, vj] = c[vi, vj] + T.cast(a[vr, vi * apart + vk], "int32") * T.cast(b[vr, vj, vk], "int32")
+
+    numbers, shapes = (rows, run, pitch, apart, run if in_turn else rows * run), ((rows, apart + run), windows, (2, 2))
+    code = four_sums("tt_dot_windows", "int16", shapes, *numbers, strides=(pitch, 1))
+    TensorIntrin.register(name, algebra_in_turn if in_turn else algebra, code, override=True)
     return name
 
 

@@ -33,7 +33,7 @@ class PairTiles:
 def pair_tiles(m: int, n: int, k: int) -> PairTiles:
     """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget."""
     budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), SCRATCH_BYTES[1])
-    tile = _tile(m, n)
+    tile = register_tile(m, n)
     depth = -(-k // LANES) * LANES
     ways: list[tuple[int, PairTiles]] = []
     for axis, (own, other) in enumerate(((m, n), (n, m))):
@@ -46,10 +46,10 @@ def pair_tiles(m: int, n: int, k: int) -> PairTiles:
 
 def row_pairs(width: int, n: int, k: int) -> PairTiles:
     """Tiles for some rows of `width` pixels: all n rows of the other operand lie widened from call to call."""
-    return PairTiles(_tile(width, n), 1, n, -(-k // LANES) * LANES)
+    return PairTiles(register_tile(width, n), 1, n, -(-k // LANES) * LANES)
 
 
-def _tile(m: int, n: int) -> tuple[int, int]:
+def register_tile(m: int, n: int) -> tuple[int, int]:
     """2x2 where both extents are even: four sums, operands and pointers fill a Cortex-M's registers."""
     if m % 2 == 0:
         return (2, 2) if n % 2 == 0 else (2, 1)
@@ -114,6 +114,8 @@ def plane_tiles(
 
 ROW_BYTES = 6144
 """What widened rows of the image, and widened weights, may take each, unless less cannot be."""
+LEAST_ROW_BYTES = 3072
+"""What they may take in a data gradient, which is computed where much is alive: more if both errors are larger."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class RowTiles:
 
     weights_first: weights are widened once, and rows anew for every part of the channels (or the other way round).
     lanes: products per helper call. run: elements under one row of taps, filled up to whole lanes; pitch: of a row.
+    phases: how many interleaved images the output is, each with weights of its own.
     """
 
     strip: int
@@ -134,17 +137,29 @@ class RowTiles:
     strip_rows: int
     taps: int
     weights_first: bool
+    phases: tuple[int, int] = (1, 1)
 
     @property
     def scratch_bytes(self) -> int:
         """Of the strip of rows and of the weights, each on 8 bytes."""
-        sizes = (self.strip_rows * self.pitch, self.channels * self.taps * self.run)
+        weights = math.prod(self.phases) * self.channels * self.taps * self.run
+        sizes = (self.strip_rows * self.pitch, weights)
         return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
 
 
-def row_tiles(out_shape: tuple[int, ...], kernel: tuple[int, int], strides: tuple[int, int], channels: int) -> RowTiles:
-    """Tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels)."""
-    _, height, width, out_channels = out_shape
+def row_tiles(
+    out_shape: tuple[int, ...],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    channels: int,
+    phases: tuple[int, int] = (1, 1),
+    budget: int = ROW_BYTES,
+) -> RowTiles:
+    """Tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels).
+
+    phases divide height and width; kernel, strides: of each. budget: see ROW_BYTES.
+    """
+    height, width, out_channels = out_shape[1] // phases[0], out_shape[2] // phases[1], out_shape[3]
     lanes = LANES if channels % LANES == 0 else _PAIR
     run = -(-kernel[1] * channels // lanes) * lanes
     pitch = -(-((width - 1) * strides[1] * channels + run) // lanes) * lanes
@@ -154,9 +169,10 @@ def row_tiles(out_shape: tuple[int, ...], kernel: tuple[int, int], strides: tupl
 
     tile = (2 if width % 2 == 0 else 1, 2 if out_channels % 2 == 0 else 1)
     strips = [s for s in range(1, height + 1) if height % s == 0]
-    strip = max((s for s in strips if _WIDE * rows(s) * pitch <= ROW_BYTES), default=1)
+    strip = max((s for s in strips if _WIDE * rows(s) * pitch <= budget), default=1)
     parts = [c for c in range(tile[1], out_channels + 1, tile[1]) if out_channels % c == 0]
-    part = max((c for c in parts if _WIDE * c * kernel[0] * run <= ROW_BYTES), default=parts[0])
-    image, weights = height // strip * rows(strip) * pitch, out_channels * kernel[0] * run
+    depth = math.prod(phases) * kernel[0] * run
+    part = max((c for c in parts if _WIDE * c * depth <= budget), default=parts[0])
+    image, weights = height // strip * rows(strip) * pitch, out_channels * depth
     weights_first = weights + image * (out_channels // part) <= image + weights * (height // strip)
-    return RowTiles(strip, part, tile, lanes, run, pitch, rows(height), rows(strip), kernel[0], weights_first)
+    return RowTiles(strip, part, tile, lanes, run, pitch, rows(height), rows(strip), kernel[0], weights_first, phases)

@@ -16,23 +16,27 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, op_def, register
-from tinytrain_compile.ops.conv import (
-    ConvAttrs,
-    ConvGradInputAttrs,
-    backward_patch,
-    forward_patch,
-    gathers,
-    gathers_error,
-)
+from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
-from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles, pair_tiles, plane_tiles, row_tiles
+from tinytrain_compile.ops.pairs import pair_tiles
+from tinytrain_compile.ops.qconv_tiles import (
+    GRAD_WEIGHT,
+    backward_planes,
+    backward_rows,
+    error_patch,
+    forward_planes,
+    forward_rows,
+    geometry,
+    is_plane,
+    is_product,
+    is_rows,
+    weight_tiles,
+)
 from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
 TILE_WIDTH = 2
 """Output pixels whose receptive fields an integer k x k kernel gathers at a time: its register tile's height."""
-GRAD_WEIGHT = 6
-"""Which operand of a QConvGradInput is its weight."""
 _WEIGHT, _CENTRED, _ERROR = 128, 255, 128
 """Largest magnitudes of int8 weights, of activations less their zero point, and of errors."""
 
@@ -74,73 +78,11 @@ class QConvUpdateAttrs(Attrs):
     limit: int = 127
 
 
-def is_product(conv: ConvAttrs) -> bool:
-    """Whether a convolution is a plain matrix product over pixels."""
-    return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
-
-
-def is_plane(node: Node) -> bool:
-    """Whether a convolution or its gradient is computed channel by channel: depthwise, without gaps in the kernel."""
-    conv = _geometry(node)
-    image = node.inputs[3] if isinstance(node.attrs, QConvGradInputAttrs) else node.inputs[0]
-    depthwise = conv.groups == image.shape[3] == node.outputs[0].shape[3] > 1
-    return depthwise and conv.dilations == (1, 1) and conv.kernel != (1, 1)
-
-
-def turned_weight(node: Node) -> Value | None:
-    """The weight that this node's kernel would rather read by input channel, (in, out): of a 1x1 data gradient."""
-    attrs = node.attrs
-    flat = isinstance(attrs, QConvGradInputAttrs) and is_product(attrs.conv) and attrs.conv.split is None
-    return node.inputs[GRAD_WEIGHT] if flat else None
-
-
-def forward_planes(node: Node) -> PlaneTiles:
-    """Tiles of a depthwise QConv."""
-    conv, (_, height, width, _) = _geometry(node), node.outputs[0].shape
-    return plane_tiles((height, width), conv.kernel, conv.strides)
-
-
-def backward_phases(node: Node) -> tuple[int, int]:
-    """Into how many interleaved images a depthwise QConvGradInput is cut: the strides, where they divide the image.
-
-    A pixel's row plus the padding, modulo the stride, tells which taps reach it; so each phase is a convolution with
-    stride 1 and a subset of the taps.
-    """
-    strides, (_, height, width, _) = _geometry(node).strides, node.outputs[0].shape
-    return strides if height % strides[0] == width % strides[1] == 0 else (1, 1)
-
-
-def backward_planes(node: Node) -> PlaneTiles:
-    """Tiles of a depthwise QConvGradInput: a convolution with stride 1, whatever the layer's is."""
-    conv, (_, height, width, _) = _geometry(node), node.outputs[0].shape
-    phases = backward_phases(node)
-    lead = [(count - 1 + pad % count) // count for count, pad in zip(phases, conv.pads, strict=False)]
-    return plane_tiles((height, width), conv.kernel, (1, 1), phases, (lead[0], lead[1]))
-
-
-def is_rows(node: Node) -> bool:
-    """Whether a QConv runs over widened rows of the image: dense, its weight in one part."""
-    conv = _geometry(node)
-    return conv.groups == 1 and conv.split is None and conv.dilations == (1, 1)
-
-
-def forward_rows(node: Node) -> RowTiles:
-    """Tiles of a dense QConv wider than 1x1, or with a stride."""
-    conv = _geometry(node)
-    return row_tiles(node.outputs[0].shape, conv.kernel, conv.strides, node.inputs[0].shape[3])
-
-
 def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
     """The accumulator of a convolution of centred integers, exactly (float64 holds every sum below 2**53)."""
     plain = replace(conv, bias=False)
     arrays = (x.astype(np.float64), *(part.astype(np.float64) for part in w))
     return op_def("Conv").reference(arrays, plain)[0].astype(np.int64)
-
-
-def _geometry(node: Node) -> ConvAttrs:
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs | QConvGradInputAttrs | QConvUpdateAttrs)
-    return attrs.conv
 
 
 def _parts(conv: ConvAttrs) -> int:
@@ -197,7 +139,7 @@ def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
 
 
 def _conv_scratch(node: Node) -> int:
-    conv = _geometry(node)
+    conv = geometry(node)
     if is_product(conv):
         *pixels, channels = node.inputs[0].shape
         return pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels).scratch_bytes
@@ -213,7 +155,7 @@ def _conv_scratch(node: Node) -> int:
 def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
     """What a turn reads of the image is widened first; an image that is widened anew for every part of the weights is
     wanted until the end."""
-    conv = _geometry(node)
+    conv = geometry(node)
     if is_product(conv):
         *pixels, channels = node.inputs[0].shape
         tiles = pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels)
@@ -230,7 +172,7 @@ def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
 
 
 def _conv_macs(node: Node) -> int:
-    conv = _geometry(node)
+    conv = geometry(node)
     return node.outputs[0].elements * conv.kernel[0] * conv.kernel[1] * node.inputs[0].shape[3] // conv.groups
 
 
@@ -275,19 +217,19 @@ def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array,
 
 
 def _grad_scratch(node: Node) -> int:
-    conv = _geometry(node)
+    conv = geometry(node)
     if is_product(conv):
         *pixels, channels = node.outputs[0].shape
         return pair_tiles(math.prod(pixels), channels, node.inputs[3].shape[3]).scratch_bytes
     if is_plane(node):
         return backward_planes(node).scratch_bytes
-    (_, height, width, _), image = node.outputs[0].shape, node.inputs[3].shape
-    patch = backward_patch(conv, (height, width), image)
-    return patch.elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
+    rows, (_, height, width, _) = backward_rows(node), node.outputs[0].shape
+    copied = error_patch(node).elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
+    return max(copied, rows.scratch_bytes if rows else 0)
 
 
 def _grad_macs(node: Node) -> int:
-    conv = _geometry(node)
+    conv = geometry(node)
     return node.inputs[3].elements * conv.kernel[0] * conv.kernel[1] * node.outputs[0].shape[3] // conv.groups
 
 
@@ -339,7 +281,10 @@ def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_b
 
 def _update_scratch(node: Node) -> int:
     outputs, _, _, inputs = node.inputs[0].shape
-    if not is_product(_geometry(node)):
+    tiles = weight_tiles(node)
+    if tiles is not None:
+        return tiles.scratch_bytes
+    if not is_product(geometry(node)):
         return 0
     return pair_tiles(outputs, inputs, math.prod(node.inputs[1].shape[:3])).scratch_bytes
 

@@ -37,18 +37,28 @@ class Reach:
         return turn if self.phases == 1 else (phase + self.ahead) % self.phases + turn * self.phases
 
     @property
-    def _ends(self) -> tuple[int, int]:
+    def ends(self) -> tuple[int, int]:
         """The lowest and the highest place that position 0 reads, over all phases."""
         taps = [(q, t) for q in range(self.phases) for t in range(self.taps) if self.tap(q, t) < self.kernel]
         places = [self.lead(q) + t * self.step for q, t in taps]
         return min(places), max(places)
+
+    @property
+    def window(self) -> int:
+        """Places from the lowest to the highest that a position reads, over all phases."""
+        low, high = self.ends
+        return high - low + 1
+
+    def turn(self, phase: Any, place: Any) -> Any:
+        """With which of its taps a position reads a place of its window; there is none outside of 0 .. taps - 1."""
+        return (place + self.ends[0] - self.lead(phase)) * self.step
 
     def _shared(self, tile: int) -> bool:
         """Whether a tile's places are copied as they lie, and not tap by tap (wide dilations)."""
         return self.phases > 1 or self._span(tile) <= tile * self.kernel
 
     def _span(self, tile: int) -> int:
-        low, high = self._ends
+        low, high = self.ends
         return (tile - 1) * self.stride + high - low + 1
 
     def copied(self, tile: int) -> int:
@@ -58,18 +68,18 @@ class Reach:
     def place(self, tile: int, position: Any, phase: Any, turn: Any) -> Any:
         """Which of the copied places a position of the tile reads with a tap."""
         if self._shared(tile):
-            return position * self.stride + self.lead(phase) + turn * self.step - self._ends[0]
+            return position * self.stride + self.lead(phase) + turn * self.step - self.ends[0]
         return position * self.kernel + turn
 
     def source(self, tile: int, start: Any, copied: Any) -> Any:
         """Where a copied place of the tile that begins at position `start` comes from."""
         if self._shared(tile):
-            return start * self.stride + copied + self._ends[0]
+            return start * self.stride + copied + self.ends[0]
         return (start + copied // self.kernel) * self.stride + self.ahead + copied % self.kernel * self.step
 
     def within(self, tile: int, positions: int) -> tuple[bool, bool]:
         """Whether no place that is copied for so many positions lies before the image; and none behind it."""
-        low, high = self._ends
+        low, high = self.ends
         last = (-(-positions // tile) * tile - 1) * self.stride + high
         return low >= 0, last < self.extent * self.holes
 

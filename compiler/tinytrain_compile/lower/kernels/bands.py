@@ -28,14 +28,8 @@ from tinytrain_compile.lower.kernels.qvector import (
 )
 from tinytrain_compile.lower.lanes import LANES
 from tinytrain_compile.ops.pairs import row_pairs
-from tinytrain_compile.ops.qconv import (
-    QConvAttrs,
-    QConvGradInputAttrs,
-    backward_phases,
-    is_plane,
-    is_product,
-    is_rows,
-)
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs
+from tinytrain_compile.ops.qconv_tiles import backward_phases, is_plane, is_product, is_rows
 from tinytrain_compile.ops.qpointwise import QRescaleAttrs
 
 POINTWISE = {"QAdd": (0, 1), "QRescale": (0,), "ErrorAdd": (4, 5), "ErrorScale": (3,), "QClipMask": (0,)}

@@ -33,6 +33,8 @@ class CodeStyle:
     vector_terms: int = 32
 
 
+LOW_REGISTERS = 8
+"""Registers that most instructions of Armv6-M reach."""
 SPEED = CodeStyle()
 SIZE = CodeStyle(
     True, pair_steps=2, row_calls=1, unrolled_rows=0, unroll_moves=False, ragged_tiles=False, vector_terms=1
@@ -45,7 +47,8 @@ class Features:
 
     turned: the kernel of a 1x1 data gradient gets its weight as (in, out) channels. vectors: of integers (Helium).
     float_vectors: of float32, which take denormals for 0. float_pairs: multiply-adds read neighbours in memory as
-    pairs, see float_pairs.py. given_tile: instead of the rule's register tile (see Tiles).
+    pairs, see float_pairs.py. dsp: two products of int16 are one instruction. gpr: registers that plain code reaches.
+    given_tile: instead of the rule's register tile (see Tiles).
     """
 
     fpu: bool = True
@@ -55,6 +58,8 @@ class Features:
     float_vectors: bool = False
     float_pairs: bool = False
     given_tile: tuple[int, int] | None = None
+    dsp: bool = True
+    gpr: int = 13
 
     def tuned(self, tiles: Tiles) -> Features:
         """The same with the tiles that a search found, for this kernel."""
@@ -97,6 +102,15 @@ class Features:
         """Register tile (rows, columns) of integer products: 4 sums, 4 operands and 4 pointers fill a Cortex-M."""
         return self.given_tile or (2, 2)
 
+    def widens(self, one_call: bool, zeros: bool) -> bool:
+        """Whether sums of k x k gradients are over operands widened in scratch, where no border is tested for.
+
+        one_call: all sums of a tile are one helper call, without which 8 registers do not suffice. zeros: some taps are
+        0, since phases of a stride have taps of their own; only products in pairs make up for that.
+        """
+        enough = self.gpr > LOW_REGISTERS or (one_call and not self.style.small)
+        return self.dsp or (enough and not zeros)
+
     @property
     def wide_tile(self) -> tuple[int, int]:
         """`tile` turned: more rows than columns, for weight gradients."""
@@ -108,7 +122,15 @@ def features_of(core: CoreFeatures, fused: bool, style: CodeStyle = SPEED) -> Fe
     """What a core has. fused: its code may fuse float products and sums (no int8 network's does)."""
     vectors = core.mve_float and fused
     pairs = core.fpu and fused and not vectors
-    return Features(core.fpu, style, vectors=core.mve_int, float_vectors=vectors, float_pairs=pairs)
+    return Features(
+        core.fpu,
+        style,
+        vectors=core.mve_int,
+        float_vectors=vectors,
+        float_pairs=pairs,
+        dsp=core.dsp,
+        gpr=core.gpr,
+    )
 
 
 @dataclass(frozen=True)

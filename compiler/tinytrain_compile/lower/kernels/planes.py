@@ -21,6 +21,12 @@ Pixel = Callable[[Any, Any, Any, Any], Any]
 """(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
 
 
+def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
+    """Whether a pixel lies in the image; the test of columns last, because it may be split off."""
+    tests = (row >= 0, row < image_hw[0], column >= 0, column < image_hw[1])
+    return tirx.And(tirx.And(tests[0], tests[1]), tirx.And(tests[2], tests[3]))
+
+
 @dataclass(frozen=True)
 class Taps:
     """What each phase of the output is multiplied with.
@@ -143,77 +149,108 @@ def row_conv(
     tiles: RowTiles,
     style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
+    tap: int = 0,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]).
+    """out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]), for every phase.
 
     element(n, row, position in the row): int16, 0 outside of the image; pitches: rows and elements between output
-    pixels; run: elements under a row of taps (the rest of tiles.run is zero weights).
+    pixels of a phase; run: elements under a row of taps (the rest of tiles.run is zero weights). weight(o, phase row,
+    phase column, r, f). tap: elements under one tap, if weights differ in more than the place by tap.
     """
-    rows = te.compute((shape[0], tiles.rows, tiles.pitch), element, "rows")
+    n, height, width, channels = shape
+    down, right = tiles.phases
+    rows = te.compute((n, tiles.rows, tiles.pitch), element, "rows")
 
-    def filled(o: Any, r: Any, f: Any) -> Any:
-        value = weight(o, r, f).astype("int16")
+    (across, deep), in_turn = tiles.tile, _in_turn(tiles)
+
+    def placed(window: Any, row: Any) -> tuple[Any, Any]:
+        return (row, window) if in_turn else (window, row)
+
+    def filled(p: Any, q: Any, o: Any, first: Any, second: Any, f: Any) -> Any:
+        window, row = placed(first, second)
+        value = weight(o * deep + window, p, q, row, f).astype("int16")
         return value if run == tiles.run else guarded(f < run, value)
 
-    weights = te.compute((shape[3], tiles.taps, tiles.run), filled, "weights")
+    blocks = (down, right, channels // deep, *placed(deep, tiles.taps), tiles.run)
+    weights = te.compute(blocks, filled, "weights")
     r, f = reduce_axes(tiles.taps, tiles.run)
-    across, deep = tiles.tile
 
-    def term(b: Any, y: Any, x: Any, o: Any, p: Any, q: Any) -> Any:
-        position = (x * across + p) * pitches[1] + f
-        return total(i32(rows[b, y * pitches[0] + r, position]) * i32(weights[o * deep + q, r, f]), [r, f])
+    def term(b: Any, y: Any, p: Any, x: Any, q: Any, o: Any, i: Any, j: Any) -> Any:
+        position = (x * across + i) * pitches[1] + f
+        return total(i32(rows[b, y * pitches[0] + r, position]) * i32(weights[(p, q, o, *placed(j, r), f)]), [r, f])
 
-    acc = te.compute((shape[0], shape[1], shape[2] // across, shape[3] // deep, across, deep), term, "acc")
+    high = height // down if down > 1 else height  # may be a variable
+    cut = (n, high, down, width // right, right, channels)  # the same elements in the same order
+    acc = te.compute((*cut[:3], cut[3] // across, right, channels // deep, across, deep), term, "acc")
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def result(b: Any, y: Any, x: Any, o: Any) -> Any:
-        return finish(acc[b, y, div(x, across), div(o, deep), mod(x, across), mod(o, deep)], b, y, x, o)
+    def result(b: Any, y: Any, p: Any, x: Any, q: Any, o: Any) -> Any:
+        value = acc[b, y, p, div(x, across), q, div(o, deep), mod(x, across), mod(o, deep)]
+        return finish(value, b, y * down + p, x * right + q, o)
 
-    out = te.compute(shape, result, "out")
-    apart = pitches[1] if _has_windows(tiles, pitches[1], style) else 0
-    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart)
+    out = te.compute(cut, result, "out")
+    apart = pitches[1] if has_windows(tiles, pitches[1], style) else 0
+    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart, tap)
 
 
-def _has_windows(tiles: RowTiles, apart: int, style: CodeStyle) -> bool:
+def _in_turn(tiles: RowTiles) -> bool:
+    """Whether the windows of a tile's two channels lie row by row, because one would end too far behind the other."""
+    return tiles.taps * tiles.run > WINDOW
+
+
+def has_windows(tiles: RowTiles, apart: int, style: CodeStyle) -> bool:
     """Whether one helper call computes all sums of a tile: its numbers are parts of instructions."""
-    fits = max(apart, tiles.taps * tiles.run) <= WINDOW
+    fits = max(apart, tiles.run) <= WINDOW
     return fits and tiles.taps > 1 and tiles.tile == (2, 2) and style.row_calls == SPEED.row_calls
 
 
 def _schedule_rows(
-    sch: s_tir.Schedule, tiles: RowTiles, whole: bool, style: CodeStyle, tables: Sequence[te.Tensor], apart: int
+    sch: s_tir.Schedule,
+    tiles: RowTiles,
+    whole: bool,
+    style: CodeStyle,
+    tables: Sequence[te.Tensor],
+    apart: int,
+    tap: int,
 ) -> None:
     """apart: elements between the windows of a tile's two pixels, if one call sums over them; or 0."""
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
-    batch, height, width, channel = sch.get_loops(out)
+    batch, height, phase_row, width, phase_column, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
     column, pixel = sch.split(width, [None, tiles.tile[0]])
     part, pair, one = sch.split(channel, [None, tiles.channels // tiles.tile[1], tiles.tile[1]])
     outer = [part, strip] if tiles.weights_first else [strip, part]
-    sch.reorder(batch, *outer, row, column, pair, one, pixel)
+    sch.reorder(batch, *outer, row, column, pair, phase_row, phase_column, one, pixel)
     sch.unroll(one)
     sch.unroll(pixel)
     sch.set_scope(acc, 0, "local")
-    sch.compute_at(acc, pair, preserve_unit_loops=True)
+    sch.compute_at(acc, phase_column, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("weights"), part, preserve_unit_loops=True)
-    own = sch.get_loops(acc)[6:]
+    own = sch.get_loops(acc)[8:]
     if apart:
         sch.storage_align(sch.get_sblock("rows"), 0, 1, 2, 0)  # a pitch of whole words, whatever of it is read
-        start = sch.decompose_reduction(acc, own[4])
-        sums = intrinsics.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart)
+        start = sch.decompose_reduction(acc, own[6])
+        sums = intrinsics.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart, _in_turn(tiles))
     else:
         own = _row_turns(sch, own, tiles, style)
         start = sch.decompose_reduction(acc, own[0])
         sums = intrinsics.dot(tiles.lanes)
-    for loop in sch.get_loops(start)[6:]:
+    for loop in sch.get_loops(start)[8:]:
         sch.unroll(loop)
-    keep_results(sch, pair, 6)
+    keep_results(sch, phase_column, 8)
     keep_tables(sch, tables, pair, 6)
-    sch.tensorize(own[4] if apart else own[-1], sums)
+    sch.tensorize(own[6] if apart else own[-1], sums)
     sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
+    channel, first, second, _ = sch.get_loops(sch.get_sblock("weights"))[-4:]
+    if _in_turn(tiles):
+        sch.reorder(second, first)
+    else:
+        sch.fuse(channel, first)
     if not whole:
         sch.annotate(sch.get_loops(sch.get_sblock("weights"))[-1], HINT, 1)
+    elif tap:
+        sch.split(sch.get_loops(sch.get_sblock("weights"))[-1], [None, tap])
 
 
 def _row_turns(sch: s_tir.Schedule, own: Sequence[Any], tiles: RowTiles, style: CodeStyle) -> list[Any]:

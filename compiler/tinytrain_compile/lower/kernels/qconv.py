@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tvm import te, tirx
@@ -25,35 +23,26 @@ from tinytrain_compile.lower.kernels.conv import (
     grouped,
     grouped_grad_input,
     weight_parts,
-    weight_sums,
 )
-from tinytrain_compile.lower.kernels.lane_sums import lane_sums
-from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule, whole_weight
+from tinytrain_compile.lower.kernels.linear import Finish, Load, whole_weight
 from tinytrain_compile.lower.kernels.pairs import Widened, pair_product
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.kernels.planes import row_conv
 from tinytrain_compile.lower.kernels.qends import error_end, requantised_end
 from tinytrain_compile.lower.kernels.qerror import Centred, mask_operand, tables
+from tinytrain_compile.lower.kernels.qgradient import gradient_rows, keeps_tables, row_gradient, weight_gradient
 from tinytrain_compile.lower.kernels.qplanes import Band, dense_rows, depthwise, depthwise_gradient
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.conv import backward_patch, forward_patch, gathers, gathers_error
+from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.pairs import pair_tiles
-from tinytrain_compile.ops.qconv import (
-    QConvAttrs,
-    QConvGradInputAttrs,
-    QConvUpdateAttrs,
-    is_plane,
-    is_product,
-    is_rows,
-)
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qconv_tiles import error_patch, is_plane, is_product, is_rows
 
 Stages = Sequence[te.Tensor]
 FRACTION_BITS = 8
 """Of a weight, while an update is rounded."""
 SCALE = ("multiplier", "shift", "rate", "p")
 """Operands that scale a gradient, see `step`."""
-DEPTHWISE_TILE = 4
-"""Channels of a depthwise weight that are summed together."""
 
 
 # ---- forward --------------------------------------------------------------------------------------------------------
@@ -136,7 +125,11 @@ def row_kernel(
         return guarded(inside, value.astype("int16") - tirx.const(attrs.x_zero, "int16"))
 
     pitches = (conv.strides[0], conv.strides[1] * channels)
-    out, schedule = row_conv(shape, pitches, element, lambda *i: w[i], run, finish, tiles, style, stages)
+
+    def weight(o: Any, _p: Any, _q: Any, r: Any, f: Any) -> Any:
+        return w[o, r, f]
+
+    out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, style, stages)
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
@@ -160,7 +153,9 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     def weight(*index: Any) -> Any:
         return i32(whole(*index))
 
-    finish, stages = error_end((peak, p_out, p_in, multiplier, shift), keep, flat or is_plane(node))
+    tiles = None if flat else gradient_rows(node, features)
+    kept = flat or is_plane(node) or tiles is not None
+    finish, stages = error_end((peak, p_out, p_in, multiplier, shift), keep, kept)
 
     if flat:
         extents = (pixels, shape[3], out_c)
@@ -169,9 +164,14 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
+    if tiles is not None:
+        g = placeholder(node.inputs[3], "g", (*node.inputs[3].shape[:2], node.inputs[3].shape[2] * out_c))
+        out, schedule = row_gradient(node, g, whole, finish, tiles, features.style, stages)
+        inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
+        return KernelSpec(inputs, [out, None], schedule)
     window = Window(conv, attrs.input_hw)
     if conv.groups == 1:
-        patch, copies = backward_patch(conv, attrs.input_hw, node.inputs[3].shape), gathers_error(conv, attrs.input_hw)
+        patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
         form = PatchForm(shape, features.integer_tile, copies, conv.split is not None, runs=False)
         out, schedule = patch_conv(patch, form, lambda *i: g[i], lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_plane(node):
@@ -246,7 +246,7 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
     _, kernel_h, kernel_w, channels = shape
 
     spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
-    if is_product(attrs.conv):
+    if keeps_tables(node, features):
         seed = te.compute((1,), lambda _i: call_int("tt_noise_seed", noise[0], salt[0]), "seed")
         kept, stages = kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
         stages, random, move = [*stages, seed], (seed, None), "tt_kept_move"
@@ -274,46 +274,3 @@ def qconv_sum(node: Node, features: Features) -> KernelSpec:
 
     x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, features)
     return KernelSpec([summed, x, g], [out], schedule)
-
-
-def weight_gradient(
-    node: Node,
-    attrs: QConvUpdateAttrs,
-    shape: tuple[int, ...],
-    finish: Finish,
-    features: Features,
-    stages: Sequence[te.Tensor] = (),
-) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
-    """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight).
-
-    stages: what finish reads of an output channel, for 1x1 convolutions.
-    """
-    conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
-    if is_product(conv):
-        return _flat_weight_gradient(node, attrs.x_zero, finish, features.style, stages)
-    x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
-    window = Window(conv, (x_value.shape[1], x_value.shape[2]))
-    tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
-    lanes = lane_sums(shape) if features.lanes else None
-    out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile, schedule=lanes)
-    return x, g, out, schedule
-
-
-def _flat_weight_gradient(
-    node: Node, x_zero: int, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
-) -> tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]:
-    """The same for a 1x1 convolution: a product over pixels."""
-    outputs, _, _, inputs = node.inputs[0].shape
-    x_value, g_value = node.inputs[1:3]
-    pixels = math.prod(x_value.shape[:3])
-    x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
-    extents = (outputs, inputs, pixels)
-    left = Widened(lambda o, k: g[k, o], 0, outputs, columns=True)
-    right = Widened(lambda i, k: x[k, i], -x_zero, inputs, columns=True)
-
-    def weight(acc: Any, o: Any, i: Any) -> Any:
-        return finish(acc, o, 0, 0, i)
-
-    tiles = pair_tiles(*extents)
-    out, schedule = pair_product(extents, left, right, weight, tiles, style, stages, channel_axis=0)
-    return x, g, out, schedule

@@ -11,7 +11,8 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import address, call_int, i32
 from tinytrain_compile.lower.kernels.linear import Finish
 from tinytrain_compile.lower.kernels.qerror import Keep, kept_factors, kept_here
-from tinytrain_compile.ops.qconv import QConvAttrs, is_plane, is_product, is_rows
+from tinytrain_compile.ops.qconv import QConvAttrs
+from tinytrain_compile.ops.qconv_tiles import is_plane, is_product, is_rows
 
 
 def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, list[te.Tensor]]:

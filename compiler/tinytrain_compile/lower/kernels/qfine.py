@@ -17,8 +17,9 @@ from tinytrain_compile.lower.kernels.base import (
     placeholder,
     plain,
 )
-from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, SCALE, step, weight_gradient
+from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, SCALE, step
 from tinytrain_compile.lower.kernels.qerror import tables
+from tinytrain_compile.lower.kernels.qgradient import weight_gradient
 from tinytrain_compile.ops.qconv import QConvUpdateAttrs
 from tinytrain_compile.ops.qupdate import QWeightApplyAttrs
 

@@ -18,9 +18,10 @@ from tinytrain_compile.lower.kernels.base import (
     placeholder,
     plain,
 )
-from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, SCALE, moved_weight, step, weight_gradient
+from tinytrain_compile.lower.kernels.qconv import FRACTION_BITS, SCALE, moved_weight, step
 from tinytrain_compile.lower.kernels.qerror import tables
 from tinytrain_compile.lower.kernels.qfine import moved_fine
+from tinytrain_compile.lower.kernels.qgradient import weight_gradient
 from tinytrain_compile.lower.kernels.qupdate import error_sums
 from tinytrain_compile.ops.qconv import QConvUpdateAttrs
 

@@ -14,14 +14,8 @@ from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, placeholder
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.kernels.planes import Taps, plane_conv
 from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles
-from tinytrain_compile.ops.qconv import (
-    QConvAttrs,
-    QConvGradInputAttrs,
-    backward_phases,
-    backward_planes,
-    forward_planes,
-    forward_rows,
-)
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs
+from tinytrain_compile.ops.qconv_tiles import backward_phases, backward_planes, forward_planes, forward_rows
 
 Stages = Sequence[te.Tensor]
 Read = Callable[[Any, Any, Any], tuple[Any, Any]]

@@ -40,13 +40,12 @@ from tinytrain_compile.lower.kernels.vectors import (
 )
 from tinytrain_compile.lower.lanes import LANES
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers_error
+from tinytrain_compile.ops.conv import ConvAttrs, gathers_error
 from tinytrain_compile.ops.pairs import PlaneTiles, pair_tiles
-from tinytrain_compile.ops.qconv import (
-    QConvAttrs,
-    QConvGradInputAttrs,
-    QConvUpdateAttrs,
+from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.qconv_tiles import (
     backward_planes,
+    error_patch,
     forward_planes,
     is_plane,
     is_product,
@@ -214,7 +213,7 @@ def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
     """k x k over all channels: an error, which all lanes share, times the weights of four neighbouring channels."""
     conv, shape = attrs.conv, node.outputs[0].shape
     g, w = placeholder(node.inputs[3], "g"), placeholder(node.inputs[6], "w")
-    patch, copies = backward_patch(conv, attrs.input_hw, node.inputs[3].shape), gathers_error(conv, attrs.input_hw)
+    patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
     masks, keep = mask_lanes(node, attrs.mask, shape)
     error = ErrorEnd(node, keep, "tt_clamp_x4")
     form = PatchForm(shape, (2 if patch.width % 2 == 0 else 1, LANES), copies, peel=False)

@@ -1,0 +1,83 @@
+"""Gradients of dense k x k convolutions of integers: which form they take, and that it gives the reference's bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from benchmarks.board import measure
+
+from tests.ops import case_quantised as quantised
+from tests.ops.case import Case
+from tinytrain_compile.lower.kernels import SIZE, features_of
+from tinytrain_compile.lower.lower import lower_node
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.qconv_tiles import backward_rows, weight_tiles
+from tinytrain_compile.ops.qerror import NO_CLAMP
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import find_tools
+
+SAME = (1, 1, 1, 1)
+Geometry = quantised.Geometry
+EVEN: Geometry = ((1, 6, 6, 4), 6, ConvAttrs((3, 3), pads=SAME))
+STRIDED: Geometry = ((1, 8, 8, 4), 6, ConvAttrs((3, 3), (2, 2), SAME))
+ODD: Geometry = ((1, 5, 5, 3), 5, ConvAttrs((3, 3), pads=SAME))
+GEOMETRIES: tuple[Geometry, ...] = (
+    ((2, 6, 6, 4), 6, ConvAttrs((3, 3), pads=SAME)),  # sums over two images
+    ((1, 4, 4, 60), 64, ConvAttrs((3, 3), pads=SAME)),  # windows in turn
+    ((2, 9, 8, 4), 2, ConvAttrs((5, 3), (3, 2), (2, 0, 1, 1))),
+    ((1, 8, 7, 6), 3, ConvAttrs((3, 2), (2, 1), (1, 0, 0, 1), (2, 1))),
+    ((1, 8, 8, 8), 8, ConvAttrs((1, 1))),  # as many turns as channels: one register must not hold both
+)
+
+
+def weights(geometry: Geometry) -> Case:
+    return quantised.qconv_update(np.random.default_rng(5), geometry, 0)
+
+
+def data(geometry: Geometry) -> Case:
+    return quantised.qconv_grad_input(np.random.default_rng(5), geometry, 0, NO_CLAMP)
+
+
+@pytest.mark.parametrize(
+    ("geometry", "target", "of_weights", "of_data"),
+    [
+        (EVEN, "cortex-m7", True, True),
+        (EVEN, "cortex-m3", True, True),
+        (EVEN, "cortex-m0plus", True, True),
+        (STRIDED, "cortex-m7", True, True),
+        (STRIDED, "cortex-m3", True, False),
+        (STRIDED, "cortex-m0plus", True, False),
+        (ODD, "cortex-m7", False, True),
+        (ODD, "cortex-m0plus", False, False),
+    ],
+)
+def test_which_gradients_are_over_widened_operands(
+    geometry: Geometry, target: str, of_weights: bool, of_data: bool
+) -> None:
+    features = features_of(load_target(target).features, False)
+    found = [" tt_dot" in lower_node(make(geometry).node(), "k", features).source for make in (weights, data)]
+    assert found == [of_weights, of_data]
+
+
+def test_small_code_of_few_registers_keeps_operands_where_they_lie() -> None:
+    features = features_of(load_target("cortex-m0plus").features, False, SIZE)
+    assert not any(" tt_dot" in lower_node(make(EVEN).node(), "k", features).source for make in (weights, data))
+
+
+def test_no_gradient_takes_much_scratch_where_little_is_alive() -> None:
+    layers = [
+        ((1, size, size, c), c, ConvAttrs((3, 3), pads=SAME)) for size, c in ((4, 16), (8, 16), (16, 8), (32, 16))
+    ]
+    for geometry in layers:
+        alive = geometry[0][1] * geometry[0][2] * geometry[0][3] + geometry[0][1] * geometry[0][2] * geometry[1]
+        rows, maps = backward_rows(data(geometry).node()), weight_tiles(weights(geometry).node())
+        assert rows is not None and rows.scratch_bytes <= max(2 * 3072, alive)
+        assert maps is not None and maps.scratch_bytes <= max(2048, 2 * alive)
+
+
+@pytest.mark.qemu
+@pytest.mark.skipif(bool(find_tools().missing_for_qemu()), reason="needs QEMU")
+@pytest.mark.parametrize("target", ["cortex-m7", "cortex-m0plus"])
+def test_batches_and_many_channels_on_boards(target: str) -> None:
+    cases = [make(geometry) for geometry in GEOMETRIES for make in (weights, data)]
+    assert [found.equal for found in measure(cases, target)] == [True] * len(cases)
