@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,11 +90,12 @@ def _split(body: Any, printer: Printer, maps: Container[str]) -> tuple[Any, Any]
         needs_map = any(p.name in maps for p in printer.parameters_of(statement))
         return not needs_map and not buffers_of(statement) & registers
 
+    def sequence(part: Sequence[Any]) -> Any:
+        used = set[Any]().union(*(buffers_of(statement) for statement in part))
+        return tvm.tirx.SeqStmt([*(s for s in shared if kind_of(s) == "DeclBuffer" or s.buffer in used), *part])
+
     once = list(itertools.takewhile(is_preparation, others))
-    if not once:
-        return None, body
-    rest = others[len(once) :]
-    return tvm.tirx.SeqStmt([*shared, *once]), tvm.tirx.SeqStmt([*shared, *rest])
+    return (sequence(once), sequence(others[len(once) :])) if once else (None, body)
 
 
 def _function(printer: Printer, name: str, comment: str, part: Any, counts: tuple[Any, ...] = ()) -> Function:
