@@ -87,7 +87,10 @@ def test_a_bad_file_of_tiles(text: str | None, says: str, tmp_path: Path) -> Non
 @pytest.mark.qemu
 @needs_qemu
 def test_the_tiles_of_the_example_are_current() -> None:
-    """Every kernel of examples/digits has a line; make it anew with --tune if this fails."""
+    """Every kernel of examples/digits with something to search has a line; make it anew with --tune if this fails.
+
+    (Its integer weight gradients have nothing: they are one helper over planned strips.)
+    """
     text = (ROOT / "examples" / "digits" / "digits.tiles.txt").read_text(encoding="utf-8")
     kernels = [line.split(" | ")[2].split()[0] for line in text.splitlines() if not line.startswith("#")]
-    assert {"Conv", "ConvGradInput", "ConvGradWeight", "Gemm", "QConv", "QConvGradInput", "QConvUpdate"} <= set(kernels)
+    assert {"Conv", "ConvGradInput", "ConvGradWeight", "Gemm", "QConv", "QConvGradInput"} <= set(kernels)
