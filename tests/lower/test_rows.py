@@ -14,6 +14,7 @@ from tests.lower.banded import banded
 from tests.lower.sanitised import SCALAR, VECTORS, run_sanitised
 from tests.lower.test_boards import fuzz_cases
 from tests.ops.case import Case
+from tests.ops.random_structure import random_cases
 from tinytrain_compile.lower.kernels import Features, features_of
 from tinytrain_compile.lower.kernels.bands import POINTWISE, NoRowsError, band_spec
 from tinytrain_compile.lower.rows import TABLE
@@ -51,6 +52,14 @@ def test_what_is_kept_of_channels_belongs_to_the_rows(tmp_path: Path) -> None:
     four = [c for c in row_cases(30, features=VECTORS) if c.op == "ErrorScale" and c.node().outputs[0].shape[3] == 4]
     assert four
     run_sanitised(four, tmp_path, features=VECTORS, make=partial(banded, step=1))
+
+
+def test_strides_that_do_not_divide_the_image(tmp_path: Path) -> None:
+    """There are zeros between the rows of an error, which the table says."""
+    cases = [case for case in random_cases("QConvGradInput", 120)[110:] if _has_rows(case, SCALAR)]
+    odd = [c for c in cases if c.attrs.conv.groups > 1 and c.attrs.input_hw[0] % c.attrs.conv.strides[0]]  # type: ignore[attr-defined]
+    assert odd
+    run_sanitised(odd, tmp_path, make=partial(banded, step=1, ring=True))
 
 
 @needs_qemu

@@ -56,15 +56,14 @@ class Windows:
 class BandSpec:
     """kernel: of `count` rows. maps: the inputs that are given from the first of these rows on.
 
-    rows: of the whole map; height: rows of the output in one of them. windows: None where a row needs its own alone;
-    else the first of maps is given whole, and the last placeholder is the table that says where its rows begin.
+    rows: of the whole map (of each phase of a strided data gradient). windows: None where a row needs its own alone; else
+    the first of maps is given whole, and the last placeholder is the table that says where its rows begin.
     """
 
     kernel: KernelSpec
     count: Any
     maps: tuple[int, ...]
     rows: int
-    height: int = 1
     windows: Windows | None = None
 
 
@@ -107,7 +106,7 @@ def _convolution(node: Node, features: Features, count: Any) -> BandSpec:
     reach, step = conv.kernel[0], conv.strides[0]
     inside = [y - conv.pads[0] for y in range((rows - 1) * step + reach)]
     sources = tuple(y if 0 <= y < height else -1 for y in inside)
-    return BandSpec(_with_table(spec, band), count, (0,), rows, 1, Windows(sources, step, reach))
+    return BandSpec(_with_table(spec, band), count, (0,), rows, Windows(sources, step, reach))
 
 
 def _with_table(spec: KernelSpec, band: Band) -> KernelSpec:
@@ -149,14 +148,8 @@ def _data_gradient(node: Node, features: Features, count: Any) -> BandSpec:
     if phases[0] > 1 and attrs.mask.kind == "bits":
         _check_mask(node, phases[0] * width * channels)
     band = _band(node, 3, count)
-    return BandSpec(
-        _with_table(_error_planes(node, features, band), band),
-        count,
-        maps,
-        rows // phases[0],
-        phases[0],
-        _error_windows(node),
-    )
+    spec = _with_table(_error_planes(node, features, band), band)
+    return BandSpec(spec, count, maps, rows // phases[0], _error_windows(node))
 
 
 def _error_product(node: Node, features: Features, count: Any) -> KernelSpec:

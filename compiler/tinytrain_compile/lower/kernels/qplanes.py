@@ -134,18 +134,18 @@ def depthwise_gradient(
 
     def pixel(b: Any, y: Any, s: Any, c: Any) -> Any:
         rows = [place + conv.pads[i] // phases[i] - last[i] for i, place in enumerate((y, s))]
-        tests: list[Any] = []
+        tests: list[list[Any]] = [[], []]  # of the row, of the column
         for axis, extent in enumerate((height, width)):
             stride = conv.strides[axis] // phases[axis]
-            tests += [rows[axis] >= 0, rows[axis] < extent * stride]
+            tests[axis] += [rows[axis] >= 0, rows[axis] < extent * stride]
             if stride > 1:
-                tests.append(tirx.EQ(tirx.indexmod(rows[axis], stride), 0))
+                tests[axis].append(tirx.EQ(tirx.indexmod(rows[axis], stride), 0))
                 rows[axis] = tirx.indexdiv(rows[axis], stride)
         if band is None:
-            return guarded(functools.reduce(tirx.And, tests), g[b, rows[0], rows[1], c].astype("int16"))
-        tests = [band.inside(y), *tests[len(tests) // 2 :]]
-        value = g[band.row_at[y] + rows[1] * channels + c]
-        return guarded(functools.reduce(tirx.And, tests), value.astype("int16"))
+            value = g[b, rows[0], rows[1], c]
+        else:
+            tests[0], value = [band.inside(y)], g[band.row_at[y] + rows[1] * channels + c]
+        return guarded(functools.reduce(tirx.And, [*tests[0], *tests[1]]), value.astype("int16"))
 
     def tap(c: Any, p: Any, q: Any, r: Any, s: Any) -> Any:
         places: list[Any] = []
