@@ -56,8 +56,8 @@ class Windows:
 class BandSpec:
     """kernel: of `count` rows. maps: the inputs that are given from the first of these rows on.
 
-    rows: of the whole map (of each phase of a strided data gradient). windows: None where a row needs its own alone; else
-    the first of maps is given whole, and the last placeholder is the table that says where its rows begin.
+    rows: of the whole map (of each phase of a strided data gradient). windows: None where a row needs its own alone;
+    else the first of maps is given whole, and the last placeholder is the table that says where its rows begin.
     """
 
     kernel: KernelSpec
