@@ -1,7 +1,7 @@
 """How far kernels are from the best ones of the first study: instructions / (c MACs + r outputs), and bars per MAC.
 
-    python -m benchmarks.ratios              # layers on six cores, parts of a map, float32 networks
-    python -m benchmarks.ratios --short      # layers on the Cortex-M7 and parts of a map
+    python -m benchmarks.ratios              # layers and few pixels on six cores, few rows, float32
+    python -m benchmarks.ratios --short      # layers on the Cortex-M7, few pixels on six cores
 
 c and r stand for a class of kernels. r counts what the end of an output takes: seven instructions to requantise, five
 for bias, zero point, bounds and the store. c is then what the study's best kernel of the class took beside that.

@@ -66,18 +66,7 @@ def dot(lanes: int) -> str:
                     vk = T.axis.remap("R", [k])
                     c[0] = c[0] + T.cast(a[vk], "int32") * T.cast(b[vk], "int32")
 
-    @T.prim_func(s_tir=True)
-    def code(
-        a: T.Buffer((lanes,), "int16", offset_factor=1),
-        b: T.Buffer((lanes,), "int16", offset_factor=1),
-        c: T.Buffer((1,), "int32", offset_factor=1, scope="local"),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(c[0], a[0:lanes], b[0:lanes])
-            T.writes(c[0])
-            c[0] = T.call_extern("int32", name, c[0], T.address_of(a[0]), T.address_of(b[0]))
-
-    TensorIntrin.register(name, algebra, code, override=True)
+    TensorIntrin.register(name, algebra, _one_sum(name, (lanes,)), override=True)
     return name
 
 
@@ -99,19 +88,26 @@ def dot4_spread() -> str:
                     vk, vh = T.axis.remap("RR", [k, h])
                     c[0] = c[0] + T.cast(a[vk, vh], "int32") * T.cast(b[vk, vh], "int32")
 
+    TensorIntrin.register("tt_dot4_spread", algebra, _one_sum("tt_dot4", (2, 2)), override=True)
+    return "tt_dot4_spread"
+
+
+def _one_sum(helper: str, shape: tuple[int, ...]) -> Any:
+    """The call of a helper that gives a sum plus products of two operands of int16."""
+    whole, first = tuple(slice(0, extent) for extent in shape), (0,) * len(shape)
+
     @T.prim_func(s_tir=True)
     def code(
-        a: T.Buffer((2, 2), "int16", offset_factor=1),
-        b: T.Buffer((2, 2), "int16", offset_factor=1),
+        a: T.Buffer(shape, "int16", offset_factor=1),
+        b: T.Buffer(shape, "int16", offset_factor=1),
         c: T.Buffer((1,), "int32", offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):
-            T.reads(c[0], a[0:2, 0:2], b[0:2, 0:2])
+            T.reads(c[0], a[whole], b[whole])
             T.writes(c[0])
-            c[0] = T.call_extern("int32", "tt_dot4", c[0], T.address_of(a[0, 0]), T.address_of(b[0, 0]))
+            c[0] = T.call_extern("int32", helper, c[0], T.address_of(a[first]), T.address_of(b[first]))
 
-    TensorIntrin.register("tt_dot4_spread", algebra, code, override=True)
-    return "tt_dot4_spread"
+    return code
 
 
 @cache

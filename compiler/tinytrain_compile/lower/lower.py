@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import tvm
 from tvm import s_tir, te
@@ -15,7 +16,7 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.external import external_kernel
 from tinytrain_compile.lower.float_lanes import FloatLanePrinter
 from tinytrain_compile.lower.float_pairs import PairPrinter
-from tinytrain_compile.lower.kernels import KERNELS, VECTOR_KERNELS, Features, kernel_spec
+from tinytrain_compile.lower.kernels import KERNELS, VECTOR_KERNELS, Features, KernelSpec, kernel_spec
 from tinytrain_compile.lower.lanes import LanePrinter
 from tinytrain_compile.lower.passes import lower_schedule
 from tinytrain_compile.lower.printer import Parameter, Printer
@@ -120,11 +121,7 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
         return external_kernel(node, name, describe(node))
     definition = op_def(node.op)
     spec = kernel_spec(node, features)
-    computed = [i for i, tensor in enumerate(spec.outputs) if tensor is not None]
-    function = te.create_prim_func([*spec.inputs, *(spec.outputs[i] for i in computed)])
-    schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
-    spec.schedule(schedule)
-    lowered = lower_schedule(schedule)
+    lowered, computed = lower_spec(spec)
     count = len(node.inputs)
     sizes = [value.size_bytes for value in (*node.inputs, *node.outputs)]
     pairs = [(i, count + out) for out, i in definition.inplace if i < count and sizes[i] == sizes[count + out]]
@@ -145,6 +142,15 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
             f"its definition says {definition.scratch(node)}"
         )
     return Kernel(name, describe(node) + source, declaration, printer.scratch.dtype, features.style.small)
+
+
+def lower_spec(spec: KernelSpec) -> tuple[Any, list[int]]:
+    """(the lowered TIR function, which outputs of the node it computes: its last parameters)."""
+    computed = [i for i, tensor in enumerate(spec.outputs) if tensor is not None]
+    function = te.create_prim_func([*spec.inputs, *(spec.outputs[i] for i in computed)])
+    schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
+    spec.schedule(schedule)
+    return lower_schedule(schedule), computed
 
 
 def printer_of(features: Features) -> type[Printer]:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.lower.kernels.bands import POINTWISE, BandSpec, band_spec
-from tinytrain_compile.lower.lower import describe, parameter_names, printer_of
-from tinytrain_compile.lower.passes import lower_schedule
+from tinytrain_compile.lower.lower import describe, lower_spec, parameter_names, printer_of
 from tinytrain_compile.lower.printer import Parameter, Printer
 from tinytrain_compile.lower.tir_walk import buffers_of, kind_of
 from tinytrain_compile.ops import op_def
@@ -55,12 +53,7 @@ def lower_rows(node: Node, name: str, features: Features) -> RowKernel:
     """The kernel of an integer node for a few rows of one image. Errors: NoRowsError (there is none)."""
     band = band_spec(node, features)
     spec, count = band.kernel, len(node.inputs)
-    computed = [i for i, tensor in enumerate(spec.outputs) if tensor is not None]
-    schedule = s_tir.Schedule(
-        tvm.IRModule({"main": te.create_prim_func([*spec.inputs, *(spec.outputs[i] for i in computed)])})
-    )
-    spec.schedule(schedule)
-    lowered = lower_schedule(schedule)
+    lowered, computed = lower_spec(spec)
     names = parameter_names(node, spec.inputs[:count])
     extra = [TABLE] * (len(spec.inputs) - count)
     given = [*names[:count], *extra, *(names[count + i] for i in computed)]

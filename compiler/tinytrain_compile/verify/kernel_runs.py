@@ -23,7 +23,8 @@ POOL_BYTES = 2 << 20
 ALIGNMENT = 16
 PREFIX = "bench"
 """Names of kernels to be run begin with it and an underscore."""
-_INCLUDED = ("tt_float_pairs.h", "tt_mve.h", "tt_mve_float.h", "tt_qloss.h")
+INCLUDED = ("tt_float_pairs.h", "tt_mve.h", "tt_mve_float.h", "tt_qloss.h")
+"""Headers of the runtime that kernels need between them."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def count_kernels(
     interface = Interface(PREFIX, 1, 1, "float", 1, POOL_BYTES, 0, target.alignment_bytes, False, ())
     files = {
         **headers,
-        f"{PREFIX}_kernels.c": "".join(f'#include "{name}"\n' for name in _INCLUDED)
+        f"{PREFIX}_kernels.c": "".join(f'#include "{name}"\n' for name in INCLUDED)
         + "".join(f"{k.declaration}\n{k.source}" for k in kernels),
         f"verify/{PREFIX}.c": _main(calls, kernels),
         f"{PREFIX}_train.h": "",

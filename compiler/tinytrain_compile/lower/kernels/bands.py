@@ -100,7 +100,7 @@ def _convolution(node: Node, features: Features, count: Any) -> BandSpec:
             spec = KernelSpec([band.image, *weights, *operands], [out], schedule)
     elif is_rows(node):
         spec = vector_dense(node, band) if features.lanes else None
-        spec = spec or row_kernel(node, weights[0], operands, finish, features.style, stages, band)
+        spec = spec or row_kernel(node, operands, finish, features.style, stages, band)
     else:
         raise NoRowsError(f"{node.name}: k x k with several groups, dilations, or a weight in two parts")
     reach, step = conv.kernel[0], conv.strides[0]
@@ -145,8 +145,6 @@ def _data_gradient(node: Node, features: Features, count: Any) -> BandSpec:
     if is_product(conv):
         return BandSpec(_error_product(node, features, count), count, maps, rows)
     phases = backward_phases(node)
-    if phases[0] > 1 and attrs.mask.kind == "bits":
-        _check_mask(node, phases[0] * width * channels)
     band = _band(node, 3, count)
     spec = _with_table(_error_planes(node, features, band), band)
     return BandSpec(spec, count, maps, rows // phases[0], _error_windows(node))

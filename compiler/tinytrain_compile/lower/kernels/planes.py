@@ -21,10 +21,14 @@ Pixel = Callable[[Any, Any, Any, Any], Any]
 """(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
 
 
+def within(place: Any, extent: int) -> Any:
+    """Whether a place along an axis of an image is inside of it."""
+    return tirx.And(place >= 0, place < extent)
+
+
 def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
     """Whether a pixel lies in the image; the test of columns last, because it may be split off."""
-    tests = (row >= 0, row < image_hw[0], column >= 0, column < image_hw[1])
-    return tirx.And(tirx.And(tests[0], tests[1]), tirx.And(tests[2], tests[3]))
+    return tirx.And(within(row, image_hw[0]), within(column, image_hw[1]))
 
 
 @dataclass(frozen=True)

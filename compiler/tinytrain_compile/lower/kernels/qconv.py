@@ -73,7 +73,7 @@ def qconv(node: Node, features: Features) -> KernelSpec:
         out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_rows(node):
-        return row_kernel(node, weights[0], [bias, multiplier, shift], finish, features.style, stages)
+        return row_kernel(node, [bias, multiplier, shift], finish, features.style, stages)
     x = placeholder(node.inputs[0], "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
     if conv.groups == 1:
@@ -105,7 +105,6 @@ def forward_weight(node: Node) -> tuple[list[te.Tensor], Widened]:
 
 def row_kernel(
     node: Node,
-    w: te.Tensor,
     operands: list[te.Tensor],
     finish: Finish,
     style: CodeStyle,
@@ -117,7 +116,7 @@ def row_kernel(
     assert isinstance(attrs, QConvAttrs)
     conv, channels = attrs.conv, node.inputs[0].shape[3]
     run = conv.kernel[1] * channels
-    w = placeholder(node.inputs[1], "w", (w.shape[0], conv.kernel[0], run))
+    w = placeholder(node.inputs[1], "w", (node.outputs[0].shape[3], conv.kernel[0], run))
     x, shape, tiles, read = dense_rows(node, band)
 
     def element(*place: Any) -> Any:

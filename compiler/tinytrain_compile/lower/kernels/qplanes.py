@@ -12,7 +12,7 @@ from tvm import te, tirx
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, placeholder
 from tinytrain_compile.lower.kernels.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.kernels.planes import Taps, plane_conv
+from tinytrain_compile.lower.kernels.planes import Taps, plane_conv, within
 from tinytrain_compile.ops.pairs import PlaneTiles, RowTiles
 from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.qconv_tiles import backward_phases, backward_planes, forward_planes, forward_rows
@@ -48,11 +48,6 @@ class Band:
         """Strips of one row, and the weights of all channels widened before."""
         rows = tiles.taps + (self.count - 1) * stride
         return replace(tiles, strip=1, channels=channels, rows=rows, strip_rows=tiles.taps, weights_first=True)
-
-
-def within(place: Any, extent: int) -> Any:
-    """Whether a place along an axis of an image is inside of it."""
-    return tirx.And(place >= 0, place < extent)
 
 
 def dense_rows(node: Node, band: Band | None) -> tuple[te.Tensor, tuple[Any, ...], RowTiles, Read]:
