@@ -238,34 +238,36 @@ def widen4(offset: int, pitch: int, columns: bool) -> str:
     """to[odd, half] = from[odd + 2 half] + offset for four int8 of a row or column that become int16: the name."""
     name = f"tt_widen4_{offset}" + (f"_{pitch}" if columns else "")
 
-    @T.prim_func(s_tir=True)
-    def of_row(x: T.Buffer((4,), "int8", offset_factor=1), d: T.Buffer((2, 2), "int16", offset_factor=1)) -> None:
-        with T.sblock("root"):
-            T.reads(x[0:4])
-            T.writes(d[0:2, 0:2])
-            for i, h in T.grid(2, 2):
-                with T.sblock("u"):
-                    vi, vh = T.axis.remap("SS", [i, h])
-                    d[vi, vh] = _widened(x[vi + vh * 2], offset)
-
-    @T.prim_func(s_tir=True)
-    def of_column(
-        x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1),
-        d: T.Buffer((2, 2), "int16", offset_factor=1),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(x[0:4, 0])
-            T.writes(d[0:2, 0:2])
-            for i, h in T.grid(2, 2):
-                with T.sblock("u"):
-                    vi, vh = T.axis.remap("SS", [i, h])
-                    d[vi, vh] = _widened(x[vi + vh * 2, 0], offset)
-
     if columns:
+
+        @T.prim_func(s_tir=True)
+        def algebra(
+            x: T.Buffer((4, 1), "int8", strides=(pitch, 1), offset_factor=1),
+            d: T.Buffer((2, 2), "int16", offset_factor=1),
+        ) -> None:
+            with T.sblock("root"):
+                T.reads(x[0:4, 0])
+                T.writes(d[0:2, 0:2])
+                for i, h in T.grid(2, 2):
+                    with T.sblock("u"):
+                        vi, vh = T.axis.remap("SS", [i, h])
+                        d[vi, vh] = _widened(x[vi + vh * 2, 0], offset)
+
         code = _widening("tt_gather4", (4, 1), (2, 2), (pitch, 1), pitch, offset)
     else:
+
+        @T.prim_func(s_tir=True)
+        def algebra(x: T.Buffer((4,), "int8", offset_factor=1), d: T.Buffer((2, 2), "int16", offset_factor=1)) -> None:
+            with T.sblock("root"):
+                T.reads(x[0:4])
+                T.writes(d[0:2, 0:2])
+                for i, h in T.grid(2, 2):
+                    with T.sblock("u"):
+                        vi, vh = T.axis.remap("SS", [i, h])
+                        d[vi, vh] = _widened(x[vi + vh * 2], offset)
+
         code = _widening("tt_widen4", (4,), (2, 2), None, offset)
-    TensorIntrin.register(name, of_column if columns else of_row, code, override=True)
+    TensorIntrin.register(name, algebra, code, override=True)
     return name
 
 
@@ -275,35 +277,39 @@ def widen_two(offset: int, pitch: int, columns: bool, blocks: int) -> str:
     name = f"tt_widen_two_{offset}_{pitch}_{int(columns)}_{blocks}"
     shape, run = (blocks, 2, 2, 2), 4 * blocks
 
-    @T.prim_func(s_tir=True)
-    def of_rows(
-        x: T.Buffer((2, run), "int8", strides=(pitch, 1), offset_factor=1),
-        d: T.Buffer(shape, "int16", offset_factor=1),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(x[0:2, 0:run])
-            T.writes(d[0:blocks, 0:2, 0:2, 0:2])
-            for s, p, i, h in T.grid(blocks, 2, 2, 2):
-                with T.sblock("u"):
-                    vs, vp, vi, vh = T.axis.remap("SSSS", [s, p, i, h])
-                    d[vs, vp, vi, vh] = _widened(x[vp, vs * 4 + vi + vh * 2], offset)
+    if columns:
 
-    @T.prim_func(s_tir=True)
-    def of_columns(
-        x: T.Buffer((run, 2), "int8", strides=(pitch, 1), offset_factor=1),
-        d: T.Buffer(shape, "int16", offset_factor=1),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(x[0:run, 0:2])
-            T.writes(d[0:blocks, 0:2, 0:2, 0:2])
-            for s, p, i, h in T.grid(blocks, 2, 2, 2):
-                with T.sblock("u"):
-                    vs, vp, vi, vh = T.axis.remap("SSSS", [s, p, i, h])
-                    d[vs, vp, vi, vh] = _widened(x[vs * 4 + vi + vh * 2, vp], offset)
+        @T.prim_func(s_tir=True)
+        def algebra(
+            x: T.Buffer((run, 2), "int8", strides=(pitch, 1), offset_factor=1),
+            d: T.Buffer(shape, "int16", offset_factor=1),
+        ) -> None:
+            with T.sblock("root"):
+                T.reads(x[0:run, 0:2])
+                T.writes(d[0:blocks, 0:2, 0:2, 0:2])
+                for s, p, i, h in T.grid(blocks, 2, 2, 2):
+                    with T.sblock("u"):
+                        vs, vp, vi, vh = T.axis.remap("SSSS", [s, p, i, h])
+                        d[vs, vp, vi, vh] = _widened(x[vs * 4 + vi + vh * 2, vp], offset)
+
+    else:
+
+        @T.prim_func(s_tir=True)
+        def algebra(
+            x: T.Buffer((2, run), "int8", strides=(pitch, 1), offset_factor=1),
+            d: T.Buffer(shape, "int16", offset_factor=1),
+        ) -> None:
+            with T.sblock("root"):
+                T.reads(x[0:2, 0:run])
+                T.writes(d[0:blocks, 0:2, 0:2, 0:2])
+                for s, p, i, h in T.grid(blocks, 2, 2, 2):
+                    with T.sblock("u"):
+                        vs, vp, vi, vh = T.axis.remap("SSSS", [s, p, i, h])
+                        d[vs, vp, vi, vh] = _widened(x[vp, vs * 4 + vi + vh * 2], offset)
 
     source, helper = ((run, 2), "tt_gather_two") if columns else ((2, run), "tt_widen_two")
     code = _widening(helper, source, shape, (pitch, 1), pitch, offset, blocks)
-    TensorIntrin.register(name, of_columns if columns else of_rows, code, override=True)
+    TensorIntrin.register(name, algebra, code, override=True)
     return name
 
 
