@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from tinytrain_compile import __version__
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
-from tinytrain_compile.options import CompileOptions, parse_memories, parse_shapes, parse_size, parse_time
+from tinytrain_compile.flags import options_of
 
 _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in one static arena, and check it under QEMU.
 
@@ -226,8 +225,7 @@ def command(**flags: Any) -> None:
     from tinytrain_compile.driver import compile_model
     from tinytrain_compile.terminal import Terminal
 
-    _check_int8_flags(flags["quant"])
-    options = _options(flags)
+    options = options_of(flags)
     terminal = Terminal(flags["color"], flags["verbose"])
     try:
         result = compile_model(options, terminal.progress)
@@ -237,109 +235,6 @@ def command(**flags: Any) -> None:
         _say(result.dump.rstrip("\n").split("\n"))
         return
     terminal.success(result, options)
-
-
-def _check_int8_flags(quant: str) -> None:
-    """E0101 for a flag that only int8 has a meaning for, unless it asks for what float32 does anyway."""
-    context = click.get_current_context()
-    for flag in ("calib", "calib_range", "head", "weight_store", "rescale"):
-        given = context.get_parameter_source(flag) is ParameterSource.COMMANDLINE
-        if quant == "fp32" and given and context.params[flag] not in ("fp32", "off"):
-            name = "--" + flag.replace("_", "-")
-            way = f"add --quant int8, or leave {name} out"
-            raise CompileError("E0101", name, "has no meaning for --quant fp32", way)
-
-
-def _options(flags: dict[str, Any]) -> CompileOptions:
-    arena = _size(flags["arena"], "--arena")
-    reports = tuple(part.strip() for part in flags["report"].split(",") if part.strip())
-    unknown = sorted(set(reports) - {"text", "json", "html"})
-    if unknown:
-        raise CompileError("E0101", "--report", f"unknown kind {unknown[0]!r}", "use text, json, html")
-    for name, low, high in (("lr", 0.0, 1e6), ("momentum", 0.0, 1.0), ("weight_decay", 0.0, 1e6)):
-        if not low <= flags[name] <= high:
-            flag = name.replace("_", "-")
-            raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
-    if not 1 <= flags["batch"] <= 1 << 20:
-        raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
-    _check_counting(flags)
-    if flags["optimise"] is not None and flags["lock"] is not None:
-        raise CompileError("E0101", "--optimise", "a lock leaves nothing to choose", "leave out --lock or --optimise")
-    return CompileOptions(
-        model=flags["model"],
-        out=flags["out"],
-        arena_bytes=arena,
-        memories=_memories(
-            flags["memory"], arena is not None or flags["optimise"] == "memory" or flags["lock"] is not None
-        ),
-        target=flags["target"],
-        loss=flags["loss"],
-        label=flags["label"],
-        optimizer=flags["optimizer"],
-        learning_rate=flags["lr"],
-        momentum=flags["momentum"],
-        weight_decay=flags["weight_decay"],
-        update=flags["update"],
-        batch=flags["batch"],
-        accumulate=flags["accumulate"],
-        quant=flags["quant"],
-        calib=flags["calib"],
-        calib_range=flags["calib_range"],
-        head=flags["head"],
-        weight_store=flags["weight_store"],
-        rescale=flags["rescale"] == "on",
-        classes=flags["classes"],
-        input_shapes=parse_shapes(flags["input_shape"]),
-        input_layout=flags["input_layout"],
-        verify=flags["verify"],
-        verify_steps=flags["verify_steps"],
-        count=flags["count"],
-        cycles=flags["cycles"],
-        data=flags["data"],
-        kernels=flags["kernels"],
-        tune=flags["tune"],
-        tiles=flags["tiles"],
-        seed=flags["seed"],
-        lock=flags["lock"],
-        dry_run=flags["dry_run"],
-        dump_after=flags["dump_after"] or "",
-        remat=flags["remat"],
-        code=flags["code"],
-        flash_budget_bytes=_size(flags["flash_budget"], "--flash-budget"),
-        optimise=flags["optimise"],
-        max_step_ps=_time(flags["max_step_time"], "--max-step-time"),
-        report=reports,
-    )
-
-
-def _check_counting(flags: dict[str, Any]) -> None:
-    """E0101 for --count, --cycles or --tune without QEMU, or --tune with what leaves it nothing to do."""
-    if (flags["count"] or flags["cycles"]) and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
-        what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
-        raise CompileError("E0101", "--count" if flags["count"] else "--cycles", what, "leave these options out")
-    if not flags["tune"]:
-        return
-    if flags["verify"] != "qemu" or flags["dry_run"] or flags["code"] == "size":
-        what = "counts instructions of kernels for speed in QEMU"
-        raise CompileError("E0101", "--tune", what, "leave out --verify, --dry-run and --code size")
-
-
-def _time(text: str | None, flag: str) -> int | None:
-    return None if text is None else parse_time(text, flag)
-
-
-def _size(text: str | None, flag: str) -> int | None:
-    return None if text is None else parse_size(text, flag)
-
-
-def _memories(texts: tuple[str, ...], useful: bool) -> dict[str, int]:
-    memories = parse_memories(texts)
-    if memories and not useful:
-        what = "without --arena nothing has to lie in another memory"
-        raise CompileError(
-            "E0101", "--memory", what, "add --arena SIZE, the size of the first memory, or --optimise memory"
-        )
-    return memories
 
 
 def main() -> None:

@@ -15,13 +15,8 @@ from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.generate import Generated, generate
 from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import (
-    Samples,
-    SourceBundle,
-    Summary,
-    TrainGraph,
-    VerifyReport,
-)
+from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
+from tinytrain_compile.ir.summary import Summary, VerifyReport
 from tinytrain_compile.micro_batch import with_micro_batch
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output

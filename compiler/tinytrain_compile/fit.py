@@ -16,7 +16,8 @@ from tinytrain_compile.external import Externals
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Choice, Rung
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import MemoryPlan, Suggestion, TrainGraph, UpdatePlan
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
+from tinytrain_compile.ir.summary import Suggestion
 from tinytrain_compile.ladder import Means, climb
 from tinytrain_compile.ops.qrescale import fractions
 from tinytrain_compile.ops.qupdate import error_ops

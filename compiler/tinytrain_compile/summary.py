@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.ir.stages import ChannelSlice, LayerUpdate, UpdatePlan
+from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
+from tinytrain_compile.ir.summary import LayerUpdate
 from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.sparse import Layer, layers_of
 from tinytrain_compile.sparse.layers import channel_axes, weight_axis

@@ -9,7 +9,8 @@ import numpy as np
 
 from tinytrain_compile.data import labelled, load_inputs, load_samples, stored_input
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import Agreement, Samples, TrainGraph
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.summary import Agreement
 from tinytrain_compile.ir.types import Array, Graph
 from tinytrain_compile.ops.interpreter import run_graph
 from tinytrain_compile.ops.qupdate import error_exponents

@@ -17,7 +17,8 @@ from tinytrain_compile.fit import further_memories
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.kernels import KernelSet
-from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph, VerifyReport
+from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
+from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, Features, features_of
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread

@@ -11,7 +11,8 @@ import onnx
 
 from tests.e2e import chain, models
 from tests.quantize import nets
-from tinytrain_compile.ir.stages import TrainGraph, VerifyReport
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.summary import VerifyReport
 
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "cnn": nets.cnn,

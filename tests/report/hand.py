@@ -8,7 +8,8 @@ import numpy as np
 
 from tinytrain_compile.ir import Graph, Value
 from tinytrain_compile.ir.buffers import Buffer
-from tinytrain_compile.ir.stages import LayerUpdate, MemoryPlan, Summary, TrainGraph, VerifyReport
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.summary import LayerUpdate, Summary, VerifyReport
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.linear import GemmAttrs

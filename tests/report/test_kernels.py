@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.report.hand import VERIFIED, two_layers_summary
-from tinytrain_compile.ir.stages import InstructionCounts, Summary
+from tinytrain_compile.ir.summary import InstructionCounts, Summary
 from tinytrain_compile.report import kernel_lines, kernel_work, report_json
 
 CALLS = {"fc1": "net_gemm_4", "fc2": "net_gemm_3", "d_r": "net_gemm_4"}

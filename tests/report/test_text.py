@@ -12,7 +12,8 @@ from rich.cells import cell_len
 from tests.e2e import models
 from tests.quantize import nets
 from tests.report.hand import LAYERS, VERIFIED, deep_summary, two_layers_summary
-from tinytrain_compile.ir.stages import LayerUpdate, MemoryPlan, Suggestion, VerifyReport
+from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.summary import LayerUpdate, Suggestion, VerifyReport
 from tinytrain_compile.report import does_not_fit_text, styled, success_text
 from tinytrain_compile.report.data import loss_name
 from tinytrain_compile.report.text import MAX_LINES, fit_verdict, layer_counts, proof

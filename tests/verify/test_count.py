@@ -8,7 +8,7 @@ import pytest
 
 from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import InstructionCounts
+from tinytrain_compile.ir.summary import InstructionCounts
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import COUNTED_STEP, find_tools, verify
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tinytrain_compile.ir.stages import Saturations, TrainGraph
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.summary import Saturations
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.qrescale import RESCALES, rescaled_tables
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tinytrain_compile.ir.cost import Choice, Rung
-from tinytrain_compile.ir.stages import Summary
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.layout import Row, row
 from tinytrain_compile.report.words import bytes_text, pad, printable
 

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from tinytrain_compile.ir.cost import Choice
-from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, Summary, TrainGraph
+from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, TrainGraph
+from tinytrain_compile.ir.summary import LayerUpdate, Summary
 from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytrain_compile.ir.stages import Summary
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.words import bytes_text, plural, printable
 
 

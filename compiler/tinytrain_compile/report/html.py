@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from tinytrain_compile.ir.stages import Summary
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tinytrain_compile.ir.stages import CycleModel, Summary
+from tinytrain_compile.ir.summary import CycleModel, Summary
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.report.words import grouped, plural, shorten
 

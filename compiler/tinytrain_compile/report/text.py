@@ -8,7 +8,8 @@ from textwrap import wrap
 
 from rich.cells import cell_len
 
-from tinytrain_compile.ir.stages import FurtherMemory, LayerUpdate, MemoryPlan, Suggestion, Summary
+from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
+from tinytrain_compile.ir.summary import LayerUpdate, Suggestion, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_rows, rung_lines

@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import InstructionCounts, Interface, Samples, SourceBundle, VerifyReport
+from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
+from tinytrain_compile.ir.summary import InstructionCounts, VerifyReport
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import Compiled, Mode, compile_project, link_project
 from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference

@@ -10,7 +10,8 @@ from typing import Any
 from elftools.elf.elffile import ELFFile
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import InstructionCounts, Interface
+from tinytrain_compile.ir.stages import Interface
+from tinytrain_compile.ir.summary import InstructionCounts
 from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line, run_program
 
 COUNTED_STEP = 1

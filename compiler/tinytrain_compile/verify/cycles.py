@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import CycleModel
+from tinytrain_compile.ir.summary import CycleModel
 from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, CROSS_CC, first_line, run_program
 
 MCA_PROGRAMS = ("llvm-mca", "llvm-mca-14")

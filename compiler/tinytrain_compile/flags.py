@@ -1,0 +1,86 @@
+"""From the flags of the command line to CompileOptions, checked."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.options import CompileOptions, parse_memories, parse_shapes, parse_size, parse_time
+
+
+def _check_int8_flags(quant: str) -> None:
+    """E0101 for a flag that only int8 has a meaning for, unless it asks for what float32 does anyway."""
+    context = click.get_current_context()
+    for flag in ("calib", "calib_range", "head", "weight_store", "rescale"):
+        given = context.get_parameter_source(flag) is ParameterSource.COMMANDLINE
+        if quant == "fp32" and given and context.params[flag] not in ("fp32", "off"):
+            name = "--" + flag.replace("_", "-")
+            way = f"add --quant int8, or leave {name} out"
+            raise CompileError("E0101", name, "has no meaning for --quant fp32", way)
+
+
+def options_of(flags: dict[str, Any]) -> CompileOptions:
+    """The options that these flags ask for; CompileError E0101 for values and combinations that cannot be."""
+    _check_int8_flags(flags["quant"])
+    arena = _size(flags["arena"], "--arena")
+    reports = tuple(part.strip() for part in flags["report"].split(",") if part.strip())
+    unknown = sorted(set(reports) - {"text", "json", "html"})
+    if unknown:
+        raise CompileError("E0101", "--report", f"unknown kind {unknown[0]!r}", "use text, json, html")
+    for name, low, high in (("lr", 0.0, 1e6), ("momentum", 0.0, 1.0), ("weight_decay", 0.0, 1e6)):
+        if not low <= flags[name] <= high:
+            flag = name.replace("_", "-")
+            raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
+    if not 1 <= flags["batch"] <= 1 << 20:
+        raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
+    _check_counting(flags)
+    if flags["optimise"] is not None and flags["lock"] is not None:
+        raise CompileError("E0101", "--optimise", "a lock leaves nothing to choose", "leave out --lock or --optimise")
+    useful = arena is not None or flags["optimise"] == "memory" or flags["lock"] is not None
+    converted: dict[str, Any] = {
+        "arena_bytes": arena,
+        "memories": _memories(flags["memory"], useful),
+        "learning_rate": flags["lr"],
+        "rescale": flags["rescale"] == "on",
+        "input_shapes": parse_shapes(flags["input_shape"]),
+        "dump_after": flags["dump_after"] or "",
+        "flash_budget_bytes": _size(flags["flash_budget"], "--flash-budget"),
+        "max_step_ps": _time(flags["max_step_time"], "--max-step-time"),
+        "report": reports,
+    }
+    same = {field.name: flags[field.name] for field in fields(CompileOptions) if field.name not in converted}
+    return CompileOptions(**same, **converted)
+
+
+def _check_counting(flags: dict[str, Any]) -> None:
+    """E0101 for --count, --cycles or --tune without QEMU, or --tune with what leaves it nothing to do."""
+    if (flags["count"] or flags["cycles"]) and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
+        what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
+        raise CompileError("E0101", "--count" if flags["count"] else "--cycles", what, "leave these options out")
+    if not flags["tune"]:
+        return
+    if flags["verify"] != "qemu" or flags["dry_run"] or flags["code"] == "size":
+        what = "counts instructions of kernels for speed in QEMU"
+        raise CompileError("E0101", "--tune", what, "leave out --verify, --dry-run and --code size")
+
+
+def _time(text: str | None, flag: str) -> int | None:
+    return None if text is None else parse_time(text, flag)
+
+
+def _size(text: str | None, flag: str) -> int | None:
+    return None if text is None else parse_size(text, flag)
+
+
+def _memories(texts: tuple[str, ...], useful: bool) -> dict[str, int]:
+    memories = parse_memories(texts)
+    if memories and not useful:
+        what = "without --arena nothing has to lie in another memory"
+        raise CompileError(
+            "E0101", "--memory", what, "add --arena SIZE, the size of the first memory, or --optimise memory"
+        )
+    return memories

@@ -1,0 +1,147 @@
+"""What a compilation has found out, for the report: frozen data of verification, of choices, and all of it in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tinytrain_compile.ir.cost import Choice
+from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+
+# ---- verify -> report -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Saturations:
+    """Trained int8 weights at +-127, before and after a verification run; weights: all that are trained.
+
+    rescaled: channels whose scale has doubled in that run, once or more often; None if scales are fixed.
+    """
+
+    weights: int
+    before: int
+    after: int
+    rescaled: int | None = None
+
+
+@dataclass(frozen=True)
+class CycleModel:
+    """What a model, no measurement, makes of counted blocks: cycles of a step and an inference; None with a reason."""
+
+    name: str
+    step: int | None
+    infer: int | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class InstructionCounts:
+    """Instructions executed under QEMU in one call each, by function; scalar helpers count for their callers.
+
+    step_index: which step was counted. step: of one micro-batch; apply: of the update after several, or None.
+    code_bytes: size of every function of the model.
+    """
+
+    step_index: int
+    step: Mapping[str, int]
+    infer: Mapping[str, int]
+    apply: Mapping[str, int] | None
+    code_bytes: Mapping[str, int]
+    cycles: CycleModel | None = None
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was checked and what came out.
+
+    mode: "qemu", "host" or "none"; result: "pass", "fail" or "skipped".
+    message: one line for the user (PASS line, first difference, or why it was skipped).
+    """
+
+    mode: str
+    steps: int
+    result: str
+    message: str
+    losses: tuple[float, ...] = ()
+    stack_bytes: int | None = None
+    stack_measured_bytes: int | None = None
+    code_bytes: int | None = None
+    const_bytes: int | None = None
+    max_error: float | None = None
+    saturations: Saturations | None = None
+    counts: InstructionCounts | None = None
+    arena_measured_bytes: int | None = None
+
+
+# ---- driver -> report -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LayerUpdate:
+    """How one layer of the model is trained.
+
+    name: ONNX node; bias / weight: whether they are updated; channels: number of updated channels on `axis`
+    ("in" or "out"), or None where the whole weight is; elements: updated parameters; total_elements: all of the layer.
+    """
+
+    name: str
+    bias: bool
+    weight: bool
+    channels: int | None
+    axis: str | None
+    elements: int
+    total_elements: int
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The untrained model on the user's data; shares are 0 to 1, None where labels or a float model are missing.
+
+    accuracy: of the model as compiled, top 1; float_accuracy: of the float model; top1_agreement: same top class.
+    output_rmse: root mean square of the difference of outputs; output_rms: of the float model's outputs.
+    """
+
+    samples: int
+    accuracy: float | None = None
+    float_accuracy: float | None = None
+    top1_agreement: float | None = None
+    output_rmse: float | None = None
+    output_rms: float | None = None
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One way to make training fit (or to use less), priced by planning it: options to add, and the arena they need."""
+
+    options: str
+    arena_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena."""
+
+    model: str
+    target: str
+    target_summary: str
+    quant: str
+    contract: int
+    optimizer: str
+    learning_rate: float
+    arena_limit_bytes: int | None
+    update_label: str
+    layers: tuple[LayerUpdate, ...]
+    train: TrainGraph
+    plan: MemoryPlan
+    verify: VerifyReport
+    code_bytes: int | None
+    const_bytes: int | None
+    suggestions: tuple[Suggestion, ...] = ()
+    choice: Choice | None = None
+    agreement: Agreement | None = None
+    calls: Mapping[str, str] = field(default_factory=dict[str, str])  # node -> kernel; empty before there are any
+    code: CodeChoice = field(default_factory=CodeChoice)
+    tiles: TilesUsed = field(default_factory=TilesUsed)
+    external_functions: tuple[str, ...] = ()  # all that --kernels offers
