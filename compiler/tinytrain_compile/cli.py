@@ -65,6 +65,9 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Output folder."
 )
+@click.option(
+    "--force", is_flag=True, help="Overwrite files in -o of the same names that tinytrain-compile did not write there."
+)
 @click.option("--arena", metavar="SIZE", help="RAM for everything that changes: 256KB, 256KiB or 262144.")
 @click.option(
     "--memory",

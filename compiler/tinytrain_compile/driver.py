@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinytrain_compile.data import load_inputs, make_samples
+from tinytrain_compile.emit import c_identifier
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, blaming, load_externals
 from tinytrain_compile.fit import Candidate, Planner, faster, search_update, suggestions
@@ -63,7 +64,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     target = load_target(options.target)
     externals = load_externals(options)
     if not options.dry_run and not options.dump_after:
-        check_place(options.out, _sources(options, externals))
+        check_place(options.out, _expected(options), options.force)
     progress("reading the model", 0.0)
     model = _load(options)
     if options.dump_after == "frontend":
@@ -91,7 +92,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
         summary = _verify(summary, made.bundle, samples, options, target, progress)
     progress("writing", 0.98)
     tiling.save(options)
-    return _write(summary, made.bundle, samples, options, target)
+    return _write(summary, made.bundle, samples, options, target, _inputs(options, externals))
 
 
 def _load(options: CompileOptions) -> ImportedModel:
@@ -119,12 +120,18 @@ def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
     return replace(model, graph=prepare(graph, options.head == "fp32"))
 
 
-def _sources(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
-    """Files that the user gave: they must not vanish with an earlier output."""
+def _expected(options: CompileOptions) -> tuple[str, ...]:
+    """Files that every run writes: what the output folder is looked at for before anything takes time."""
+    prefix = c_identifier(options.model.stem)
+    made = (f"{prefix}_{name}" for name in ("train.h", "train.c", "internal.h", "kernels.c", "weights.c"))
+    return ("report.json", "plan.json", "CMakeLists.txt", "tt_runtime.h", *made)
+
+
+def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
+    """Files that the user gave."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
-    given = (options.data, options.lock, options.tiles)
-    named += [path for path in given if path is not None and path != options.out / "plan.json"]
-    return (options.model, *named, *externals.paths)
+    given = (options.model, options.data, options.calib, options.lock, options.tiles)
+    return (*named, *(path for path in given if path is not None), *externals.paths)
 
 
 def _choose(model: ImportedModel, options: CompileOptions, target: Target, externals: Externals) -> Candidate:
@@ -244,15 +251,22 @@ def _verify(
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 
-def _write(summary: Summary, bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target) -> Result:
+def _write(
+    summary: Summary,
+    bundle: SourceBundle,
+    samples: Samples,
+    options: CompileOptions,
+    target: Target,
+    inputs: tuple[Path, ...],
+) -> Result:
     files: dict[str, str | bytes] = dict(bundle.files)
     files["report.json"] = json.dumps(report_json(summary), indent=1) + "\n"
     files["plan.json"] = json.dumps(plan_json(summary), indent=1) + "\n"
     if "html" in options.report:
         files["report.html"] = report_html(summary)
     files.update(_check_files(bundle, samples, options, target, summary.train))
-    digest = write_output(options.out, files)
-    return Result(summary, tuple(sorted(files)), digest)
+    written = write_output(options.out, files, inputs, options.force)
+    return Result(summary, written.paths, written.digest)
 
 
 def _check_files(

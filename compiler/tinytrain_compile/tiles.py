@@ -15,7 +15,7 @@ from pathlib import Path
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.kernels import Tiles
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.text_file import read_text
+from tinytrain_compile.user_file import read_text
 
 RULE = Tiles()
 FLOAT_TILES = tuple(
