@@ -204,12 +204,12 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     multiple=True,
     help="C kernels of your own for some layers (docs/external-kernels.md).",
 )
-@click.option("--tune", is_flag=True, help="Search the tiles of kernels by counting instructions in QEMU; see --tiles.")
+@click.option("--tune", is_flag=True, help="Search the tiles of kernels by counting instructions in QEMU; kept in -o.")
 @click.option(
     "--tiles",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Tiles that --tune found, to use (with --tune: to add to). Default: MODEL.tiles.txt beside the model.",
+    help="Tiles that --tune found, to use (with --tune: to add to). Default: those of the output that -o replaces.",
 )
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
 from tinytrain_compile.trial import compare, like_one, with_exponents
-from tinytrain_compile.tune import Tiling, choose_tiles
+from tinytrain_compile.tune import KnownTiles, Tiling, choose_tiles, known_tiles
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)"""
@@ -65,6 +65,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     externals = load_externals(options)
     if not options.dry_run and not options.dump_after:
         check_place(options.out, _expected(options), options.force)
+    tiles = known_tiles(options)
     progress("reading the model", 0.0)
     model = _load(options)
     if options.dump_after == "frontend":
@@ -86,13 +87,14 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
     summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options))
     with blaming(candidate.plan.order):
-        tiling = _tiles(candidate, options, target, samples, progress)
+        tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling)
         summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
         summary = _verify(summary, made.bundle, samples, options, target, progress)
     progress("writing", 0.98)
     tiling.save(options)
-    return _write(summary, made.bundle, samples, options, target, _inputs(options, externals))
+    more = {**tiling.files, **_check_files(made.bundle, samples, options, target, candidate.train)}
+    return _write(summary, {**made.bundle.files, **more}, options, _inputs(options, externals))
 
 
 def _load(options: CompileOptions) -> ImportedModel:
@@ -202,12 +204,17 @@ def _check_time(
 
 
 def _tiles(
-    candidate: Candidate, options: CompileOptions, target: Target, samples: Samples, progress: Progress
+    candidate: Candidate,
+    options: CompileOptions,
+    target: Target,
+    samples: Samples,
+    known: KnownTiles,
+    progress: Progress,
 ) -> Tiling:
     def report(done: int, count: int) -> None:
         progress(f"searching tiles, {done} of {count} kernels", 0.2)
 
-    return choose_tiles(candidate, options, target, samples, report)
+    return choose_tiles(candidate, options, target, samples, known, report)
 
 
 def _generate(
@@ -252,19 +259,14 @@ def _verify(
 
 
 def _write(
-    summary: Summary,
-    bundle: SourceBundle,
-    samples: Samples,
-    options: CompileOptions,
-    target: Target,
-    inputs: tuple[Path, ...],
+    summary: Summary, made: Mapping[str, str | bytes], options: CompileOptions, inputs: tuple[Path, ...]
 ) -> Result:
-    files: dict[str, str | bytes] = dict(bundle.files)
+    """The output folder: what was made, and reports."""
+    files = dict(made)
     files["report.json"] = json.dumps(report_json(summary), indent=1) + "\n"
     files["plan.json"] = json.dumps(plan_json(summary), indent=1) + "\n"
     if "html" in options.report:
         files["report.html"] = report_html(summary)
-    files.update(_check_files(bundle, samples, options, target, summary.train))
     written = write_output(options.out, files, inputs, options.force)
     return Result(summary, written.paths, written.digest)
 

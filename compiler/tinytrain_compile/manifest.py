@@ -47,7 +47,7 @@ def _inside(path: str) -> bool:
     return "/".join(parts) == path and ".." not in parts and not re.search(r"[\\:\0]", path) and path[:1] not in "/."
 
 
-def own_text(folder: Path, path: str) -> Path | None:
+def own_file(folder: Path, path: str) -> Path | None:
     """A file of an earlier output, if it is there and is what was written; OSError if that cannot be said."""
     try:
         known = read_manifest(folder / MANIFEST) or {}
