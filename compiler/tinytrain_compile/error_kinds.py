@@ -58,6 +58,20 @@ _kind(
     "The file of --tiles, and tiles.txt in an output folder, are written by --tune. This one cannot be read, or a line "
     "of it is damaged. Delete the file, or make it anew with --tune.",
 )
+_kind(
+    "E0110",
+    EXIT_INPUT,
+    "no room for temporary files",
+    "Verification builds and runs the firmware in a temporary folder, which cannot be made, or is full. "
+    "Set TMPDIR (on Windows TEMP) to a folder with room. Nothing was written.",
+)
+_kind(
+    "E0111",
+    EXIT_INPUT,
+    "standard output cannot be written",
+    "What the command says on standard output could not be written: a full disk, a closed file. An output folder is "
+    "complete when it is spoken of there.",
+)
 # E02xx: the model file
 _kind(
     "E0201",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -31,6 +30,7 @@ from tinytrain_compile.verify.results import RunResult
 from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
 from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, read_object
+from tinytrain_compile.verify.temporary import work_folder, workers
 from tinytrain_compile.verify.tools import Tools, find_tools
 
 _BLOCKS = "blocks.txt"
@@ -102,8 +102,7 @@ def verify(
     if tools.host_cc is None and (skipped or not wants_board):
         return VerifyReport("none", 0, "skipped", "verification skipped: no C compiler found (apt-get install gcc)")
     check_no_double(bundle)
-    with tempfile.TemporaryDirectory(prefix="tinytrain-") as name, ThreadPoolExecutor(max_workers=2) as pool:
-        folder = Path(name).resolve()
+    with work_folder() as folder, workers(2) as pool:
         host = pool.submit(_host_side, job, folder / "host") if tools.host_cc is not None else None
         board = pool.submit(_board_side, job, folder / "board") if wants_board else None
         return _judge(job, reference, host, board, steps, skipped)
