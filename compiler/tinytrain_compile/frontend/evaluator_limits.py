@@ -13,6 +13,8 @@ from tinytrain_compile.ir.types import Array
 _RANDOM = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
+FIRST_SOUND = {"BatchNormalization": 14}
+"""Opset with which a node is run that means the same below it: there the evaluator takes a momentum for training."""
 MOST_COLUMNS = 1 << 24
 """Elements of the matrix of patches that its convolution makes (some 30 bytes each)."""
 MOST_WINDOWS = 1 << 20
@@ -21,7 +23,7 @@ MOST_WINDOWS = 1 << 20
 
 def limit_of(node: onnx.NodeProto, operands: Sequence[Array]) -> str:
     """Why the result of this node on these operands is not asked for; "" if it is."""
-    if node.op_type in _RANDOM or (node.op_type == "Dropout" and len(operands) > 2 and bool(operands[2].any())):
+    if node.op_type in _RANDOM or _drops(node, operands):
         return "its result is random"
     if node.op_type == "Conv" and operands[0].ndim > 2 and _columns(node, operands) > MOST_COLUMNS:
         return "too large for onnx.reference"
@@ -30,6 +32,11 @@ def limit_of(node: onnx.NodeProto, operands: Sequence[Array]) -> str:
     if node.op_type in ("AveragePool", "MaxPool") and _windows(node, operands) > MOST_WINDOWS:
         return "too large for onnx.reference"
     return ""
+
+
+def _drops(node: onnx.NodeProto, operands: Sequence[Array]) -> bool:
+    """Whether it is a Dropout in training mode (the ratio may be left out)."""
+    return node.op_type == "Dropout" and len(node.input) > 2 and bool(operands[-1].any()) and bool(operands[1].any())
 
 
 def _strides(node: onnx.NodeProto, rank: int) -> list[int]:
