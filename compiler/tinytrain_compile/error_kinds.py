@@ -320,5 +320,14 @@ _kind(
     "the stack, static RAM), or does not compute what the reference computes. The message has the first difference. "
     "Without --kernels the same compilation shows whether these functions are to blame.",
 )
+_kind(
+    "E0605",
+    EXIT_VERIFY,
+    "the file and the imported graph differ",
+    "onnx.reference, run on the model file, and the numpy reference of what was read from it give different numbers. "
+    "The tensor named is the first of the file that differs: this compiler has misread a node at or before it (or, rarely, "
+    "onnx.reference computes it wrongly). Please report it with the model. Until then, write that node in another way, "
+    "for instance by exporting for another opset.",
+)
 # E09xx: internal
 _kind("E0901", EXIT_INTERNAL, "internal error", "A bug in the compiler; please report it with the model.")
