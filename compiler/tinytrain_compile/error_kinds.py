@@ -63,8 +63,8 @@ _kind(
     "E0202",
     EXIT_INPUT,
     "the model is not valid ONNX",
-    "The file parses, but a part of it breaks the ONNX standard: no graph, a node without output, a tensor of an "
-    "unknown type. The message names the part. Export the model again, or run `python -m onnx.checker` on it for a "
+    "The file parses, but a part of it breaks the ONNX standard: no graph, a weight of an unknown "
+    "type. The message names the part. Export the model again, or run `python -m onnx.checker` on it for a "
     "second opinion.",
 )
 _kind(
