@@ -19,10 +19,11 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
 from tinytrain_compile.micro_batch import with_micro_batch
+from tinytrain_compile.number_format import with_number_format
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
 from tinytrain_compile.plan import Lock, read_lock
-from tinytrain_compile.quantize import calibrate, count_saturations, prepare
+from tinytrain_compile.quantize import calibrate, count_saturations, prepare, saturated
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.report import (
     does_not_fit_text,
@@ -67,6 +68,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
         check_place(options.out, _sources(options, externals))
     progress("reading the model", 0.0)
     model = _load(options)
+    options, notes = with_number_format(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(_stored(model, options).graph))
     progress("planning", 0.1)
@@ -74,7 +76,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     candidate = _choose(model, options, target, externals)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
-    summary = _summarise(model, candidate, options, target)
+    summary = replace(_summarise(model, candidate, options, target), notes=notes)
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, model, candidate, options, target)
@@ -110,16 +112,16 @@ def _load(options: CompileOptions) -> ImportedModel:
 
 
 def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
-    """For int8: the graph with formats, and with the saturation of its storage."""
-    if options.quant == "fp32":
-        return model
+    """For int8 the graph with formats. For that, and for a quantised model, with the saturation of storage as Clips."""
     graph = model.graph
+    if options.quant == "fp32":
+        return replace(model, graph=saturated(graph)) if model.quantised else model
     if not model.quantised:
         if options.calib is None:
             what = "int8 training of a float model needs calibration data"
             raise CompileError("E0306", options.model.name, what, "give --calib FILE.npz with inputs x, or a QDQ model")
         graph = calibrate(graph, load_inputs(options.calib, model), options.calib_range)
-    return replace(model, graph=prepare(graph, options.head == "fp32"))
+    return replace(model, graph=prepare(graph, options.head == "fp32", model.quantised))
 
 
 def _sources(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
