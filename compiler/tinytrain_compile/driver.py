@@ -10,13 +10,14 @@ from pathlib import Path
 from tinytrain_compile.data import load_inputs, make_samples
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, blaming, load_externals
+from tinytrain_compile.file_check import check_file
 from tinytrain_compile.fit import Candidate, Planner, faster, search_update, suggestions
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.generate import Generated, generate
 from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
-from tinytrain_compile.ir.summary import Summary, VerifyReport
+from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
 from tinytrain_compile.micro_batch import with_micro_batch
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
@@ -80,6 +81,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     if options.dry_run:
         return Result(summary)
     samples = make_samples(model, candidate.train, options)
+    progress("comparing the file with what was imported", 0.13)
+    agreed = check_file(model, floats if options.quant == "int8" else model.graph, candidate.of_one, samples, options)
     progress("running the model on your data", 0.15)
     one = with_exponents(candidate.of_one, model, options)
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
@@ -88,7 +91,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
         tiling = _tiles(candidate, options, target, samples, progress)
         made = _generate(candidate, options, target, progress, tiling)
         summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
-        summary = _verify(summary, made.bundle, samples, options, target, progress)
+        summary = _verify(summary, made.bundle, samples, options, target, progress, agreed)
     progress("writing", 0.98)
     tiling.save(options)
     return _write(summary, made.bundle, samples, options, target)
@@ -219,6 +222,7 @@ def _verify(
     options: CompileOptions,
     target: Target,
     progress: Progress,
+    agreed: FileAgreement | None,
 ) -> Summary:
     from tinytrain_compile.verify import verify
 
@@ -239,6 +243,7 @@ def _verify(
         batch=summary.train.batch,
         count=options.count or options.cycles,
         cycles=options.cycles,
+        file=agreed,
     )
     report = replace(report, saturations=count_saturations(summary.train, reference.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
