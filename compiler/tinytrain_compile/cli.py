@@ -112,7 +112,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     show_default=True,
     help="Over --batch N samples: sum gradients, or update with each at once, at a learning rate of 1/N.",
 )
-@click.option("--quant", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Number format.")
+@click.option(
+    "--quant",
+    type=click.Choice(["auto", "fp32", "int8"]),
+    default="auto",
+    show_default=True,
+    help="Number format. auto: int8 for a model that is quantised (QDQ), fp32 for any other.",
+)
 @click.option(
     "--calib",
     type=click.Path(path_type=Path),

@@ -11,18 +11,20 @@ from tinytrain_compile.data import load_inputs, make_samples
 from tinytrain_compile.emit import c_identifier
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, blaming, load_externals
+from tinytrain_compile.file_check import check_file
 from tinytrain_compile.fit import Candidate, Planner, faster, search_update, suggestions
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.generate import Generated, generate
 from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
-from tinytrain_compile.ir.summary import Summary, VerifyReport
+from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
 from tinytrain_compile.micro_batch import with_micro_batch
+from tinytrain_compile.number_format import with_number_format
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
 from tinytrain_compile.plan import Lock, read_lock
-from tinytrain_compile.quantize import calibrate, count_saturations, prepare
+from tinytrain_compile.quantize import calibrate, count_saturations, prepare, saturated
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.report import (
     does_not_fit_text,
@@ -68,6 +70,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     tiles = known_tiles(options)
     progress("reading the model", 0.0)
     model = _load(options)
+    options, notes = with_number_format(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(_stored(model, options).graph))
     progress("planning", 0.1)
@@ -75,13 +78,15 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     candidate = _choose(model, options, target, externals)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
-    summary = _summarise(model, candidate, options, target)
+    summary = replace(_summarise(model, candidate, options, target), notes=notes)
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, model, candidate, options, target)
     if options.dry_run:
         return Result(summary)
     samples = make_samples(model, candidate.train, options)
+    progress("comparing the file with what was imported", 0.13)
+    agreed = check_file(model, floats if options.quant == "int8" else model.graph, candidate.of_one, samples, options)
     progress("running the model on your data", 0.15)
     one = with_exponents(candidate.of_one, model, options)
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
@@ -90,7 +95,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling)
         summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
-        summary = _verify(summary, made.bundle, samples, options, target, progress)
+        summary = _verify(summary, made.bundle, samples, options, target, progress, agreed)
     progress("writing", 0.98)
     tiling.save(options)
     more = {**tiling.files, **_check_files(made.bundle, samples, options, target, candidate.train)}
@@ -110,16 +115,16 @@ def _load(options: CompileOptions) -> ImportedModel:
 
 
 def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
-    """For int8: the graph with formats, and with the saturation of its storage."""
-    if options.quant == "fp32":
-        return model
+    """For int8 the graph with formats. For that, and for a quantised model, with the saturation of storage as Clips."""
     graph = model.graph
+    if options.quant == "fp32":
+        return replace(model, graph=saturated(graph)) if model.quantised else model
     if not model.quantised:
         if options.calib is None:
             what = "int8 training of a float model needs calibration data"
             raise CompileError("E0306", options.model.name, what, "give --calib FILE.npz with inputs x, or a QDQ model")
         graph = calibrate(graph, load_inputs(options.calib, model), options.calib_range)
-    return replace(model, graph=prepare(graph, options.head == "fp32"))
+    return replace(model, graph=prepare(graph, options.head == "fp32", model.quantised))
 
 
 def _expected(options: CompileOptions) -> tuple[str, ...]:
@@ -233,6 +238,7 @@ def _verify(
     options: CompileOptions,
     target: Target,
     progress: Progress,
+    agreed: FileAgreement | None,
 ) -> Summary:
     from tinytrain_compile.verify import verify
 
@@ -253,6 +259,7 @@ def _verify(
         batch=summary.train.batch,
         count=options.count or options.cycles,
         cycles=options.cycles,
+        file=agreed,
     )
     report = replace(report, saturations=count_saturations(summary.train, reference.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)

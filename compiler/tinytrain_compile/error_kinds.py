@@ -84,8 +84,8 @@ _kind(
     "E0202",
     EXIT_INPUT,
     "the model is not valid ONNX",
-    "The file parses, but a part of it breaks the ONNX standard: no graph, a node without output, a tensor of an "
-    "unknown type. The message names the part. Export the model again, or run `python -m onnx.checker` on it for a "
+    "The file parses, but a part of it breaks the ONNX standard: no graph, a weight of an unknown "
+    "type. The message names the part. Export the model again, or run `python -m onnx.checker` on it for a "
     "second opinion.",
 )
 _kind(
@@ -332,7 +332,7 @@ _kind(
 # E06xx: verification
 _kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")
 _kind("E0602", EXIT_VERIFY, "the firmware did not run", "The build or the emulator failed; the message quotes it.")
-_kind("E0603", EXIT_VERIFY, "NaN loss", "The loss became NaN: lower --lr, or look at the data.")
+_kind("E0603", EXIT_VERIFY, "NaN loss", "The loss became NaN or infinite: lower --lr, or look at the data.")
 _kind(
     "E0604",
     EXIT_VERIFY,
@@ -340,6 +340,15 @@ _kind(
     "The generated C calls functions of --kernels, and does not compile, breaks a rule of generated code (a symbol, "
     "the stack, static RAM), or does not compute what the reference computes. The message has the first difference. "
     "Without --kernels the same compilation shows whether these functions are to blame.",
+)
+_kind(
+    "E0605",
+    EXIT_VERIFY,
+    "the file and the imported graph differ",
+    "onnx.reference, run on the model file, and the numpy reference of what was read from it give different numbers. "
+    "The tensor named is the first of the file that differs: this compiler has misread a node at or before it (or, "
+    "rarely, onnx.reference computes it wrongly). Please report it with the model. Until then, write that node in "
+    "another way, for instance by exporting for another opset.",
 )
 # E09xx: internal
 _kind("E0901", EXIT_INTERNAL, "internal error", "A bug in the compiler; please report it with the model.")
