@@ -160,7 +160,7 @@ def _is_foldable(node: OnnxNode) -> bool:
 def _fold(ctx: Context, node: OnnxNode) -> None:
     arrays = {name: ctx.entry(name).data for name in node.inputs if name}
     source = ctx.entry(node.input(0)).source if node.op in VIEWS and node.inputs else ""
-    for output, array in zip(node.outputs, fold(node, arrays, ctx.model.opset), strict=False):
+    for output, array in zip(node.outputs, fold(node, arrays, ctx.model.opset, ctx.room), strict=False):
         ctx.define(output, constant_entry(array, source))
 
 
