@@ -186,6 +186,8 @@ class _Walk:
             state.unrounded[name] = np.clip(source, form.real(form.low), form.real(form.high)).astype(np.float32)
         if ours and (self._file.quantised or not theirs):
             kept = [_as_stored(held.array, form) for held in ours]
+            if theirs and self._ours.integer and node.op == "DequantizeLinear" and not ours[0].step:
+                kept.insert(0, theirs[0])  # we may round it behind a view, which the file does not have
         else:
             kept = list(theirs)
         if kept:

@@ -24,7 +24,7 @@ def prepare(graph: Graph, float_head: bool) -> Graph:
     for node in graph.nodes:
         inputs = tuple(renamed.get(v.name, v) for v in node.inputs)
         out = node.outputs[0]
-        if out.quant is None or out.name in free or node.op in KEEPS_RANGE:
+        if out.quant is None or out.name in free or _keeps_range(node, out.quant):
             bare = tuple(replace(v, quant=None) if v.name in free else v for v in node.outputs)
             renamed.update({v.name: v for v in bare})
             nodes.append(replace(node, inputs=inputs, outputs=bare))
@@ -39,6 +39,20 @@ def prepare(graph: Graph, float_head: bool) -> Graph:
             nodes += [replace(node, inputs=inputs, outputs=(plain, *node.outputs[1:])), clamped]
     outputs = tuple(renamed.get(v.name, v) for v in graph.outputs)
     return replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _keeps_range(node: Node, quant: Quant) -> bool:
+    """Whether a node cannot leave the range of its output's format, by more than half a step.
+
+    A format behind it may be narrower than the one before it: a ReLU that became a part of rounding. (A Concat brings
+    its inputs to its own format, with saturation.)
+    """
+    if node.op not in KEEPS_RANGE or node.op == "Concat":
+        return node.op == "Concat"
+    low, high = real_range(quant)
+    ranges = [real_range(value.quant) for value in node.inputs if value.quant is not None]
+    half = quant.scale[0] / 2
+    return all(low - half <= a and b <= high + half for a, b in ranges)
 
 
 def real_range(quant: Quant) -> tuple[float, float]:
