@@ -47,8 +47,10 @@ def _keeps_range(node: Node, quant: Quant) -> bool:
     A format behind it may be narrower than the one before it: a ReLU that became a part of rounding. (A Concat brings
     its inputs to its own format, with saturation.)
     """
-    if node.op not in KEEPS_RANGE or node.op == "Concat":
-        return node.op == "Concat"
+    if node.op not in KEEPS_RANGE:
+        return False
+    if node.op == "Concat":
+        return True
     low, high = real_range(quant)
     ranges = [real_range(value.quant) for value in node.inputs if value.quant is not None]
     half = quant.scale[0] / 2
