@@ -85,6 +85,7 @@ class CompileOptions:
 
     model: Path
     out: Path = Path("out")
+    force: bool = False
     arena_bytes: int | None = None
     memories: Mapping[str, int] = field(default_factory=_no_memories)
     target: str = "cortex-m7"

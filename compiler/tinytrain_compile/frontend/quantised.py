@@ -57,7 +57,8 @@ class _Remover:
             except Refused as refused:
                 self._refused[node.name] = refused.refusal
                 self._keep(node)
-        found = Quantisation(True, self._tensors, self._specs, self._refused, tuple(self._notes))
+        notes = tuple(self._notes)
+        found = Quantisation(True, self._tensors, self._specs, self._refused, notes, self._alias)
         return replace(self._model, nodes=tuple(self._nodes), constants=self._constants, quantisation=found)
 
     def _convert(self, node: OnnxNode) -> None:

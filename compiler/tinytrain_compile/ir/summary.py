@@ -52,6 +52,27 @@ class InstructionCounts:
 
 
 @dataclass(frozen=True)
+class FileAgreement:
+    """The model file, run by onnx.reference, against the numpy reference of the imported graph: no difference.
+
+    samples: that were run; tensors: of the file that were compared, with its outputs if `whole`.
+    max_error: largest |a - b| of float32 tensors; None where there was none to compare.
+    steps, equal_bytes: of a quantised model: largest distance in steps of its tensors' formats, and the share of equal
+    integers; None for others.
+    skipped: what the evaluator lacks, each with its reason. seconds: what it cost, wall time.
+    """
+
+    samples: int
+    tensors: int
+    max_error: float | None
+    steps: float | None
+    equal_bytes: float | None
+    whole: bool
+    skipped: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class VerifyReport:
     """What was checked and what came out.
 
@@ -72,6 +93,7 @@ class VerifyReport:
     saturations: Saturations | None = None
     counts: InstructionCounts | None = None
     arena_measured_bytes: int | None = None
+    file: FileAgreement | None = None
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------
