@@ -102,6 +102,7 @@ def _load(options: CompileOptions) -> ImportedModel:
         options.label,
         classes=options.classes,
         seed=options.seed,
+        batch_norm=options.batch_norm,
     )
     return load_model(options.model, wanted)
 
@@ -110,6 +111,9 @@ def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
     """For int8: the graph with formats, and with the saturation of its storage."""
     if options.quant == "fp32":
         return model
+    if options.batch_norm == "keep":
+        what = "integer layers take the normalisation behind them into their weights"
+        raise CompileError("E0101", "--batch-norm keep", what, "leave --batch-norm out, or use --quant fp32")
     graph = model.graph
     if not model.quantised:
         if options.calib is None:

@@ -79,7 +79,12 @@ def fold_into_layer(
     """
     alone = FoldedLayer(weight, bias, bias_entry, node.output(0), node.input(2))
     follower = ctx.links.sole_reader(node.output(0))
-    if follower is None or follower.op != "BatchNormalization" or follower.input(0) != node.output(0):
+    if (
+        ctx.options.batch_norm == "keep"
+        or follower is None
+        or follower.op != "BatchNormalization"
+        or follower.input(0) != node.output(0)
+    ):
         return alone
     try:
         norm = read_statistics(ctx, follower)
@@ -94,8 +99,15 @@ def fold_into_layer(
     if ctx.is_tied(ctx.entry(node.input(1)), bias_entry, gamma, beta):
         return alone
     ctx.done.add(follower.name)
+    ctx.folded_norms += 1
     # Rounded to float32 by Context.constant, which refuses what overflows.
     folded = weight.astype(np.float64) * scale.reshape(-1, *[1] * (weight.ndim - 1))
     offset = shift if bias is None else bias.astype(np.float64) * scale + shift
     named, tensor = (beta, follower.input(2)) if bias_entry is None else (bias_entry, node.input(2))
     return FoldedLayer(folded, offset, named, follower.output(0), tensor, (gamma.origin, beta.origin))
+
+
+def folding_note(count: int) -> str:
+    """What the report says of folded normalisations."""
+    norms = "BatchNormalization is" if count == 1 else "BatchNormalizations are"
+    return f"{count} {norms} folded: gamma and weight train as one (apart with --batch-norm keep, in float32)"

@@ -60,6 +60,8 @@ class Context:
             name: initial_entry(array, name, name) for name, array in model.constants.items()
         }
         self._materialised: dict[str, list[tuple[Array, Value, Origin | None]]] = {}
+        self.folded_norms = 0
+        """How many BatchNormalizations are in the weights of other layers."""
         self.folded: dict[tuple[object, ...], tuple[Entry, ...]] = {}
         """What computations of constants gave."""
         self._arrangements: dict[str, list[tuple[Indices, Value]]] = {}

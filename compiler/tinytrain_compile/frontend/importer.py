@@ -20,6 +20,7 @@ from tinytrain_compile.frontend import (
     import_shape,
 )
 from tinytrain_compile.frontend.annotate import annotated
+from tinytrain_compile.frontend.batch_norm import folding_note
 from tinytrain_compile.frontend.context import Context, Unsupported
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
 from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
@@ -219,6 +220,8 @@ def _finish(
     inputs = () if data is None else (data,)
     nodes, constants = ctx.nodes_and_constants(values)
     parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
+    if ctx.folded_norms:
+        ctx.notes.append(folding_note(ctx.folded_norms))
     graph = Graph(ctx.model.name, nodes, inputs, values, constants, parameters, notes=tuple(ctx.notes))
     graph = annotated(ctx, graph)
     check_graph(graph, infer)
