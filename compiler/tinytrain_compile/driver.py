@@ -110,6 +110,7 @@ def _load(options: CompileOptions) -> ImportedModel:
         options.label,
         classes=options.classes,
         seed=options.seed,
+        batch_norm=options.batch_norm,
     )
     return load_model(options.model, wanted)
 
@@ -119,6 +120,9 @@ def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
     graph = model.graph
     if options.quant == "fp32":
         return replace(model, graph=saturated(graph)) if model.quantised else model
+    if options.batch_norm == "keep":
+        what = "integer layers take the normalisation behind them into their weights"
+        raise CompileError("E0101", "--batch-norm keep", what, "leave --batch-norm out, or use --quant fp32")
     if not model.quantised:
         if options.calib is None:
             what = "int8 training of a float model needs calibration data"
