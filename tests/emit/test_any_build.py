@@ -1,4 +1,4 @@
-"""The generated C computes the same bytes in any build: not only with our flags, and on a host what the board computes."""
+"""The generated C computes the same bytes in any build, not only with our flags, and on a host those of the board."""
 
 from __future__ import annotations
 
