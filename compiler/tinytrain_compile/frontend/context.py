@@ -69,6 +69,10 @@ class Context:
         """Whether a tensor has an entry yet (it has none behind an unsupported node)."""
         return tensor in self._entries
 
+    def known(self) -> tuple[str, ...]:
+        """Names of all ONNX tensors that have an entry."""
+        return tuple(self._entries)
+
     def define(self, tensor: str, entry: Entry) -> None:
         """Set what an ONNX tensor has become."""
         if tensor:

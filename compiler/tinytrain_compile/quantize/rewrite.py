@@ -84,6 +84,7 @@ class _Rewrite:
             tuple(v for v in accumulators if v.name in live),
             tuple(updates),
             (*old.notes, *self._rescaling.notes(), *self._updates.notes()),
+            loss.name,
         )
         check_graph(graph, infer)
         rate = self._updates.rate if self._updates.rate.name in live else None
@@ -102,7 +103,13 @@ class _Rewrite:
             momentum=self._updates.momentum if rate is not None else None,
             settled=settled,
             formats=self._formats(kept),
+            forms=self._forms(),
         )
+
+    def _forms(self) -> dict[str, str]:
+        """What holds each float value: an activation's integers, or the value itself."""
+        held = ((name, form.value if isinstance(form, Act) else form) for name, form in self._r.forms.items())
+        return {name: value.name for name, value in held if isinstance(value, Value)}
 
     def _formats(self, nodes: tuple[Node, ...]) -> dict[str, Quant]:
         """Formats of activations, also of what a view shows."""

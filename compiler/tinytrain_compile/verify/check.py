@@ -12,7 +12,7 @@ import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
-from tinytrain_compile.ir.summary import InstructionCounts, VerifyReport
+from tinytrain_compile.ir.summary import FileAgreement, InstructionCounts, VerifyReport
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import Compiled, Mode, compile_project, link_project
 from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
@@ -56,6 +56,7 @@ class _Job:
     batch: int
     count: bool
     cycles: bool
+    file: FileAgreement | None
 
     @property
     def interface(self) -> Interface:
@@ -84,23 +85,27 @@ def verify(
     timeout_s: float = RUN_TIMEOUT_S,
     count: bool = False,
     cycles: bool = False,
+    file: FileAgreement | None = None,
 ) -> VerifyReport:
     """Check a generated project; see contracts.md, section 7.
 
     mode "qemu" falls back to "host" (and says so in the message) when the cross compiler or QEMU is missing; with
     the cross compiler alone, sizes and the static stack bound are still checked. reference None skips numpy.
+    file: how the model file agreed with the reference, for the message and the report.
     count: count the instructions of a step and of an inference on the board (needs two steps); cycles: and model them.
-    Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (NaN loss).
+    Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (a loss that is NaN or infinite).
     """
     if mode == "none":
         return VerifyReport("none", 0, "skipped", "verification skipped (--verify none)")
     tools = find_tools()
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
-    job = _Job(bundle, target, vectors, tools, timeout_s, batch, count, cycles)
+    job = _Job(bundle, target, vectors, tools, timeout_s, batch, count, cycles, file)
     skipped = tools.missing_for_qemu() if mode == "qemu" and target.qemu is not None else ""
     wants_board = mode == "qemu" and target.qemu is not None and tools.cross_cc is not None
     if tools.host_cc is None and (skipped or not wants_board):
-        return VerifyReport("none", 0, "skipped", "verification skipped: no C compiler found (apt-get install gcc)")
+        return VerifyReport(
+            "none", 0, "skipped", "verification skipped: no C compiler found (apt-get install gcc)", file=file
+        )
     check_no_double(bundle)
     with tempfile.TemporaryDirectory(prefix="tinytrain-") as name, ThreadPoolExecutor(max_workers=2) as pool:
         folder = Path(name).resolve()
@@ -179,7 +184,7 @@ def _judge(
         mode=mode,
         steps=steps,
         result="pass",
-        message=_message(job.target, host is not None, board is not None, error, skipped, job.interface.exact),
+        message=_message(job, host is not None, board is not None, error, skipped),
         losses=() if run is None else _step_losses(run),
         stack_bytes=figures.stack.size_bytes if figures else None,
         stack_measured_bytes=board.stack_measured_bytes if board else None,
@@ -188,6 +193,7 @@ def _judge(
         const_bytes=figures.const_bytes if figures else None,
         max_error=error,
         counts=done.counts,
+        file=job.file,
     )
 
 
@@ -212,12 +218,11 @@ def _judge_board(
 
 
 def _check_run(run: RunResult, where: str) -> None:
-    bad = np.flatnonzero(np.isnan(run.losses))
+    bad = np.flatnonzero(~np.isfinite(run.losses))
     if bad.size:
         step = int(bad[0]) * len(run.states) // len(run.losses)
-        raise CompileError(
-            "E0603", "verify", f"the loss is not a number in step {step}", "lower --lr, or look at the data"
-        )
+        number = "not a number" if np.isnan(run.losses[bad[0]]) else "infinite"
+        raise CompileError("E0603", "verify", f"the loss is {number} in step {step}", "lower --lr, or look at the data")
     if run.faults:
         raise CompileError("E0601", f"verify on {where}", run.faults[0], "please report this with the model")
 
@@ -232,14 +237,31 @@ def _board_name(target: Target) -> str:
     return f"QEMU {target.qemu.machine}" if target.qemu else target.name
 
 
-def _message(target: Target, host: bool, board: bool, error: float | None, skipped: str, exact: bool) -> str:
-    parts: list[str] = []
+def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: str) -> str:
+    """What equals what, how closely, the verdict, and what was left out."""
+    file = job.file
+    compared = file is not None and file.tensors > 0 and error is not None
+    runs = [name for name, ran in (("host", host), (_board_name(job.target), board)) if ran]
+    chain = [*(["file"] if compared else []), *(["reference"] if error is not None else []), *runs]
+    parts = [" == ".join(chain)] if len(chain) > 1 else []
+    if compared:
+        parts.append(f"file {_closeness(file)}")
+    found = "bit-exact" if job.interface.exact else f"max |err| {error or 0.0:.1e}"
+    first, *later = [name.split()[0] for name in runs] or [""]
     if error is not None:
-        found = "bit-exact" if exact else f"max |err| {error:.1e}"
-        parts.append(f"{'host' if host else _board_name(target)} == reference: {found}")
-    if board and host:
-        parts.append(f"{_board_name(target)} == host: bit-exact")
+        parts.append(f"{first} {found}")
+    parts += [f"{name} bit-exact" for name in later]
     parts.append("PASS")
+    if file is not None and file.skipped:
+        parts.append(f"not compared with the file: {'; '.join(file.skipped)}")
     if skipped:
         parts.append(f"QEMU check skipped: {skipped}")
     return "   ".join(parts)
+
+
+def _closeness(file: FileAgreement) -> str:
+    """How far the file and the reference are apart."""
+    if file.steps is None:
+        return f"max |err| {file.max_error or 0.0:.1e}"
+    share = "" if file.equal_bytes is None else f", {100 * file.equal_bytes:.1f} % equal"
+    return f"within {file.steps:.0f} step{'' if file.steps == 1 else 's'}{share}"
