@@ -87,7 +87,7 @@ def project(
     planned = plan_with_remat(train.graph, settings, remat or RematOptions())
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
     kernels = kernels or kernels_of(train, target, prefix=prefix)
-    return emitted(train, plan, kernels, core.alignment_bytes, prefix)
+    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma)
 
 
 def moved(made: Project, arena_bytes: int, target: str = "cortex-m7") -> Project:
@@ -98,13 +98,15 @@ def moved(made: Project, arena_bytes: int, target: str = "cortex-m7") -> Project
     planned = spread(made.train.graph, made.plan, settings, further_memories(core, banks))
     assert planned is not None
     train = replace(made.train, graph=planned.graph, before_remat=made.train.before_remat or made.train.graph)
-    return emitted(train, planned.plan, made.kernels, core.alignment_bytes)
+    return emitted(train, planned.plan, made.kernels, core.alignment_bytes, fma=core.features.fma)
 
 
-def emitted(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net") -> Project:
+def emitted(
+    train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net", fma: bool = True
+) -> Project:
     """The project of a plan, whether or not that plan is right."""
     small = all(kernel.small for kernel in kernels.kernels)
-    emit = EmitOptions(prefix, alignment, ("test",), runtime_headers(), small_calls=small)
+    emit = EmitOptions(prefix, alignment, ("test",), runtime_headers(), small_calls=small, fma=fma)
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 
 
