@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -43,11 +43,19 @@ class Trainer:
                 if owner is not None:
                     self._latest[node.outputs[out].name] = owner
 
+    def run_nodes(self, nodes: Iterable[Node], known: Mapping[str, Array]) -> dict[str, Array]:
+        """Evaluate nodes in order; what runs them otherwise overrides this."""
+        return run_nodes(nodes, known, self._train.integer)
+
+    def owner(self, name: str) -> str | None:
+        """The state or sum that a value is the latest content of."""
+        return self._latest.get(name)
+
     def infer(self, x: Array) -> Array:
         """The model's output for one input slot: a micro-batch of samples (graph layout)."""
         graph = self._train.graph
         feeds = {**self._constants, **self.state, graph.inputs[0].name: x}
-        return run_nodes(self._infer, feeds, self._train.integer)[graph.outputs[0].name]
+        return self.run_nodes(self._infer, feeds)[graph.outputs[0].name]
 
     def set_rate(self, learning_rate: float) -> None:
         """What m_set_lr does."""
@@ -65,7 +73,7 @@ class Trainer:
             self._keep(self._step, values)
         if self._apply:
             self._set_scalars(len(xs))
-            values = run_nodes(self._apply, {**values, **self.state, **self._sums}, self._train.integer)
+            values = self.run_nodes(self._apply, {**values, **self.state, **self._sums})
             self._keep(self._apply, values)
         return losses
 
@@ -96,7 +104,7 @@ class Trainer:
         feeds = {graph.inputs[0].name: x, self._train.label.name: y}
         values = {**self._constants, **self.state, **self._sums, **feeds}
         if self._settled:
-            return run_nodes(self._step, values, self._train.integer)
+            return self.run_nodes(self._step, values)
         self._settled = True
         for node in self._step:
             if node.op in ERROR_OPS:
