@@ -34,6 +34,7 @@ from tinytrain_compile.report import (
     report_json,
     too_slow_text,
 )
+from tinytrain_compile.rounding import StepwiseReference
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
@@ -251,7 +252,9 @@ def _verify(
             summary, verify=VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
         )
     progress("running the numpy reference", 0.62)
-    reference = run_reference(summary.train, samples, options.verify_steps)
+    train = summary.train
+    whole = run_reference(train, samples, options.verify_steps) if train.integer else None
+    reference = whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)
     report = verify(
         bundle,
@@ -265,7 +268,8 @@ def _verify(
         cycles=options.cycles,
         file=agreed,
     )
-    report = replace(report, saturations=count_saturations(summary.train, reference.states[-1]))
+    if whole is not None:
+        report = replace(report, saturations=count_saturations(train, whole.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 
