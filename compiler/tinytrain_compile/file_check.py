@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tinytrain_compile.data import ignored_labels, random_samples
+from tinytrain_compile.data import random_samples
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, FileNode
 from tinytrain_compile.imported_values import ImportedValues
@@ -50,10 +50,17 @@ def check_file(
     if len(samples.x) < SAMPLES:
         more = random_samples(train, SAMPLES, options.seed)
         samples = Samples(*(np.concatenate(pair) for pair in ((samples.x, more.x), (samples.y, more.y))))
-    walk = _Walk(file, model, train, floats)
-    for index in range(SAMPLES):
-        walk.sample(index, samples.x[index : index + 1], samples.y[index : index + 1])
-    return walk.found(SAMPLES, time.monotonic() - start)
+    pairs = [(samples.x[i : i + 1], samples.y[i : i + 1]) for i in range(SAMPLES)]
+    found = compare(file, ImportedValues(model, train, floats), pairs)
+    return replace(found, seconds=time.monotonic() - start)
+
+
+def compare(file: FileModel, ours: ImportedValues, samples: Sequence[tuple[Array, Array | None]]) -> FileAgreement:
+    """Every tensor that both have, on every sample (x, label) in the graph's layout; E0605 for the first difference."""
+    walk = _Walk(file, ours)
+    for index, (x, y) in enumerate(samples):
+        walk.sample(index, x, y)
+    return walk.found(len(samples))
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,7 @@ class _State:
     """Of one sample: the values with which the walk goes on, and how integers among them are meant."""
 
     values: dict[str, Array]
+    loss: str
     formats: dict[str, _Format] = field(default_factory=dict[str, _Format])
 
 
@@ -105,47 +113,38 @@ class _Walk:
     a rounding do not pile up then. Behind a node that the evaluator lacks, ours are taken as well.
     """
 
-    def __init__(self, file: FileModel, model: ImportedModel, train: TrainGraph, floats: Graph | None) -> None:
-        self._file, self._model, self._train = file, model, train
-        self._ours = ImportedValues(model, train, floats)
-        self._integer = floats is None
+    def __init__(self, file: FileModel, ours: ImportedValues) -> None:
+        self._file, self._ours, self._model = file, ours, ours.model
         self._tally = _Tally()
         self._constants = dict(file.constants)
-        self._loss = file.outputs[0] if model.loss is not None else ""
-        self._ignored = ignored_labels(train)
         self._rounded_next = {n.inputs[0] for n in file.nodes if n.op == "QuantizeLinear"}
         self._index = 0
 
-    def found(self, samples: int, seconds: float) -> FileAgreement:
+    def found(self, samples: int) -> FileAgreement:
         """What was compared, once nothing has differed."""
         tally = self._tally
         whole = all(name in tally.reached for name in self._file.outputs)
         share = tally.equal / tally.integers if tally.integers else None
         skipped = tuple(tally.skipped)
-        return FileAgreement(samples, len(tally.tensors), tally.error, tally.steps, share, whole, skipped, seconds)
+        return FileAgreement(samples, len(tally.tensors), tally.error, tally.steps, share, whole, skipped)
 
-    def sample(self, index: int, x: Array, y: Array) -> None:
+    def sample(self, index: int, x: Array, y: Array | None) -> None:
         """Compare everything on one sample, in the graph's layout."""
         self._index = index
         self._ours.run(x, y)
         values: dict[str, Array] = dict(self._constants)
         values[self._model.input_name] = self._ours.onnx_input(x)
-        if self._model.loss is not None:
-            self._labels(values, y)
-        state = _State(values)
+        loss = self._model.loss
+        if loss is not None and y is not None:
+            values[loss.label] = y.reshape(loss.label_shape).astype(self._file.inputs.get(loss.label, np.int64))
+        ignored = y is None or self._ours.ignores(y)  # 0 / 0 in the file, no step in ours
+        state = _State(values, self._file.outputs[0] if loss is not None and not ignored else "")
         behind = set(self._model.replaced)
         for node in self._file.nodes:
             if behind.intersection((*node.inputs, *node.outputs)):
                 behind.update(node.outputs)
             else:
                 self._node(node, state)
-
-    def _labels(self, values: dict[str, Array], y: Array) -> None:
-        loss = self._model.loss
-        assert loss is not None
-        values[loss.label] = y.reshape(loss.label_shape).astype(self._file.inputs.get(loss.label, np.int64))
-        if self._ignored and bool(np.isin(y, self._ignored).all()):  # 0 / 0 in the file, no step in ours
-            self._loss = ""
 
     def _node(self, node: FileNode, state: _State) -> None:
         if node.outputs[0] in self._constants:
@@ -172,7 +171,7 @@ class _Walk:
         """The file's results; an empty reason where something before it is not known."""
         if any(name not in values for name in node.inputs if name):
             raise EvaluatorLacksError("", "")
-        if not self._integer and node.op in _QLINEAR:
+        if not self._ours.integer and node.op in _QLINEAR:
             raise EvaluatorLacksError(f"{node.op} ({node.name})", "--quant fp32 does not round its operands")
         return self._file.run(node, values)
 
@@ -182,7 +181,7 @@ class _Walk:
         found = self._ours.tensor(name, stored)
         if found is not None and found[1] and not stored and name in self._rounded_next:
             found = None  # ours is rounded already: compared once the file's is, too
-        if name == self._loss and self._ours.loss is not None:
+        if name == state.loss and self._ours.loss is not None:
             found = self._ours.loss, 0.0
         if form is not None:
             state.formats[name] = form
@@ -192,18 +191,18 @@ class _Walk:
             return
         ours, step = found
         if form is not None:
-            self._compare_steps(node, name, ours, theirs, form, head=self._integer and not step)
+            self._compare_steps(node, name, ours, theirs, form, head=self._ours.integer and not step)
         elif node.op != "DequantizeLinear":
             self._compare_floats(node, name, ours, theirs, step)
         self._tally.reached.add(name)
-        state.values[name] = _as_stored(ours, form).reshape(theirs.shape) if self._file.quantised else theirs
+        state.values[name] = _as_stored(ours, form) if self._file.quantised else theirs
 
     # ---- comparisons --------------------------------------------------------------------------------------------
 
     def _compare_floats(self, node: FileNode, name: str, ours: Array, theirs: Array, step: float) -> None:
         """step: of the format that ours is stored in."""
         a, b = ours.astype(np.float64).ravel(), theirs.astype(np.float64).ravel()
-        if a.size != b.size:
+        if ours.shape != theirs.shape:
             raise self._shapes(node, name, ours, theirs)
         error = _distance(a, b)
         finite = np.abs(b[np.isfinite(b)])
@@ -219,7 +218,7 @@ class _Walk:
 
     def _compare_steps(self, node: FileNode, name: str, ours: Array, theirs: Array, form: _Format, head: bool) -> None:
         """head: ours is not rounded, nor clamped to the range of the format (the float end of an integer network)."""
-        if ours.size != theirs.size:
+        if ours.shape != theirs.shape:
             raise self._shapes(node, name, ours, theirs)
         real = ours.astype(np.float64).ravel()
         if head:

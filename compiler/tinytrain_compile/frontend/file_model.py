@@ -14,7 +14,7 @@ import onnx
 from onnx import external_data_helper, helper, numpy_helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
-from tinytrain_compile.frontend.evaluator_limits import limit_of
+from tinytrain_compile.frontend.evaluator_limits import FIRST_SOUND, limit_of
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.types import Array
 
@@ -73,21 +73,23 @@ class FileModel:
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                results = self._evaluator(node).run(None, operands)
+                results = self._evaluator(node, operands).run(None, operands)
         except Exception as problem:  # the evaluator raises whatever numpy raises, and its own kinds
             reason = " ".join(f"{type(problem).__name__}: {problem}".split())
             raise EvaluatorLacksError(_label(node), f"onnx.reference: {reason[:120]}") from problem
         return tuple(np.asarray(result) for result in results)
 
-    def _evaluator(self, node: FileNode) -> Any:
-        """A model of this one node, with the opsets of the file."""
+    def _evaluator(self, node: FileNode, operands: Mapping[str, Array]) -> Any:
+        """A model of this one node, with the opsets of the file; the operands tell its input types."""
         key = node.outputs[0]
         if key not in self._evaluators:
-            names = [
-                [onnx.ValueInfoProto(name=n) for n in dict.fromkeys(ns) if n] for ns in (node.inputs, node.outputs)
-            ]
-            graph = helper.make_graph([node.proto], "node", *names)
-            self._evaluators[key] = ReferenceEvaluator(helper.make_model(graph, opset_imports=self._opsets))
+            kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in operands.items()}
+            inputs = [helper.make_tensor_value_info(name, kinds[name], operands[name].shape) for name in operands]
+            outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs if name]
+            first = FIRST_SOUND.get(node.op, 0)
+            opsets = [helper.make_opsetid(o.domain, max(o.version, 0 if o.domain else first)) for o in self._opsets]
+            graph = helper.make_graph([node.proto], "node", inputs, outputs)
+            self._evaluators[key] = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
         return self._evaluators[key]
 
 
