@@ -154,6 +154,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 )
 @click.option("--input-shape", metavar="NAME=D,D,..", multiple=True, help="Fixes the dimensions of a dynamic input.")
 @click.option("--input-layout", type=click.Choice(["hwc", "chw"]), default="hwc", show_default=True, help="Of images.")
+@click.option(
+    "--batch-norm",
+    type=click.Choice(["fold", "keep"]),
+    default="fold",
+    show_default=True,
+    help="Into weights, or gamma and beta trained apart (float32).",
+)
 @click.option("--verify", type=click.Choice(["qemu", "host", "none"]), default="qemu", show_default=True)
 @click.option(
     "--verify-steps", type=click.IntRange(1, 100000), default=3, show_default=True, help="Training steps compared."

@@ -330,6 +330,14 @@ _kind(
     "meaning that the compiler knows. They often come from a graph optimiser: use the model as it was before "
     "that.",
 )
+_kind(
+    "E0504",
+    EXIT_UNSUPPORTED,
+    "one weight would be several parameters",
+    "A weight of the file is used in several ways that are not one arrangement of its elements each, for instance as a "
+    "whole and quantised in two ways. It would become several parameters, each with a part of the gradient, and they "
+    "would drift apart. Use the weight in one way, or export one weight for each use.",
+)
 # E06xx: verification
 _kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")
 _kind("E0602", EXIT_VERIFY, "the firmware did not run", "The build or the emulator failed; the message quotes it.")

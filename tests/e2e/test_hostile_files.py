@@ -201,9 +201,7 @@ def test_batched_products_of_constants_are_not_mistaken_for_large_ones(tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["shape", "zeros"])
-def test_data_that_would_take_all_memory(
-    kind: str, mlp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_that_would_take_all_memory(kind: str, mlp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A header that says more than is there, and zeros that pack well."""
     monkeypatch.setattr(data, "MOST_DATA_BYTES", 1 << 20)
     with zipfile.ZipFile(tmp_path / "data.npz", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -33,6 +33,9 @@ FOLDABLE = frozenset(_FOLDABLE.split())
 VIEWS = frozenset(("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"))
 """Operators whose result is still the same weight to the user."""
 
+PARTS = frozenset(("Slice", "Split", "Gather"))
+"""Operators whose result is some elements of their first input."""
+
 
 class FoldingRoom:
     """How much may come of the constants of a file, all of which is in memory at once: a small file may ask for any."""
@@ -50,9 +53,13 @@ class FoldingRoom:
             raise MemoryError
 
 
-def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int, room: FoldingRoom) -> tuple[Array, ...]:
-    """Outputs of a node on known inputs. E0212 if it cannot take them, E0217 if huge, E0205 if not finite."""
+def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int, room: FoldingRoom | None = None) -> tuple[Array, ...]:
+    """Outputs of a node on known inputs. E0212 if it cannot take them, E0217 if huge, E0205 if not finite.
+
+    room: that is left for constants of the model; None for a result that is not kept.
+    """
     where = f"node {node.name} ({node.op})"
+    room = room or FoldingRoom(inputs)
     try:
         _check_size(node, inputs, room.elements)
         evaluator: Any = ReferenceEvaluator(node.proto, opsets={"": opset})  # its typing leaves results open

@@ -14,10 +14,10 @@ from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.firmware import (
     COMPILE_FLAGS,
+    HOST_FLAGS,
     LINK_FLAGS,
     WARNING_FLAGS,
     file_flags,
-    host_flags,
     model_sources,
     verification_files,
 )
@@ -82,7 +82,7 @@ def link_project(compiled: Compiled, target: Target, tools: Tools) -> Built:
     image = compiled.folder / "verify" / ("check" if host else "check.elf")
     options = ["-no-pie"] if host else [*target.gcc_flags, *LINK_FLAGS]
     options += SANITIZE if compiled.mode == "debug" else ()
-    libraries = ["-lm"] if host and target.features.fma else []
+    libraries = ["-lm"] if host else []
     objects = [str(path) for path in (*compiled.model_objects, *compiled.check_objects)]
     command = [_program(compiled.mode, tools), *options, *objects, *libraries, "-o", image.name]
     _check_run(command, image.parent, "linking")
@@ -106,7 +106,7 @@ def _program(mode: Mode, tools: Tools) -> str:
 def _compiler(target: Target, mode: Mode, tools: Tools) -> list[str]:
     if mode != "qemu":
         sanitize = SANITIZE if mode == "debug" else ()
-        return [_program(mode, tools), *COMPILE_FLAGS, *WARNING_FLAGS, *host_flags(target), *sanitize]
+        return [_program(mode, tools), *COMPILE_FLAGS, *WARNING_FLAGS, *HOST_FLAGS, *sanitize]
     stack = ("-fstack-usage", "-fcallgraph-info=su")
     return [_program(mode, tools), *target.gcc_flags, *COMPILE_FLAGS, *WARNING_FLAGS, *stack]
 
