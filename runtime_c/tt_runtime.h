@@ -227,10 +227,10 @@ static inline float tt_sigmoidf(float x)
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
-/* Whether a loss is no number, without float instructions. */
-static inline bool tt_is_nan(float x)
+/* Whether a number is neither NaN nor infinite, without float instructions. */
+static inline bool tt_is_finite(float x)
 {
-    return (tt_bits(x) & 0x7fffffffu) > 0x7f800000u;
+    return (tt_bits(x) & 0x7f800000u) != 0x7f800000u;
 }
 
 /* CRC-32 (IEEE 802.3, reflected, polynomial 0xedb88320) of `size` bytes; start with 0, feed the result back in to

@@ -65,6 +65,9 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Output folder."
 )
+@click.option(
+    "--force", is_flag=True, help="Overwrite files in -o of the same names that tinytrain-compile did not write there."
+)
 @click.option("--arena", metavar="SIZE", help="RAM for everything that changes: 256KB, 256KiB or 262144.")
 @click.option(
     "--memory",
@@ -106,7 +109,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     show_default=True,
     help="Over --batch N samples: sum gradients, or update with each at once, at a learning rate of 1/N.",
 )
-@click.option("--quant", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Number format.")
+@click.option(
+    "--quant",
+    type=click.Choice(["auto", "fp32", "int8"]),
+    default="auto",
+    show_default=True,
+    help="Number format. auto: int8 for a model that is quantised (QDQ), fp32 for any other.",
+)
 @click.option(
     "--calib",
     type=click.Path(path_type=Path),
@@ -201,12 +210,12 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     multiple=True,
     help="C kernels of your own for some layers (docs/external-kernels.md).",
 )
-@click.option("--tune", is_flag=True, help="Search the tiles of kernels by counting instructions in QEMU; see --tiles.")
+@click.option("--tune", is_flag=True, help="Search the tiles of kernels by counting instructions in QEMU; kept in -o.")
 @click.option(
     "--tiles",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Tiles that --tune found, to use (with --tune: to add to). Default: MODEL.tiles.txt beside the model.",
+    help="Tiles that --tune found, to use (with --tune: to add to). Default: those of the output that -o replaces.",
 )
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(

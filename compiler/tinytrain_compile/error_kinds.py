@@ -27,7 +27,14 @@ def _kind(code: str, exit_code: int, title: str, explanation: str) -> None:
 _kind("E0101", EXIT_INPUT, "bad option value", "An option's value is not of the form that --help shows.")
 _kind("E0102", EXIT_INPUT, "unknown target", "Use a name from --list-targets or the path of a target TOML file.")
 _kind("E0103", EXIT_INPUT, "bad target file", "A target file is TOML with known keys only; the message names the key.")
-_kind("E0104", EXIT_INPUT, "cannot write the output", "The folder beside -o must be writable; nothing was changed.")
+_kind(
+    "E0104",
+    EXIT_INPUT,
+    "cannot write the output",
+    "The folder of -o cannot be written, or holds a file that this compiler did not write there, or that was changed "
+    "since, of a name that it is about to write. manifest.json in the folder lists the files that are its own. --force "
+    "overwrites the others of these names; files of any other name always stay. The folder is as it was.",
+)
 _kind("E0105", EXIT_INPUT, "bad data file", "--data is an .npz with arrays `x` (ONNX layout, samples first) and `y`.")
 _kind(
     "E0106",
@@ -48,8 +55,8 @@ _kind(
     "E0109",
     EXIT_INPUT,
     "bad file of tiles",
-    "The file of --tiles (by default MODEL.tiles.txt beside the model) is written by --tune; a line of it is damaged. "
-    "Delete the file, or make it anew with --tune.",
+    "The file of --tiles, and tiles.txt in an output folder, are written by --tune. This one cannot be read, or a line "
+    "of it is damaged. Delete the file, or make it anew with --tune.",
 )
 # E02xx: the model file
 _kind(
@@ -311,7 +318,7 @@ _kind(
 # E06xx: verification
 _kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")
 _kind("E0602", EXIT_VERIFY, "the firmware did not run", "The build or the emulator failed; the message quotes it.")
-_kind("E0603", EXIT_VERIFY, "NaN loss", "The loss became NaN: lower --lr, or look at the data.")
+_kind("E0603", EXIT_VERIFY, "NaN loss", "The loss became NaN or infinite: lower --lr, or look at the data.")
 _kind(
     "E0604",
     EXIT_VERIFY,

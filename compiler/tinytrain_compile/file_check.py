@@ -198,7 +198,7 @@ class _Walk:
             return (Held(self._ours.loss, 0.0),)
         stored = form is not None or node.op == "DequantizeLinear"
         ours = self._ours.tensor(name, stored)
-        if self._ours.integer and not stored and name in self._before_rounding:
+        if not stored and name in self._before_rounding:
             return ()  # ours may be rounded here, and clamped to the range: compared once the file's is, too
         return ours
 
@@ -211,7 +211,7 @@ class _Walk:
             if form is None:
                 found.append(in_numbers(held, array))
             else:
-                found.append(in_steps(held, array, form, head=self._ours.integer and not held.step))
+                found.append(in_steps(held, array, form))
             if not found[-1].wrong:
                 self._tally.add(name, found[-1], array.size, form)
                 return

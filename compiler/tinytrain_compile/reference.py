@@ -34,7 +34,10 @@ class Trainer:
         needed = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
         infer = graph.ancestors(graph.outputs)
         self._infer = [node for node in graph.nodes if node.name in infer]
-        self._step = [node for node in graph.nodes if node.phase == "step" and node.name in needed]
+        step = [node for node in graph.nodes if node.phase == "step" and node.name in needed]
+        judged = graph.ancestors((train.loss,))
+        self._forward = [node for node in step if node.name in judged]
+        self._backward = [node for node in step if node.name not in judged]
         self._apply = [node for node in graph.nodes if node.phase == "apply"]
         self._latest = {v.name: v.name for v in (*graph.state, *graph.accumulators)}
         for node in graph.nodes:
@@ -54,24 +57,29 @@ class Trainer:
         self.state[self._train.learning_rate.name] = np.asarray(learning_rate, np.float32)
 
     def step(self, xs: Array, ys: Array) -> list[float]:
-        """One update from `batch` samples; returns the loss of each micro-batch."""
+        """One update from `batch` samples; the loss of each micro-batch. One that is not finite changes nothing."""
         losses: list[float] = []
-        values: dict[str, Array] = {}
+        last: dict[str, Array] = {}
+        counted = 0
         self._set_scalars(self._train.batch if self._train.in_place else 1)
         shapes = (self._train.graph.inputs[0].shape, self._train.label.shape)
         for x, y in zip(*(a.reshape(-1, *shape) for a, shape in zip((xs, ys), shapes, strict=True)), strict=True):
-            values = self._run(x, y)
+            values = self._judged(x, y)
             losses.append(float(values[self._train.loss.name]))
-            self._keep(self._step, values)
-        if self._apply:
-            self._set_scalars(len(xs))
-            values = run_nodes(self._apply, {**values, **self.state, **self._sums}, self._train.integer)
+            if np.isfinite(losses[-1]):
+                last = self._backpropagated(values)
+                self._keep(self._backward, last)
+                counted += self._train.micro_batch
+        if self._apply and counted:
+            self._set_scalars(counted)
+            values = run_nodes(self._apply, {**last, **self.state, **self._sums}, self._train.integer)
             self._keep(self._apply, values)
         return losses
 
     def values(self, x: Array, y: Array) -> dict[str, Array]:
         """Every value of a step on one micro-batch, by name; nothing is kept of it."""
-        return self._run(x.reshape(self._train.graph.inputs[0].shape), y.reshape(self._train.label.shape))
+        shapes = self._train.graph.inputs[0].shape, self._train.label.shape
+        return self._backpropagated(self._judged(x.reshape(shapes[0]), y.reshape(shapes[1])))
 
     def _set_scalars(self, samples: int) -> None:
         """What the generated code writes itself: 1 / samples, and the learning rate over samples in integers."""
@@ -91,14 +99,17 @@ class Trainer:
         dtypes = {"float32": np.float32, "int32": np.int32}
         return {v.name: np.zeros(v.shape, dtypes[v.dtype]) for v in self._train.graph.accumulators}
 
-    def _run(self, x: Array, y: Array) -> dict[str, Array]:
-        graph = self._train.graph
-        feeds = {graph.inputs[0].name: x, self._train.label.name: y}
-        values = {**self._constants, **self.state, **self._sums, **feeds}
+    def _judged(self, x: Array, y: Array) -> dict[str, Array]:
+        """All values that the loss depends on, and the loss: nothing that outlives a step is overwritten yet."""
+        feeds = {self._train.graph.inputs[0].name: x, self._train.label.name: y}
+        return run_nodes(self._forward, {**self._constants, **self.state, **self._sums, **feeds}, self._train.integer)
+
+    def _backpropagated(self, values: dict[str, Array]) -> dict[str, Array]:
+        """These, and what the rest of the step makes of them."""
         if self._settled:
-            return run_nodes(self._step, values, self._train.integer)
+            return run_nodes(self._backward, values, self._train.integer)
         self._settled = True
-        for node in self._step:
+        for node in self._backward:
             if node.op in ERROR_OPS:
                 self._settle(node, values)
             values = run_nodes((node,), values, self._train.integer)

@@ -46,7 +46,7 @@ enum {
 #define I8(offset) ((int8_t *)(void *)(arena + (offset)))
 #define U8(offset) ((uint8_t *)(void *)(arena + (offset)))
 
-static const uint32_t model_magic[2] = {0xa660bf77u, 0x00e5f2dfu};
+static const uint32_t model_magic[2] = {0xfa9fa42cu, 0xe4e9b7b6u};
 
 /* What a checkpoint holds, in this order. */
 static const struct {
@@ -82,6 +82,10 @@ static void step_1(uint8_t *arena, const tiny_label_t *label)
     tiny_log_softmax_2(F32(AT_second_Gemm), F32(AT_log_probabilities));
     /* loss: NegativeLogLikelihood */
     tiny_negative_log_likelihood_1(F32(AT_log_probabilities), label, F32(AT_loss));
+}
+
+static void step_2(uint8_t *arena, const tiny_label_t *label)
+{
     /* loss.NegativeLogLikelihoodGrad: NegativeLogLikelihoodGrad */
     tiny_negative_log_likelihood_grad_2(tiny_w_loss_gradient, label, F32(AT_loss_NegativeLogLikelihoodGrad));
     /* log_probabilities.LogSoftmaxGrad: LogSoftmaxGrad */
@@ -103,10 +107,6 @@ static void step_1(uint8_t *arena, const tiny_label_t *label)
     tiny_sgd_update_2x4(F32(AT_second_weight), F32(AT_second_Gemm_GemmGradWeight), F32(AT_learning_rate));
     /* first/Gemm: GemmGradWeight */
     tiny_gemm_grad_weight_4x3(F32(AT_x), F32(AT_first_Relu_ClipGrad), F32(AT_first_Gemm_GemmGradWeight));
-}
-
-static void step_2(uint8_t *arena)
-{
     /* first/Gemm: SgdUpdate */
     tiny_sgd_update_4x3(F32(AT_first_weight), F32(AT_first_Gemm_GemmGradWeight), F32(AT_learning_rate));
 }
@@ -188,9 +188,12 @@ static tiny_status run_step(tiny_t *m, const tiny_label_t *label, float *loss)
     }
     uint8_t *arena = (uint8_t *)m;
     step_1(arena, label);
-    step_2(arena);
     memcpy(loss, arena + AT_loss, sizeof *loss);
-    return tt_is_nan(*loss) ? TINY_ERR_NAN : TINY_OK;
+    if (!tt_is_finite(*loss)) { /* all that outlives the call is as it was */
+        return TINY_ERR_NAN;
+    }
+    step_2(arena, label);
+    return TINY_OK;
 }
 
 tiny_status tiny_train_step(tiny_t *m, const tiny_label_t *label, float *loss)
@@ -202,6 +205,9 @@ tiny_status tiny_set_lr(tiny_t *m, float lr)
 {
     if (!is_ready(m)) {
         return TINY_ERR_STATE;
+    }
+    if (!tt_is_finite(lr) || lr < 0.0f) {
+        return TINY_ERR_ARGUMENT;
     }
     uint8_t *arena = (uint8_t *)m;
     memcpy(arena + AT_learning_rate, &lr, sizeof lr);

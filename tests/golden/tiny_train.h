@@ -27,11 +27,11 @@ extern "C" {
 
 typedef enum {
     TINY_OK = 0,
-    TINY_ERR_ARGUMENT = 1,  /* a null pointer, or a label that is no class */
+    TINY_ERR_ARGUMENT = 1,  /* a null pointer, a label that is no class, or a learning rate that is negative or not finite */
     TINY_ERR_SIZE = 2,      /* the arena is smaller than TINY_ARENA_BYTES */
     TINY_ERR_ALIGNMENT = 3, /* the arena is not aligned to TINY_ALIGNMENT */
     TINY_ERR_STATE = 4,     /* the handle is not what tiny_init gave, or nothing was accumulated */
-    TINY_ERR_NAN = 5,       /* the loss is not a number */
+    TINY_ERR_NAN = 5,       /* the loss is NaN or infinite: the call changed nothing that outlives it */
     TINY_ERR_IO = 6,        /* a read or write callback failed */
     TINY_ERR_FORMAT = 7     /* not a checkpoint of this model, or damaged */
 } tiny_status;
@@ -64,6 +64,7 @@ tiny_status tiny_infer(tiny_t *m, tiny_output_t *out);
 /* One sample: forward, backward, update. *loss is the loss before the update. */
 tiny_status tiny_train_step(tiny_t *m, const tiny_label_t *label, float *loss);
 
+/* From the next update on; finite, and 0 or above. */
 tiny_status tiny_set_lr(tiny_t *m, float lr);
 
 /* Checkpoints: tiny_state_size bytes in one stream, with model hash and CRC. A load that fails leaves the initial state. */

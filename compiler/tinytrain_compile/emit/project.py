@@ -203,12 +203,18 @@ def _template_data(
     needed_infer = graph.ancestors(graph.outputs)
     needed_train = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
     step = [node for node in plan.order if node.phase == "step"]
+    training = [node for node in step if node.name in needed_train]
+    judged = 1 + next(i for i, node in enumerate(training) if train.loss in node.outputs)
+    after_loss = next(node.name for node in training[judged:] if not op_def(node.op).view)
     starts = _common_runs(step, needed_infer, needed_train) if options.small_calls else set[str]()
     infer = sequencer.parts("infer", (n for n in step if n.name in needed_infer), starts=starts)
-    train_parts = sequencer.parts("step", (n for n in step if n.name in needed_train), infer, starts)
+    train_parts = sequencer.parts("step", training, infer, {*starts, after_loss})
+    cut = next(i for i, part in enumerate(train_parts) if part.first == after_loss)
     parts = {
         "infer_parts": infer,
-        "step_parts": train_parts,
+        "loss_parts": train_parts[:cut],
+        "gradient_parts": train_parts[cut:],
+        "loss_waits": sequencer.pending(training[:judged]),
         "small_calls": options.small_calls,
         "own_step_parts": [part for part in train_parts if part not in infer],
         "apply_parts": sequencer.parts("apply", (n for n in plan.order if n.phase == "apply")),

@@ -22,10 +22,11 @@ _ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint
 class Part:
     """One static function of the sequence: its name and body lines, and what it takes besides the arena.
 
-    finds_exponents: it holds errors whose exponents the first step finds.
+    first: the node that it calls first. finds_exponents: it holds errors whose exponents the first step finds.
     """
 
     name: str
+    first: str
     lines: tuple[str, ...]
     reads_label: bool
     finds_exponents: bool
@@ -107,6 +108,12 @@ class Sequencer:
             result.append(same[0] if same else part)
         return result
 
+    def pending(self, nodes: Sequence[Node]) -> list[str]:
+        """Waits for what page moves of these nodes bring in and none of them reads: where nothing else runs."""
+        read = {name for node in nodes if not op_def(node.op).view for v in node.inputs for name in self._shown(v)}
+        moved = [node.outputs[0].name for node in nodes if op_def(node.op).page == "in"]
+        return [f"tt_page_wait({self.pointer(name)});" for name in moved if name not in read]
+
     def _part(self, name: str, nodes: Sequence[Node]) -> Part:
         lines: list[str] = []
         for node in nodes:
@@ -114,7 +121,7 @@ class Sequencer:
             lines += self._watch.around(node, self._call(node)) if self._watch else self._call(node)
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
         finds = not self._train.settled and any(node.op in ERROR_OPS for node in nodes)
-        return Part(name, tuple(lines), reads_label, finds)
+        return Part(name, nodes[0].name, tuple(lines), reads_label, finds)
 
     def _call(self, node: Node) -> list[str]:
         if op_def(node.op).page:

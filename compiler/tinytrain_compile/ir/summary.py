@@ -143,7 +143,10 @@ class Suggestion:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena."""
+    """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena.
+
+    notes: remarks on what the user gave (those on the graph are the graph's own).
+    """
 
     model: str
     target: str
@@ -167,3 +170,9 @@ class Summary:
     code: CodeChoice = field(default_factory=CodeChoice)
     tiles: TilesUsed = field(default_factory=TilesUsed)
     external_functions: tuple[str, ...] = ()  # all that --kernels offers
+    notes: tuple[str, ...] = ()
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """Remarks for the user, the most urgent ones first."""
+        return (*self.notes, *self.train.graph.notes)

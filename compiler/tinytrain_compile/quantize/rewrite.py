@@ -84,6 +84,7 @@ class _Rewrite:
             tuple(v for v in accumulators if v.name in live),
             tuple(updates),
             (*old.notes, *self._rescaling.notes(), *self._updates.notes()),
+            loss.name,
         )
         check_graph(graph, infer)
         rate = self._updates.rate if self._updates.rate.name in live else None

@@ -23,7 +23,6 @@ LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
 def report_json(summary: Summary) -> dict[str, Any]:
     """The content of report.json: the contract's keys (unknown is None), and further ones that only ever grow."""
     analysis = analyse(summary.train, summary.plan)
-    graph = summary.train.graph
     return {
         "model": summary.model,
         "target": summary.target,
@@ -34,7 +33,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "batch": summary.train.batch,
         "micro_batch": summary.train.micro_batch,
         "accumulate": "inplace" if summary.train.in_place else "exact",
-        "notes": list(graph.notes),
+        "notes": list(summary.all_notes),
         "update": [_layer(layer) for layer in summary.layers if is_updated(layer)],
         "update_totals": update_totals(summary),
         "memory": _memory(summary, analysis),

@@ -97,4 +97,5 @@ def _prune(
         tuple(optimizer.accumulators),
         tuple(optimizer.updates),
         notes,
+        loss.name,
     )

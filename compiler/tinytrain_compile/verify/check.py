@@ -93,7 +93,7 @@ def verify(
     the cross compiler alone, sizes and the static stack bound are still checked. reference None skips numpy.
     file: how the model file agreed with the reference, for the message and the report.
     count: count the instructions of a step and of an inference on the board (needs two steps); cycles: and model them.
-    Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (NaN loss).
+    Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (a loss that is NaN or infinite).
     """
     if mode == "none":
         return VerifyReport("none", 0, "skipped", "verification skipped (--verify none)")
@@ -218,12 +218,11 @@ def _judge_board(
 
 
 def _check_run(run: RunResult, where: str) -> None:
-    bad = np.flatnonzero(np.isnan(run.losses))
+    bad = np.flatnonzero(~np.isfinite(run.losses))
     if bad.size:
         step = int(bad[0]) * len(run.states) // len(run.losses)
-        raise CompileError(
-            "E0603", "verify", f"the loss is not a number in step {step}", "lower --lr, or look at the data"
-        )
+        number = "not a number" if np.isnan(run.losses[bad[0]]) else "infinite"
+        raise CompileError("E0603", "verify", f"the loss is {number} in step {step}", "lower --lr, or look at the data")
     if run.faults:
         raise CompileError("E0601", f"verify on {where}", run.faults[0], "please report this with the model")
 
