@@ -169,7 +169,7 @@ class _Walk:
 
     def _run(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
         if not self._ours.integer and node.op in _QLINEAR:
-            raise EvaluatorLacksError(f"{node.op} ({node.name})", "--quant fp32 does not round its operands")
+            raise EvaluatorLacksError(f"node {node.name} ({node.op})", "--quant fp32 does not round its operands")
         return self._file.run(node, values)
 
     def _output(self, node: FileNode, name: str, theirs: Sequence[Array], form: Format | None, state: _State) -> None:
@@ -218,7 +218,7 @@ class _Walk:
         raise self._differs(node, name, found[0].wrong)
 
     def _differs(self, node: FileNode, name: str, what: str) -> CompileError:
-        where = f"tensor {name} (node {node.name or node.op}, {node.op})"
+        where = f"tensor {name} (node {node.name}, {node.op})"
         sample = f", sample {self._index}" if self._index else ""
         return CompileError("E0605", where, f"{what}{sample}", "please report this with the model; see --explain E0605")
 
