@@ -35,6 +35,7 @@ from tinytrain_compile.report import (
     report_json,
     too_slow_text,
 )
+from tinytrain_compile.rounding import StepwiseReference
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
@@ -112,6 +113,7 @@ def _load(options: CompileOptions) -> ImportedModel:
         options.label,
         classes=options.classes,
         seed=options.seed,
+        batch_norm=options.batch_norm,
     )
     return load_model(options.model, wanted)
 
@@ -121,6 +123,9 @@ def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
     graph = model.graph
     if options.quant == "fp32":
         return replace(model, graph=saturated(graph)) if model.quantised else model
+    if options.batch_norm == "keep":
+        what = "integer layers take the normalisation behind them into their weights"
+        raise CompileError("E0101", "--batch-norm keep", what, "leave --batch-norm out, or use --quant fp32")
     if not model.quantised:
         if options.calib is None:
             what = "int8 training of a float model needs calibration data"
@@ -249,7 +254,9 @@ def _verify(
             summary, verify=VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
         )
     progress("running the numpy reference", 0.62)
-    reference = run_reference(summary.train, samples, options.verify_steps)
+    train = summary.train
+    whole = run_reference(train, samples, options.verify_steps) if train.integer else None
+    reference = whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)
     report = verify(
         bundle,
@@ -263,7 +270,8 @@ def _verify(
         cycles=options.cycles,
         file=agreed,
     )
-    report = replace(report, saturations=count_saturations(summary.train, reference.states[-1]))
+    if whole is not None:
+        report = replace(report, saturations=count_saturations(train, whole.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -46,11 +46,19 @@ class Trainer:
                 if owner is not None:
                     self._latest[node.outputs[out].name] = owner
 
+    def run_nodes(self, nodes: Iterable[Node], known: Mapping[str, Array]) -> dict[str, Array]:
+        """Evaluate nodes in order; what runs them otherwise overrides this."""
+        return run_nodes(nodes, known, self._train.integer)
+
+    def owner(self, name: str) -> str | None:
+        """The state or sum that a value is the latest content of."""
+        return self._latest.get(name)
+
     def infer(self, x: Array) -> Array:
         """The model's output for one input slot: a micro-batch of samples (graph layout)."""
         graph = self._train.graph
         feeds = {**self._constants, **self.state, graph.inputs[0].name: x}
-        return run_nodes(self._infer, feeds, self._train.integer)[graph.outputs[0].name]
+        return self.run_nodes(self._infer, feeds)[graph.outputs[0].name]
 
     def set_rate(self, learning_rate: float) -> None:
         """What m_set_lr does."""
@@ -72,7 +80,7 @@ class Trainer:
                 counted += self._train.micro_batch
         if self._apply and counted:
             self._set_scalars(counted)
-            values = run_nodes(self._apply, {**last, **self.state, **self._sums}, self._train.integer)
+            values = self.run_nodes(self._apply, {**last, **self.state, **self._sums})
             self._keep(self._apply, values)
         return losses
 
@@ -102,12 +110,12 @@ class Trainer:
     def _judged(self, x: Array, y: Array) -> dict[str, Array]:
         """All values that the loss depends on, and the loss: nothing that outlives a step is overwritten yet."""
         feeds = {self._train.graph.inputs[0].name: x, self._train.label.name: y}
-        return run_nodes(self._forward, {**self._constants, **self.state, **self._sums, **feeds}, self._train.integer)
+        return self.run_nodes(self._forward, {**self._constants, **self.state, **self._sums, **feeds})
 
     def _backpropagated(self, values: dict[str, Array]) -> dict[str, Array]:
         """These, and what the rest of the step makes of them."""
         if self._settled:
-            return run_nodes(self._backward, values, self._train.integer)
+            return self.run_nodes(self._backward, values)
         self._settled = True
         for node in self._backward:
             if node.op in ERROR_OPS:

@@ -48,7 +48,8 @@ class TrainGraph:
     momentum: int8 only: the momentum, if there is one; then rate also holds momentum times samples, and 1 / samples.
     settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
-    forms: int8 only: value of the float graph -> the value of this one that holds it (see formats, else float32).
+    forms: int8 only: value of the float graph -> the values of this one that hold it: as integers (see formats), as
+    float32, or both, in this order.
     before_remat: the graph without second runs and page moves, where there are some: it identifies checkpoints.
     """
 
@@ -66,7 +67,7 @@ class TrainGraph:
     momentum: float | None = None
     settled: bool = True
     formats: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
-    forms: Mapping[str, str] = field(default_factory=dict[str, str])
+    forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     before_remat: Graph | None = None
 
     def of_one(self, value: Value) -> tuple[int, ...]:

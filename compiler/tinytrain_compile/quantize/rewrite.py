@@ -103,13 +103,8 @@ class _Rewrite:
             momentum=self._updates.momentum if rate is not None else None,
             settled=settled,
             formats=self._formats(kept),
-            forms=self._forms(),
+            forms=r.holders(),
         )
-
-    def _forms(self) -> dict[str, str]:
-        """What holds each float value: an activation's integers, or the value itself."""
-        held = ((name, form.value if isinstance(form, Act) else form) for name, form in self._r.forms.items())
-        return {name: value.name for name, value in held if isinstance(value, Value)}
 
     def _formats(self, nodes: tuple[Node, ...]) -> dict[str, Quant]:
         """Formats of activations, also of what a view shows."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -30,11 +29,15 @@ from tinytrain_compile.verify.firmware import verification_input
 from tinytrain_compile.verify.results import RunResult
 from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
+from tinytrain_compile.verify.stepwise import StepReference, compare_steps
 from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, read_object
+from tinytrain_compile.verify.temporary import work_folder, workers
 from tinytrain_compile.verify.tools import Tools, find_tools
 
 _BLOCKS = "blocks.txt"
 VerifyMode = Literal["qemu", "host", "none"]
+Reference = ReferenceRun | StepReference
+"""Integers are compared with a whole run, float32 with steps from the run's own states."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def verify(
     bundle: SourceBundle,
     target: Target,
     samples: Samples,
-    reference: ReferenceRun | None,
+    reference: Reference | None,
     mode: VerifyMode,
     *,
     steps: int = 3,
@@ -107,8 +110,7 @@ def verify(
             "none", 0, "skipped", "verification skipped: no C compiler found (apt-get install gcc)", file=file
         )
     check_no_double(bundle)
-    with tempfile.TemporaryDirectory(prefix="tinytrain-") as name, ThreadPoolExecutor(max_workers=2) as pool:
-        folder = Path(name).resolve()
+    with work_folder() as folder, workers(2) as pool:
         host = pool.submit(_host_side, job, folder / "host") if tools.host_cc is not None else None
         board = pool.submit(_board_side, job, folder / "board") if wants_board else None
         return _judge(job, reference, host, board, steps, skipped)
@@ -164,7 +166,7 @@ def static_figures(
 
 def _judge(
     job: _Job,
-    reference: ReferenceRun | None,
+    reference: Reference | None,
     host_side: Future[RunResult] | None,
     board_side: Future[_Board] | None,
     steps: int,
@@ -173,7 +175,7 @@ def _judge(
     host = host_side.result() if host_side is not None else None
     if host is not None:
         _check_run(host, "the host")
-    error = compare_reference(host, reference, job.interface) if host is not None and reference is not None else None
+    error = _compared(host, reference, job.interface) if host is not None and reference is not None else None
     done = board_side.result() if board_side is not None else _Board(None)
     figures, board = done.figures, done.run
     if board is not None and figures is not None:
@@ -202,7 +204,7 @@ def _judge_board(
     board: RunResult,
     figures: StaticFigures,
     host: RunResult | None,
-    reference: ReferenceRun | None,
+    reference: Reference | None,
     error: float | None,
 ) -> float | None:
     """Board against host, or against numpy where there is no host compiler; returns the error against numpy."""
@@ -214,7 +216,13 @@ def _judge_board(
     if host is not None:
         compare_bytes(board, host, job.interface, _board_name(job.target))
         return error
-    return compare_reference(board, reference, job.interface) if reference is not None else None
+    return _compared(board, reference, job.interface) if reference is not None else None
+
+
+def _compared(run: RunResult, reference: Reference, interface: Interface) -> float:
+    if isinstance(reference, ReferenceRun):
+        return compare_reference(run, reference, interface)
+    return compare_steps(run, reference, interface)
 
 
 def _check_run(run: RunResult, where: str) -> None:
