@@ -85,6 +85,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, model, candidate, options, target)
     if options.dry_run:
+        if options.data is not None:  # a dry run refuses what the run itself would
+            make_samples(model, candidate.train, options)
         return Result(summary)
     samples = make_samples(model, candidate.train, options)
     progress("comparing the file with what was imported", 0.13)
@@ -158,10 +160,16 @@ def _choose(model: ImportedModel, options: CompileOptions, target: Target, exter
 
 
 def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
-    """The plan of a lock; `--update auto` is then what the lock trains."""
-    spec = lock.update.removeprefix("auto: ") if update == "auto" else update
-    candidate = planner.locked(resolve_update(planner.model.graph, spec), lock)
-    return replace(candidate, label=lock.update) if update == "auto" else candidate
+    """The plan of a lock; `--update auto` is then what the lock trains, unless that is said in a file."""
+    graph = planner.model.graph
+    if update != "auto":
+        return planner.locked(resolve_update(graph, update), lock)
+    try:
+        chosen = resolve_update(graph, lock.update.removeprefix("auto: "), files=False)
+    except CompileError as problem:
+        what = f"it trains {lock.update!r}, which says nothing about this model"
+        raise CompileError("E0106", lock.file, what, "name the scheme with --update, if it was one") from problem
+    return replace(planner.locked(chosen, lock), label=lock.update)
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
