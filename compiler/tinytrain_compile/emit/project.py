@@ -155,6 +155,7 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         input_dtype=train.graph.inputs[0].dtype,
         exact=train.integer,
         further_bytes=tuple(memory.used_bytes for memory in plan.further),
+        terms=train.terms,
         transient_offsets=_transient_offsets(plan),
     )
 
@@ -249,6 +250,14 @@ def _template_data(
         "in_place": train.in_place,
         "input_ctype": C_TYPES[graph.inputs[0].dtype],
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
+        "without_weight": train.terms.weights.nothing if train.terms.weights else (),
+        "label_weights": [float_text(weight) for weight in train.terms.weights.table] if train.terms.weights else [],
+        "weight_sum": sequencer.typed("F32", train.weight_sum.name) if train.weight_sum else "",
+        "loss_text": _loss_text(train),
+        "divided": train.terms.divided,
+        "divisor": train.terms.divisor,
+        "by_weight": train.weight_sum is not None and train.terms.divisor == "weights",
+        "step_samples": train.batch if train.in_place and train.terms.divisor != "one" else 1,
         "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
         "output_shape": "x".join(map(str, graph.outputs[0].shape)),
@@ -284,6 +293,17 @@ def _classes(train: TrainGraph) -> int:
         if isinstance(node.attrs, NllAttrs):
             return node.inputs[0].shape[node.attrs.axis]
     return 0
+
+
+def _loss_text(train: TrainGraph) -> str:
+    """What a call reports, for its header comment."""
+    of = "their" if train.micro_batch > 1 else "its"
+    texts = {
+        "samples": f"{of} mean loss" if train.micro_batch > 1 else "its loss",
+        "weights": f"the mean of {of} labels' losses by their weights",
+        "one": f"the sum of {of} labels' losses",
+    }
+    return texts[train.terms.divisor]
 
 
 def _ignored(train: TrainGraph) -> int | None:

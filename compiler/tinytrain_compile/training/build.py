@@ -29,19 +29,20 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     builder = new_builder(_names(graph))
     slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
     forward, parts = split_weights(builder, graph.nodes, graph.constants, slices)
-    loss = append_loss(builder, model, options.loss)
+    loss = append_loss(builder, model, options)
     forward += builder.nodes
     builder.nodes = []
     known = {value.name: value for value in graph.parameters}
     targets = [parts.get(name, known[name]) for name in plan.updates]
-    gradients = differentiate(builder, tuple(forward), loss.loss, targets, options.micro_batch if loss.is_mean else 1)
+    factor = options.micro_batch if loss.terms.divisor == "samples" else 1
+    gradients = differentiate(builder, tuple(forward), loss.loss, targets, factor)
     if not gradients:
         raise CompileError(
             "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
         )
     forward, backward = keep_masks(builder, forward, builder.nodes)
     builder.nodes = []
-    optimizer = Optimizer(builder, options)
+    optimizer = Optimizer(builder, options, loss.terms)
     for target in targets:
         if target.name in gradients:
             optimizer.update(target, gradients[target.name])
@@ -57,6 +58,8 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         options.batch,
         options.micro_batch,
         options.in_place,
+        terms=loss.terms,
+        weight_sum=optimizer.weight_sum,
     )
     check_graph(result.graph, infer)
     return result
