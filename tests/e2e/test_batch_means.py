@@ -155,7 +155,7 @@ def test_int8_is_the_same_to_the_byte_for_every_micro_batch(name: str, optimizer
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_int8_takes_the_rate_over_the_sum_of_weights(optimizer: str) -> None:
-    """Where all labels count alike, the mean by weights is the plain mean, so weights move as far (in 1/256 of their steps)."""
+    """Where all labels count alike, the mean by weights is the plain mean, so weights move as far."""
     moved: list[np.ndarray] = []
     for weights, ignore in ((None, None), ([2.5, 2.5, 2.5], None), ([0.2, 0.2, 7.0], 2)):
         options: dict[str, Any] = {"learning_rate": 0.05, "optimizer": optimizer, "store": "q8.8"}
