@@ -49,7 +49,8 @@ class TrainGraph:
     settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
     forms: int8 only: value of the float graph -> the value of this one that holds it (see formats, else float32).
-    before_remat: the graph without second runs and page moves, where there are some: it identifies checkpoints.
+    before_remat: the graph without second runs and page moves, where there are some.
+    identity: a digest of all that gives a saved state its meaning; with the state's layout it is the model hash.
     """
 
     graph: Graph
@@ -68,6 +69,7 @@ class TrainGraph:
     formats: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
     forms: Mapping[str, str] = field(default_factory=dict[str, str])
     before_remat: Graph | None = None
+    identity: str = ""
 
     def of_one(self, value: Value) -> tuple[int, ...]:
         """Shape of one sample's part of an input, a label or an output."""
