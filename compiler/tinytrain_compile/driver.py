@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tinytrain_compile.combinations import check_machine, check_model
 from tinytrain_compile.data import load_inputs, make_samples
+from tinytrain_compile.data_notes import data_notes, option_notes
 from tinytrain_compile.emit import c_identifier
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, blaming, load_externals
@@ -82,7 +83,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     candidate = _choose(model, options, target, externals)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
-    summary = replace(_summarise(model, candidate, options, target), notes=notes)
+    summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, model, candidate, options, target)
@@ -96,7 +97,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     progress("running the model on your data", 0.15)
     one = with_exponents(candidate.of_one, model, options)
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
-    summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options))
+    said = (*summary.notes, *data_notes(model, one, options))
+    summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options), notes=said)
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling)
