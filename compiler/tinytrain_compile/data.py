@@ -13,6 +13,7 @@ from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.options import CompileOptions
+from tinytrain_compile.user_file import MOST_DATA_BYTES, open_file
 
 INT8_SPREAD = 40
 """Standard deviation of random int8 inputs, in units of the input's scale."""
@@ -80,9 +81,9 @@ def stored_input(x: Array, train: TrainGraph) -> Array:
 def labelled(path: Path) -> bool:
     """Whether an .npz holds labels `y`; False if it cannot be read (who reads the rest will say so)."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
             return "y.npy" in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, ValueError, zipfile.BadZipFile):
         return False
 
 
@@ -94,12 +95,10 @@ def load_inputs(path: Path, model: ImportedModel) -> Array:
 
 def _read(path: Path, names: tuple[str, ...]) -> list[Array]:
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("it is no regular file")
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
             return [_array(archive, name) for name in names]
     except Exception as problem:  # a damaged or hostile file breaks zipfile and numpy in many ways
-        reason = problem.args[0] if isinstance(problem, KeyError) else problem
+        reason = problem.args[0] if isinstance(problem, KeyError) else getattr(problem, "strerror", None) or problem
         hint = f"give an .npz with {' and '.join(names)}"
         raise CompileError("E0105", str(path.name), f"cannot be read ({reason})", hint) from problem
 
@@ -116,6 +115,8 @@ def _inputs(path: Path, x: Array, model: ImportedModel) -> Array:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> Array:
+    if archive.getinfo(f"{name}.npy").file_size > MOST_DATA_BYTES:
+        raise ValueError(f"{name} is larger than {MOST_DATA_BYTES >> 20} MB")
     with archive.open(f"{name}.npy") as stream:
         return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 

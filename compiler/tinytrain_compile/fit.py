@@ -163,10 +163,10 @@ class Planner:
         rates = (o.learning_rate, o.momentum, o.weight_decay)
         chosen = TrainingOptions(o.loss, optimizer, *rates, batch, accumulate, micro_batch)
         train = build_training(self.model, update, chosen)
-        if o.quant == "fp32":
-            train = join_pieces(train)
-        else:
+        if o.quant == "int8":
             train = quantise(train, QuantOptions(o.seed, store or o.weight_store, o.rescale))
+        else:
+            train = join_pieces(train)
         return self.externals.assigned(train, self.target)
 
     def _settings(self, train: TrainGraph, quick: bool) -> PlanOptions:

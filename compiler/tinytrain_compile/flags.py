@@ -9,23 +9,22 @@ import click
 from click.core import ParameterSource
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.number_format import check_int8_flags
 from tinytrain_compile.options import CompileOptions, parse_memories, parse_shapes, parse_size, parse_time
 
 
-def _check_int8_flags(quant: str) -> None:
-    """E0101 for a flag that only int8 has a meaning for, unless it asks for what float32 does anyway."""
+def _int8_flags() -> tuple[str, ...]:
+    """The flags given that only int8 has a meaning for, but for those that ask for what float32 does anyway."""
     context = click.get_current_context()
-    for flag in ("calib", "calib_range", "head", "weight_store", "rescale"):
-        given = context.get_parameter_source(flag) is ParameterSource.COMMANDLINE
-        if quant == "fp32" and given and context.params[flag] not in ("fp32", "off"):
-            name = "--" + flag.replace("_", "-")
-            way = f"add --quant int8, or leave {name} out"
-            raise CompileError("E0101", name, "has no meaning for --quant fp32", way)
+    names = ("calib", "calib_range", "head", "weight_store", "rescale")
+    given = (flag for flag in names if context.get_parameter_source(flag) is ParameterSource.COMMANDLINE)
+    return tuple("--" + flag.replace("_", "-") for flag in given if context.params[flag] not in ("fp32", "off"))
 
 
 def options_of(flags: dict[str, Any]) -> CompileOptions:
     """The options that these flags ask for; CompileError E0101 for values and combinations that cannot be."""
-    _check_int8_flags(flags["quant"])
+    int8_flags = _int8_flags()
+    check_int8_flags(flags["quant"], int8_flags)
     arena = _size(flags["arena"], "--arena")
     reports = tuple(part.strip() for part in flags["report"].split(",") if part.strip())
     unknown = sorted(set(reports) - {"text", "json", "html"})
@@ -45,6 +44,7 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
         "arena_bytes": arena,
         "memories": _memories(flags["memory"], useful),
         "learning_rate": flags["lr"],
+        "int8_flags": int8_flags,
         "rescale": flags["rescale"] == "on",
         "input_shapes": parse_shapes(flags["input_shape"]),
         "dump_after": flags["dump_after"] or "",

@@ -94,6 +94,7 @@ class Generator:
             settings,
             runtime_headers(),
             small_calls=small_calls,
+            fma=self._target.features.fma,
             external=self._candidate.externals.used(self._candidate.plan.order),
         )
         return emit_project(train, self._candidate.plan, kernels, emit)

@@ -75,6 +75,8 @@ def _no_memories() -> Mapping[str, int]:
 class CompileOptions:
     """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
 
+    quant: "auto" is what number_format.py makes of the model; behind the driver it is one of the others.
+    int8_flags: flags given that only int8 has a meaning for.
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
     remat: None leaves it to the ladder in fit.py: a little, if --arena needs it; with `optimise`, to the objective.
     optimise: None is the least extra time that fits. max_step_ps: longest step by the target's model, in picoseconds.
@@ -83,6 +85,7 @@ class CompileOptions:
 
     model: Path
     out: Path = Path("out")
+    force: bool = False
     arena_bytes: int | None = None
     memories: Mapping[str, int] = field(default_factory=_no_memories)
     target: str = "cortex-m7"
@@ -95,7 +98,8 @@ class CompileOptions:
     update: str = "auto"
     batch: int = 1
     accumulate: Literal["exact", "inplace"] = "exact"
-    quant: Literal["fp32", "int8"] = "fp32"
+    quant: Literal["auto", "fp32", "int8"] = "auto"
+    int8_flags: tuple[str, ...] = ()
     calib: Path | None = None
     calib_range: Literal["minmax", "percentile"] = "minmax"
     head: Literal["fp32", "int8"] = "fp32"
@@ -104,6 +108,7 @@ class CompileOptions:
     classes: int | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
     input_layout: Literal["hwc", "chw"] = "hwc"
+    batch_norm: Literal["fold", "keep"] = "fold"
     verify: Literal["qemu", "host", "none"] = "qemu"
     verify_steps: int = 3
     count: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -46,11 +46,19 @@ class Trainer:
                 if owner is not None:
                     self._latest[node.outputs[out].name] = owner
 
+    def run_nodes(self, nodes: Iterable[Node], known: Mapping[str, Array]) -> dict[str, Array]:
+        """Evaluate nodes in order; what runs them otherwise overrides this."""
+        return run_nodes(nodes, known, self._train.integer)
+
+    def owner(self, name: str) -> str | None:
+        """The state or sum that a value is the latest content of."""
+        return self._latest.get(name)
+
     def infer(self, x: Array) -> Array:
         """The model's output for one input slot: a micro-batch of samples (graph layout)."""
         graph = self._train.graph
         feeds = {**self._constants, **self.state, graph.inputs[0].name: x}
-        return run_nodes(self._infer, feeds, self._train.integer)[graph.outputs[0].name]
+        return self.run_nodes(self._infer, feeds)[graph.outputs[0].name]
 
     def set_rate(self, learning_rate: float) -> None:
         """What m_set_lr does."""
@@ -64,7 +72,7 @@ class Trainer:
         shapes = (train.graph.inputs[0].shape, train.label.shape)
         for x, y in zip(*(a.reshape(-1, *shape) for a, shape in zip((xs, ys), shapes, strict=True)), strict=True):
             values = self._judged(x, y)
-            losses.append(self._loss(values, y))
+            losses.append(float(train.terms.of_call(values[train.loss.name], y)))
             if not np.isfinite(losses[-1]):
                 continue
             counted += train.micro_batch
@@ -75,15 +83,6 @@ class Trainer:
             self._update(counted if train.weight_sum is None else weight)
         return losses
 
-    def _loss(self, values: dict[str, Array], y: Array) -> float:
-        """What a call reports."""
-        loss, terms = values[self._train.loss.name], self._train.terms
-        if not terms.divided:
-            return float(loss)
-        assert terms.weights is not None
-        weight = terms.weights.of(y)
-        return float(loss / weight) if weight != 0 else 0.0
-
     def _update(self, divisor: int | np.float32) -> None:
         """What m_apply does."""
         if divisor == 0:  # no label counts
@@ -92,7 +91,7 @@ class Trainer:
         self._set_scalars(divisor if self._train.terms.divisor != "one" else 1)
         held = {**self._constants, **self.state, **self._sums}
         held |= {name: held[owner] for name, owner in self._latest.items()}
-        self._keep(self._apply, run_nodes(self._apply, held, self._train.integer))
+        self._keep(self._apply, self.run_nodes(self._apply, held))
 
     def values(self, x: Array, y: Array) -> dict[str, Array]:
         """Every value of a step on one micro-batch, by name; nothing is kept of it."""
@@ -124,12 +123,12 @@ class Trainer:
     def _judged(self, x: Array, y: Array) -> dict[str, Array]:
         """All values that the loss depends on, and the loss: nothing that outlives a step is overwritten yet."""
         feeds = {self._train.graph.inputs[0].name: x, self._train.label.name: y}
-        return run_nodes(self._forward, {**self._constants, **self.state, **self._sums, **feeds}, self._train.integer)
+        return self.run_nodes(self._forward, {**self._constants, **self.state, **self._sums, **feeds})
 
     def _backpropagated(self, values: dict[str, Array]) -> dict[str, Array]:
         """These, and what the rest of the step makes of them."""
         if self._settled:
-            return run_nodes(self._backward, values, self._train.integer)
+            return self.run_nodes(self._backward, values)
         self._settled = True
         for node in self._backward:
             if node.op in ERROR_OPS:

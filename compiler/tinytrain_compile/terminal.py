@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tinytrain_compile.driver import Result
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.report import kernel_lines, success_text
 
@@ -50,8 +51,16 @@ class Terminal:
             for layer in result.summary.layers:
                 facts = " ".join(f"{key}={value}" for key, value in asdict(layer).items() if key != "name")
                 self._out.print(f"layer      {layer.name}: {facts}", markup=False)
+            self._file(result.summary)
         if options.dry_run:
             self._out.print("wrote      nothing (--dry-run)", markup=False)
         else:
             count, digest = len(result.files), result.digest[:16]
             self._out.print(f"wrote      {options.out}/ ({count} files)  sha256 {digest}", markup=False)
+
+    def _file(self, summary: Summary) -> None:
+        """What the comparison with the model file covered, and what it cost."""
+        file = summary.verify.file
+        if file is not None:
+            done = f"{file.tensors} tensors on {file.samples} samples, {file.seconds:.2f} s"
+            self._out.print(f"file       compared with the reference: {done}", markup=False)

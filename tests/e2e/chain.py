@@ -24,6 +24,7 @@ from tinytrain_compile.lower.kernels import SIZE, SPEED, Features, features_of
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.resources import runtime_headers
+from tinytrain_compile.rounding import StepwiseReference
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import TrainingOptions, build_training
@@ -87,7 +88,7 @@ def project(
     planned = plan_with_remat(train.graph, settings, remat or RematOptions())
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
     kernels = kernels or kernels_of(train, target, prefix=prefix)
-    return emitted(train, plan, kernels, core.alignment_bytes, prefix)
+    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma)
 
 
 def moved(made: Project, arena_bytes: int, target: str = "cortex-m7") -> Project:
@@ -98,13 +99,15 @@ def moved(made: Project, arena_bytes: int, target: str = "cortex-m7") -> Project
     planned = spread(made.train.graph, made.plan, settings, further_memories(core, banks))
     assert planned is not None
     train = replace(made.train, graph=planned.graph, before_remat=made.train.before_remat or made.train.graph)
-    return emitted(train, planned.plan, made.kernels, core.alignment_bytes)
+    return emitted(train, planned.plan, made.kernels, core.alignment_bytes, fma=core.features.fma)
 
 
-def emitted(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net") -> Project:
+def emitted(
+    train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net", fma: bool = True
+) -> Project:
     """The project of a plan, whether or not that plan is right."""
     small = all(kernel.small for kernel in kernels.kernels)
-    emit = EmitOptions(prefix, alignment, ("test",), runtime_headers(), small_calls=small)
+    emit = EmitOptions(prefix, alignment, ("test",), runtime_headers(), small_calls=small, fma=fma)
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 
 
@@ -116,7 +119,8 @@ def check(
     distinct: number of different samples, which are then taken in turn (default: all are different).
     """
     samples = random_samples(made.train, distinct or steps * made.train.batch, 0)
-    reference = run_reference(made.train, samples, steps)
+    whole = run_reference(made.train, samples, steps) if made.train.integer else None
+    reference = whole or StepwiseReference(made.train, samples)
     return verify(made.bundle, load_target(target), samples, reference, mode, steps=steps, batch=made.train.batch)
 
 

@@ -49,7 +49,9 @@ def plan_of(train: TrainGraph, effort: str = "full") -> MemoryPlan:
 
 def bundle_of(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, debug: bool) -> SourceBundle:
     header = read_text("runtime_c", "tt_debug.h") if debug else ""
-    return emit_project(train, plan, kernels, EmitOptions("net", ALIGNMENT, ("test",), runtime_headers(), header))
+    return emit_project(
+        train, plan, kernels, EmitOptions("net", ALIGNMENT, ("test",), runtime_headers(), header, fma=True)
+    )
 
 
 def outcome(train: TrainGraph, bundle: SourceBundle, folder: Path, mode: str) -> RunResult:

@@ -3,11 +3,9 @@
  * Every call below is one kernel on fixed offsets in the arena; the order and the offsets are the memory plan
  * (plan.json), in which buffers that are never needed at the same time share bytes.
  */
-#include "tiny_train.h"
-
-#include <string.h>
-
 #include "tiny_internal.h"
+
+#include "tiny_train.h"
 
 struct tiny {
     uint32_t magic[2];

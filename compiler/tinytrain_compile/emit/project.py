@@ -38,6 +38,7 @@ class EmitOptions:
 
     debug_header: text of tt_debug.h for a build that watches the plan on a host; "" for firmware.
     small_calls: compile the call sequence for small code (kernels say for themselves whether they are).
+    fma: whether the target fuses products that are only added; then every machine does.
     """
 
     prefix: str
@@ -47,6 +48,7 @@ class EmitOptions:
     """Headers that the generated C includes: file name -> text."""
     debug_header: str = ""
     small_calls: bool = False
+    fma: bool = False
     external: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of external kernels that nodes of the plan use: file name -> text."""
 
@@ -210,7 +212,7 @@ def _template_data(
         "settings": [comment_text(line) for line in options.settings],
         "notes": [comment_text(note) for note in graph.notes],
         "i": interface,
-        "magic": _magic(train),
+        **_identity(train, options),
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
         "more_headers": [
             *([PAGE_HEADER] if plan.paging else []),
@@ -282,6 +284,11 @@ def _initial(value: Value, data: Array, sequencer: Sequencer, tables: Names) -> 
         "table": source,
         "name": comment_text(value.name),
     }
+
+
+def _identity(train: TrainGraph, options: EmitOptions) -> dict[str, object]:
+    """What this build is, whatever its plan: how it rounds, and whose state it reads."""
+    return {"fma": options.fma, "magic": _magic(train)}
 
 
 def _magic(train: TrainGraph) -> list[str]:

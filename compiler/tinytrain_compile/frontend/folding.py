@@ -31,6 +31,9 @@ FOLDABLE = frozenset(_FOLDABLE.split())
 VIEWS = frozenset(("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"))
 """Operators whose result is still the same weight to the user."""
 
+PARTS = frozenset(("Slice", "Split", "Gather"))
+"""Operators whose result is some elements of their first input."""
+
 
 def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int) -> tuple[Array, ...]:
     """Outputs of a node on known inputs. E0212 if it cannot take them, E0217 if huge, E0205 if not finite."""

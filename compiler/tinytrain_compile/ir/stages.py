@@ -71,6 +71,13 @@ class LossTerms:
     weights: LabelWeights | None = None
     divided: bool = False
 
+    def of_call(self, loss: Array, labels: Array) -> Array:
+        """What a call reports: the graph's loss, or that over the weights of its labels (0 if they have none)."""
+        if not self.divided or self.weights is None:
+            return loss
+        weight = self.weights.of(labels)
+        return np.asarray(loss / weight if weight != 0 else np.float32(0.0))
+
     def of_batch(self, losses: Sequence[float], labels: Sequence[Array]) -> float:
         """The loss of a batch from those of its calls, each with its labels."""
         if self.divisor == "one":
@@ -101,6 +108,8 @@ class TrainGraph:
     momentum: int8 only: the momentum, if there is one; then rate also holds momentum times samples, and 1 / samples.
     settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
+    forms: int8 only: value of the float graph -> the values of this one that hold it: as integers (see formats), as
+    float32, or both, in this order.
     before_remat: the graph without second runs and page moves, where there are some: it identifies checkpoints.
     """
 
@@ -118,6 +127,7 @@ class TrainGraph:
     momentum: float | None = None
     settled: bool = True
     formats: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
+    forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     before_remat: Graph | None = None
     terms: LossTerms = MEAN_OF_SAMPLES
     weight_sum: Value | None = None

@@ -103,6 +103,7 @@ class _Rewrite:
             momentum=self._updates.momentum if rate is not None else None,
             settled=settled,
             formats=self._formats(kept),
+            forms=r.holders(),
         )
 
     def _formats(self, nodes: tuple[Node, ...]) -> dict[str, Quant]:

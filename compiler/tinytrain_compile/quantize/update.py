@@ -260,9 +260,12 @@ def _momentum_of(train: TrainGraph) -> float | None:
 def _check_rule(node: Node) -> None:
     """E0101 for an optimizer that integers have no form of."""
     if node.op == "AdamUpdate":
-        what = "int8 training uses SGD, with or without momentum"
+        what = "int8, which a quantised model gets by itself, trains with SGD, with or without momentum"
         raise CompileError("E0101", "--optimizer", what, "use sgd or momentum, or --quant fp32")
     if isinstance(node.attrs, SgdAttrs) and node.attrs.weight_decay:
         raise CompileError(
-            "E0101", "--weight-decay", "int8 weights take no decay", "leave --weight-decay out, or use --quant fp32"
+            "E0101",
+            "--weight-decay",
+            "int8 weights (and a quantised model's are that by themselves) take no decay",
+            "leave --weight-decay out, or use --quant fp32",
         )

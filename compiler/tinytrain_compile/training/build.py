@@ -9,6 +9,7 @@ from tinytrain_compile.ir.stages import TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
 from tinytrain_compile.training.differentiate import differentiate
+from tinytrain_compile.training.frozen import fold_frozen
 from tinytrain_compile.training.loss import append_loss
 from tinytrain_compile.training.masks import keep_masks
 from tinytrain_compile.training.optimizer import Optimizer
@@ -29,11 +30,13 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     builder = new_builder(_names(graph))
     slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
     forward, parts = split_weights(builder, graph.nodes, graph.constants, slices)
+    known = {value.name: value for value in graph.parameters}
+    targets = [parts.get(name, known[name]) for name in plan.updates]
+    kept = {value.name for value in (*targets, *graph.outputs)}
+    forward = fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept)
     loss = append_loss(builder, model, options)
     forward += builder.nodes
     builder.nodes = []
-    known = {value.name: value for value in graph.parameters}
-    targets = [parts.get(name, known[name]) for name in plan.updates]
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
     gradients = differentiate(builder, tuple(forward), loss.loss, targets, factor)
     if not gradients:

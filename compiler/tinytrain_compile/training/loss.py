@@ -1,4 +1,4 @@
-"""Appends the loss to a forward graph, absorbing the activation that belongs to it."""
+"""Appends the loss to a forward graph, without the activation at its end that belongs to the loss."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
 from tinytrain_compile.ir.stages import MEAN_OF_SAMPLES, LabelWeights, LossTerms
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
+from tinytrain_compile.training.end import End, absorb, end_of
 from tinytrain_compile.training.options import TrainingOptions
 
 
@@ -39,28 +40,31 @@ def append_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOp
                 "E0304", "--loss", f"the model ends in its own loss, {model.loss.origin!r}", "leave --loss out"
             )
         return _own_loss(builder, model, options)
-    kind = asked or _default_loss(model)
-    notes = () if asked else (f"loss: cross-entropy, the default for an output of shape {model.output_shape}",)
     output = model.graph.outputs[0]
+    end = end_of(model.graph, output)
+    kind, notes = (asked, ()) if asked else _default_loss(model, end)
     if kind == "cross-entropy":
-        return _cross_entropy(builder, model, output, notes)
+        return _cross_entropy(builder, model, end, notes)
     label = Value(builder.unique("label"), output.shape, "float32", output.layout)
     if kind == "mse":
         return AppendedLoss(builder.emit("MeanSquaredError", (output, label), name="loss"), label, output, notes)
-    logits, absorbed = _absorb(model, output, ("Sigmoid",))
+    logits, absorbed = absorb(builder, end, ("Sigmoid",))
     loss = builder.emit("SigmoidCrossEntropy", (logits, label), name="loss")
     return AppendedLoss(loss, label, logits, (*notes, *absorbed))
 
 
-def _default_loss(model: ImportedModel) -> str:
+def _default_loss(model: ImportedModel, end: End) -> tuple[str, tuple[str, ...]]:
+    """The loss that the end of the model speaks for, and a note that says so."""
     shape = model.output_shape
+    if end.op == "Sigmoid":
+        return "bce", ("loss: bce, the default behind a Sigmoid: labels are 0 or 1, one for each output",)
     if len(shape) == 2 and shape[1] > 1:
-        return "cross-entropy"
+        return "cross-entropy", (f"loss: cross-entropy, the default for an output of shape {shape}",)
     raise CompileError("E0304", "--loss", f"no default loss for an output of shape {shape}", "choose --loss mse or bce")
 
 
-def _cross_entropy(builder: GraphBuilder, model: ImportedModel, output: Value, notes: tuple[str, ...]) -> AppendedLoss:
-    shape = model.output_shape
+def _cross_entropy(builder: GraphBuilder, model: ImportedModel, end: End, notes: tuple[str, ...]) -> AppendedLoss:
+    shape, output = model.output_shape, end.output
     if len(shape) < 2 or shape[1] < 2:
         raise CompileError(
             "E0304",
@@ -70,7 +74,7 @@ def _cross_entropy(builder: GraphBuilder, model: ImportedModel, output: Value, n
         )
     axis = model.output_perm.index(1)
     label = Value(builder.unique("label"), (*output.shape[:axis], *output.shape[axis + 1 :]), "int32")
-    logits, absorbed = _absorb(model, output, ("Softmax", "LogSoftmax"), axis)
+    logits, absorbed = absorb(builder, end, ("Softmax", "LogSoftmax"), axis)
     logp = builder.emit("LogSoftmax", (logits,), AxisAttrs(axis), name="log_probabilities")
     loss = builder.emit("NegativeLogLikelihood", (logp, label), NllAttrs(axis), name="loss")
     return AppendedLoss(loss, label, logits, (*notes, *absorbed))
@@ -108,17 +112,3 @@ def _own_terms(own: ImportedLoss, sums: bool) -> LossTerms:
         return MEAN_OF_SAMPLES
     table = () if own.class_weights is None else tuple(own.class_weights.astype(np.float32).tolist())
     return LossTerms("weights", LabelWeights(table, own.ignore_index), sums)
-
-
-def _absorb(
-    model: ImportedModel, output: Value, ops: tuple[str, ...], axis: int | None = None
-) -> tuple[Value, tuple[str, ...]]:
-    """The value before a trailing activation that the loss contains already."""
-    node: Node | None = model.graph.producers().get(output.name)
-    if node is None or node.op not in ops:
-        return output, ()
-    if axis is not None and isinstance(node.attrs, AxisAttrs) and node.attrs.axis % len(output.shape) != axis:
-        return output, ()
-    name = node.origin or node.name
-    note = f"trailing {node.op} {name!r} absorbed into the loss: training reads its input, m_infer its output"
-    return node.inputs[0], (note,)

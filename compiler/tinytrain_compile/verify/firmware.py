@@ -34,12 +34,8 @@ WARNING_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wvla", "-Wdouble-promotion", "-pedantic", "-Werror"),
 )
 LINK_FLAGS = ("-nostartfiles", "-static", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-T,link.ld")
-
-
-def host_flags(target: Target) -> tuple[str, ...]:
-    """Flags that make a host compute what the target computes, and keep a distribution's hardening out of the code."""
-    fma = f"-DTT_HAS_FMA={int(target.features.fma)}"
-    return (fma, "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fno-pie")
+HOST_FLAGS = ("-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fno-pie")
+"""Behind the others on a host: a distribution's hardening stays out of the code."""
 
 
 def model_sources(bundle: SourceBundle) -> tuple[str, ...]:
@@ -165,7 +161,7 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
     more = file_flags(bundle)
     sources = " ".join(f"../{path}" for path in model_sources(bundle) if path not in more)
     common = " ".join((*COMPILE_FLAGS, *WARNING_FLAGS, "-I..", "-I."))
-    host, models = " ".join(host_flags(target)), "$(MODEL) $(MORE)" if more else "$(MODEL)"
+    host, models = " ".join(HOST_FLAGS), "$(MODEL) $(MORE)" if more else "$(MODEL)"
 
     def objects(folder: str) -> str:
         """What is linked: sources, and objects of those that have flags of their own."""
