@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ import click
 from tinytrain_compile import __version__
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
 from tinytrain_compile.flags import options_of
+from tinytrain_compile.output import WRITTEN
+from tinytrain_compile.start import interrupted
+from tinytrain_compile.streams import UnreadError, guarded_output
 
 _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in one static arena, and check it under QEMU.
 
@@ -151,6 +154,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 )
 @click.option("--input-shape", metavar="NAME=D,D,..", multiple=True, help="Fixes the dimensions of a dynamic input.")
 @click.option("--input-layout", type=click.Choice(["hwc", "chw"]), default="hwc", show_default=True, help="Of images.")
+@click.option(
+    "--batch-norm",
+    type=click.Choice(["fold", "keep"]),
+    default="fold",
+    show_default=True,
+    help="Into weights, or gamma and beta trained apart (float32).",
+)
 @click.option("--verify", type=click.Choice(["qemu", "host", "none"]), default="qemu", show_default=True)
 @click.option(
     "--verify-steps", type=click.IntRange(1, 100000), default=3, show_default=True, help="Training steps compared."
@@ -243,40 +253,53 @@ def command(**flags: Any) -> None:
     if result.summary is None:
         _say(result.dump.rstrip("\n").split("\n"))
         return
-    terminal.success(result, options)
+    try:
+        terminal.success(result, options)
+    except KeyboardInterrupt as problem:
+        problem.args = () if options.dry_run else (WRITTEN,)
+        raise
 
 
 def main() -> None:
     """Run the command; every error is one line on stderr and an exit code of contracts.md."""
-    for stream in (sys.stdout, sys.stderr):  # names from a model may hold what the terminal's encoding lacks
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
-        command.main(prog_name="tinytrain-compile", standalone_mode=False)
+        with guarded_output(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of libraries: what matters to the user is an error or a note
+            _run()
+    except UnreadError:
+        return
     except CompileError as error:
-        click.echo(str(error), err=True)
-        for line in error.details:
-            click.echo(line, err=True)
+        _complain(str(error), *error.details)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        click.echo(
-            f"error[E0101]: command line: {error.format_message().rstrip('.')}; see tinytrain-compile --help", err=True
-        )
+        _complain(f"error[E0101]: command line: {error.format_message().rstrip('.')}; see tinytrain-compile --help")
         sys.exit(EXIT_INPUT)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; nothing was written", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        os._exit(0)
+    except (click.Abort, KeyboardInterrupt) as problem:
+        sys.exit(interrupted(problem))
     except Exception as error:
         if "-v" in sys.argv or "--verbose" in sys.argv:
             traceback.print_exc()
         text = " ".join(str(error).split())[:300]
-        click.echo(
-            f"error[E0901]: internal: {type(error).__name__}: {text}; please report this with the model (see -v)",
-            err=True,
-        )
+        _complain(f"error[E0901]: internal: {type(error).__name__}: {text}; please report this with the model (see -v)")
         sys.exit(EXIT_INTERNAL)
+
+
+def _run() -> None:
+    """Parse and run. Not by click's own `main`, which ends the process where a pipe is closed."""
+    try:
+        with command.make_context("tinytrain-compile", sys.argv[1:]) as context:
+            command.invoke(context)
+    except click.exceptions.Exit as ended:
+        if ended.exit_code:
+            sys.exit(ended.exit_code)
+    except BrokenPipeError as problem:
+        raise UnreadError from problem
+
+
+def _complain(*lines: str) -> None:
+    with suppress(OSError, ValueError):  # nobody can be told
+        for line in lines:
+            click.echo(line, err=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinytrain_compile.data import load_inputs, make_samples
+from tinytrain_compile.data_notes import data_notes, option_notes
 from tinytrain_compile.emit import c_identifier
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, blaming, load_externals
@@ -34,6 +35,7 @@ from tinytrain_compile.report import (
     report_json,
     too_slow_text,
 )
+from tinytrain_compile.rounding import StepwiseReference
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
@@ -78,11 +80,13 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     candidate = _choose(model, options, target, externals)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
-    summary = replace(_summarise(model, candidate, options, target), notes=notes)
+    summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, model, candidate, options, target)
     if options.dry_run:
+        if options.data is not None:  # a dry run refuses what the run itself would
+            make_samples(model, candidate.train, options)
         return Result(summary)
     samples = make_samples(model, candidate.train, options)
     progress("comparing the file with what was imported", 0.13)
@@ -90,7 +94,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     progress("running the model on your data", 0.15)
     one = with_exponents(candidate.of_one, model, options)
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
-    summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options))
+    said = (*summary.notes, *data_notes(model, one, options))
+    summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options), notes=said)
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling)
@@ -110,6 +115,7 @@ def _load(options: CompileOptions) -> ImportedModel:
         options.label,
         classes=options.classes,
         seed=options.seed,
+        batch_norm=options.batch_norm,
     )
     return load_model(options.model, wanted)
 
@@ -119,6 +125,9 @@ def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
     graph = model.graph
     if options.quant == "fp32":
         return replace(model, graph=saturated(graph)) if model.quantised else model
+    if options.batch_norm == "keep":
+        what = "integer layers take the normalisation behind them into their weights"
+        raise CompileError("E0101", "--batch-norm keep", what, "leave --batch-norm out, or use --quant fp32")
     if not model.quantised:
         if options.calib is None:
             what = "int8 training of a float model needs calibration data"
@@ -151,10 +160,16 @@ def _choose(model: ImportedModel, options: CompileOptions, target: Target, exter
 
 
 def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
-    """The plan of a lock; `--update auto` is then what the lock trains."""
-    spec = lock.update.removeprefix("auto: ") if update == "auto" else update
-    candidate = planner.locked(resolve_update(planner.model.graph, spec), lock)
-    return replace(candidate, label=lock.update) if update == "auto" else candidate
+    """The plan of a lock; `--update auto` is then what the lock trains, unless that is said in a file."""
+    graph = planner.model.graph
+    if update != "auto":
+        return planner.locked(resolve_update(graph, update), lock)
+    try:
+        chosen = resolve_update(graph, lock.update.removeprefix("auto: "), files=False)
+    except CompileError as problem:
+        what = f"it trains {lock.update!r}, which says nothing about this model"
+        raise CompileError("E0106", lock.file, what, "name the scheme with --update, if it was one") from problem
+    return replace(planner.locked(chosen, lock), label=lock.update)
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
@@ -247,7 +262,9 @@ def _verify(
             summary, verify=VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
         )
     progress("running the numpy reference", 0.62)
-    reference = run_reference(summary.train, samples, options.verify_steps)
+    train = summary.train
+    whole = run_reference(train, samples, options.verify_steps) if train.integer else None
+    reference = whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)
     report = verify(
         bundle,
@@ -261,7 +278,8 @@ def _verify(
         cycles=options.cycles,
         file=agreed,
     )
-    report = replace(report, saturations=count_saturations(summary.train, reference.states[-1]))
+    if whole is not None:
+        report = replace(report, saturations=count_saturations(train, whole.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 

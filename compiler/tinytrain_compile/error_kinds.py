@@ -58,6 +58,20 @@ _kind(
     "The file of --tiles, and tiles.txt in an output folder, are written by --tune. This one cannot be read, or a line "
     "of it is damaged. Delete the file, or make it anew with --tune.",
 )
+_kind(
+    "E0110",
+    EXIT_INPUT,
+    "no room for temporary files",
+    "Verification builds and runs the firmware in a temporary folder, which cannot be made, or is full. "
+    "Set TMPDIR (on Windows TEMP) to a folder with room. Nothing was written.",
+)
+_kind(
+    "E0111",
+    EXIT_INPUT,
+    "standard output cannot be written",
+    "What the command says on standard output could not be written: a full disk, a closed file. An output folder is "
+    "complete when it is spoken of there.",
+)
 # E02xx: the model file
 _kind(
     "E0201",
@@ -176,8 +190,9 @@ _kind(
     "E0217",
     EXIT_INPUT,
     "too large",
-    "A tensor has more than 2^28 elements or a dimension above 2^31, a thousand times more than a microcontroller"
-    " can hold. Often a shape was computed wrongly.",
+    "A tensor has more than 2^28 elements, a dimension above 2^31 or more than 16 dimensions, or what nodes make of "
+    "the file's constants takes more than 512 MB (2^24 elements in one), and four times what the file holds. That is "
+    "a thousand times more than a microcontroller can hold. Often a shape was computed wrongly.",
 )
 _kind(
     "E0218",
@@ -314,6 +329,14 @@ _kind(
     "Nodes of domains other than the standard one (for instance com.microsoft, or custom operators) have no "
     "meaning that the compiler knows. They often come from a graph optimiser: use the model as it was before "
     "that.",
+)
+_kind(
+    "E0504",
+    EXIT_UNSUPPORTED,
+    "one weight would be several parameters",
+    "A weight of the file is used in several ways that are not one arrangement of its elements each, for instance as a "
+    "whole and quantised in two ways. It would become several parameters, each with a part of the gradient, and they "
+    "would drift apart. Use the weight in one way, or export one weight for each use.",
 )
 # E06xx: verification
 _kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")

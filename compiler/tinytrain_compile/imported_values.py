@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.imported import FileTensor, ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Graph, Node
 from tinytrain_compile.ops.interpreter import run_graph, run_nodes
+from tinytrain_compile.quantize import storage_clamps
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Real numbers in ONNX order, and the step of the format that stores them here (0: float32)."""
+
+    array: Array
+    step: float
 
 
 class ImportedValues:
@@ -30,11 +40,7 @@ class ImportedValues:
         self._known: dict[str, Array] = {}
         if train is not None:
             self._prepare(train)
-        self._clamped = {
-            node.inputs[0].name: node.outputs[0].name
-            for node in model.graph.nodes
-            if node.op == "Clip" and node.outputs[0].quant is not None and node.inputs[0].quant is None
-        }
+        self._clamped = storage_clamps(model.graph)
         self._values: Mapping[str, Array] = {}
         self.loss: Array | None = None
 
@@ -74,27 +80,27 @@ class ImportedValues:
         quant = None if self._train is None else self._train.graph.inputs[0].quant
         return x if quant is None or x.dtype != np.int8 else _real(x, quant.scale[0], quant.zero)
 
-    def tensor(self, name: str, stored: bool) -> tuple[Array, float] | None:
-        """A tensor of the file as real numbers, and the step of the format that holds it here (0: float32).
+    def tensor(self, name: str, stored: bool) -> tuple[Held, ...]:
+        """A tensor of the file as the graph holds it; nothing where it does not.
 
-        stored: after it was rounded to integers in the file. None where the graph has no such value.
+        stored: after it was rounded to integers in the file. The integer graph may hold a value twice: rounded, for
+        nodes that compute with integers, and as it was, for a part that computes in float32. Then the rounded one is
+        the first.
         """
         found = self.model.tensors.get(name)
         if found is None:
-            return None
-        value, step = found.value, 0.0
-        train = self._train if self.integer else None
-        if train is not None:
-            value = self._clamped.get(value, value) if stored else value
-            value = train.forms.get(value, value)
-        array = self._values.get(value)
-        if array is None:
-            return None
-        quant = train.formats.get(value) if train is not None and array.dtype == np.int8 else None
-        if quant is not None:
+            return ()
+        value = self._clamped.get(found.value, found.value) if stored else found.value
+        names = (value,) if self._train is None or not self.integer else self._train.forms.get(value, (value,))
+        return tuple(self._held(found, name) for name in names if name in self._values)
+
+    def _held(self, tensor: FileTensor, value: str) -> Held:
+        array, step = self._values[value], 0.0
+        if array.dtype == np.int8 and self._train is not None:
+            quant = self._train.formats[value]
             array, step = _real(array, quant.scale[0], quant.zero), quant.scale[0]
-        fits = array.size == math.prod(found.shape)
-        return (found.to_onnx(array) if fits else array), step
+        fits = array.size == math.prod(tensor.shape)
+        return Held(tensor.to_onnx(array) if fits else array, step)
 
 
 def _real(integers: Array, scale: float, zero: int) -> Array:

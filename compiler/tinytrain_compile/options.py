@@ -108,6 +108,7 @@ class CompileOptions:
     classes: int | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
     input_layout: Literal["hwc", "chw"] = "hwc"
+    batch_norm: Literal["fold", "keep"] = "fold"
     verify: Literal["qemu", "host", "none"] = "qemu"
     verify_steps: int = 3
     count: bool = False

@@ -73,7 +73,8 @@ def _case(model: onnx.ModelProto, options: list[str], source: Random, folder: Pa
     """On the host, a tenth of them in QEMU; some are built again with sanitizers."""
     Path(NET).write_bytes(model.SerializeToString())
     board = source.randrange(10) == 0
-    target = source.choice([name for name in list_targets() if name != "host" or not board])
+    alone = board or "--memory" in options  # what the host target has not
+    target = source.choice([name for name in list_targets() if name != "host" or not alone])
     verify = ["--target", target, "--verify", "qemu" if board else "host"]
     sanitised = source.randrange(8) == 0
 
@@ -116,7 +117,7 @@ def _float(source: Random, folder: Path) -> Case:
     options = [*_common(source), *_loss(drawn, source), "--optimizer", optimizer]
     options += ["--weight-decay", "0.01"] if source.randrange(3) == 0 else []
     options += _option("--batch-norm", "keep") if source.randrange(4) == 0 else []
-    return _case(drawn.model, options, source, folder)
+    return _case(drawn.finished(drawn.model), options, source, folder)
 
 
 def _int8_options(source: Random) -> list[str]:
@@ -135,14 +136,14 @@ def _calibrated(source: Random, folder: Path) -> Case:
     np.savez(folder / "calib.npz", x=x * np.float32(source.choice((0.05, 1.0, 1.0, 30.0))))
     options = [*_common(source), *loss, *_int8_options(source), "--calib", "calib.npz"]
     options += ["--calib-range", "percentile"] if source.randrange(4) == 0 else []
-    return _case(drawn.model, options, source, folder)
+    return _case(drawn.finished(drawn.model), options, source, folder)
 
 
 def _quantised(source: Random, folder: Path) -> Case:
     """A QDQ file, as int8 or (its formats dropped) as float32."""
     drawn = image_net(source) if source.randrange(3) else random_net(source)
     with tempfile.TemporaryDirectory() as name:
-        model = qdq_form(drawn.model, source, Path(name))
+        model = drawn.finished(qdq_form(drawn.model, source, Path(name)))
     options = [*_common(source), *_loss(drawn, source)]
     options += _int8_options(source) if source.randrange(4) else ["--quant", "fp32"]
     return _case(model, options, source, folder)

@@ -16,10 +16,18 @@ CLASSES = (2, 3, 5)
 
 @dataclass(frozen=True)
 class Drawn:
-    """A network, and the losses that its output can have ("" for one that ends in its loss)."""
+    """A network, and the losses that its output can have ("" for one that is to end in its own loss).
+
+    own: class weights, reduction and ignored class of that loss.
+    """
 
     model: onnx.ModelProto
     losses: tuple[str, ...]
+    own: tuple[list[float] | None, str, int | None] = (None, "", None)
+
+    def finished(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """The model (or another form of it), with its own loss if it has one."""
+        return with_loss(model, *self.own) if self.own[1] else model
 
 
 class Grower:
@@ -305,10 +313,10 @@ def _head(g: Grower) -> Drawn:
 
 
 def _with_loss(g: Grower, model: onnx.ModelProto, classes: int, losses: tuple[str, ...]) -> Drawn:
-    """In a fifth of the cases the model ends in its own loss, with weights, a reduction and a class to ignore."""
+    """In a fifth of the cases the model is to end in its own loss, with weights, a reduction and a class to ignore."""
     source = g.source
     if source.randrange(5):
         return Drawn(model, losses)
     weights = [source.choice((0.25, 0.5, 1.0, 2.0)) for _ in range(classes)] if source.randrange(2) else None
     ignore = source.randrange(classes) if source.randrange(3) == 0 else None
-    return Drawn(with_loss(model, weights, source.choice(("mean", "sum")), ignore), ("",))
+    return Drawn(model, ("",), (weights, source.choice(("mean", "sum")), ignore))

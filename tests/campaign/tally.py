@@ -18,7 +18,7 @@ class Row:
     refused: Counter[str] = field(default_factory=Counter[str])
     checked: int = 0
     cpu_s: float = 0.0
-    most_cpu_s: float = 0.0
+    slowest: Result = field(default_factory=lambda: Result("", 0))
     most_mb: float = 0.0
     failures: list[Result] = field(default_factory=list[Result])
 
@@ -32,7 +32,7 @@ class Row:
         self.cases += 1
         self.checked += result.checked
         self.cpu_s += result.cpu_s
-        self.most_cpu_s = max(self.most_cpu_s, result.cpu_s)
+        self.slowest = max(self.slowest, result, key=lambda known: known.cpu_s)
         self.most_mb = max(self.most_mb, result.peak_mb)
         if result.problem:
             self.failures.append(result)
@@ -45,7 +45,7 @@ def _shape_of(problem: str) -> str:
     return re.sub(r"'[^']*'|\d+(\.\d+)?(e[+-]?\d+)?", "_", " ".join(problem.split()))[:160]
 
 
-HEAD = ("kind", "cases", "accepted", "refused", "checks", "CPU s", "max CPU s", "max MB", "failures")
+HEAD = ("kind", "cases", "accepted", "refused", "checks", "CPU s", "max CPU s", "of case", "max MB", "failures")
 
 
 class Tally:
@@ -102,5 +102,11 @@ class Tally:
 
     def _cells(self, name: str, row: Row) -> tuple[str, ...]:
         numbers = (row.cases, row.accepted, sum(row.refused.values()), row.checked)
-        cost = (f"{row.cpu_s:.0f}", f"{row.most_cpu_s:.1f}", f"{row.most_mb:.0f}", f"{len(row.failures):,}")
+        cost = (
+            f"{row.cpu_s:.0f}",
+            f"{row.slowest.cpu_s:.1f}",
+            str(row.slowest.index),
+            f"{row.most_mb:.0f}",
+            f"{len(row.failures):,}",
+        )
         return (name, *(f"{number:,}" for number in numbers), *cost)

@@ -24,6 +24,7 @@ from tinytrain_compile.lower.kernels import SIZE, SPEED, Features, features_of
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.resources import runtime_headers
+from tinytrain_compile.rounding import StepwiseReference
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import TrainingOptions, build_training
@@ -118,7 +119,8 @@ def check(
     distinct: number of different samples, which are then taken in turn (default: all are different).
     """
     samples = random_samples(made.train, distinct or steps * made.train.batch, 0)
-    reference = run_reference(made.train, samples, steps)
+    whole = run_reference(made.train, samples, steps) if made.train.integer else None
+    reference = whole or StepwiseReference(made.train, samples)
     return verify(made.bundle, load_target(target), samples, reference, mode, steps=steps, batch=made.train.batch)
 
 

@@ -72,7 +72,9 @@ tiny_input_t *tiny_input(tiny_t *m);
 /* Forward pass only; copies the model's output to *out. */
 tiny_status tiny_infer(tiny_t *m, tiny_output_t *out);
 
-/* One sample: forward, backward, update. *loss is the loss before the update. */
+/* One sample: forward, backward, update.
+ * *loss is its loss, before the update.
+ */
 tiny_status tiny_train_step(tiny_t *m, const tiny_label_t *label, float *loss);
 
 /* From the next update on; finite, and 0 or above. */

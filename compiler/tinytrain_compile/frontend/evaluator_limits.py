@@ -63,9 +63,9 @@ def _transposed(attrs: _Attributes, operands: Sequence[Array]) -> str:
 def _max_pool(attrs: _Attributes, operands: Sequence[Array]) -> str:
     strides, dilations, kernel = _window(attrs, operands)
     pads = set(attrs.get("pads", ())) or {int(attrs["auto_pad"].startswith("SAME"))}
-    if set(strides) == set(dilations) == {1}:  # a path of its own, which takes the pads of one axis for another's
-        if attrs.get("ceil_mode", 0) or len(pads) > 1 or (operands[0].ndim == 3 and pads != {0}):
-            return "onnx.reference computes stride 1 with these attributes wrongly"
+    odd = attrs.get("ceil_mode", 0) or len(pads) > 1 or (operands[0].ndim == 3 and pads != {0})
+    if set(strides) == set(dilations) == {1} and odd:  # a path of its own, which takes pads of one axis for another's
+        return "onnx.reference computes stride 1 with these attributes wrongly"
     if attrs["auto_pad"] == "SAME_LOWER" or (attrs["auto_pad"] == "SAME_UPPER" and _gaps(strides, dilations, kernel)):
         return "onnx.reference computes this auto_pad wrongly"
     return _TOO_LARGE if _windows(attrs, operands) > MOST_WINDOWS else ""

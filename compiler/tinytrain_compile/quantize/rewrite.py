@@ -81,7 +81,7 @@ class _Rewrite:
             constants,
             tuple(v for v in old.parameters if v.name in used and v.name not in integer),
             tuple(v for v in state if v.name in live or v.name == self._train.learning_rate.name),
-            tuple(v for v in accumulators if v.name in live),
+            tuple(v for v in accumulators if v.name in live or v == self._train.weight_sum),
             tuple(updates),
             (*old.notes, *self._rescaling.notes(), *self._updates.notes()),
             loss.name,
@@ -104,13 +104,8 @@ class _Rewrite:
             settled=settled,
             formats=self._formats(kept),
             identity=self._updates.identity(),
-            forms=self._forms(),
+            forms=r.holders(),
         )
-
-    def _forms(self) -> dict[str, str]:
-        """What holds each float value: an activation's integers, or the value itself."""
-        held = ((name, form.value if isinstance(form, Act) else form) for name, form in self._r.forms.items())
-        return {name: value.name for name, value in held if isinstance(value, Value)}
 
     def _formats(self, nodes: tuple[Node, ...]) -> dict[str, Quant]:
         """Formats of activations, also of what a view shows."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -26,15 +25,19 @@ from tinytrain_compile.verify.count import (
     read_calls,
 )
 from tinytrain_compile.verify.cycles import cycle_model, read_blocks
-from tinytrain_compile.verify.firmware import verification_input
+from tinytrain_compile.verify.firmware import sample_indices, verification_input
 from tinytrain_compile.verify.results import RunResult
 from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
+from tinytrain_compile.verify.stepwise import StepReference, compare_steps
 from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, read_object
+from tinytrain_compile.verify.temporary import work_folder, workers
 from tinytrain_compile.verify.tools import Tools, find_tools
 
 _BLOCKS = "blocks.txt"
 VerifyMode = Literal["qemu", "host", "none"]
+Reference = ReferenceRun | StepReference
+"""Integers are compared with a whole run, float32 with steps from the run's own states."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class StaticFigures:
 class _Job:
     bundle: SourceBundle
     target: Target
+    samples: Samples
     vectors: bytes
     tools: Tools
     timeout_s: float
@@ -76,7 +80,7 @@ def verify(
     bundle: SourceBundle,
     target: Target,
     samples: Samples,
-    reference: ReferenceRun | None,
+    reference: Reference | None,
     mode: VerifyMode,
     *,
     steps: int = 3,
@@ -99,7 +103,7 @@ def verify(
         return VerifyReport("none", 0, "skipped", "verification skipped (--verify none)")
     tools = find_tools()
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
-    job = _Job(bundle, target, vectors, tools, timeout_s, batch, count, cycles, file)
+    job = _Job(bundle, target, samples, vectors, tools, timeout_s, batch, count, cycles, file)
     skipped = tools.missing_for_qemu() if mode == "qemu" and target.qemu is not None else ""
     wants_board = mode == "qemu" and target.qemu is not None and tools.cross_cc is not None
     if tools.host_cc is None and (skipped or not wants_board):
@@ -107,8 +111,7 @@ def verify(
             "none", 0, "skipped", "verification skipped: no C compiler found (apt-get install gcc)", file=file
         )
     check_no_double(bundle)
-    with tempfile.TemporaryDirectory(prefix="tinytrain-") as name, ThreadPoolExecutor(max_workers=2) as pool:
-        folder = Path(name).resolve()
+    with work_folder() as folder, workers(2) as pool:
         host = pool.submit(_host_side, job, folder / "host") if tools.host_cc is not None else None
         board = pool.submit(_board_side, job, folder / "board") if wants_board else None
         return _judge(job, reference, host, board, steps, skipped)
@@ -164,7 +167,7 @@ def static_figures(
 
 def _judge(
     job: _Job,
-    reference: ReferenceRun | None,
+    reference: Reference | None,
     host_side: Future[RunResult] | None,
     board_side: Future[_Board] | None,
     steps: int,
@@ -173,7 +176,7 @@ def _judge(
     host = host_side.result() if host_side is not None else None
     if host is not None:
         _check_run(host, "the host")
-    error = compare_reference(host, reference, job.interface) if host is not None and reference is not None else None
+    error = _compared(host, reference, job.interface) if host is not None and reference is not None else None
     done = board_side.result() if board_side is not None else _Board(None)
     figures, board = done.figures, done.run
     if board is not None and figures is not None:
@@ -185,7 +188,7 @@ def _judge(
         steps=steps,
         result="pass",
         message=_message(job, host is not None, board is not None, error, skipped),
-        losses=() if run is None else _step_losses(run),
+        losses=() if run is None else _step_losses(run, job.interface, job.samples, job.batch),
         stack_bytes=figures.stack.size_bytes if figures else None,
         stack_measured_bytes=board.stack_measured_bytes if board else None,
         arena_measured_bytes=run.arena_measured_bytes if run else None,
@@ -202,7 +205,7 @@ def _judge_board(
     board: RunResult,
     figures: StaticFigures,
     host: RunResult | None,
-    reference: ReferenceRun | None,
+    reference: Reference | None,
     error: float | None,
 ) -> float | None:
     """Board against host, or against numpy where there is no host compiler; returns the error against numpy."""
@@ -214,7 +217,13 @@ def _judge_board(
     if host is not None:
         compare_bytes(board, host, job.interface, _board_name(job.target))
         return error
-    return compare_reference(board, reference, job.interface) if reference is not None else None
+    return _compared(board, reference, job.interface) if reference is not None else None
+
+
+def _compared(run: RunResult, reference: Reference, interface: Interface) -> float:
+    if isinstance(reference, ReferenceRun):
+        return compare_reference(run, reference, interface)
+    return compare_steps(run, reference, interface)
 
 
 def _check_run(run: RunResult, where: str) -> None:
@@ -227,10 +236,11 @@ def _check_run(run: RunResult, where: str) -> None:
         raise CompileError("E0601", f"verify on {where}", run.faults[0], "please report this with the model")
 
 
-def _step_losses(run: RunResult) -> tuple[float, ...]:
-    """The mean loss of each step's samples."""
+def _step_losses(run: RunResult, interface: Interface, samples: Samples, batch: int) -> tuple[float, ...]:
+    """The loss of each step: what PyTorch prints for all samples of its batch."""
+    calls = iter(sample_indices(interface, samples, len(run.states), batch))
     steps = run.losses.reshape(len(run.states), -1).astype(np.float64)
-    return tuple(float(np.mean(step)) for step in steps)
+    return tuple(interface.terms.of_batch(step, [samples.y[next(calls)] for _ in step]) for step in steps)
 
 
 def _board_name(target: Target) -> str:

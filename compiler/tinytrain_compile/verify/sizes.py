@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import compile_project
 from tinytrain_compile.verify.symbols import read_object
+from tinytrain_compile.verify.temporary import work_folder
 from tinytrain_compile.verify.tools import Tools
 
 
@@ -33,8 +33,8 @@ class FlashSizes:
 
 def flash_sizes(bundle: SourceBundle, target: Target, tools: Tools) -> FlashSizes:
     """Compile for the target and add up. Errors: E0602."""
-    with tempfile.TemporaryDirectory(prefix="tinytrain-") as name:
-        objects = compile_project(bundle, target, "qemu", tools, Path(name), ()).model_objects
+    with work_folder() as folder:
+        objects = compile_project(bundle, target, "qemu", tools, folder, ()).model_objects
         infos = [read_object(path) for path in objects]
         functions = {symbol: size for path in objects for symbol, size in _functions(path)}
     return FlashSizes(sum(i.code_bytes for i in infos), sum(i.const_bytes for i in infos), functions)
