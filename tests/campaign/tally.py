@@ -102,5 +102,11 @@ class Tally:
 
     def _cells(self, name: str, row: Row) -> tuple[str, ...]:
         numbers = (row.cases, row.accepted, sum(row.refused.values()), row.checked)
-        cost = (f"{row.cpu_s:.0f}", f"{row.slowest.cpu_s:.1f}", str(row.slowest.index), f"{row.most_mb:.0f}", f"{len(row.failures):,}")
+        cost = (
+            f"{row.cpu_s:.0f}",
+            f"{row.slowest.cpu_s:.1f}",
+            str(row.slowest.index),
+            f"{row.most_mb:.0f}",
+            f"{len(row.failures):,}",
+        )
         return (name, *(f"{number:,}" for number in numbers), *cost)
