@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tinytrain_compile import labels
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
@@ -87,6 +88,11 @@ def labelled(path: Path) -> bool:
         return False
 
 
+def raw_labels(path: Path) -> Array | None:
+    """Array `y` of an .npz as it is, None if there is none; CompileError E0105."""
+    return _read(path, ("y",))[0] if labelled(path) else None
+
+
 def load_inputs(path: Path, model: ImportedModel) -> Array:
     """Array `x` of a calibration file, in the graph's layout; CompileError E0105."""
     (x,) = _read(path, ("x",))
@@ -121,22 +127,18 @@ def _array(archive: zipfile.ZipFile, name: str) -> Array:
         return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
 
+def label_shape(count: int, model: ImportedModel, train: TrainGraph) -> tuple[int, ...]:
+    """Shape of the labels of so many samples in a file."""
+    return _many(count, train.of_one(train.label) if class_count(train) else model.output_shape)
+
+
 def _labels(path: Path, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
     classes = class_count(train)
-    wanted = _many(count, train.of_one(train.label) if classes else model.output_shape)
-    if y.shape != wanted:
-        raise CompileError("E0305", path.name, f"y has shape {y.shape}", f"this loss takes {wanted}")
-    if not classes:
-        if y.dtype.kind not in "fiub" or not np.isfinite(y).all():
-            raise CompileError("E0305", path.name, f"y is {y.dtype} or not finite", "this loss takes finite numbers")
-        each = y.astype(np.float32).reshape(count, *model.output_shape)
-        return np.ascontiguousarray(each.transpose(0, *(axis + 1 for axis in model.output_perm)))
-    if y.dtype.kind not in "iu":
-        raise CompileError("E0305", path.name, f"y is {y.dtype}", f"class indices are integers 0..{classes - 1}")
-    wrong = y[((y < 0) | (y >= classes)) & ~np.isin(y, ignored_labels(train))]
-    if wrong.size:
-        raise CompileError("E0305", path.name, f"y holds {wrong[0]}", f"class indices are 0..{classes - 1}")
-    return np.ascontiguousarray(y.astype(np.int32))
+    y = labels.shaped(path.name, y, label_shape(count, model, train), classes)
+    if classes:
+        return labels.class_indices(path.name, y, classes, ignored_labels(train))
+    each = labels.values(path.name, y).reshape(count, *model.output_shape)
+    return np.ascontiguousarray(each.transpose(0, *(axis + 1 for axis in model.output_perm)))
 
 
 def _dims(shape: tuple[int, ...]) -> str:

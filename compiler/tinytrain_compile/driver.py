@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinytrain_compile.data import load_inputs, make_samples
+from tinytrain_compile.data_notes import data_notes, option_notes
 from tinytrain_compile.emit import c_identifier
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, blaming, load_externals
@@ -79,11 +80,13 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     candidate = _choose(model, options, target, externals)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
-    summary = replace(_summarise(model, candidate, options, target), notes=notes)
+    summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, model, candidate, options, target)
     if options.dry_run:
+        if options.data is not None:  # a dry run refuses what the run itself would
+            make_samples(model, candidate.train, options)
         return Result(summary)
     samples = make_samples(model, candidate.train, options)
     progress("comparing the file with what was imported", 0.13)
@@ -91,7 +94,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     progress("running the model on your data", 0.15)
     one = with_exponents(candidate.of_one, model, options)
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
-    summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options))
+    said = (*summary.notes, *data_notes(model, one, options))
+    summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options), notes=said)
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling)
@@ -156,10 +160,16 @@ def _choose(model: ImportedModel, options: CompileOptions, target: Target, exter
 
 
 def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
-    """The plan of a lock; `--update auto` is then what the lock trains."""
-    spec = lock.update.removeprefix("auto: ") if update == "auto" else update
-    candidate = planner.locked(resolve_update(planner.model.graph, spec), lock)
-    return replace(candidate, label=lock.update) if update == "auto" else candidate
+    """The plan of a lock; `--update auto` is then what the lock trains, unless that is said in a file."""
+    graph = planner.model.graph
+    if update != "auto":
+        return planner.locked(resolve_update(graph, update), lock)
+    try:
+        chosen = resolve_update(graph, lock.update.removeprefix("auto: "), files=False)
+    except CompileError as problem:
+        what = f"it trains {lock.update!r}, which says nothing about this model"
+        raise CompileError("E0106", lock.file, what, "name the scheme with --update, if it was one") from problem
+    return replace(planner.locked(chosen, lock), label=lock.update)
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:

@@ -169,7 +169,7 @@ class _Walk:
 
     def _run(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
         if not self._ours.integer and node.op in _QLINEAR:
-            raise EvaluatorLacksError(f"{node.op} ({node.name})", "--quant fp32 does not round its operands")
+            raise EvaluatorLacksError(f"node {node.name} ({node.op})", "--quant fp32 does not round its operands")
         return self._file.run(node, values)
 
     def _output(self, node: FileNode, name: str, theirs: Sequence[Array], form: Format | None, state: _State) -> None:
@@ -198,7 +198,7 @@ class _Walk:
             return (Held(self._ours.loss, 0.0),)
         stored = form is not None or node.op == "DequantizeLinear"
         ours = self._ours.tensor(name, stored)
-        if self._ours.integer and not stored and name in self._before_rounding:
+        if not stored and name in self._before_rounding:
             return ()  # ours may be rounded here, and clamped to the range: compared once the file's is, too
         return ours
 
@@ -211,14 +211,14 @@ class _Walk:
             if form is None:
                 found.append(in_numbers(held, array))
             else:
-                found.append(in_steps(held, array, form, head=self._ours.integer and not held.step))
+                found.append(in_steps(held, array, form))
             if not found[-1].wrong:
                 self._tally.add(name, found[-1], array.size, form)
                 return
         raise self._differs(node, name, found[0].wrong)
 
     def _differs(self, node: FileNode, name: str, what: str) -> CompileError:
-        where = f"tensor {name} (node {node.name or node.op}, {node.op})"
+        where = f"tensor {name} (node {node.name}, {node.op})"
         sample = f", sample {self._index}" if self._index else ""
         return CompileError("E0605", where, f"{what}{sample}", "please report this with the model; see --explain E0605")
 

@@ -12,6 +12,7 @@ from tinytrain_compile.ir.imported import FileTensor, ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Graph, Node
 from tinytrain_compile.ops.interpreter import run_graph, run_nodes
+from tinytrain_compile.quantize import storage_clamps
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +40,7 @@ class ImportedValues:
         self._known: dict[str, Array] = {}
         if train is not None:
             self._prepare(train)
-        self._clamped = {
-            node.inputs[0].name: node.outputs[0].name
-            for node in model.graph.nodes
-            if node.op == "Clip" and node.outputs[0].quant is not None and node.inputs[0].quant is None
-        }
+        self._clamped = storage_clamps(model.graph)
         self._values: Mapping[str, Array] = {}
         self.loss: Array | None = None
 
@@ -93,7 +90,7 @@ class ImportedValues:
         found = self.model.tensors.get(name)
         if found is None:
             return ()
-        value = self._clamped.get(found.value, found.value) if self.integer and stored else found.value
+        value = self._clamped.get(found.value, found.value) if stored else found.value
         names = (value,) if self._train is None or not self.integer else self._train.forms.get(value, (value,))
         return tuple(self._held(found, name) for name in names if name in self._values)
 

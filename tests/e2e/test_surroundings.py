@@ -130,7 +130,7 @@ def test_without_cross_tools(mlp: str, tmp_path: Path) -> None:
     """The host check still runs, and what was left out is said with the way to get it."""
     environment = path_with(tmp_path / "bin", "gcc", "as", "ld")
     outcome = run_process(mlp, "-o", tmp_path / "out", environment=environment).check_success()
-    assert "host == reference" in outcome.out
+    assert "file == reference == host" in outcome.out
     skipped = "QEMU check skipped: arm-none-eabi-gcc and qemu-system-arm not found (apt-get install"
     assert skipped in " ".join(outcome.out.split())
     assert "qemu-system-arm)" in outcome.out

@@ -126,16 +126,22 @@ static bool are_classes(const tiny_label_t *label)
     return true;
 }
 
+/* Empties what the samples of a batch are summed up in. */
+static void clear_sums(tiny_t *m)
+{
+    m->samples = 0;
+}
+
 static void write_initial_state(tiny_t *m)
 {
     uint8_t *arena = (uint8_t *)m;
-    m->samples = 0;
     m->settled = 1;
     memcpy(arena + AT_learning_rate, tiny_w_learning_rate, 4u);
     memcpy(arena + AT_first_weight, tiny_w_first_weight, 48u);
     memcpy(arena + AT_first_bias, tiny_w_first_bias, 16u);
     memcpy(arena + AT_second_weight, tiny_w_second_weight, 32u);
     memcpy(arena + AT_second_bias, tiny_w_second_bias, 8u);
+    clear_sums(m);
     m->magic[0] = model_magic[0];
     m->magic[1] = model_magic[1];
 }
@@ -204,7 +210,7 @@ tiny_status tiny_set_lr(tiny_t *m, float lr)
     if (!is_ready(m)) {
         return TINY_ERR_STATE;
     }
-    if (!tt_is_finite(lr) || lr < 0.0f) {
+    if (!tt_is_finite(lr) || tt_bits(lr) > 0x80000000u) { /* below -0 */
         return TINY_ERR_ARGUMENT;
     }
     uint8_t *arena = (uint8_t *)m;

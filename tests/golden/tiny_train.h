@@ -60,13 +60,18 @@ typedef int (*tiny_read_fn)(void *ctx, void *data, size_t size);
 /* Checks size and alignment of the arena, writes the initial state. The handle lies in mem[0]. */
 tiny_status tiny_init(tiny_t **m, void *const mem[TINY_MEMORIES], const size_t size[TINY_MEMORIES]);
 
-/* The input slot inside the arena: fill it before every call below; any of them may destroy its content. */
+/* The input slot inside the arena: fill it before every call below; any of them may destroy its content.
+ * Numbers must be finite. NaN or infinity that reaches the loss is reported (ERR_NAN) and trains nothing, but a ReLU, a
+ * clip or a pooling may hide it from the loss and not from a weight's gradient: check data that may hold any.
+ */
 tiny_input_t *tiny_input(tiny_t *m);
 
 /* Forward pass only; copies the model's output to *out. */
 tiny_status tiny_infer(tiny_t *m, tiny_output_t *out);
 
-/* One sample: forward, backward, update. *loss is the loss before the update. */
+/* One sample: forward, backward, update.
+ * *loss is its loss, before the update.
+ */
 tiny_status tiny_train_step(tiny_t *m, const tiny_label_t *label, float *loss);
 
 /* From the next update on; finite, and 0 or above. */

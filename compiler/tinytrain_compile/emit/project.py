@@ -11,6 +11,7 @@ from functools import cache
 import jinja2
 import numpy as np
 
+from tinytrain_compile.emit.labels import label_data
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.sequence import Sequencer, turned_name
 from tinytrain_compile.emit.watch import Watch
@@ -20,7 +21,6 @@ from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, Sta
 from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qconv_tiles import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import error_exponents
 
@@ -157,6 +157,7 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         input_dtype=train.graph.inputs[0].dtype,
         exact=train.integer,
         further_bytes=tuple(memory.used_bytes for memory in plan.further),
+        terms=train.terms,
         transient_offsets=_transient_offsets(plan),
     )
 
@@ -202,25 +203,7 @@ def _template_data(
     tables: Names,
 ) -> dict[str, object]:
     graph = train.graph
-    needed_infer = graph.ancestors(graph.outputs)
-    needed_train = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
-    step = [node for node in plan.order if node.phase == "step"]
-    training = [node for node in step if node.name in needed_train]
-    judged = 1 + next(i for i, node in enumerate(training) if train.loss in node.outputs)
-    after_loss = next(node.name for node in training[judged:] if not op_def(node.op).view)
-    starts = _common_runs(step, needed_infer, needed_train) if options.small_calls else set[str]()
-    infer = sequencer.parts("infer", (n for n in step if n.name in needed_infer), starts=starts)
-    train_parts = sequencer.parts("step", training, infer, {*starts, after_loss})
-    cut = next(i for i, part in enumerate(train_parts) if part.first == after_loss)
-    parts = {
-        "infer_parts": infer,
-        "loss_parts": train_parts[:cut],
-        "gradient_parts": train_parts[cut:],
-        "loss_waits": sequencer.pending(training[:judged]),
-        "small_calls": options.small_calls,
-        "own_step_parts": [part for part in train_parts if part not in infer],
-        "apply_parts": sequencer.parts("apply", (n for n in plan.order if n.phase == "apply")),
-    }
+    parts = _parts(train, plan, options, sequencer)
     prefix = options.prefix
     return {
         "p": prefix,
@@ -254,10 +237,33 @@ def _template_data(
         "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
         "output_shape": "x".join(map(str, graph.outputs[0].shape)),
-        "classes": _classes(train),
-        "ignored": _ignored(train),
+        **label_data(train, sequencer),
         **parts,
         "offsets": sequencer.offsets(),
+    }
+
+
+def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer: Sequencer) -> dict[str, object]:
+    """The functions of the call sequence: of an inference, of a step up to its loss and behind it, of an update."""
+    graph = train.graph
+    needed_infer = graph.ancestors(graph.outputs)
+    needed_train = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
+    step = [node for node in plan.order if node.phase == "step"]
+    training = [node for node in step if node.name in needed_train]
+    judged = 1 + next(i for i, node in enumerate(training) if train.loss in node.outputs)
+    after_loss = next(node.name for node in training[judged:] if not op_def(node.op).view)
+    starts = _common_runs(step, needed_infer, needed_train) if options.small_calls else set[str]()
+    infer = sequencer.parts("infer", (n for n in step if n.name in needed_infer), starts=starts)
+    train_parts = sequencer.parts("step", training, infer, {*starts, after_loss})
+    cut = next(i for i, part in enumerate(train_parts) if part.first == after_loss)
+    return {
+        "infer_parts": infer,
+        "loss_parts": train_parts[:cut],
+        "gradient_parts": train_parts[cut:],
+        "loss_waits": sequencer.pending(training[:judged]),
+        "small_calls": options.small_calls,
+        "own_step_parts": [part for part in train_parts if part not in infer],
+        "apply_parts": sequencer.parts("apply", (n for n in plan.order if n.phase == "apply")),
     }
 
 
@@ -278,23 +284,6 @@ def _initial(value: Value, data: Array, sequencer: Sequencer, tables: Names) -> 
         "table": source,
         "name": comment_text(value.name),
     }
-
-
-def _classes(train: TrainGraph) -> int:
-    """Number of classes that a label may index; 0 where labels are values."""
-    for node in train.graph.nodes:
-        if isinstance(node.attrs, NllAttrs):
-            return node.inputs[0].shape[node.attrs.axis]
-    return 0
-
-
-def _ignored(train: TrainGraph) -> int | None:
-    """The label that does not count, if there is one and a label can hold it."""
-    for node in train.graph.nodes:
-        if isinstance(node.attrs, NllAttrs):
-            index = node.attrs.ignore_index
-            return index if index is not None and -(2**31) < index < 2**31 else None
-    return None
 
 
 def _identity(train: TrainGraph, options: EmitOptions) -> dict[str, object]:

@@ -34,17 +34,18 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     targets = [parts.get(name, known[name]) for name in plan.updates]
     kept = {value.name for value in (*targets, *graph.outputs)}
     forward = fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept)
-    loss = append_loss(builder, model, options.loss)
+    loss = append_loss(builder, model, options)
     forward += builder.nodes
     builder.nodes = []
-    gradients = differentiate(builder, tuple(forward), loss.loss, targets, options.micro_batch if loss.is_mean else 1)
+    factor = options.micro_batch if loss.terms.divisor == "samples" else 1
+    gradients = differentiate(builder, tuple(forward), loss.loss, targets, factor)
     if not gradients:
         raise CompileError(
             "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
         )
     forward, backward = keep_masks(builder, forward, builder.nodes)
     builder.nodes = []
-    optimizer = Optimizer(builder, options)
+    optimizer = Optimizer(builder, options, loss.terms)
     for target in targets:
         if target.name in gradients:
             optimizer.update(target, gradients[target.name])
@@ -60,6 +61,8 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         options.batch,
         options.micro_batch,
         options.in_place,
+        terms=loss.terms,
+        weight_sum=optimizer.weight_sum,
     )
     check_graph(result.graph, infer)
     return result

@@ -240,6 +240,12 @@ def verification_input(
             what = f"{name}: {array.shape[1]} elements in a sample, the model takes {expected // together}"
             raise CompileError("E0105", "verification data", what, "give at least one sample of the model's shape")
     rate = 0.0 if learning_rate is None else learning_rate
-    calls = [[i % count for i in range(k, k + together)] for k in range(0, steps * batch, together)]
+    calls = sample_indices(interface, samples, steps, batch)
     head = struct.pack("<IIIIf", INPUT_MAGIC, steps, batch, int(learning_rate is not None), rate)
     return b"".join([head, x[calls[0]].tobytes(), *(a[call].tobytes() for call in calls for a in (x, y))])
+
+
+def sample_indices(interface: Interface, samples: Samples, steps: int, batch: int) -> list[list[int]]:
+    """Which samples each call takes: a micro-batch, in turn."""
+    count, together = len(samples.x), interface.micro_batch
+    return [[i % count for i in range(k, k + together)] for k in range(0, steps * batch, together)]
