@@ -28,7 +28,7 @@ ADDRESS_SPACE = 6 << 30
 
 
 def serve(connection: Connection, kinds: Mapping[str, Kind], seed: int, folder: Path) -> None:
-    """Say "ready", then answer every (kind, number) with a Result until the other side closes; in a folder of its own."""
+    """Say "ready", then answer every (kind, number) with a Result, until the other side closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, most))
