@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,8 @@ from functools import cache
 import jinja2
 import numpy as np
 
+from tinytrain_compile import __version__
+from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
 from tinytrain_compile.emit.labels import label_data
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.sequence import Sequencer, turned_name
@@ -18,8 +19,7 @@ from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
-from tinytrain_compile.ir.text import print_graph
-from tinytrain_compile.ir.types import Array, Node, Value
+from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.qconv_tiles import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import error_exponents
@@ -173,8 +173,9 @@ def _transient_offsets(plan: MemoryPlan) -> tuple[int, ...]:
 
 
 def _first_exponent(train: TrainGraph, sequencer: Sequencer) -> str:
-    """Where the first exponent lies that a step has to find; "" if all are known."""
-    return "" if train.settled else sequencer.typed("I32", error_exponents(train.graph.nodes)[0])
+    """Where an exponent lies that tells whether a step has found all of them; "" where errors have none."""
+    exponents = error_exponents(train.graph.nodes)
+    return sequencer.typed("I32", exponents[0]) if exponents else ""
 
 
 def _flash_tables(train: TrainGraph, tables: Names) -> list[tuple[str, Array]]:
@@ -219,7 +220,7 @@ def _template_data(
             *([EXTERNAL_HEADER] if options.external else []),
         ],
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
-        "state_block": [_initial(value, graph.constants[value.name], sequencer, tables) for value in graph.state],
+        "state_block": _state_block(train, sequencer, tables),
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],
         "input": sequencer.pointer(graph.inputs[0].name),
         "output": sequencer.pointer(graph.outputs[0].name),
@@ -274,29 +275,29 @@ def _common_runs(step: list[Node], infer: Container[str], train: Container[str])
     return {name for name, before, kind in zip(calls[1:], kinds, kinds[1:], strict=False) if before != kind}
 
 
-def _initial(value: Value, data: Array, sequencer: Sequencer, tables: Names) -> dict[str, object]:
-    source = tables.of(value.name) if bool(np.any(data)) else ""
-    return {
-        "pointer": sequencer.pointer(value.name),
-        "at": sequencer.at(value.name),
-        "memory": sequencer.memory(value.name),
-        "size": value.size_bytes,
-        "table": source,
-        "name": comment_text(value.name),
-    }
+def _state_block(train: TrainGraph, sequencer: Sequencer, tables: Names) -> list[dict[str, object]]:
+    """Every tensor of a checkpoint in its order: where it lies, what it is at first, what it may hold."""
+    constants, kinds = train.graph.constants, contents(train)
+    return [
+        {
+            "pointer": sequencer.pointer(value.name),
+            "at": sequencer.at(value.name),
+            "memory": sequencer.memory(value.name),
+            "size": value.size_bytes,
+            "kind": kinds[value.name],
+            "table": tables.of(value.name) if bool(np.any(constants[value.name])) else "",
+            "name": comment_text(value.name),
+        }
+        for value in stored(train)
+    ]
 
 
 def _identity(train: TrainGraph, options: EmitOptions) -> dict[str, object]:
     """What this build is, whatever its plan: how it rounds, and whose state it reads."""
-    return {"fma": options.fma, "magic": _magic(train)}
-
-
-def _magic(train: TrainGraph) -> list[str]:
-    """A hash of everything that a checkpoint depends on: graph and frozen constants, not what it overwrites itself."""
-    state = {value.name for value in train.graph.state}
-    digest = hashlib.sha256(print_graph(train.before_remat or train.graph).encode())
-    for name, data in train.graph.constants.items():
-        if name not in state:
-            digest.update(name.encode() + data.tobytes())
-    text = digest.hexdigest()
-    return [f"0x{text[:8]}u", f"0x{text[8:16]}u"]
+    return {
+        "fma": options.fma,
+        "version": __version__,
+        "hash": model_hash(train),
+        "checkpoint_bytes": HEAD_BYTES + sum(value.size_bytes for value in train.graph.state) + CRC_BYTES,
+        "kinds": sorted(set(contents(train).values()) - {"ANY"}),
+    }

@@ -103,7 +103,8 @@ class TrainGraph:
     formats: int8 only: scale and zero point of every stored activation, by name.
     forms: int8 only: value of the float graph -> the values of this one that hold it: as integers (see formats), as
     float32, or both, in this order.
-    before_remat: the graph without second runs and page moves, where there are some: it identifies checkpoints.
+    before_remat: the graph without second runs and page moves, where there are some.
+    identity: a digest of all that gives a saved state its meaning; with the state's layout it is the model hash.
     """
 
     graph: Graph
@@ -124,6 +125,7 @@ class TrainGraph:
     before_remat: Graph | None = None
     terms: LossTerms = MEAN_OF_SAMPLES
     weight_sum: Value | None = None
+    identity: str = ""
 
     def of_one(self, value: Value) -> tuple[int, ...]:
         """Shape of one sample's part of an input, a label or an output."""

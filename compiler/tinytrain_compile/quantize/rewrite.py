@@ -103,6 +103,7 @@ class _Rewrite:
             momentum=self._updates.momentum if rate is not None else None,
             settled=settled,
             formats=self._formats(kept),
+            identity=self._updates.identity(),
             forms=r.holders(),
         )
 

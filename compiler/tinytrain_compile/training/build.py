@@ -10,6 +10,7 @@ from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
 from tinytrain_compile.training.differentiate import differentiate
 from tinytrain_compile.training.frozen import fold_frozen
+from tinytrain_compile.training.identity import identity_of
 from tinytrain_compile.training.loss import append_loss
 from tinytrain_compile.training.masks import keep_masks
 from tinytrain_compile.training.optimizer import Optimizer
@@ -25,7 +26,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     Raises CompileError E0303 (nothing to train), E0304 (loss and output), E0502 (no gradient), and SamplesMixError for
     a micro-batch that the model cannot take.
     """
-    model = for_samples(model, options.micro_batch)
+    imported, model = model, for_samples(model, options.micro_batch)
     graph = model.graph
     builder = new_builder(_names(graph))
     slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
@@ -35,6 +36,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     kept = {value.name for value in (*targets, *graph.outputs)}
     forward = fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept)
     loss = append_loss(builder, model, options)
+    judge = next(node.op for node in builder.nodes if loss.loss in node.outputs)
     forward += builder.nodes
     builder.nodes = []
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
@@ -63,6 +65,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         options.in_place,
         terms=loss.terms,
         weight_sum=optimizer.weight_sum,
+        identity=identity_of(imported, plan, judge, options.optimizer),
     )
     check_graph(result.graph, infer)
     return result
