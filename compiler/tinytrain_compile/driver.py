@@ -10,7 +10,7 @@ from pathlib import Path
 from tinytrain_compile.combinations import check_machine, check_model
 from tinytrain_compile.data import load_inputs, make_samples
 from tinytrain_compile.data_notes import data_notes, option_notes
-from tinytrain_compile.emit import c_identifier
+from tinytrain_compile.emit import c_identifier, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, blaming, load_externals
 from tinytrain_compile.file_check import check_file
@@ -107,7 +107,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     progress("writing", 0.98)
     tiling.save(options)
     more = {**tiling.files, **_check_files(made.bundle, samples, options, target, candidate.train)}
-    return _write(summary, {**made.bundle.files, **more}, options, _inputs(options, externals))
+    bundle = with_stack(made.bundle, summary.verify.stack_bytes)
+    return _write(summary, {**bundle.files, **more}, options, _inputs(options, externals))
 
 
 def _load(options: CompileOptions) -> ImportedModel:

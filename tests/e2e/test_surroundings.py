@@ -14,7 +14,6 @@ import pytest
 from tests.e2e import models
 from tests.e2e.broken import write
 from tests.e2e.command import run, run_process, tree
-from tests.e2e.fuzz import check_options
 from tests.e2e.marks import needs_qemu
 
 
@@ -154,14 +153,3 @@ def test_host_target_needs_no_cross_tools(mlp: str, tmp_path: Path) -> None:
     environment = path_with(tmp_path / "bin", "gcc", "as", "ld")
     outcome = run_process(mlp, "-o", tmp_path / "out", "--target", "host", environment=environment).check_success()
     assert "skipped" not in next(line for line in outcome.out.splitlines() if line.startswith("verify"))
-
-
-# ---- options together -----------------------------------------------------------------------------------------------
-
-
-@needs_qemu
-@pytest.mark.qemu
-@pytest.mark.parametrize("seed", [1, 3, 9, 14, 29, 37, 47, 56])
-def test_random_options(seed: int, tmp_path: Path) -> None:
-    """Random models, targets and options; tests/e2e/fuzz.py runs more of them."""
-    assert check_options(tmp_path, seed) == ""
