@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tinytrain_compile.combinations import check_machine, check_model
 from tinytrain_compile.data import load_inputs, make_samples
 from tinytrain_compile.data_notes import data_notes, option_notes
-from tinytrain_compile.emit import c_identifier
+from tinytrain_compile.emit import c_identifier, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, blaming, load_externals
 from tinytrain_compile.file_check import check_file
@@ -66,6 +67,7 @@ def _silent(_what: str, _share: float) -> None:
 def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
     """Run all stages. Raises CompileError; then the output folder is as it was."""
     target = load_target(options.target)
+    check_machine(options, target)
     externals = load_externals(options)
     if not options.dry_run and not options.dump_after:
         check_place(options.out, _expected(options), options.force)
@@ -73,6 +75,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     progress("reading the model", 0.0)
     model = _load(options)
     options, notes = with_number_format(options, model)
+    check_model(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(_stored(model, options).graph))
     progress("planning", 0.1)
@@ -85,6 +88,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, model, candidate, options, target)
     if options.dry_run:
+        if options.data is not None:  # a dry run refuses what the run itself would
+            make_samples(model, candidate.train, options)
         return Result(summary)
     samples = make_samples(model, candidate.train, options)
     progress("comparing the file with what was imported", 0.13)
@@ -102,7 +107,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     progress("writing", 0.98)
     tiling.save(options)
     more = {**tiling.files, **_check_files(made.bundle, samples, options, target, candidate.train)}
-    return _write(summary, {**made.bundle.files, **more}, options, _inputs(options, externals))
+    bundle = with_stack(made.bundle, summary.verify.stack_bytes)
+    return _write(summary, {**bundle.files, **more}, options, _inputs(options, externals))
 
 
 def _load(options: CompileOptions) -> ImportedModel:
@@ -158,10 +164,16 @@ def _choose(model: ImportedModel, options: CompileOptions, target: Target, exter
 
 
 def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
-    """The plan of a lock; `--update auto` is then what the lock trains."""
-    spec = lock.update.removeprefix("auto: ") if update == "auto" else update
-    candidate = planner.locked(resolve_update(planner.model.graph, spec), lock)
-    return replace(candidate, label=lock.update) if update == "auto" else candidate
+    """The plan of a lock; `--update auto` is then what the lock trains, unless that is said in a file."""
+    graph = planner.model.graph
+    if update != "auto":
+        return planner.locked(resolve_update(graph, update), lock)
+    try:
+        chosen = resolve_update(graph, lock.update.removeprefix("auto: "), files=False)
+    except CompileError as problem:
+        what = f"it trains {lock.update!r}, which says nothing about this model"
+        raise CompileError("E0106", lock.file, what, "name the scheme with --update, if it was one") from problem
+    return replace(planner.locked(chosen, lock), label=lock.update)
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:

@@ -37,11 +37,6 @@ class Format:
         """What DequantizeLinear makes of one integer."""
         return (integer - self.zero) * self.scale
 
-    def outer_bounds(self) -> tuple[float, float]:
-        """The range, open where it ends at 0 by the format's own zero point: a ReLU that became a part of rounding."""
-        low, high = self.real(self.low), self.real(self.high)
-        return (low if self.zero > self.low else -np.inf), (high if self.zero < self.high else np.inf)
-
 
 @dataclass(frozen=True)
 class Distance:
@@ -67,13 +62,12 @@ def in_numbers(ours: Held, theirs: Array) -> Distance:
     return Distance(error[worst], wrong=f"{what} (|err| {error[worst]:.2g}, allowed {allowed:.2g})")
 
 
-def in_steps(ours: Held, theirs: Array, form: Format, head: bool) -> Distance:
-    """Real numbers against the file's integers. head: ours is not clamped to the range (the float end of a network)."""
+def in_steps(ours: Held, theirs: Array, form: Format) -> Distance:
+    """Real numbers against the file's integers."""
     if ours.array.shape != theirs.shape:
         return _shapes(ours.array, theirs)
     real, b = ours.array.astype(np.float64).ravel(), theirs.astype(np.float64).ravel()
-    bounded = np.clip(real, *form.outer_bounds()) if head else real
-    steps = np.abs(bounded / form.scale + form.zero - b)
+    steps = np.abs(real / form.scale + form.zero - b)
     worst = int(np.argmax(steps)) if steps.size else 0
     if steps.size and not steps[worst] <= STEPS + _SLACK:
         what = f"{_numbers(form.real(b[worst]), real[worst])}, at {_place(worst, theirs)}"

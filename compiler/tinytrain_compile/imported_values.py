@@ -12,6 +12,7 @@ from tinytrain_compile.ir.imported import FileTensor, ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Graph, Node
 from tinytrain_compile.ops.interpreter import run_graph, run_nodes
+from tinytrain_compile.quantize import storage_clamps
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +40,7 @@ class ImportedValues:
         self._known: dict[str, Array] = {}
         if train is not None:
             self._prepare(train)
-        self._clamped = {
-            node.inputs[0].name: node.outputs[0].name
-            for node in model.graph.nodes
-            if node.op == "Clip" and node.outputs[0].quant is not None and node.inputs[0].quant is None
-        }
+        self._clamped = storage_clamps(model.graph)
         self._values: Mapping[str, Array] = {}
         self.loss: Array | None = None
 
@@ -63,15 +60,16 @@ class ImportedValues:
             source, label = train.graph.inputs[0], train.label
             feeds = {source.name: x.reshape(source.shape), label.name: y.reshape(label.shape)}
             self._values = run_nodes(self._nodes, {**self._known, **feeds}, train.integer)
-            self.loss = self._values[train.loss.name] if self.model.loss is not None else None
+            loss = None if self.model.loss is None else self._values[train.loss.name]
+            self.loss = None if loss is None else train.terms.of_call(loss, y)
         if self._floats is not None:
             source = self._floats.inputs[0]
             self._values = run_graph(self._floats, {source.name: self._real_input(x).reshape(source.shape)})
 
     def ignores(self, y: Array) -> bool:
         """Whether the model's own loss takes no notice of these labels."""
-        own = self.model.loss
-        return own is not None and own.ignore_index is not None and bool((y == own.ignore_index).all())
+        weights = None if self._train is None else self._train.terms.weights
+        return weights is not None and bool(np.isin(y, weights.nothing).all())
 
     def onnx_input(self, x: Array) -> Array:
         """A sample as the file takes it: real numbers, ONNX axes."""
@@ -93,7 +91,7 @@ class ImportedValues:
         found = self.model.tensors.get(name)
         if found is None:
             return ()
-        value = self._clamped.get(found.value, found.value) if self.integer and stored else found.value
+        value = self._clamped.get(found.value, found.value) if stored else found.value
         names = (value,) if self._train is None or not self.integer else self._train.forms.get(value, (value,))
         return tuple(self._held(found, name) for name in names if name in self._values)
 

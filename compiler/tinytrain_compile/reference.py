@@ -66,42 +66,55 @@ class Trainer:
 
     def step(self, xs: Array, ys: Array) -> list[float]:
         """One update from `batch` samples; the loss of each micro-batch. One that is not finite changes nothing."""
-        losses: list[float] = []
-        last: dict[str, Array] = {}
-        counted = 0
-        self._set_scalars(self._train.batch if self._train.in_place else 1)
-        shapes = (self._train.graph.inputs[0].shape, self._train.label.shape)
+        train, losses, counted = self._train, list[float](), 0
+        weights, weight = train.terms.weights, np.float32(0.0)
+        self._set_scalars(train.batch if train.in_place else 1)
+        shapes = (train.graph.inputs[0].shape, train.label.shape)
         for x, y in zip(*(a.reshape(-1, *shape) for a, shape in zip((xs, ys), shapes, strict=True)), strict=True):
             values = self._judged(x, y)
-            losses.append(float(values[self._train.loss.name]))
-            if np.isfinite(losses[-1]):
-                last = self._backpropagated(values)
-                self._keep(self._backward, last)
-                counted += self._train.micro_batch
+            losses.append(float(train.terms.of_call(values[train.loss.name], y)))
+            if not np.isfinite(losses[-1]):
+                continue
+            counted += train.micro_batch
+            if weights is None or not np.isin(y, weights.nothing).all():
+                weight = weight if weights is None else weights.of(y, float(weight))
+                self._keep(self._backward, self._backpropagated(values))
         if self._apply and counted:
-            self._set_scalars(counted)
-            values = self.run_nodes(self._apply, {**last, **self.state, **self._sums})
-            self._keep(self._apply, values)
+            self._update(counted if train.weight_sum is None else weight)
         return losses
+
+    def _update(self, divisor: int | np.float32) -> None:
+        """What m_apply does."""
+        if divisor == 0:  # no label counts
+            self._sums = self._cleared()
+            return
+        self._set_scalars(divisor if self._train.terms.divisor != "one" else 1)
+        held = {**self._constants, **self.state, **self._sums}
+        held |= {name: held[owner] for name, owner in self._latest.items()}
+        self._keep(self._apply, self.run_nodes(self._apply, held))
 
     def values(self, x: Array, y: Array) -> dict[str, Array]:
         """Every value of a step on one micro-batch, by name; nothing is kept of it."""
         shapes = self._train.graph.inputs[0].shape, self._train.label.shape
         return self._backpropagated(self._judged(x.reshape(shapes[0]), y.reshape(shapes[1])))
 
-    def _set_scalars(self, samples: int) -> None:
-        """What the generated code writes itself: 1 / samples, and the learning rate over samples in integers."""
+    def _set_scalars(self, divisor: int | np.float32) -> None:
+        """What the generated code writes itself: 1 / divisor, and in integers the learning rate over it."""
         train = self._train
-        inverse = np.float32(1.0) / np.float32(samples)
         if train.inverse_count is not None:
-            self._sums[train.inverse_count.name] = np.asarray(inverse, np.float32)
-        if train.rate is not None:
-            rate = split_rate(np.float32(self.state[train.learning_rate.name]), samples)
-            if train.momentum is not None:
-                count = 1 if train.in_place else samples
-                factor = multiply_rate(split_rate(np.float32(train.momentum)), count)
-                rate = np.concatenate([rate, factor, split_rate(np.float32(1.0), count)])
-            self._sums[train.rate.name] = rate
+            self._sums[train.inverse_count.name] = np.asarray(np.float32(1.0) / np.float32(divisor), np.float32)
+        if train.rate is None:
+            return
+        rate, one = np.float32(self.state[train.learning_rate.name]), np.float32(1.0)
+        if isinstance(divisor, np.floating):
+            parts = [rate / divisor, np.float32(train.momentum or 0.0) * divisor, one / divisor]
+            split = [split_rate(part) for part in parts]
+        else:
+            samples = 1 if train.terms.divisor == "one" else divisor
+            count = 1 if train.in_place else samples
+            momentum = multiply_rate(split_rate(np.float32(train.momentum or 0.0)), count)
+            split = [split_rate(rate, samples), momentum, split_rate(one, count)]
+        self._sums[train.rate.name] = split[0] if train.momentum is None else np.concatenate(split)
 
     def _cleared(self) -> dict[str, Array]:
         dtypes = {"float32": np.float32, "int32": np.int32}

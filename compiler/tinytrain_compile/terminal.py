@@ -12,6 +12,7 @@ from tinytrain_compile.driver import Result
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.report import kernel_lines, success_text
+from tinytrain_compile.report.words import plural
 
 
 class Terminal:
@@ -62,5 +63,6 @@ class Terminal:
         """What the comparison with the model file covered, and what it cost."""
         file = summary.verify.file
         if file is not None:
-            done = f"{file.tensors} tensors on {file.samples} samples, {file.seconds:.2f} s"
-            self._out.print(f"file       compared with the reference: {done}", markup=False)
+            done = f"{plural(file.tensors, 'tensor')} on {plural(file.samples, 'sample')}"
+            line = f"file       compared with the reference: {done}, {file.seconds:.2f} s of CPU time"
+            self._out.print(line, markup=False)

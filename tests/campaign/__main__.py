@@ -22,6 +22,8 @@ from tests.campaign.kinds import KINDS
 from tests.campaign.pool import run_cases
 from tests.campaign.tally import Tally
 
+EVERY = 2000
+"""Cases after which a line says how far it is."""
 SHOWN = 400
 """Characters of a failure that are printed; all of it is kept."""
 
@@ -49,6 +51,8 @@ def main() -> int:
 
     def report(result: Result) -> None:
         tally.add(result)
+        if tally.count % EVERY == 0:
+            print(f"{tally.count:,} of {len(wanted):,} cases, {time.monotonic() - start:.0f} s", file=sys.stderr)
         if result.problem:
             place = _keep(result, asked.seed, asked.keep.resolve())
             if tally.is_new(result):

@@ -30,16 +30,22 @@ CODE = ("--verify", "none")
 @cache
 def _models() -> dict[str, bytes]:
     """Small models, one for each way in which a plan may be made."""
-    made = {"mlp": models.mlp(), "tower": models.tower(8, 4), "resnet8": models.resnet8(2, 8), "qdq": nets.quantised()}
+    made = {
+        "mlp": models.mlp(),
+        "tower": models.tower(8, 4),
+        "paged": models.tower(8, 4),
+        "remat": models.ds_cnn(channels=4, blocks=1, size=(12, 6)),
+        "qdq": nets.quantised(),
+    }
     return {name: model.SerializeToString() for name, model in made.items()}
 
 
 LOCKED = {
     "mlp": ("--arena", "3KB", "--optimizer", "momentum"),
     "tower": ("--update", "last:2"),
-    "resnet8": ("--update", "all", "--remat", "min"),
+    "remat": ("--update", "all", "--remat", "min"),
     "qdq": ("--quant", "int8", "--batch", "2"),
-    "paged": ("--update", "all", "--arena", "9KB", "--memory", "sram2=256KB"),
+    "paged": ("--update", "last:1", "--arena", "3000", "--memory", "sram2=256KB", "--remat", "off"),
 }
 
 
@@ -50,15 +56,11 @@ def _locks() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as name:
         net = Path(name) / NET
         for lock, options in LOCKED.items():
-            net.write_bytes(_locked_model(lock))
+            net.write_bytes(_models()[lock])
             outcome = run(net, *options, *CODE, "-o", Path(name) / OUT)
             outcome.check_success()
             found[lock] = (Path(name) / OUT / "plan.json").read_text()
     return found
-
-
-def _locked_model(lock: str) -> bytes:
-    return models.resnet8(4, size=8).SerializeToString() if lock == "paged" else _models()[lock]
 
 
 def _lock(source: Random, _folder: Path) -> Case:
@@ -74,7 +76,7 @@ def _lock(source: Random, _folder: Path) -> Case:
     else:
         data = json_mutant(json.loads(text), source)
     Path("plan.lock").write_bytes(data)
-    Path(NET).write_bytes(_locked_model(name))
+    Path(NET).write_bytes(_models()[name])
     depth = source.choices((PLAN, CODE, ("--verify", "host")), (80, 10, 10))[0]
     return Case((NET, "-o", OUT, "--lock", "plan.lock", *LOCKED[name], *depth))
 
@@ -128,21 +130,21 @@ def _target(source: Random, _folder: Path) -> Case:
     paths = sorted(data_dir("targets").glob("*.toml"))
     words = ('"-mcpu=cortex-m4"', '"-fplugin=x"', '"-include"', '"@file"', '"llvm-mca:x"', '"host"', "8", "16")
     Path("board.toml").write_bytes(_changed(source.choice(paths).read_text(), source, words))
-    Path(NET).write_bytes(_models()[source.choice(("mlp", "mlp", "resnet8"))])
+    Path(NET).write_bytes(_models()[source.choice(("mlp", "mlp", "tower"))])
     more = source.choice(((), ("--optimise", "time"), ("--arena", "20KB", "--memory", "sram2=1MB")))
     depth = source.choices((PLAN, CODE, ("--verify", "qemu")), (90, 8, 2))[0]
     return Case((NET, "-o", OUT, "--target", "board.toml", *more, *depth), never=NEVER - {"E0601", "E0602"})
 
 
 TILES = """# Tiles of kernels
-cortex-m7 | 12.2.1 | Gemm 1x12:float32, 10x12:float32, 10:float32 -> 1x10:float32 | 0123456789ab | tile 4x4 | 900 -> 700
-cortex-m7 | none | Gemm 1x10:float32, 4x10:float32 -> 1x4:float32 | ffffffffffff | pair_steps 2 | 100 -> 90
+cortex-m7 | 12.2.1 | Gemm 1x12:float32, 10x12:float32, 10:float32 -> 1x10:float32 | 0123456789ab | tile=4x4 | 900 -> 700
+cortex-m7 | none | Gemm 1x10:float32, 4x10:float32 -> 1x4:float32 | ffffffffffff | pair_steps=2 | 100 -> 90
 """
 
 
 def _tiles(source: Random, _folder: Path) -> Case:
     Path(NET).write_bytes(_models()["mlp"])
-    Path("net.tiles").write_bytes(_changed(TILES, source, ("|", "->", "tile", "1x8", "0123456789ab")))
+    Path("net.tiles").write_bytes(_changed(TILES, source, ("|", "->", "tile=1x8", "rule", "0123456789ab")))
     return Case((NET, "-o", OUT, "--tiles", "net.tiles", *source.choice((PLAN, CODE))))
 
 

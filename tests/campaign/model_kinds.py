@@ -46,7 +46,7 @@ def _fields(source: Random, _folder: Path) -> Case:
 
 
 LOCATIONS = (
-    *("weights.bin", "weights.bin", "weights.bin", "sub/weights.bin", "./weights.bin", "sub/../weights.bin"),
+    *("sub/weights.bin", "./weights.bin", "sub/../weights.bin"),
     *("", ".", "..", "sub", "../weights.bin", "/dev/zero", "/dev/stdin", "/etc/passwd", "nowhere", "\0", "a\0b"),
     *("net.onnx", "pipe", "link", "outside", "weights.bin/", "n" * 5000, "C:\\weights.bin", "ä\udc80"),
 )
@@ -62,10 +62,12 @@ def _external(source: Random, folder: Path) -> Case:
     _side_files(folder)
     moved = source.sample(list(model.graph.initializer), min(len(model.graph.initializer), source.choice((1, 2, 9))))
     content = b""
-    for tensor in moved:
-        content += _move_out(tensor, len(content), source)
+    wrong = source.randrange(len(moved)) if source.randrange(4) else -1
+    for index, tensor in enumerate(moved):
+        content += _move_out(tensor, len(content), source, right=index != wrong)
     for place in ("weights.bin", "sub/weights.bin"):
-        (folder / place).write_bytes(content[: source.choice((len(content), len(content), len(content) // 2, 0))])
+        cut = source.randrange(8) == 0
+        (folder / place).write_bytes(content[: source.randrange(len(content) + 1)] if cut else content)
     return _case(model.SerializeToString(), corpus()[name][1], source)
 
 
@@ -76,17 +78,20 @@ def _side_files(folder: Path) -> None:
     (folder / "outside").symlink_to("/etc/hostname")
 
 
-def _move_out(tensor: TensorProto, offset: int, source: Random) -> bytes:
-    """Describe a weight as bytes of a file, rightly or (more often) not; returns these bytes."""
+def _move_out(tensor: TensorProto, offset: int, source: Random, right: bool) -> bytes:
+    """Describe a weight as bytes of a file, rightly or not; returns these bytes."""
     data = numpy_helper.to_array(tensor).tobytes()
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
-    right = {"location": source.choice(LOCATIONS), "offset": str(offset), "length": str(len(data))}
-    if source.randrange(4) == 0:
-        right[source.choice(KEYS)] = source.choice(TEXTS)
-    if source.randrange(8) == 0:
-        del right[source.choice(sorted(right))]
-    for key, value in right.items():
+    said = {"location": "weights.bin", "offset": str(offset), "length": str(len(data))}
+    kind = 3 if right else source.randrange(3)
+    if kind == 0:
+        said["location"] = source.choice(LOCATIONS)
+    elif kind == 1:
+        said[source.choice(KEYS)] = source.choice(TEXTS)
+    elif kind == 2:
+        del said[source.choice(sorted(said))]
+    for key, value in said.items():
         entry = tensor.external_data.add()
         try:
             entry.key, entry.value = key, value

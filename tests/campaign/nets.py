@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 import onnx
 
+from tests.e2e import models
 from tests.e2e.models import Network, with_loss
 
 Shape = tuple[int, ...]
@@ -228,12 +230,29 @@ class Grower:
         self.done("mix", f"MatMul ({soft}, {ends[2]})")
 
 
+ALL = ("cross-entropy", "mse", "bce")
+KNOWN: tuple[tuple[Callable[[], onnx.ModelProto], tuple[str, ...]], ...] = (
+    (models.mlp, ALL),
+    (lambda: models.ds_cnn(channels=6, blocks=1, size=(11, 5)), ALL),
+    (lambda: models.resnet8(channels=3, size=10), ALL),
+    (lambda: models.transformer(tokens=3, width=6, heads=3), ALL),
+    (lambda: models.segmenter(size=6), ALL),
+    (lambda: models.dense_features(12, 6, 2), ALL),
+    (lambda: models.tower(8, 3), ALL),
+    (models.zoo, ALL),
+)
+"""Architectures that people use, in small."""
+
+
 def random_net(source: Random) -> Drawn:
     """Images, vectors or tokens; a class, a value or an image of classes; perhaps with a loss of its own."""
-    family = source.randrange(5)
-    if family < 2:
+    family = source.randrange(12)
+    if family == 0:
+        make, losses = source.choice(KNOWN)
+        return Drawn(make(), losses)
+    if family < 6:
         return _of_images(source)
-    return _of_features(source) if family < 4 else _of_tokens(source)
+    return _of_features(source) if family < 10 else _of_tokens(source)
 
 
 def image_net(source: Random) -> Drawn:
@@ -293,7 +312,7 @@ def _per_pixel(g: Grower) -> Drawn:
     weight = g.net.weight("pixel_weight", classes, g.shape[1], 1, 1)
     shape = (1, classes, *g.shape[2:])
     model = g.finish(f"Conv ({g.x}, {weight})", shape)
-    return _with_loss(g, model, classes, ("cross-entropy", "mse", "bce"))
+    return _with_loss(g, model, classes, ALL)
 
 
 def _head(g: Grower) -> Drawn:
@@ -307,7 +326,7 @@ def _head(g: Grower) -> Drawn:
         return Drawn(
             g.finish(f"{tail or 'Identity'} ({g.x})", g.shape), ("bce",) if tail == "Sigmoid" else ("mse", "bce")
         )
-    losses = {"": ("cross-entropy", "mse", "bce"), "Softmax": ("cross-entropy",), "Sigmoid": ("bce",), "Tanh": ("mse",)}
+    losses = {"": ALL, "Softmax": ("cross-entropy",), "Sigmoid": ("bce",), "Tanh": ("mse",)}
     model = g.finish(f"{tail or 'Identity'} ({g.x})", g.shape)
     return _with_loss(g, model, outputs, losses[tail]) if not tail else Drawn(model, losses[tail])
 

@@ -85,6 +85,7 @@ class Worker:
         process.start()
         other.close()
         self._process, self._done = process, 0
+        self._connection.recv()
         return process
 
 

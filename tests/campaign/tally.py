@@ -55,6 +55,11 @@ class Tally:
         self._kinds = kinds
         self.rows: dict[str, Row] = {}
 
+    @property
+    def count(self) -> int:
+        """Cases so far."""
+        return sum(row.cases for row in self.rows.values())
+
     def add(self, result: Result) -> None:
         """One more case."""
         self.rows.setdefault(result.kind, Row()).add(result)

@@ -28,7 +28,7 @@ ADDRESS_SPACE = 6 << 30
 
 
 def serve(connection: Connection, kinds: Mapping[str, Kind], seed: int, folder: Path) -> None:
-    """Answer every (kind, number) with a Result, until the other side closes. `folder` is this process's own."""
+    """Say "ready", then answer every (kind, number) with a Result, until the other side closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, most))
@@ -39,6 +39,7 @@ def serve(connection: Connection, kinds: Mapping[str, Kind], seed: int, folder: 
     warnings.simplefilter("always")  # as a new process would show them
     noise = _catch_output()
     with contextlib.suppress(EOFError):
+        connection.send("ready")
         while True:
             name, index = connection.recv()
             connection.send(_attempt(kinds[name], seed, index, folder, noise))

@@ -123,12 +123,6 @@ def test_boards_equal_the_host_with_several_samples_at_a_time() -> None:
         assert (report.result, report.mode, report.max_error) == ("pass", "qemu", 0.0), board
 
 
-def test_a_mean_that_weighs_its_labels_takes_one_sample() -> None:
-    for model in (nets.pixels([1.0, 2.0, 0.3]), nets.pixels(ignore=1)):
-        with pytest.raises(SamplesMixError, match="its mean divides by the weights of all labels"):
-            float_train(model, 2)
-
-
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 
@@ -233,8 +227,16 @@ def test_sums_that_could_overflow_take_fewer_samples(place: Path, monkeypatch: p
     assert "too large for int8 training" in report["plan"]["ladder"][0]["note"]
 
 
+def mixing() -> onnx.ModelProto:
+    """A softmax over the batch axis: of one sample it is 1 everywhere, of several it is not."""
+    net = models.Network("mixed", "float[1, 4] x", "float[1, 3] y", seed=3)
+    x = net.node("mix", "mixed = Softmax <axis = 0> (x)")
+    net.node("logits", f"y = Identity ({net.dense('fc', x, 4, 3)})")
+    return net.model()
+
+
 def test_a_model_that_cannot_take_several_says_why(tmp_path: Path) -> None:
-    write(nets.pixels([1.0, 2.0, 0.3]), tmp_path)
+    write(mixing(), tmp_path)
     report = reported(tmp_path, "--arena", "1MB")
     assert report["micro_batch"] == 1
     assert any(note.startswith("one sample at a time: ") for note in report["notes"])
@@ -272,9 +274,5 @@ def test_a_fixed_batch_of_one_may_be_written_into_the_model(tmp_path: Path) -> N
 
 
 def test_a_model_whose_operators_mix_samples_is_refused() -> None:
-    """A softmax over the batch axis: of one sample it is 1 everywhere, of several it is not."""
-    net = models.Network("mixed", "float[1, 4] x", "float[1, 3] y", seed=3)
-    x = net.node("mix", "mixed = Softmax <axis = 0> (x)")
-    net.node("logits", f"y = Identity ({net.dense('fc', x, 4, 3)})")
     with pytest.raises(SamplesMixError, match=r"mix \(Softmax\): it works along the axis of the samples"):
-        float_train(net.model(), 2)
+        float_train(mixing(), 2)

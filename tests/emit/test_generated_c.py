@@ -173,7 +173,7 @@ def test_api(name: str, program: Path) -> None:
 
 def test_all_checks_are_known(program: Path) -> None:
     assert call([program], program.parent).stdout.split() == CHECKS
-    assert len(CHECKS) == 15
+    assert len(CHECKS) == 16
 
 
 # ---- sanitizers -----------------------------------------------------------------------------------------------------

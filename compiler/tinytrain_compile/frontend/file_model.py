@@ -69,14 +69,14 @@ class FileModel:
         operands = {name: values[name] for name in node.inputs if name}
         limit = limit_of(node.proto, [operands[name] for name in node.inputs if name])
         if limit:
-            raise EvaluatorLacksError(_label(node), limit)
+            raise EvaluatorLacksError(f"node {node.name} ({node.op})", limit)
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 results = self._evaluator(node, operands).run(None, operands)
         except Exception as problem:  # the evaluator raises whatever numpy raises, and its own kinds
             reason = " ".join(f"{type(problem).__name__}: {problem}".split())
-            raise EvaluatorLacksError(_label(node), f"onnx.reference: {reason[:120]}") from problem
+            raise EvaluatorLacksError(f"node {node.name} ({node.op})", f"onnx.reference: {reason[:120]}") from problem
         return tuple(np.asarray(result) for result in results)
 
     def _evaluator(self, node: FileNode, operands: Mapping[str, Array]) -> Any:
@@ -93,8 +93,9 @@ class FileModel:
         return self._evaluators[key]
 
 
-def _label(node: FileNode) -> str:
-    return f"{node.op} ({node.name})" if node.name else node.op
+def _name(proto: onnx.NodeProto) -> str:
+    """The node's name; operator and output where it has none."""
+    return proto.name or f"{proto.op_type}_{next((name for name in proto.output if name), '')}"
 
 
 def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
@@ -119,7 +120,7 @@ def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 def _needed(protos: Iterable[onnx.NodeProto], outputs: tuple[str, ...]) -> tuple[FileNode, ...]:
     """The nodes that the outputs depend on: in the file's order if that is a topological one."""
-    nodes = [FileNode(p.name, p.op_type, tuple(p.input), tuple(p.output), p) for p in protos]
+    nodes = [FileNode(_name(p), p.op_type, tuple(p.input), tuple(p.output), p) for p in protos]
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     reads = {i: {makers[name] for name in node.inputs if name in makers} for i, node in enumerate(nodes)}
     wanted: set[int] = set()

@@ -41,7 +41,11 @@ class Origin:
     def laid(self, lay: Lay) -> Origin:
         """The origin of what `lay` makes of the constant."""
         before = self.lay
-        return replace(self, lay=lambda array: lay(before(array)))
+
+        def both(array: Array) -> Array:
+            return lay(before(array))
+
+        return replace(self, lay=both)
 
     def indices(self) -> Indices:
         """The place in the base of every element."""

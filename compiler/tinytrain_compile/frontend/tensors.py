@@ -13,6 +13,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.user_file import open_file
 
+MAX_RANK = 16
 MAX_DIM = 2**31
 MAX_ELEMENTS = 2**28
 MAX_EXTERNAL_BYTES = 1 << 40
@@ -43,7 +44,7 @@ def check_dims(where: str, dims: tuple[int, ...], allow_zero: bool = False) -> N
         if dim < 0 or (dim == 0 and not allow_zero):
             code = "E0204" if dim < 0 else "E0226"
             raise CompileError(code, where, f"dimension {dim} in shape {list(dims)}", "export with positive dimensions")
-    if any(dim > MAX_DIM for dim in dims) or math.prod(dims) > MAX_ELEMENTS:
+    if len(dims) > MAX_RANK or any(dim > MAX_DIM for dim in dims) or math.prod(dims) > MAX_ELEMENTS:
         raise CompileError(
             "E0217", where, f"shape {list(dims)} is too large", "use shapes that a microcontroller can hold"
         )

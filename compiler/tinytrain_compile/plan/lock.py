@@ -33,6 +33,8 @@ from tinytrain_compile.plan.validate_remat import validate_remat
 from tinytrain_compile.user_file import MOST_TEXT_BYTES, read_file
 
 ARENA = "arena"
+MOST = 1 << 31
+"""Above every number in a plan: memories end below it."""
 WAY_OUT = "compile without --lock, then use the new plan.json"
 
 
@@ -86,7 +88,7 @@ def _text(item: object) -> str:
 
 
 def _number(item: object) -> int:
-    if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < 1 << 40:
+    if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < MOST:
         raise TypeError("sizes, offsets and steps are whole numbers")
     return item
 
@@ -98,6 +100,7 @@ def _bases(content: Any) -> dict[str, int]:
         bases[name] = top
         inside = (entry for entry in content["buffers"] if entry.get("memory", ARENA) == name)
         top += max((_number(entry["offset"]) + _number(entry["size_bytes"]) for entry in inside), default=0)
+        _number(top)
     return bases
 
 

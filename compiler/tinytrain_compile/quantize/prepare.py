@@ -131,6 +131,16 @@ class _Saturation:
         self._renamed[value.name], self._ranges[name] = out, bounds
 
 
+def storage_clamps(graph: Graph) -> dict[str, str]:
+    """Value -> the value behind the clamp that was put there for its storage."""
+    ends = (".int8", ".clamped")
+    return {
+        node.inputs[0].name: node.outputs[0].name
+        for node in graph.nodes
+        if node.op == "Clip" and node.name.startswith(tuple(f"{node.inputs[0].name}{end}" for end in ends))
+    }
+
+
 def _is_mean(node: Node) -> bool:
     if isinstance(node.attrs, ReduceAttrs):
         count = math.prod(node.inputs[0].shape[axis] for axis in node.attrs.axes)

@@ -81,7 +81,7 @@ class _Rewrite:
             constants,
             tuple(v for v in old.parameters if v.name in used and v.name not in integer),
             tuple(v for v in state if v.name in live or v.name == self._train.learning_rate.name),
-            tuple(v for v in accumulators if v.name in live),
+            tuple(v for v in accumulators if v.name in live or v == self._train.weight_sum),
             tuple(updates),
             (*old.notes, *self._rescaling.notes(), *self._updates.notes()),
             loss.name,
@@ -103,6 +103,7 @@ class _Rewrite:
             momentum=self._updates.momentum if rate is not None else None,
             settled=settled,
             formats=self._formats(kept),
+            identity=self._updates.identity(),
             forms=r.holders(),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -45,6 +46,7 @@ class Updates:
     ) -> None:
         self._r, self._forward, self._backward = rewriter, forward, backward
         self._store: WeightStore = options.weight_store
+        self._identity = repr((train.identity, "int8", options.weight_store, options.rescale))
         self._trained = train.graph.state
         self._settling: Phase = "apply" if train.batch > 1 else "step"
         self._phase: Phase = "step" if train.in_place else self._settling
@@ -170,6 +172,10 @@ class Updates:
 
     def _fine(self) -> tuple[Value, ...]:
         return fine_weights(self._weights(), self._store)
+
+    def identity(self) -> str:
+        """The float graph's, and how integers are kept."""
+        return hashlib.sha256(self._identity.encode()).hexdigest()
 
     def notes(self) -> Sequence[str]:
         """What the report says."""

@@ -8,35 +8,38 @@ import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.builder import GraphBuilder
-from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
+from tinytrain_compile.ir.stages import MEAN_OF_SAMPLES, LabelWeights, LossTerms
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
 from tinytrain_compile.training.end import End, absorb, end_of
+from tinytrain_compile.training.options import TrainingOptions
 
 
 @dataclass(frozen=True)
 class AppendedLoss:
     """The loss value, the labels it reads, the value that it judges, and remarks for the user.
 
-    is_mean: whether it is the mean over the samples of a step, and not their sum.
+    terms: what of it makes the loss of a batch. Where that divides by the weights of all labels, the sum is the loss.
     """
 
     loss: Value
     label: Value
     logits: Value
     notes: tuple[str, ...]
-    is_mean: bool = True
+    terms: LossTerms = MEAN_OF_SAMPLES
 
 
-def append_loss(builder: GraphBuilder, model: ImportedModel, asked: str | None) -> AppendedLoss:
+def append_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOptions) -> AppendedLoss:
     """Emit the loss nodes behind the graph's output; CompileError E0304 when loss and output do not match."""
+    asked = options.loss
     if model.loss is not None:
         if asked is not None:
             raise CompileError(
                 "E0304", "--loss", f"the model ends in its own loss, {model.loss.origin!r}", "leave --loss out"
             )
-        return _own_loss(builder, model)
+        return _own_loss(builder, model, options)
     output = model.graph.outputs[0]
     end = end_of(model.graph, output)
     kind, notes = (asked, ()) if asked else _default_loss(model, end)
@@ -77,7 +80,7 @@ def _cross_entropy(builder: GraphBuilder, model: ImportedModel, end: End, notes:
     return AppendedLoss(loss, label, logits, (*notes, *absorbed))
 
 
-def _own_loss(builder: GraphBuilder, model: ImportedModel) -> AppendedLoss:
+def _own_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOptions) -> AppendedLoss:
     own, output = model.loss, model.graph.outputs[0]
     assert own is not None
     label = Value(builder.unique(own.label), own.label_shape, "int32")
@@ -87,7 +90,25 @@ def _own_loss(builder: GraphBuilder, model: ImportedModel) -> AppendedLoss:
     operands = [logp, label]
     if own.class_weights is not None:
         operands.append(builder.constant("class_weights", own.class_weights.astype(np.float32)))
-    attrs = NllAttrs(own.axis, own.reduction, own.ignore_index)
+    terms = _own_terms(own, options.sums)
+    attrs = NllAttrs(own.axis, "sum" if terms.divided else own.reduction, own.ignore_index)
     loss = builder.emit("NegativeLogLikelihood", operands, attrs, name="loss", origin=own.origin)
-    note = f"loss: {own.origin!r} of the model itself (contract 2: labels are its input {own.label!r}, {own.reduction})"
-    return AppendedLoss(loss, label, output, (note,), own.reduction == "mean")
+    notes = [
+        f"loss: {own.origin!r} of the model itself (contract 2: labels are its input {own.label!r}, {own.reduction})"
+    ]
+    if terms.divisor == "weights" and options.in_place:
+        notes.append(
+            f"--accumulate inplace: {own.origin!r} is a mean by weights; each sample is divided by its own alone"
+        )
+    return AppendedLoss(loss, label, output, tuple(notes), terms)
+
+
+def _own_terms(own: ImportedLoss, sums: bool) -> LossTerms:
+    """sums: whether gradients are summed over several samples."""
+    weighed = own.class_weights is not None or own.ignore_index is not None
+    if own.reduction != "mean":  # class weights are in its terms already
+        return LossTerms("one", LabelWeights((), own.ignore_index) if own.ignore_index is not None else None)
+    if not weighed:
+        return MEAN_OF_SAMPLES
+    table = () if own.class_weights is None else tuple(own.class_weights.astype(np.float32).tolist())
+    return LossTerms("weights", LabelWeights(table, own.ignore_index), sums)

@@ -25,7 +25,7 @@ from tinytrain_compile.verify.count import (
     read_calls,
 )
 from tinytrain_compile.verify.cycles import cycle_model, read_blocks
-from tinytrain_compile.verify.firmware import verification_input
+from tinytrain_compile.verify.firmware import sample_indices, verification_input
 from tinytrain_compile.verify.results import RunResult
 from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
@@ -53,6 +53,7 @@ class StaticFigures:
 class _Job:
     bundle: SourceBundle
     target: Target
+    samples: Samples
     vectors: bytes
     tools: Tools
     timeout_s: float
@@ -102,7 +103,7 @@ def verify(
         return VerifyReport("none", 0, "skipped", "verification skipped (--verify none)")
     tools = find_tools()
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
-    job = _Job(bundle, target, vectors, tools, timeout_s, batch, count, cycles, file)
+    job = _Job(bundle, target, samples, vectors, tools, timeout_s, batch, count, cycles, file)
     skipped = tools.missing_for_qemu() if mode == "qemu" and target.qemu is not None else ""
     wants_board = mode == "qemu" and target.qemu is not None and tools.cross_cc is not None
     if tools.host_cc is None and (skipped or not wants_board):
@@ -187,7 +188,7 @@ def _judge(
         steps=steps,
         result="pass",
         message=_message(job, host is not None, board is not None, error, skipped),
-        losses=() if run is None else _step_losses(run),
+        losses=() if run is None else _step_losses(run, job.interface, job.samples, job.batch),
         stack_bytes=figures.stack.size_bytes if figures else None,
         stack_measured_bytes=board.stack_measured_bytes if board else None,
         arena_measured_bytes=run.arena_measured_bytes if run else None,
@@ -235,10 +236,11 @@ def _check_run(run: RunResult, where: str) -> None:
         raise CompileError("E0601", f"verify on {where}", run.faults[0], "please report this with the model")
 
 
-def _step_losses(run: RunResult) -> tuple[float, ...]:
-    """The mean loss of each step's samples."""
+def _step_losses(run: RunResult, interface: Interface, samples: Samples, batch: int) -> tuple[float, ...]:
+    """The loss of each step: what PyTorch prints for all samples of its batch."""
+    calls = iter(sample_indices(interface, samples, len(run.states), batch))
     steps = run.losses.reshape(len(run.states), -1).astype(np.float64)
-    return tuple(float(np.mean(step)) for step in steps)
+    return tuple(interface.terms.of_batch(step, [samples.y[next(calls)] for _ in step]) for step in steps)
 
 
 def _board_name(target: Target) -> str:
@@ -248,12 +250,12 @@ def _board_name(target: Target) -> str:
 def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: str) -> str:
     """What equals what, how closely, the verdict, and what was left out."""
     file = job.file
-    compared = file is not None and file.tensors > 0 and error is not None
+    compared = file if file is not None and file.tensors and error is not None else None
     runs = [name for name, ran in (("host", host), (_board_name(job.target), board)) if ran]
-    chain = [*(["file"] if compared else []), *(["reference"] if error is not None else []), *runs]
+    chain = [*(["file"] if compared is not None else []), *(["reference"] if error is not None else []), *runs]
     parts = [" == ".join(chain)] if len(chain) > 1 else []
-    if compared:
-        parts.append(f"file {_closeness(file)}")
+    if compared is not None:
+        parts.append(f"file {_closeness(compared)}")
     found = "bit-exact" if job.interface.exact else f"max |err| {error or 0.0:.1e}"
     first, *later = [name.split()[0] for name in runs] or [""]
     if error is not None:

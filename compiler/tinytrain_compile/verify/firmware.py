@@ -176,7 +176,7 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
         f"host/output.bin: {models} main.c host.c vectors.bin",
         "\tmkdir -p host && cp vectors.bin host/input.bin",
         *_more_objects(bundle, "host", f"$(CC) $(FLAGS) {host}"),
-        f"\t$(CC) $(FLAGS) {host} {objects('host')} main.c host.c -no-pie -lm -o host/check",
+        f"\t$(CC) $(FLAGS) {host} {objects('host')} main.c host.c -no-pie -o host/check",
         "\tcd host && ./check",
     ]
     if target.qemu is not None:
@@ -240,6 +240,12 @@ def verification_input(
             what = f"{name}: {array.shape[1]} elements in a sample, the model takes {expected // together}"
             raise CompileError("E0105", "verification data", what, "give at least one sample of the model's shape")
     rate = 0.0 if learning_rate is None else learning_rate
-    calls = [[i % count for i in range(k, k + together)] for k in range(0, steps * batch, together)]
+    calls = sample_indices(interface, samples, steps, batch)
     head = struct.pack("<IIIIf", INPUT_MAGIC, steps, batch, int(learning_rate is not None), rate)
     return b"".join([head, x[calls[0]].tobytes(), *(a[call].tobytes() for call in calls for a in (x, y))])
+
+
+def sample_indices(interface: Interface, samples: Samples, steps: int, batch: int) -> list[list[int]]:
+    """Which samples each call takes: a micro-batch, in turn."""
+    count, together = len(samples.x), interface.micro_batch
+    return [[i % count for i in range(k, k + together)] for k in range(0, steps * batch, together)]
