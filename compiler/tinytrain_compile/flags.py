@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
@@ -36,6 +36,7 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
             raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
     if not 1 <= flags["batch"] <= 1 << 20:
         raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
+    micro_batch = _micro_batch(flags)
     _check_counting(flags)
     if flags["optimise"] is not None and flags["lock"] is not None:
         raise CompileError("E0101", "--optimise", "a lock leaves nothing to choose", "leave out --lock or --optimise")
@@ -44,6 +45,7 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
         "arena_bytes": arena,
         "memories": _memories(flags["memory"], useful),
         "learning_rate": flags["lr"],
+        "micro_batch": micro_batch,
         "int8_flags": int8_flags,
         "rescale": flags["rescale"] == "on",
         "input_shapes": parse_shapes(flags["input_shape"]),
@@ -54,6 +56,22 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
     }
     same = {field.name: flags[field.name] for field in fields(CompileOptions) if field.name not in converted}
     return CompileOptions(**same, **converted)
+
+
+def _micro_batch(flags: dict[str, Any]) -> int | Literal["auto"] | None:
+    """How many samples a call takes; E0101 for what --batch and --accumulate do not allow."""
+    text, batch = flags["micro_batch"], flags["batch"]
+    if text is None or text == "auto":
+        return text
+    size = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    if size < 1 or batch % size:
+        what = f"{text!r} does not divide --batch {batch}" if size else f"{text!r} is no number of samples"
+        sizes = [str(n) for n in range(1, batch + 1) if batch % n == 0][:12] if batch <= 1 << 12 else ["1"]
+        raise CompileError("E0101", "--micro-batch", what, f"use {', '.join(sizes)} or auto")
+    if size > 1 and flags["accumulate"] == "inplace":
+        what = "with --accumulate inplace each sample is a step of its own"
+        raise CompileError("E0101", "--micro-batch", what, "leave one of the two out")
+    return size
 
 
 def _check_counting(flags: dict[str, Any]) -> None:
