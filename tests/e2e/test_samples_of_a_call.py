@@ -164,8 +164,8 @@ def test_a_wrong_count_does_not_compile(four: Path, language: str, tmp_path: Pat
     }
     for text, good in calls.items():
         name = tmp_path / ("caller.c" if language == "c" else "caller.cpp")
-        body = f"void caller(net_t *m, float loss);\nvoid caller(net_t *m, float loss)\n{{\n    {text}\n    (void)loss;\n}}\n"
-        name.write_text(f'#include "net_train.h"\n{body}')
+        head = "void caller(net_t *m, float loss)"
+        name.write_text(f'#include "net_train.h"\n{head};\n{head}\n{{\n    {text}\n    (void)loss;\n}}\n')
         command = WARNED if language == "c" else ["g++", "-std=c++17", *WARNED[2:]]
         if shutil.which(command[0]) is None:
             pytest.skip(f"{command[0]} is not installed")
@@ -174,7 +174,7 @@ def test_a_wrong_count_does_not_compile(four: Path, language: str, tmp_path: Pat
 
 @needs_gcc
 def test_one_sample_is_inferred_like_each_of_several(four: Path) -> None:
-    """m_infer takes the first sample of the slot, and no label or output is read or written that a type does not hold."""
+    """m_infer takes the first sample of the slot; no label or output is read or written that a type does not hold."""
     report = report_of(four)
     assert (report["micro_batch"], report["batch"]) == (4, 8)
     text = (four / "net_train.h").read_text(encoding="utf-8")

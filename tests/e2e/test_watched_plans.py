@@ -68,7 +68,7 @@ def outcome(train: TrainGraph, bundle: SourceBundle, folder: Path, mode: str) ->
 
 @pytest.mark.parametrize("name", NETS)
 def test_no_reports_and_the_same_bytes(name: str, tmp_path: Path) -> None:
-    """Painting what is dead changes nothing that the plain build computes; an inference of one sample is watched too."""
+    """Painting what is dead changes nothing that the plain build computes; m_infer of one sample is watched too."""
     train = NETS[name]()
     one = ONES[name]() if name in ONES else None
     plan, kernels = chain.with_one(train, plan_of(train), chain.kernels_of(train), one)
