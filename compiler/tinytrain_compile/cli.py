@@ -105,7 +105,12 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     type=int,
     default=1,
     show_default=True,
-    help="Samples per update. A step takes as many of them at once as --arena holds (one without it).",
+    help="Samples per update.",
+)
+@click.option(
+    "--micro-batch",
+    metavar="N|auto",
+    help="Samples that one call trains on, of --batch [default: 1]; auto: as many as --arena holds.",
 )
 @click.option(
     "--accumulate",
