@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tinytrain_compile.driver import Result
 from tinytrain_compile.options import CompileOptions
-from tinytrain_compile.report import kernel_lines, success_text
+from tinytrain_compile.report import kernel_lines, step_lines, success_text
 
 
 class Terminal:
@@ -50,6 +50,8 @@ class Terminal:
             for layer in result.summary.layers:
                 facts = " ".join(f"{key}={value}" for key, value in asdict(layer).items() if key != "name")
                 self._out.print(f"layer      {layer.name}: {facts}", markup=False)
+            for line in step_lines(result.summary):
+                self._out.print(line, markup=False, soft_wrap=True)
         if options.dry_run:
             self._out.print("wrote      nothing (--dry-run)", markup=False)
         else:
