@@ -98,7 +98,7 @@ def fit_verdict(plan: MemoryPlan, limit_bytes: int) -> str:
 
 def bound_text(plan: MemoryPlan) -> str:
     """The bound, of all memories where there are several, and what is proven about it."""
-    of = " of all memories together" if plan.further else ""
+    of = " of all memories" if plan.further else ""
     return f"lower bound{of} {bytes_text(plan.lower_bound_bytes)}, gap {bytes_text(plan.gap_bytes)}: {proof(plan)}"
 
 
@@ -258,7 +258,7 @@ def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Ro
     if plan.paging:
         yield row("paging", paging_pieces(plan), width, most=2)
     bound = bound_text(plan)
-    yield row("", [bound], width, most=1)
+    yield row("", bound.split(": ") if plan.further else [bound], width, ": ", most=2)
     yield row("  at peak", breakdown_pieces(analysis), width, " | ", most=2)
 
 
