@@ -37,7 +37,7 @@
 
 /* TT_FMA(a, b, c): a * b + c, fused where the target can do that. Kernels use it, the helpers below never do. The header
  * of a generated project says so (TT_HAS_FMA), so that every machine computes what the target does: one without the
- * instruction calls fmaf, of libm. */
+ * instruction takes tt_fmaf. */
 #ifndef TT_HAS_FMA
 #ifdef __ARM_FEATURE_FMA
 #define TT_HAS_FMA 1
@@ -46,10 +46,12 @@
 #endif
 #endif
 
-#if TT_HAS_FMA
+#if !TT_HAS_FMA
+#define TT_FMA(a, b, c) ((a) * (b) + (c))
+#elif defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF) || defined(__FMA__)
 #define TT_FMA(a, b, c) __builtin_fmaf((a), (b), (c))
 #else
-#define TT_FMA(a, b, c) ((a) * (b) + (c))
+#define TT_FMA(a, b, c) tt_fmaf((a), (b), (c))
 #endif
 
 /* TT_SHARED: a helper that is called many times in every kernel, and has one copy because flash matters more. */
@@ -82,6 +84,23 @@ static inline float tt_from_bits(uint32_t bits)
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+/* a * b + c, rounded once, without the instruction. A double holds the product, and the sum but for what rounding loses:
+ * that goes into its last bit (an inexact sum becomes odd), which is enough for the second rounding to be right. */
+static inline float tt_fmaf(float a, float b, float c)
+{
+    const double product = (double)a * (double)b;
+    double sum = product + (double)c;
+    const double added = sum - product;
+    const double lost = (product - (sum - added)) + ((double)c - added);
+    uint64_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    if ((lost > 0.0 || lost < 0.0) && (bits & 1u) == 0u) { /* not if a result is infinite or NaN */
+        bits = (lost > 0.0) == (sum > 0.0) ? bits + 1u : bits - 1u;
+        memcpy(&sum, &bits, sizeof sum);
+    }
+    return (float)sum;
 }
 
 /* 2 to the power n, -126 <= n <= 127. */

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tinytrain_compile.combinations import check_machine, check_model
 from tinytrain_compile.data import load_inputs, make_samples
 from tinytrain_compile.data_notes import data_notes, option_notes
-from tinytrain_compile.emit import c_identifier
+from tinytrain_compile.emit import c_identifier, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, blaming, load_externals
 from tinytrain_compile.file_check import check_file
@@ -66,6 +67,7 @@ def _silent(_what: str, _share: float) -> None:
 def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
     """Run all stages. Raises CompileError; then the output folder is as it was."""
     target = load_target(options.target)
+    check_machine(options, target)
     externals = load_externals(options)
     if not options.dry_run and not options.dump_after:
         check_place(options.out, _expected(options), options.force)
@@ -73,6 +75,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     progress("reading the model", 0.0)
     model = _load(options)
     options, notes = with_number_format(options, model)
+    check_model(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(_stored(model, options).graph))
     progress("planning", 0.1)
@@ -104,7 +107,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     progress("writing", 0.98)
     tiling.save(options)
     more = {**tiling.files, **_check_files(made.bundle, samples, options, target, candidate.train)}
-    return _write(summary, {**made.bundle.files, **more}, options, _inputs(options, externals))
+    bundle = with_stack(made.bundle, summary.verify.stack_bytes)
+    return _write(summary, {**bundle.files, **more}, options, _inputs(options, externals))
 
 
 def _load(options: CompileOptions) -> ImportedModel:

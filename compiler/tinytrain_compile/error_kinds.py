@@ -296,6 +296,14 @@ _kind(
     "no calibration data",
     "--quant int8 needs the range of every activation: a QDQ model has them, --calib FILE.npz measures them on x.",
 )
+_kind(
+    "E0307",
+    EXIT_INPUT,
+    "out of the range of int8 training",
+    "An activation or a weight has a range so large or so small (an int8 step beyond 2^-64 to 2^64), or the "
+    "calibration samples lead to numbers so large, that integer arithmetic cannot go from it to the others. Usually "
+    "one sample is far off; --calib-range percentile helps against values that are only a little larger than the rest.",
+)
 # E04xx: memory
 _kind("E0401", EXIT_DOES_NOT_FIT, "does not fit", "The arena is too small; the block shows why and what would fit.")
 _kind(

@@ -25,6 +25,7 @@ SAMPLES = 2
 _MOVED = "Concat Expand Flatten Gather Identity MaxPool Pad Reshape Slice Split Squeeze Transpose Unsqueeze"
 _MOVES = frozenset(_MOVED.split())
 """Operators that do to integers what they do to the real numbers that these stand for."""
+_RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
 _QLINEAR = frozenset(("QLinearConv", "QLinearMatMul"))
 
 
@@ -38,17 +39,17 @@ def check_file(
     """
     if options.verify == "none":
         return None
-    start = time.monotonic()
+    start = time.process_time()
     try:
         file = FileModel(options.model)
     except EvaluatorLacksError as lacks:
-        return FileAgreement(0, 0, None, None, None, False, (lacks.reason,), time.monotonic() - start)
+        return FileAgreement(0, 0, None, None, None, False, (lacks.reason,), time.process_time() - start)
     if len(samples.x) < SAMPLES:
         more = random_samples(train, SAMPLES, options.seed)
         samples = Samples(*(np.concatenate(pair) for pair in ((samples.x, more.x), (samples.y, more.y))))
     pairs = [(samples.x[i : i + 1], samples.y[i : i + 1]) for i in range(SAMPLES)]
     found = compare(file, ImportedValues(model, train, floats), pairs)
-    return replace(found, seconds=time.monotonic() - start)
+    return replace(found, seconds=time.process_time() - start)
 
 
 def compare(file: FileModel, ours: ImportedValues, samples: Sequence[tuple[Array, Array | None]]) -> FileAgreement:
@@ -247,10 +248,10 @@ def _format_of(node: FileNode, values: Mapping[str, Array], formats: Mapping[str
     first = {"QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6}.get(node.op)
     if first is None:
         return formats.get(node.inputs[0]) if node.op in _MOVES and node.inputs else None
-    scale = values.get(node.inputs[first])
     has_zero = len(node.inputs) > first + 1 and node.inputs[first + 1]
-    zero = values.get(node.inputs[first + 1]) if has_zero else np.zeros((), np.uint8)
-    if scale is None or zero is None or scale.size != 1 or zero.dtype not in (np.int8, np.uint8):
+    scale: Array | None = values.get(node.inputs[first])
+    zero: Array | None = values.get(node.inputs[first + 1]) if has_zero else np.zeros((), np.uint8)
+    if scale is None or zero is None or scale.size != 1 or zero.dtype.name not in _RANGES:
         return None
-    info = np.iinfo(zero.dtype)
-    return Format(float(scale.ravel()[0]), int(zero.ravel()[0]), int(info.min), int(info.max), zero.dtype.name)
+    kind = zero.dtype.name
+    return Format(float(scale.ravel()[0]), int(zero.ravel()[0]), *_RANGES[kind], kind)

@@ -8,9 +8,18 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from tinytrain_compile.combinations import check_flags
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.number_format import check_int8_flags
 from tinytrain_compile.options import CompileOptions, parse_memories, parse_shapes, parse_size, parse_time
+
+
+def _given() -> frozenset[str]:
+    """Names of the parameters that the command line sets."""
+    context = click.get_current_context()
+    return frozenset(
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
 
 
 def _int8_flags() -> tuple[str, ...]:
@@ -36,15 +45,15 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
             raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
     if not 1 <= flags["batch"] <= 1 << 20:
         raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
-    _check_counting(flags)
-    if flags["optimise"] is not None and flags["lock"] is not None:
-        raise CompileError("E0101", "--optimise", "a lock leaves nothing to choose", "leave out --lock or --optimise")
+    given = _given()
+    check_flags(flags, given)
     useful = arena is not None or flags["optimise"] == "memory" or flags["lock"] is not None
     converted: dict[str, Any] = {
         "arena_bytes": arena,
         "memories": _memories(flags["memory"], useful),
         "learning_rate": flags["lr"],
         "int8_flags": int8_flags,
+        "given": given,
         "rescale": flags["rescale"] == "on",
         "input_shapes": parse_shapes(flags["input_shape"]),
         "dump_after": flags["dump_after"] or "",
@@ -54,18 +63,6 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
     }
     same = {field.name: flags[field.name] for field in fields(CompileOptions) if field.name not in converted}
     return CompileOptions(**same, **converted)
-
-
-def _check_counting(flags: dict[str, Any]) -> None:
-    """E0101 for --count, --cycles or --tune without QEMU, or --tune with what leaves it nothing to do."""
-    if (flags["count"] or flags["cycles"]) and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
-        what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
-        raise CompileError("E0101", "--count" if flags["count"] else "--cycles", what, "leave these options out")
-    if not flags["tune"]:
-        return
-    if flags["verify"] != "qemu" or flags["dry_run"] or flags["code"] == "size":
-        what = "counts instructions of kernels for speed in QEMU"
-        raise CompileError("E0101", "--tune", what, "leave out --verify, --dry-run and --code size")
 
 
 def _time(text: str | None, flag: str) -> int | None:

@@ -126,9 +126,6 @@ class _Budget:
         self._generator, self._code, self._target = generator, options.code, target
         self._budget, self._tools = budget_bytes, find_tools()
         self._lowered: dict[bool, KernelSet] = {}
-        if (target.qemu is None and not target.gcc_flags) or self._tools.cross_cc is None:
-            what = f"the code of {target.name} cannot be measured here (no cross compiler)"
-            raise CompileError("E0101", "--flash-budget", what, "install gcc-arm-none-eabi, or leave the option out")
 
     def generate(self) -> Generated:
         """The first that fits."""

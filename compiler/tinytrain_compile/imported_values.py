@@ -60,15 +60,16 @@ class ImportedValues:
             source, label = train.graph.inputs[0], train.label
             feeds = {source.name: x.reshape(source.shape), label.name: y.reshape(label.shape)}
             self._values = run_nodes(self._nodes, {**self._known, **feeds}, train.integer)
-            self.loss = self._values[train.loss.name] if self.model.loss is not None else None
+            loss = None if self.model.loss is None else self._values[train.loss.name]
+            self.loss = None if loss is None else train.terms.of_call(loss, y)
         if self._floats is not None:
             source = self._floats.inputs[0]
             self._values = run_graph(self._floats, {source.name: self._real_input(x).reshape(source.shape)})
 
     def ignores(self, y: Array) -> bool:
         """Whether the model's own loss takes no notice of these labels."""
-        own = self.model.loss
-        return own is not None and own.ignore_index is not None and bool((y == own.ignore_index).all())
+        weights = None if self._train is None else self._train.terms.weights
+        return weights is not None and bool(np.isin(y, weights.nothing).all())
 
     def onnx_input(self, x: Array) -> Array:
         """A sample as the file takes it: real numbers, ONNX axes."""

@@ -76,7 +76,7 @@ class CompileOptions:
     """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
 
     quant: "auto" is what number_format.py makes of the model; behind the driver it is one of the others.
-    int8_flags: flags given that only int8 has a meaning for.
+    int8_flags: flags given that only int8 has a meaning for. given: names of all that the command line sets.
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
     remat: None leaves it to the ladder in fit.py: a little, if --arena needs it; with `optimise`, to the objective.
     optimise: None is the least extra time that fits. max_step_ps: longest step by the target's model, in picoseconds.
@@ -100,6 +100,7 @@ class CompileOptions:
     accumulate: Literal["exact", "inplace"] = "exact"
     quant: Literal["auto", "fp32", "int8"] = "auto"
     int8_flags: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
     calib: Path | None = None
     calib_range: Literal["minmax", "percentile"] = "minmax"
     head: Literal["fp32", "int8"] = "fp32"

@@ -72,7 +72,7 @@ class Trainer:
         shapes = (train.graph.inputs[0].shape, train.label.shape)
         for x, y in zip(*(a.reshape(-1, *shape) for a, shape in zip((xs, ys), shapes, strict=True)), strict=True):
             values = self._judged(x, y)
-            losses.append(self._loss(values, y))
+            losses.append(float(train.terms.of_call(values[train.loss.name], y)))
             if not np.isfinite(losses[-1]):
                 continue
             counted += train.micro_batch
@@ -82,15 +82,6 @@ class Trainer:
         if self._apply and counted:
             self._update(counted if train.weight_sum is None else weight)
         return losses
-
-    def _loss(self, values: dict[str, Array], y: Array) -> float:
-        """What a call reports."""
-        loss, terms = values[self._train.loss.name], self._train.terms
-        if not terms.divided:
-            return float(loss)
-        assert terms.weights is not None
-        weight = terms.weights.of(y)
-        return float(loss / weight) if weight != 0 else 0.0
 
     def _update(self, divisor: int | np.float32) -> None:
         """What m_apply does."""

@@ -63,5 +63,6 @@ class Terminal:
         """What the comparison with the model file covered, and what it cost."""
         file = summary.verify.file
         if file is not None:
-            done = f"{plural(file.tensors, 'tensor')} on {plural(file.samples, 'sample')}, {file.seconds:.2f} s"
-            self._out.print(f"file       compared with the reference: {done}", markup=False)
+            done = f"{plural(file.tensors, 'tensor')} on {plural(file.samples, 'sample')}"
+            line = f"file       compared with the reference: {done}, {file.seconds:.2f} s of CPU time"
+            self._out.print(line, markup=False)

@@ -82,7 +82,7 @@ def build_command(compiler: str, out: Path, board: Target | None) -> list[str]:
     sources = [str(path) for path in (*sorted(out.glob("*.c")), HERE / "main.c")]
     common = [*COMPILE_FLAGS, *WARNING_FLAGS, f"-I{out}", f"-I{out / 'verify'}", *sources]
     if board is None:
-        tail = [str(out / "verify" / "host.c"), "-no-pie", "-lm", "-o", "firmware"]
+        tail = [str(out / "verify" / "host.c"), "-no-pie", "-o", "firmware"]
         return [compiler, *HOST_FLAGS, *common, *tail]
     link = [flag.replace("link.ld", str(out / "verify" / "link.ld")) for flag in LINK_FLAGS]
     return [compiler, *board.gcc_flags, *common, str(out / "verify" / "startup.c"), *link, "-o", "firmware.elf"]

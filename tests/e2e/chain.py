@@ -151,8 +151,8 @@ def train_alike(one: Project, other: Project, steps: int, folder: Path) -> None:
 
 
 def checkpoint_magic(made: Project) -> list[str]:
-    """The line of the C code that says whose checkpoints it reads."""
-    lines = [line for line in made.bundle.files["net_train.c"].splitlines() if "model_magic[2]" in line]
+    """The line of the header that says whose checkpoints it reads."""
+    lines = [line for line in made.bundle.files["net_train.h"].splitlines() if "NET_MODEL_HASH" in line]
     assert lines
     return lines
 

@@ -70,7 +70,7 @@ def test_what_int8_lacks_names_the_way_out(flags: tuple[str, str], quantised: Pa
     run(quantised, *flags, "--update", "head", "--dry-run").check_success()  # the head is float32
 
 
-@pytest.mark.parametrize("flag", ["--weight-store mixed", "--calib-range minmax", "--head int8"])
+@pytest.mark.parametrize("flag", ["--weight-store mixed", "--rescale on", "--head int8"])
 def test_flags_of_int8_are_refused_for_a_float_model_only(flag: str, quantised: Path, tmp_path: Path) -> None:
     model = write(mlp(), tmp_path)
     outcome = run(model, *flag.split(), "--dry-run").check_error("E0101", 2)

@@ -46,7 +46,7 @@ def flags_here(*flags: str) -> list[str]:
 def printed(project: tuple[str, chain.Project, Path], compiler: str, flags: list[str]) -> str:
     """What the caller prints: the bits of losses and state."""
     kind, made, folder = project
-    build([compiler, *flags, *INPUTS[kind], "caller.c", *sources(made.bundle), "-lm", "-o", "caller"], folder)
+    build([compiler, *flags, *INPUTS[kind], "caller.c", *sources(made.bundle), "-o", "caller"], folder)
     done = call([folder / "caller"], folder)
     assert done.returncode == 0
     return done.stdout
@@ -136,7 +136,7 @@ def test_a_caller_in_cpp_17(project: tuple[str, chain.Project, Path], expected: 
     build(["gcc", "-std=gnu11", "-Os", "-c", *sources(made.bundle)], folder)
     objects = [Path(source).with_suffix(".o").name for source in sources(made.bundle)]
     strict = ["-std=c++17", "-Wall", "-Wextra", "-Wold-style-cast", "-Wno-error=old-style-cast", "-pedantic", "-Werror"]
-    build(["g++", *strict, *INPUTS[kind], "-x", "c++", "caller.c", "-x", "none", *objects, "-lm", "-o", "cpp"], folder)
+    build(["g++", *strict, *INPUTS[kind], "-x", "c++", "caller.c", "-x", "none", *objects, "-o", "cpp"], folder)
     assert call([folder / "cpp"], folder).stdout == expected
 
 

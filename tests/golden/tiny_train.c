@@ -145,6 +145,7 @@ static void write_initial_state(tiny_t *m)
     memcpy(arena + AT_first_bias, tiny_w_first_bias, 16u);
     memcpy(arena + AT_first_weight, tiny_w_first_weight, 48u);
     memcpy(arena + AT_second_bias, tiny_w_second_bias, 8u);
+    memcpy(arena + AT_second_weight, tiny_w_second_weight, 32u);
     clear_sums(m);
     m->magic[0] = model_magic[0];
     m->magic[1] = model_magic[1];

@@ -15,6 +15,7 @@ from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, m
 from tinytrain_compile.emit.labels import label_data
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.sequence import Sequencer, turned_name
+from tinytrain_compile.emit.stack import unknown_stack
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
@@ -297,6 +298,7 @@ def _identity(train: TrainGraph, options: EmitOptions) -> dict[str, object]:
     return {
         "fma": options.fma,
         "version": __version__,
+        "unknown_stack": unknown_stack(options.prefix),
         "hash": model_hash(train),
         "checkpoint_bytes": HEAD_BYTES + sum(value.size_bytes for value in train.graph.state) + CRC_BYTES,
         "kinds": sorted(set(contents(train).values()) - {"ANY"}),

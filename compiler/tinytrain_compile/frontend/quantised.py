@@ -15,6 +15,7 @@ from tinytrain_compile.frontend.folding import VIEWS, fold_all
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, rewritten
 from tinytrain_compile.frontend.quantisation import QUANTISED_OPS, Quantisation, QuantisedConstant, Refusal
 from tinytrain_compile.frontend.scales import Refused, Scales, as_int8, read_scales
+from tinytrain_compile.frontend.tensors import check_finite
 from tinytrain_compile.ir.types import Quant
 
 _MOVED = "Concat Expand Flatten Gather Identity MaxPool Reshape Slice Split Squeeze Transpose Unsqueeze"
@@ -227,8 +228,10 @@ class _Remover:
         if zero and self._is_weight(node):
             raise Refused("zero_point", "weights with a zero point", "zero point 0 (128 for uint8)")
         name = self._own_name(fallback, tensor, scales, axis)
-        real = (integers.astype(np.float64) - zero) * along
-        self._constants[name] = real.astype(np.float32)
+        with np.errstate(over="ignore"):
+            real = ((integers.astype(np.float64) - zero) * along).astype(np.float32)
+        check_finite(real, f"weight {tensor}")
+        self._constants[name] = real
         self._specs[name] = QuantisedConstant(scales.scale, zero, scales.kind == "int32")
         return name
 

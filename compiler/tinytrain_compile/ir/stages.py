@@ -71,6 +71,13 @@ class LossTerms:
     weights: LabelWeights | None = None
     divided: bool = False
 
+    def of_call(self, loss: Array, labels: Array) -> Array:
+        """What a call reports: the graph's loss, or that over the weights of its labels (0 if they have none)."""
+        if not self.divided or self.weights is None:
+            return loss
+        weight = self.weights.of(labels)
+        return np.asarray(loss / weight if weight != 0 else np.float32(0.0))
+
     def of_batch(self, losses: Sequence[float], labels: Sequence[Array]) -> float:
         """The loss of a batch from those of its calls, each with its labels."""
         if self.divisor == "one":

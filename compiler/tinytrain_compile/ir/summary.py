@@ -59,7 +59,7 @@ class FileAgreement:
     max_error: largest |a - b| of float32 tensors; None where there was none to compare.
     steps, equal_bytes: of a quantised model: largest distance in steps of its tensors' formats, and the share of equal
     integers; None for others.
-    skipped: what the evaluator lacks, each with its reason. seconds: what it cost, wall time.
+    skipped: what the evaluator lacks, each with its reason. seconds: of CPU time, what it cost.
     """
 
     samples: int

@@ -13,6 +13,7 @@ from dataclasses import replace
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs, ReduceAttrs
+from tinytrain_compile.quantize.limits import check_scales
 
 KEEPS_RANGE = ("Reshape", "Transpose", "Slice", "Concat", "MaxPool", "Embed", "Expand")
 """Ops whose outputs cannot leave the range of their inputs: they need no clamp of their own."""
@@ -27,7 +28,9 @@ def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:
 
     float_head: the last Conv or Gemm, and all behind it, stays float: annotations there are dropped.
     stored: the model itself has these formats (they were not calibrated): its clamps stay where a format is dropped.
+    Errors: E0307 for a scale that no factor leads to.
     """
+    check_scales(graph)
     free = _behind_head(graph) if float_head else frozenset[str]()
     return _Saturation(graph, free.__contains__, stored).run()
 

@@ -82,9 +82,8 @@ def link_project(compiled: Compiled, target: Target, tools: Tools) -> Built:
     image = compiled.folder / "verify" / ("check" if host else "check.elf")
     options = ["-no-pie"] if host else [*target.gcc_flags, *LINK_FLAGS]
     options += SANITIZE if compiled.mode == "debug" else ()
-    libraries = ["-lm"] if host else []
     objects = [str(path) for path in (*compiled.model_objects, *compiled.check_objects)]
-    command = [_program(compiled.mode, tools), *options, *objects, *libraries, "-o", image.name]
+    command = [_program(compiled.mode, tools), *options, *objects, "-o", image.name]
     _check_run(command, image.parent, "linking")
     return Built(compiled.mode, image)
 

@@ -250,12 +250,12 @@ def _board_name(target: Target) -> str:
 def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: str) -> str:
     """What equals what, how closely, the verdict, and what was left out."""
     file = job.file
-    compared = file is not None and file.tensors > 0 and error is not None
+    compared = file if file is not None and file.tensors and error is not None else None
     runs = [name for name, ran in (("host", host), (_board_name(job.target), board)) if ran]
-    chain = [*(["file"] if compared else []), *(["reference"] if error is not None else []), *runs]
+    chain = [*(["file"] if compared is not None else []), *(["reference"] if error is not None else []), *runs]
     parts = [" == ".join(chain)] if len(chain) > 1 else []
-    if compared:
-        parts.append(f"file {_closeness(file)}")
+    if compared is not None:
+        parts.append(f"file {_closeness(compared)}")
     found = "bit-exact" if job.interface.exact else f"max |err| {error or 0.0:.1e}"
     first, *later = [name.split()[0] for name in runs] or [""]
     if error is not None:

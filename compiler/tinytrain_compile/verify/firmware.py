@@ -176,7 +176,7 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
         f"host/output.bin: {models} main.c host.c vectors.bin",
         "\tmkdir -p host && cp vectors.bin host/input.bin",
         *_more_objects(bundle, "host", f"$(CC) $(FLAGS) {host}"),
-        f"\t$(CC) $(FLAGS) {host} {objects('host')} main.c host.c -no-pie -lm -o host/check",
+        f"\t$(CC) $(FLAGS) {host} {objects('host')} main.c host.c -no-pie -o host/check",
         "\tcd host && ./check",
     ]
     if target.qemu is not None:
