@@ -88,6 +88,7 @@ def test_what_nobody_measured_is_null() -> None:
         "message": "not verified",
         "saturations": None,
         "max_error": None,
+        "file": None,
     }
 
 

@@ -15,9 +15,13 @@ from tinytrain_compile.ir.stages import Interface, Samples, StateSlot
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import (
     ReferenceRun,
+    Rounded,
     RunResult,
+    State,
+    Step,
     compare_bytes,
     compare_reference,
+    compare_steps,
     find_tools,
     library_table,
     parse_output,
@@ -45,6 +49,28 @@ def run(
 def reference(weights: tuple[float, float] = (1.0, 2.0), loss: float = 0.5) -> ReferenceRun:
     output = np.array([[0.25, 0.75]])
     return ReferenceRun([0.5, loss], output, output, [{"w": np.array(weights)}] * 2)
+
+
+class Steps:
+    """A float32 reference: from any state to `weights`, which float32 may miss by `allowed`."""
+
+    def __init__(self, weights: tuple[float, float] = (1.0, 2.0), allowed: float = 0.0, loss: float = 0.5) -> None:
+        self.weights, self.allowed, self.loss = np.array(weights), allowed, loss
+
+    def initial(self) -> State:
+        return {"w": np.zeros(2, np.float32)}
+
+    def infer(self, _state: State) -> np.ndarray:
+        return np.array([[0.25, 0.75]])
+
+    def step(self, number: int, _state: State) -> Step:
+        return Step(np.array([0.5 if number == 0 else self.loss]), {"w": self.weights})
+
+    def rounded(self, number: int, state: State) -> Rounded:
+        return Rounded(self.step(number, state), {"w": np.full(2, self.allowed)}, np.zeros(1))
+
+    def rounded_output(self, state: State) -> tuple[np.ndarray, float]:
+        return self.infer(state), 0.0
 
 
 # ---- comparison -----------------------------------------------------------------------------------------------------
@@ -88,20 +114,43 @@ def test_runs_of_different_length() -> None:
         compare_reference(short, reference(), INTERFACE)
 
 
-def test_the_reference_bound_scales_with_the_tensor() -> None:
-    """max |a - b| <= 1e-4 max(1, max |b|): 0.009 off is fine beside 100, not beside 1."""
-    error = compare_reference(run((100.0, 1.009)), reference((100.0, 1.0)), INTERFACE)
-    assert error == pytest.approx(9e-5, rel=1e-3)
-    with pytest.raises(CompileError, match=r"'w', step 0, index 1: the C code gives 1.0089.*allowed 0.0001\)"):
-        compare_reference(run((1.0, 1.009)), reference((1.0, 1.0)), INTERFACE)
-    with pytest.raises(CompileError, match="loss, step 1, index 0"):
-        compare_reference(run(loss=0.5002), reference(), INTERFACE)
-
-
-def test_nan_against_the_reference() -> None:
+def test_integers_agree_to_the_byte_with_the_reference() -> None:
+    with pytest.raises(CompileError, match="'w', step 0, index 1: the C code gives"):
+        compare_reference(run((1.0, np.nextafter(np.float32(2), np.float32(3)))), reference(), INTERFACE)
     assert compare_reference(run((np.nan, 2.0)), reference((np.nan, 2.0)), INTERFACE) == 0.0
-    with pytest.raises(CompileError, match="'w', step 0, index 0: the C code gives nan"):
-        compare_reference(run((np.nan, 2.0)), reference(), INTERFACE)
+
+
+def test_the_bound_of_a_step_is_one_of_its_change() -> None:
+    """Step 0 goes from 0 to 100: 0.009 off is 1e-4 of that. Step 1 changes nothing, so there it is far too much."""
+    text = r"'w', step 1, index 1: the C code gives 1.0089.*allowed .*more than rounding explains"
+    with pytest.raises(CompileError, match=text):
+        compare_steps(run((100.0, 1.009)), Steps((100.0, 1.0)), INTERFACE)
+    one = dataclasses.replace(run((100.0, 1.009)), states=run((100.0, 1.009)).states[:1], losses=run().losses[:1])
+    assert compare_steps(one, Steps((100.0, 1.0)), INTERFACE) == pytest.approx(9e-5, rel=1e-3)
+    with pytest.raises(CompileError, match=r"'w', step 0, index 1"):
+        compare_steps(run((100.0, 1.011)), Steps((100.0, 1.0)), INTERFACE)
+
+
+def test_what_rounding_explains_is_allowed_and_no_more() -> None:
+    assert compare_steps(run((1.0, 2.009)), Steps((1.0, 2.0), allowed=0.01), INTERFACE) < 1e-4
+    with pytest.raises(CompileError, match=r"'w', step 0, index 1: .* allowed 0.0081"):
+        compare_steps(run((1.0, 2.009)), Steps((1.0, 2.0), allowed=0.0079), INTERFACE)
+
+
+def test_losses_keep_their_bound() -> None:
+    compare_steps(run(loss=0.50009), Steps(), INTERFACE)
+    with pytest.raises(CompileError, match=r"loss, step 1, index 0: .*allowed 0.0001\)"):
+        compare_steps(run(loss=0.5002), Steps(), INTERFACE)
+
+
+def test_nan_and_infinity_against_the_reference() -> None:
+    assert compare_steps(run((np.nan, 2.0)), Steps((np.nan, 2.0)), INTERFACE) < 1e-4
+    assert compare_steps(run((np.inf, 2.0)), Steps((np.inf, 2.0)), INTERFACE) < 1e-4
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(CompileError, match="'w', step 0, index 0: the C code gives"):
+            compare_steps(run((wrong, 2.0)), Steps(), INTERFACE)
+        with pytest.raises(CompileError, match="'w', step 0, index"):
+            compare_steps(run(), Steps((wrong, 2.0)), INTERFACE)
 
 
 # ---- stack ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle, StateSlot
 from tinytrain_compile.resources import read_text
-from tinytrain_compile.verify import ReferenceRun
+from tinytrain_compile.verify import Rounded, State, Step
 
 INPUTS = 4
 WEIGHTS, BIAS, RATE = np.array([0.5, -0.25, 0.125, 1.0], np.float32), np.float32(0.1), np.float32(0.05)
@@ -182,16 +182,44 @@ def samples(count: int = 5) -> Samples:
     )
 
 
-def reference(data: Samples, steps: int, batch: int = 1, rate: np.float32 = RATE) -> ReferenceRun:
-    """The same training in numpy (samples in turn)."""
-    w, b = WEIGHTS.copy(), BIAS
-    x, y = np.asarray(data.x, np.float32), np.asarray(data.y, np.float32)
-    first, losses, states = x[0] @ w + b, [], []
-    for index in range(steps * batch):
-        i = index % len(x)
-        error = x[i] @ w + b - y[i, 0]
-        losses.append(float(error * error))
-        w, b = w - rate * (2 * error * x[i]), b - rate * 2 * error
-        if index % batch == batch - 1:
-            states.append({"fc.weight": w.copy(), "fc.bias": np.array([b])})
-    return ReferenceRun(losses, np.array([first]), np.array([x[0] @ w + b]), states)
+class Reference:
+    """The same training in numpy (samples in turn): from any state, and as a whole run."""
+
+    def __init__(self, data: Samples, steps: int, batch: int = 1, rate: np.float32 = RATE) -> None:
+        self.x, self.y = np.asarray(data.x, np.float32), np.asarray(data.y, np.float32)
+        self.batch, self.rate = batch, rate
+        self.losses: list[float] = []
+        self.states: list[State] = []
+        state = self.initial()
+        for number in range(steps):
+            done = self.step(number, state)
+            state = done.state
+            self.losses += list(done.losses)
+            self.states.append(state)
+        self.output_last = self.infer(state)
+
+    def initial(self) -> State:
+        return {"fc.weight": WEIGHTS, "fc.bias": np.array([BIAS])}
+
+    def infer(self, state: State) -> np.ndarray:
+        return np.array([self.x[0] @ state["fc.weight"] + state["fc.bias"][0]])
+
+    def step(self, number: int, state: State) -> Step:
+        w, b, losses = state["fc.weight"].copy(), state["fc.bias"][0], []
+        for index in range(number * self.batch, (number + 1) * self.batch):
+            i = index % len(self.x)
+            error = self.x[i] @ w + b - self.y[i, 0]
+            losses.append(float(error * error))
+            w, b = w - self.rate * (2 * error * self.x[i]), b - self.rate * 2 * error
+        return Step(np.array(losses), {"fc.weight": w, "fc.bias": np.array([b])})
+
+    def rounded(self, number: int, state: State) -> Rounded:
+        """Nothing here is ill-conditioned."""
+        step = self.step(number, state)
+        return Rounded(step, {name: np.zeros(array.shape) for name, array in state.items()}, np.zeros(self.batch))
+
+    def rounded_output(self, state: State) -> tuple[np.ndarray, float]:
+        return self.infer(state), 0.0
+
+
+reference = Reference

@@ -19,10 +19,11 @@ from tinytrain_compile.frontend.entries import (
     significant,
     transposition,
 )
+from tinytrain_compile.frontend.folding import FoldingRoom
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.origins import Claim, Indices, Lay, Origin, as_it_is, rearrangement
-from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, check_finite
+from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, MAX_RANK, check_finite
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
@@ -54,6 +55,7 @@ class Context:
         self.parameters: dict[str, Value] = {}
         self.sources: dict[str, str] = {}
         """Name of a constant of the graph -> the initializer that its data comes from."""
+        self.room = FoldingRoom(model.constants)
         self._reserved = set(model.constants) | {value.name for value in model.inputs}
         self._builder = new_builder()
         self._entries: dict[str, Entry] = {
@@ -81,6 +83,10 @@ class Context:
     def has(self, tensor: str) -> bool:
         """Whether a tensor has an entry yet (it has none behind an unsupported node)."""
         return tensor in self._entries
+
+    def known(self) -> tuple[str, ...]:
+        """Names of all ONNX tensors that have an entry."""
+        return tuple(self._entries)
 
     def define(self, tensor: str, entry: Entry) -> None:
         """Set what an ONNX tensor has become."""
@@ -208,7 +214,7 @@ class Context:
             name += ".node"
         outputs = self._builder.emit_all(op, inputs, attrs, name, node.name)
         for value in outputs:
-            if value.elements > MAX_ELEMENTS:
+            if value.elements > MAX_ELEMENTS or len(value.shape) > MAX_RANK:
                 what = f"its result of shape {list(value.shape)} is too large"
                 raise CompileError("E0217", f"node {node.name} ({node.op})", what, "use smaller shapes")
             if any(dim < 1 for dim in value.shape):

@@ -26,7 +26,9 @@ def define_folded(ctx: Context, node: OnnxNode) -> None:
         return
     arrays = {name: ctx.entry(name).data for name in node.inputs if name}
     entries: list[Entry] = []
-    for index, (output, array) in enumerate(zip(node.outputs, fold(node, arrays, ctx.model.opset), strict=False)):
+    for index, (output, array) in enumerate(
+        zip(node.outputs, fold(node, arrays, ctx.model.opset, ctx.room), strict=False)
+    ):
         entries.append(_folded(ctx, node, index, array, origins))
         ctx.define(output, entries[-1])
     if key is not None:

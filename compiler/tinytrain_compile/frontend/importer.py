@@ -32,6 +32,7 @@ from tinytrain_compile.frontend.new_head import with_fresh_head
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.origins import tied_weights
 from tinytrain_compile.frontend.quantised import unquantised
+from tinytrain_compile.frontend.surviving import surviving
 from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
 from tinytrain_compile.ir import Graph, check_graph
 from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
@@ -236,6 +237,8 @@ def _finish(
         output_shape=entries[0].shape,
         output_perm=orders[0],
         quantised=ctx.model.quantisation.found,
+        tensors=surviving(ctx, graph, dict(zip(ctx.model.outputs, zip(values, orders, strict=True), strict=True))),
+        replaced=ctx.model.replaced,
     )
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Objective, StepCost
+from tinytrain_compile.plan.halving import halve
 from tinytrain_compile.plan.options import PlanOptions, RematOptions
 from tinytrain_compile.plan.pages import Memory
 from tinytrain_compile.plan.planned import Planned, plan_graph
@@ -21,9 +22,6 @@ from tinytrain_compile.plan.spread import POINTER_BYTES, spread
 
 LEVELS = (1 / 3, 2 / 3)
 """How much of what is missing is paged rather than computed twice, in plans that do both."""
-
-TOLERANCE = 200
-"""The smallest arena is found to one part in this many."""
 
 FULL_PROBES = 3
 """Smaller arenas that are tried with all effort, below the smallest one that greedy methods reach."""
@@ -147,29 +145,33 @@ class _Search:
         limit, best = self.goal.limit_ps, list[Planned]()
         if limit is None or self.cost(self.minimal).ps <= limit:
             return best
-        low, high = self.minimal.plan.arena_bytes, self.without.plan.arena_bytes
-        while high - low > high // TOLERANCE:
-            found = self.again.within((low + high) // 2)
+
+        def reach(budget: int) -> int | None:
+            found = self.again.within(budget)
             if found is None or self.cost(found).ps > limit:
-                low = (low + high) // 2
-            else:
-                best, high = [found], found.plan.arena_bytes
+                return None
+            best[:] = [found]
+            return found.plan.arena_bytes
+
+        halve(self.minimal.plan.arena_bytes, self.without.plan.arena_bytes, reach)
         return best
 
     def _squeezed(self, source: Planned) -> Iterator[Planned]:
         """The source with ever less in the arena."""
         handle = self.options.header_bytes + POINTER_BYTES * len(self.goal.memories)
-        low, high = self.options.reserved(handle), source.plan.arena_bytes
-        middle = low  # perhaps nothing has to stay
-        while high - low > self.options.alignment_bytes and (middle == low or high - low > high // TOLERANCE):
-            found = self._in_arena(source, middle, "quick")
-            if found is not None:
-                yield found
-            low, high = (middle, high) if found is None else (low, found.plan.arena_bytes)
-            middle = (low + high) // 2
+        floor, found_so_far = self.options.reserved(handle), list[Planned]()
+
+        def reach(budget: int) -> int | None:
+            found = self._in_arena(source, budget, "quick")
+            found_so_far.extend([] if found is None else [found])
+            return None if found is None else found.plan.arena_bytes
+
+        # Perhaps nothing has to stay: so the first question is the handle alone.
+        low, high = halve(floor, source.plan.arena_bytes, reach, self.options.alignment_bytes, ask_low=True)
+        yield from found_so_far
         if self.options.effort == "quick":
             return
-        low, middle = max(low - (high - low), self.options.reserved(handle)), high
+        low, middle = max(low - (high - low), floor), high
         for _ in range(1 + FULL_PROBES):
             found = self._in_arena(source, middle, "full")
             if found is not None:

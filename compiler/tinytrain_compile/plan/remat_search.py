@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from tinytrain_compile.plan.halving import halve
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.remat_chain import checkpoints
 from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, profile, stages_of
@@ -18,9 +19,6 @@ DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.4, 0.2, 0.05
 
 MOVES = 24
 """Cells that the greedy start tries in each round."""
-
-TOLERANCE = 200
-"""The lowest budget is found to one part in this many."""
 
 GREEDY_EVENTS = 2_000_000
 """Events that the greedy start may price: on deep networks checkpoints are a better start, and come much sooner."""
@@ -139,18 +137,16 @@ def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> Choic
 
 def smallest(problem: Problem, options: PlanOptions) -> Iterator[Choice]:
     """Decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better)."""
-    low, best = floor_bytes(problem), _start(problem, floor_bytes(problem))
-    high = peak_of(problem, best)
-    budget = low
-    while high - low > high // TOLERANCE:
+    floor = floor_bytes(problem)
+    best = _start(problem, floor)
+
+    def reach(budget: int) -> int | None:
+        nonlocal best
         found = _any_below(problem, budget, options)
-        if found is None:
-            low = budget
-        else:
-            best, high = found, peak_of(problem, found)
-        if budget == high:
-            break
-        budget = (low + high) // 2
+        best = best if found is None else found
+        return None if found is None else peak_of(problem, found)
+
+    _, high = halve(floor, peak_of(problem, best), reach, ask_low=True)
     cheaper = _cheaper(problem, best, high, options)
     yield cheaper
     if cheaper.decision != best:

@@ -107,9 +107,10 @@ class _Rewrite:
             constants,
             tuple(v for v in old.parameters if v.name in used and v.name not in integer),
             tuple(v for v in state if v.name in live or v.name == self._train.learning_rate.name),
-            tuple(v for v in accumulators if v.name in live),
+            tuple(v for v in accumulators if v.name in live or v == self._train.weight_sum),
             tuple(updates),
             (*old.notes, *self._rescaling.notes(), *self._updates.notes(), *self._notes()),
+            loss.name,
         )
         check_graph(graph, infer)
         rate = self._updates.rate if self._updates.rate.name in live else None
@@ -128,6 +129,8 @@ class _Rewrite:
             momentum=self._updates.momentum if rate is not None else None,
             settled=settled,
             formats=self._formats(kept),
+            identity=self._updates.identity(),
+            forms=r.holders(),
         )
 
     def _notes(self) -> tuple[str, ...]:

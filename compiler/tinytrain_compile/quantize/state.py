@@ -133,6 +133,17 @@ class Rewriter:
         error = self.plain_error(value, like)
         return self.emit("DequantizeError", (error.exponent, error.value), ErrorUnitAttrs(float(error.unit)), like)[0]
 
+    def holders(self) -> dict[str, tuple[str, ...]]:
+        """What holds each float value: an activation's integers, then the float32 numbers that were rounded to them."""
+        held: dict[str, tuple[str, ...]] = {}
+        for name, form in self.forms.items():
+            own = form.value if isinstance(form, Act) else form
+            float_form = self._floats.get(name)
+            rounded = float_form is not None and float_form.name == name  # else it is dequantised
+            if isinstance(own, Value):
+                held[name] = tuple(dict.fromkeys((own.name, name) if rounded else (own.name,)))
+        return held
+
     # ---- errors -------------------------------------------------------------------------------------------------
 
     def new_error(self, hint: str, float_peak: bool = False) -> tuple[Value, Value, int]:

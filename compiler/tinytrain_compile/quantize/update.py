@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -50,6 +51,7 @@ class Updates:
     ) -> None:
         self._r, self._forward, self._backward = rewriter, forward, backward
         self._store: WeightStore = options.weight_store
+        self._identity = repr((train.identity, "int8", options.weight_store, options.rescale))
         self._trained = train.graph.state
         self._settling: Phase = "apply" if train.batch > 1 else "step"
         self._phase: Phase = "step" if train.in_place else self._settling
@@ -222,6 +224,10 @@ class Updates:
     def _fine(self) -> tuple[Value, ...]:
         return fine_weights(self._weights(), self._store)
 
+    def identity(self) -> str:
+        """The float graph's, and how integers are kept."""
+        return hashlib.sha256(self._identity.encode()).hexdigest()
+
     def notes(self) -> Sequence[str]:
         """What the report says."""
         return (store_note(self._weights(), self._fine()),) if self._store == "mixed" else ()
@@ -313,9 +319,12 @@ def _momentum_of(train: TrainGraph) -> float | None:
 def _check_rule(node: Node) -> None:
     """E0101 for an optimizer that integers have no form of."""
     if node.op == "AdamUpdate":
-        what = "int8 training uses SGD, with or without momentum"
+        what = "int8, which a quantised model gets by itself, trains with SGD, with or without momentum"
         raise CompileError("E0101", "--optimizer", what, "use sgd or momentum, or --quant fp32")
     if isinstance(node.attrs, SgdAttrs) and node.attrs.weight_decay:
         raise CompileError(
-            "E0101", "--weight-decay", "int8 weights take no decay", "leave --weight-decay out, or use --quant fp32"
+            "E0101",
+            "--weight-decay",
+            "int8 weights (and a quantised model's are that by themselves) take no decay",
+            "leave --weight-decay out, or use --quant fp32",
         )

@@ -14,10 +14,10 @@ from tinytrain_compile.sparse.layers import MATRIX_OPS, Layer, channel_axes, lay
 from tinytrain_compile.sparse.scheme import SchemeEntry, load_scheme
 
 
-def resolve_update(graph: Graph, spec: str) -> UpdatePlan:
+def resolve_update(graph: Graph, spec: str, files: bool = True) -> UpdatePlan:
     """The plan for all | bias | head | last:N | GLOB,... | FILE (every form but `auto`, which the driver searches).
 
-    Raises CompileError E0101, E0301, E0302 or E0303.
+    files: whether a scheme may be read; without, its name is a glob. Raises CompileError E0101, E0301, E0302 or E0303.
     """
     layers = layers_of(graph)
     if not layers:
@@ -25,7 +25,7 @@ def resolve_update(graph: Graph, spec: str) -> UpdatePlan:
             "E0303", "model", "it has no parameters", "a trainable model needs Conv, Gemm or MatMul weights"
         )
     chosen = _named_set(layers, spec)
-    if chosen is None and _is_file(spec):
+    if chosen is None and files and _is_file(spec):
         plan = UpdatePlan(_from_scheme(layers, load_scheme(Path(spec))), Path(spec).name)
         _check_slices(graph, layers, plan)
         return plan

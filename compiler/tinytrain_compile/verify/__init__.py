@@ -2,13 +2,14 @@
 
 from tinytrain_compile.verify.build import Built, Compiled, build, compile_project, link_project
 from tinytrain_compile.verify.check import StaticFigures, VerifyMode, static_figures, verify
-from tinytrain_compile.verify.compare import TOLERANCE, ReferenceRun, compare_bytes, compare_reference
+from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
 from tinytrain_compile.verify.count import COUNTED_STEP
 from tinytrain_compile.verify.firmware import verification_files, verification_input
 from tinytrain_compile.verify.results import RunResult, parse_output
 from tinytrain_compile.verify.run import execute, run_steps
 from tinytrain_compile.verify.sizes import FlashSizes, flash_sizes
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
+from tinytrain_compile.verify.stepwise import TOLERANCE, Rounded, State, Step, StepReference, compare_steps
 from tinytrain_compile.verify.symbols import check_symbols, read_object
 from tinytrain_compile.verify.tools import Tools, cross_version, find_tools
 
@@ -19,15 +20,20 @@ __all__ = [
     "Compiled",
     "FlashSizes",
     "ReferenceRun",
+    "Rounded",
     "RunResult",
     "StackBound",
+    "State",
     "StaticFigures",
+    "Step",
+    "StepReference",
     "Tools",
     "VerifyMode",
     "build",
     "check_symbols",
     "compare_bytes",
     "compare_reference",
+    "compare_steps",
     "compile_project",
     "cross_version",
     "execute",

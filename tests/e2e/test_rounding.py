@@ -1,0 +1,153 @@
+"""Float32 against numpy: what rounding explains passes, however many steps; what it does not is caught in a few."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.e2e import chain, models
+from tests.e2e.command import run
+from tests.e2e.marks import SHARED, needs_shared
+from tinytrain_compile.data import random_samples
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import SourceBundle
+from tinytrain_compile.rounding import StepwiseReference
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import run_steps
+
+Change = Callable[[str], str]
+NETS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "mlp": models.mlp,
+    "transformer": lambda: models.transformer(tokens=3, width=6, heads=3),
+    "shifted": lambda: shifted(),
+    "ds_cnn": lambda: models.ds_cnn(channels=6, blocks=1, size=(11, 5)),
+}
+
+
+def shifted() -> onnx.ModelProto:
+    """A network whose logits are all moved by one trained number, whose gradient is nothing but rounding."""
+    net = models.Network("net", "float[1, 12] x", "float[1, 5] y", seed=3)
+    hidden = net.node("act", f"h = Tanh ({net.dense('fc1', 'x', 12, 10)})")
+    shift = net.near("shift", 0.5, 0.1, 1)
+    net.node("out", f"y = Add ({net.dense('fc2', hidden, 10, 5)}, {shift})")
+    return net.model()
+
+
+@cache
+def made(net: str, optimizer: str, rate: float = 0.01, batch: int = 1) -> chain.Project:
+    train = chain.train_graph(NETS[net](), optimizer=optimizer, learning_rate=rate, batch=batch)
+    return chain.project(train)
+
+
+def planted(sound: chain.Project, change: Change) -> chain.Project:
+    text = sound.bundle.files["net_kernels.c"]
+    changed = change(text)
+    assert changed != text, "the fault was not planted"
+    files = {**sound.bundle.files, "net_kernels.c": changed}
+    return replace(sound, bundle=SourceBundle(files, sound.bundle.interface))
+
+
+def caught(project: chain.Project, steps: int = 3) -> str:
+    with pytest.raises(CompileError) as found:
+        chain.check(project, mode="host", steps=steps)
+    assert (found.value.code, found.value.exit_code) == ("E0601", 5)
+    assert "please report" not in str(found.value)
+    return str(found.value)
+
+
+def scaled(kernel: str, factor: str) -> Change:
+    """Every number that kernels of this name store is wrong by a factor."""
+
+    def change(text: str) -> str:
+        parts = re.split(r"(?m)^(?=void )", text)
+        wrong = [
+            re.sub(r"(?m)^(\s+y\[.*\] = )(.*);$", rf"\g<1>{factor} * (\2);", part)
+            if re.match(rf"void net_{kernel}", part)
+            else part
+            for part in parts
+        ]
+        return "".join(wrong)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("net", "optimizer"),
+    [("mlp", "sgd"), ("mlp", "adam"), ("transformer", "momentum"), ("ds_cnn", "adamw"), ("ds_cnn", "sgd")],
+)
+def test_a_gradient_that_is_wrong_by_a_thousandth(net: str, optimizer: str) -> None:
+    """Far below what 1e-4 of a weight would show at this learning rate."""
+    sound = made(net, optimizer)
+    assert chain.check(sound, mode="host", steps=6).result == "pass"
+    text = caught(planted(sound, scaled(r"(gemm|conv)_grad_weight", "1.001f")))
+    assert re.search(r"'\S+', step [012], index \d+: the C code gives", text), text
+
+
+@pytest.mark.parametrize("net", ["mlp", "transformer"])
+def test_a_wrong_epsilon(net: str) -> None:
+    """1e-6 in place of 1e-8: a thousandth of the step where a gradient is 1e-3."""
+    caught(planted(made(net, "adam"), lambda text: text.replace("+ 1e-08f", "+ 1e-06f")))
+
+
+def test_a_wrong_decay_of_the_second_moment() -> None:
+    caught(planted(made("mlp", "adam"), lambda text: text.replace("0.999f *", "0.9990100f *")), steps=8)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_missing_bias(optimizer: str) -> None:
+    def change(text: str) -> str:
+        return re.sub(r"(?m)^(    y\[2\] = acc_2) \+ bias\[2\];$", r"\1;", text)
+
+    assert "output before training" in caught(planted(made("mlp", optimizer), change))
+
+
+@needs_shared
+@pytest.mark.parametrize(("name", "options"), [
+    ("5072.onnx", ("--optimizer", "adamw", "--lr", "0.1", "--weight-decay", "0.01")),
+    ("5054.onnx", ("--optimizer", "adam")),
+])  # fmt: skip
+def test_gradients_that_are_nothing_but_rounding(name: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    path = SHARED / "repros" / name
+    fixed = ("--loss", "mse", "--update", "last:3", "--verify", "host", "--verify-steps", "12", "-o", tmp_path / "out")
+    run(path, *fixed, *options).check_success()
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_a_number_without_a_gradient_takes_full_steps(optimizer: str) -> None:
+    """numpy and C go apart by whole steps of the learning rate, and both are right; what is wrong is still seen."""
+    sound = made("shifted", optimizer, 0.1)
+    assert "shift" in {value.name for value in sound.train.graph.state}
+    assert chain.check(sound, mode="host", steps=20).result == "pass"
+    caught(planted(sound, scaled("gemm_grad_weight", "1.001f")))
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_many_steps_of_an_unstable_training_pass(batch: int) -> None:
+    """A rate at which the smallest difference grows: a bound on where training leads would have to be without bound."""
+    assert chain.check(made("mlp", "sgd", 1.5, batch), mode="host", steps=400, distinct=8).result == "pass"
+
+
+def test_the_reference_begins_with_the_states_of_the_run(tmp_path: Path) -> None:
+    """Steps from any state: the reference of step 5 needs none of the steps before it."""
+    sound = made("mlp", "adam")
+    samples = random_samples(sound.train, 4, 0)
+    result = run_steps(sound.bundle, load_target("cortex-m7"), samples, 6, None, 1, tmp_path, "host")
+    reference = StepwiseReference(sound.train, samples)
+    states = [{name: np.frombuffer(raw[name], np.float32) for name in reference.initial()} for raw in result.states]
+    first, again = reference.step(5, states[4]), StepwiseReference(sound.train, samples).step(5, states[4])
+    assert first.losses[0] == pytest.approx(result.losses[5], rel=1e-5)
+    assert all(first.state[name].tobytes() == again.state[name].tobytes() for name in first.state)
+
+
+def test_the_digits_for_five_thousand_steps(tmp_path: Path) -> None:
+    """The example with its own data: nothing is wrong with it, however long the check is."""
+    digits = Path(__file__).parents[2] / "examples" / "digits"
+    data = ("--data", digits / "data.npz", "--verify-steps", "5000", "-o", tmp_path / "out")
+    run(digits / "digits.onnx", *data, "--verify", "host").check_success()

@@ -1,0 +1,144 @@
+"""Every search ends: its questions are counted, whatever the answers to them are."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.e2e import models
+from tests.e2e.broken import write
+from tests.e2e.command import run
+from tests.plan.plan_graphs import training_graph
+from tests.plan.random_graphs import random_graph
+from tinytrain_compile.plan import PlanOptions, remat_search
+from tinytrain_compile.plan import assign as assign_module
+from tinytrain_compile.plan.assign import Choice, Item, Use
+from tinytrain_compile.plan.exact import smallest_peak
+from tinytrain_compile.plan.halving import halve
+from tinytrain_compile.plan.model import build_model, program_order
+
+optimise_module = sys.modules["tinytrain_compile.plan.optimise"]  # the package names a function like it
+
+MOST = 40
+"""Questions that any search for a budget below 2^32 bytes may ask, with room."""
+
+
+class Asked:
+    """Counts questions; more than MOST of them are taken for a search without an end."""
+
+    def __init__(self, answer: Callable[[int], int | None]) -> None:
+        self.count, self.answer = 0, answer
+
+    def __call__(self, budget: int) -> int | None:
+        self.count += 1
+        assert self.count <= MOST, "this search has no end"
+        return self.answer(budget)
+
+
+def adversary(seed: int) -> Callable[[int], int | None]:
+    """Never, always at the budget, or at random."""
+    source = random.Random(seed)
+    return [lambda _: None, lambda budget: budget, lambda b: b if source.random() < 0.5 else None][seed % 3]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_halving_ends_and_keeps_its_bound(seed: int) -> None:
+    """All small distances, where one part in 200 is less than a byte, and large ones."""
+    cases = [(low, low + distance) for low in range(0, 200, 7) for distance in range(40)]
+    for low, high in [*cases, (0, 1 << 30), (1 << 20, (1 << 20) + 1)]:
+        for ask_low in (False, True):
+            ask = Asked(adversary(seed))
+            below, reached = halve(low, high, ask, ask_low=ask_low)
+            assert ask.count <= 2 + (high - low).bit_length()
+            assert reached - below <= max(1, reached // 200) or ask.count == 0
+            assert reached <= high
+
+
+@pytest.mark.parametrize("size", [2, 90, 199, 100_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_least_budget_of_second_runs(size: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--remat min`, also where a peak has less than 200 bytes and the floor is never reached."""
+    ask = Asked(adversary(seed))
+
+    def any_below(_problem: object, budget: int, _options: object) -> dict[int, int] | None:
+        height = ask(budget)
+        return None if height is None else {0: height}
+
+    monkeypatch.setattr(remat_search, "floor_bytes", lambda _problem: size // 2)
+    monkeypatch.setattr(remat_search, "_start", lambda _problem, _budget: {0: size})
+    monkeypatch.setattr(remat_search, "peak_of", lambda _problem, decision: decision[0])
+    monkeypatch.setattr(remat_search, "_any_below", any_below)
+    monkeypatch.setattr(
+        remat_search, "_cheaper", lambda _problem, start, budget, _options: remat_search.Choice(start, budget, False)
+    )
+    list(remat_search.smallest(None, PlanOptions()))  # type: ignore[arg-type]
+    assert ask.count > 0 or size == 2
+
+
+@pytest.mark.parametrize("size", [2, 90, 199, 100_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_smallest_arena_in_time(size: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--optimise memory --max-step-time`: between no second runs and most of them."""
+    search = object.__new__(optimise_module._Search)
+    ask = Asked(adversary(seed))
+
+    def planned(height: int | None) -> object:
+        return None if height is None else SimpleNamespace(plan=SimpleNamespace(arena_bytes=height), ps=1)
+
+    search.goal = SimpleNamespace(limit_ps=1)
+    search.without = planned(size)
+    search.__dict__["minimal"] = SimpleNamespace(plan=SimpleNamespace(arena_bytes=size // 2), ps=2)  # too slow
+    search.__dict__["again"] = SimpleNamespace(within=lambda budget: planned(ask(budget)))
+    monkeypatch.setattr(type(search), "cost", lambda _self, plan: plan)
+    search._in_time()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_order_search_does_no_more_work_than_it_is_given(seed: int) -> None:
+    graph, kept = random_graph(seed, 40) if seed else training_graph(blocks=6, side=48)
+    tasks = build_model(graph, PlanOptions(keep=(kept,))).tasks
+    start = program_order(tasks)
+    for work in (1, 100, 5_000):
+        found = smallest_peak(tasks, start, 0, work)  # a bound of nothing: it is never reached
+        assert found.work <= work + 200 * len(tasks.before), "a probe ends at the next state after its share"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_greedy_assignment_moves_a_buffer_at_most_once_per_step(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every move takes a buffer out of the arena for some steps, so there are at most buffers x steps of them."""
+    source, steps, taken = random.Random(seed), 12, list[int]()
+
+    def item() -> Item:
+        first, last = sorted(source.sample(range(steps), 2))
+        paged = (Use(0, first, first), Use(0, last, last), Use(1, first, last))
+        choices = (Choice(0, (Use(0, first, last),)), Choice(5, paged), Choice(9, (Use(1, first, last),)))
+        return Item(source.randrange(8, 65, 8), choices)
+
+    items = [item() for _ in range(15)]
+    real = assign_module._Greedy.take
+    monkeypatch.setattr(assign_module._Greedy, "take", lambda self, i, k: (taken.append(i), real(self, i, k))[1])
+    for room in (0, 40, 100, 200):
+        taken.clear()
+        assign_module.assign(items, [room, 400], 0.0, 0, None)
+        assert len(taken) <= len(items) * (steps + 1)
+
+
+@pytest.mark.parametrize("how", [("--remat", "min"), ("--optimise", "memory")])
+@pytest.mark.parametrize("hidden", [2, 3, 4])
+def test_small_networks_end(how: tuple[str, str], hidden: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole arenas of less than 200 bytes of what moves: questions to the solver are counted."""
+    asked = Asked(lambda _: None)
+    real = remat_search._any_below
+
+    def counted(problem: remat_search.Problem, budget: int, options: PlanOptions) -> dict[int, int] | None:
+        asked(budget)
+        return real(problem, budget, options)
+
+    monkeypatch.setattr(remat_search, "_any_below", counted)
+    path = write(models.mlp(inputs=3, hidden=hidden, classes=2), tmp_path)
+    run(path, "--dry-run", "--update", "all", *how).check_success()
