@@ -82,7 +82,9 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     "--target", metavar="NAME|FILE", default="cortex-m7", show_default=True, help="Core (--list-targets) or TOML."
 )
 @click.option(
-    "--loss", type=click.Choice(["cross-entropy", "mse", "bce"]), help="Default: cross-entropy for (batch, classes)."
+    "--loss",
+    type=click.Choice(["cross-entropy", "mse", "bce"]),
+    help="Default: bce behind a Sigmoid, else cross-entropy for (batch, classes).",
 )
 @click.option(
     "--label", metavar="NAME", default="", help="Input that holds the labels, for a model that ends in its loss."
@@ -103,7 +105,12 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     type=int,
     default=1,
     show_default=True,
-    help="Samples per update. A step takes as many of them at once as --arena holds (one without it).",
+    help="Samples per update.",
+)
+@click.option(
+    "--micro-batch",
+    metavar="N|auto",
+    help="Samples that one call trains on, of --batch [default: 1]; auto: as many as --arena holds.",
 )
 @click.option(
     "--accumulate",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
@@ -47,11 +47,13 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
         raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
     given = _given()
     check_flags(flags, given)
+    micro_batch = _micro_batch(flags)
     useful = arena is not None or flags["optimise"] == "memory" or flags["lock"] is not None
     converted: dict[str, Any] = {
         "arena_bytes": arena,
         "memories": _memories(flags["memory"], useful),
         "learning_rate": flags["lr"],
+        "micro_batch": micro_batch,
         "int8_flags": int8_flags,
         "given": given,
         "rescale": flags["rescale"] == "on",
@@ -63,6 +65,22 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
     }
     same = {field.name: flags[field.name] for field in fields(CompileOptions) if field.name not in converted}
     return CompileOptions(**same, **converted)
+
+
+def _micro_batch(flags: dict[str, Any]) -> int | Literal["auto"] | None:
+    """How many samples a call takes; E0101 for what --batch and --accumulate do not allow."""
+    text, batch = flags["micro_batch"], flags["batch"]
+    if text is None or text == "auto":
+        return text
+    size = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    if size < 1 or batch % size:
+        what = f"{text!r} does not divide --batch {batch}" if size else f"{text!r} is no number of samples"
+        sizes = [str(n) for n in range(1, batch + 1) if batch % n == 0][:12] if batch <= 1 << 12 else ["1"]
+        raise CompileError("E0101", "--micro-batch", what, f"use {', '.join(sizes)} or auto")
+    if size > 1 and flags["accumulate"] == "inplace":
+        what = "with --accumulate inplace each sample is a step of its own"
+        raise CompileError("E0101", "--micro-batch", what, "leave one of the two out")
+    return size
 
 
 def _time(text: str | None, flag: str) -> int | None:

@@ -52,8 +52,8 @@ class Generator:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Those of the step that call a kernel, in the plan's order."""
-        definitions = ((node, op_def(node.op)) for node in self._candidate.plan.order)
+        """Those of the step, and of an inference of one sample, that call a kernel, in the plans' order."""
+        definitions = ((node, op_def(node.op)) for node in self._candidate.plan.all_nodes)
         return tuple(node for node, op in definitions if not (op.view or op.page))
 
     @property
@@ -95,7 +95,7 @@ class Generator:
             runtime_headers(),
             small_calls=small_calls,
             fma=self._target.features.fma,
-            external=self._candidate.externals.used(self._candidate.plan.order),
+            external=self._candidate.externals.used(self._candidate.plan.all_nodes),
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 

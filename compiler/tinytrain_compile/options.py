@@ -78,6 +78,7 @@ class CompileOptions:
     quant: "auto" is what number_format.py makes of the model; behind the driver it is one of the others.
     int8_flags: flags given that only int8 has a meaning for. given: names of all that the command line sets.
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
+    micro_batch: samples that a call takes; None is 1, or what a lock has; "auto": as many as --arena holds.
     remat: None leaves it to the ladder in fit.py: a little, if --arena needs it; with `optimise`, to the objective.
     optimise: None is the least extra time that fits. max_step_ps: longest step by the target's model, in picoseconds.
     code: of kernels and calls; None is speed, or what flash_budget_bytes (of code and constants) asks for.
@@ -98,6 +99,7 @@ class CompileOptions:
     update: str = "auto"
     batch: int = 1
     accumulate: Literal["exact", "inplace"] = "exact"
+    micro_batch: int | Literal["auto"] | None = None
     quant: Literal["auto", "fp32", "int8"] = "auto"
     int8_flags: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()

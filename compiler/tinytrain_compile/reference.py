@@ -158,16 +158,22 @@ class Trainer:
                     self._sums[owner] = values[name]
 
 
+def inferred(train: TrainGraph, output: Array) -> Array:
+    """What the check program puts together: the output of the first sample and, of several, that of all."""
+    whole = output.ravel()
+    return whole if train.micro_batch == 1 else np.concatenate([whole[: whole.size // train.micro_batch], whole])
+
+
 def run_reference(train: TrainGraph, samples: Samples, steps: int) -> ReferenceRun:
     """Outputs of the first micro-batch before and after, losses, and the state after every step."""
     trainer = Trainer(train)
     count, batch = len(samples.x), train.batch
     probe = samples.x[[i % count for i in range(train.micro_batch)]].reshape(train.graph.inputs[0].shape)
-    first = trainer.infer(probe)
+    first = inferred(train, trainer.infer(probe))
     losses: list[float] = []
     states: list[dict[str, Array]] = []
     for step in range(steps):
         chosen = [(step * batch + i) % count for i in range(batch)]
         losses += trainer.step(samples.x[chosen], samples.y[chosen])
         states.append(dict(trainer.state))
-    return ReferenceRun(np.asarray(losses, np.float32), first, trainer.infer(probe), tuple(states))
+    return ReferenceRun(np.asarray(losses, np.float32), first, inferred(train, trainer.infer(probe)), tuple(states))

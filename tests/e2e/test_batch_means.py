@@ -114,7 +114,8 @@ def test_generated_c_does_the_same(name: str, options: dict[str, Any], tmp_path:
     graph = train(name, **options)
     samples, steps = samples_of(graph), LABELS.size // graph.batch
     reference = run_reference(graph, samples, steps)
-    result = run_steps(chain.project(graph).bundle, load_target("host"), samples, steps, None, graph.batch, tmp_path)
+    bundle = chain.project(graph, one=train(name, **{**options, "micro_batch": 1})).bundle
+    result = run_steps(bundle, load_target("host"), samples, steps, None, graph.batch, tmp_path)
     assert result.status == "ok"
     np.testing.assert_allclose(result.losses, reference.losses, rtol=1e-5, atol=1e-6)
     nothing = np.isin(LABELS.reshape(steps, -1), graph.terms.weights.nothing).all(axis=1)  # type: ignore[union-attr]
@@ -147,7 +148,7 @@ def test_int8_is_the_same_to_the_byte_for_every_micro_batch(name: str, optimizer
         np.testing.assert_array_equal(runs[1].states[1][key], array)
     assert any((runs[1].states[2][key] != array).any() for key, array in runs[1].states[1].items())
     graph = like_one(made[2], one)
-    result = run_steps(chain.project(graph).bundle, load_target("host"), samples, 3, None, 4, tmp_path)
+    result = run_steps(chain.project(graph, one=one).bundle, load_target("host"), samples, 3, None, 4, tmp_path)
     np.testing.assert_array_equal(result.losses, np.asarray(runs[2].losses, np.float32))
     for ours, theirs in zip(result.states, runs[2].states, strict=True):
         assert all(bytes(ours[key]) == array.tobytes() for key, array in theirs.items())
@@ -179,7 +180,7 @@ def test_int8_takes_the_rate_over_the_sum_of_weights(optimizer: str) -> None:
 def test_the_printed_loss_does_not_depend_on_the_arena(name: str, tmp_path: Path) -> None:
     write(linear(name), tmp_path)
     found: list[list[float]] = []
-    for index, arena in enumerate(([], ["--arena", "64KB"])):
+    for index, arena in enumerate(([], ["--arena", "64KB", "--micro-batch", "auto"])):
         out = tmp_path / str(index)
         flags = ("--batch", "4", "--lr", "0.1", "--verify", "host", "--report", "json", "-o", out)
         run(tmp_path / "net.onnx", *flags, *arena).check_success()

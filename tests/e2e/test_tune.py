@@ -106,7 +106,7 @@ def test_a_search_is_also_kept_where_the_user_says(tmp_path: Path) -> None:
 @needs_qemu
 def test_a_search_counts_kernels_of_several_samples(tmp_path: Path) -> None:
     model = Path(write(models.mlp(inputs=24, hidden=12), tmp_path))
-    run(model, "-o", tmp_path / "out", "--tune", "--batch", "4", "--arena", "64KB").check_success()
+    run(model, "-o", tmp_path / "out", "--tune", "--batch", "4", "--micro-batch", "4").check_success()
     assert report(tmp_path / "out")["work"]["tiles"]["nodes"]
     assert report(tmp_path / "out")["micro_batch"] == 4
 

@@ -67,5 +67,7 @@ def _fraction(node: Node) -> dict[str, str]:
 
 
 def _holds(kind: str, data: Array) -> bool:
-    low, high = _RANGES.get(kind, (None, None))
-    return low is None or (int(np.min(data)) >= low and int(np.max(data)) <= high)
+    if kind not in _RANGES:
+        return True
+    low, high = _RANGES[kind]
+    return int(np.min(data)) >= low and int(np.max(data)) <= high

@@ -8,10 +8,13 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.loss import NllAttrs
 
 
-def label_data(train: TrainGraph, sequencer: Sequencer) -> dict[str, object]:
+def label_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str, object]:
     """For the templates."""
     terms, weights = train.terms, train.terms.weights
+    several = train.label.elements > 1
     return {
+        "label_array": several,
+        "label_type": label_ctype(train) if several else f"{prefix}_label_t",
         "classes": _classes(train),
         "ignored": _ignored(train),
         "without_weight": weights.nothing if weights else (),
@@ -23,6 +26,11 @@ def label_data(train: TrainGraph, sequencer: Sequencer) -> dict[str, object]:
         "step_samples": train.batch if train.in_place and terms.divisor != "one" else 1,
         "loss_text": _loss_text(train),
     }
+
+
+def label_ctype(train: TrainGraph) -> str:
+    """C type of one label."""
+    return "int32_t" if train.label.dtype == "int32" else "float"
 
 
 def _classes(train: TrainGraph) -> int:

@@ -12,9 +12,9 @@ import numpy as np
 
 from tinytrain_compile import __version__
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
-from tinytrain_compile.emit.labels import label_data
+from tinytrain_compile.emit.labels import label_ctype, label_data
 from tinytrain_compile.emit.names import Names, comment_text
-from tinytrain_compile.emit.sequence import Sequencer, turned_name
+from tinytrain_compile.emit.sequence import Part, Sequencer, turned_name
 from tinytrain_compile.emit.stack import unknown_stack
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
@@ -74,13 +74,13 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     interface = _interface(train, plan, options)
     prefix = options.prefix
     tables = Names(f"{prefix}_w_")
-    watch = Watch(plan) if options.debug_header else None
-    sequencer = Sequencer(train, plan, kernels, tables, watch, options.small_calls)
+    watches = _watches(plan) if options.debug_header else ()
+    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls)
     model = _template_data(train, plan, options, interface, sequencer, tables)
     chosen = [name for name in KERNEL_HEADERS if _uses(kernels, options.runtime.get(name, ""))]
     model["kernel_headers"] = chosen
-    model["watched"] = watch.tables() if watch else []
-    constants = _flash_tables(train, tables)
+    model["watched"] = [line for watch in watches for line in watch.tables()]
+    constants = _flash_tables(train, plan, tables)
     constants += _turned_tables(train, kernels, tables)
     constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
     kernel_files = _kernel_files(model, kernels, prefix)
@@ -146,8 +146,8 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
     return Interface(
         prefix=options.prefix,
         input_elements=train.graph.inputs[0].elements,
-        output_elements=train.graph.outputs[0].elements,
-        label_ctype="int32_t" if train.label.dtype == "int32" else "float",
+        output_elements=train.graph.outputs[0].elements // train.micro_batch,
+        label_ctype=label_ctype(train),
         label_elements=train.label.elements,
         arena_bytes=plan.arena_bytes,
         persistent_bytes=plan.persistent_bytes,
@@ -179,12 +179,21 @@ def _first_exponent(train: TrainGraph, sequencer: Sequencer) -> str:
     return sequencer.typed("I32", exponents[0]) if exponents else ""
 
 
-def _flash_tables(train: TrainGraph, tables: Names) -> list[tuple[str, Array]]:
+def _watches(plan: MemoryPlan) -> tuple[Watch, ...]:
+    """Of the step, and of an inference of one sample, which reads the state that its own plan knows nothing of."""
+    if plan.inference is None:
+        return (Watch(plan),)
+    kept = tuple(enumerate(_transient_offsets(plan)))
+    return Watch(plan), Watch(plan.inference.plan, "one", tuple((memory, size) for memory, size in kept if size))
+
+
+def _flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tuple[str, Array]]:
     """Every constant that lies in flash: frozen weights, and initial values that are not all zero."""
     state = {value.name for value in train.graph.state}
+    more: Mapping[str, Array] = {} if plan.inference is None else plan.inference.graph.constants
     return [
         (tables.of(name), data)
-        for name, data in train.graph.constants.items()
+        for name, data in {**more, **train.graph.constants}.items()
         if name not in state or bool(np.any(data))
     ]
 
@@ -224,7 +233,6 @@ def _template_data(
         "state_block": _state_block(train, sequencer, tables),
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],
         "input": sequencer.pointer(graph.inputs[0].name),
-        "output": sequencer.pointer(graph.outputs[0].name),
         "loss": sequencer.pointer(train.loss.name),
         "rate": sequencer.pointer(train.learning_rate.name),
         "rate_float": sequencer.typed("F32", train.learning_rate.name),
@@ -238,8 +246,8 @@ def _template_data(
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
         "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
-        "output_shape": "x".join(map(str, graph.outputs[0].shape)),
-        **label_data(train, sequencer),
+        "output_shape": "x".join(map(str, train.of_one(graph.outputs[0]))),
+        **label_data(train, sequencer, prefix),
         **parts,
         "offsets": sequencer.offsets(),
     }
@@ -255,17 +263,36 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     judged = 1 + next(i for i, node in enumerate(training) if train.loss in node.outputs)
     after_loss = next(node.name for node in training[judged:] if not op_def(node.op).view)
     starts = _common_runs(step, needed_infer, needed_train) if options.small_calls else set[str]()
-    infer = sequencer.parts("infer", (n for n in step if n.name in needed_infer), starts=starts)
+    infer = sequencer.parts(
+        "infer" if plan.inference is None else "infer_batch", (n for n in step if n.name in needed_infer), starts=starts
+    )
     train_parts = sequencer.parts("step", training, infer, {*starts, after_loss})
     cut = next(i for i, part in enumerate(train_parts) if part.first == after_loss)
     return {
-        "infer_parts": infer,
+        **_inference(train, plan, sequencer, infer),
         "loss_parts": train_parts[:cut],
         "gradient_parts": train_parts[cut:],
         "loss_waits": sequencer.pending(training[:judged]),
         "small_calls": options.small_calls,
         "own_step_parts": [part for part in train_parts if part not in infer],
         "apply_parts": sequencer.parts("apply", (n for n in plan.order if n.phase == "apply")),
+    }
+
+
+def _inference(train: TrainGraph, plan: MemoryPlan, sequencer: Sequencer, parts: list[Part]) -> dict[str, object]:
+    """The functions and addresses of m_infer and, where a step takes several samples, of m_infer_batch."""
+    output = sequencer.pointer(train.graph.outputs[0].name)
+    if plan.inference is None:
+        assert train.micro_batch == 1, "m_infer takes one sample: the plan of a larger step has a pass for it"
+        return {"infer_parts": parts, "batch_parts": [], "output": output}
+    graph = plan.inference.graph
+    return {
+        "infer_parts": sequencer.parts("infer", plan.inference.plan.order),
+        "batch_parts": parts,
+        "batch_output": output,
+        "output": sequencer.pointer(graph.outputs[0].name),
+        "one_input": sequencer.pointer(graph.inputs[0].name),
+        "one_input_bytes": graph.inputs[0].size_bytes,
     }
 
 

@@ -47,7 +47,7 @@ class LabelWeights:
     def of(self, labels: Array, start: float = 0.0) -> np.float32:
         """Their sum on top of `start`, one after another in float32, as the generated code adds them."""
         total = np.float32(start)
-        for label in labels.ravel().tolist():
+        for label in (int(label) for label in labels.flat):
             if label != self.ignored:
                 total += np.float32(self.table[label] if self.table else 1.0)
         return total
@@ -214,7 +214,7 @@ class MemoryPlan:
 
     lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
     order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
-    remat: what is computed twice; None if nothing is.
+    remat: what is computed twice; None if nothing is. inference: of one sample, where a step takes several.
     """
 
     order: tuple[Node, ...]
@@ -230,6 +230,12 @@ class MemoryPlan:
     remat: Rematerialisation | None = None
     further: tuple[FurtherMemory, ...] = ()
     paging: tuple[PageMove, ...] = ()
+    inference: Inference | None = None
+
+    @property
+    def all_nodes(self) -> tuple[Node, ...]:
+        """Those of the step, then those of an inference of one sample where that is a pass of its own."""
+        return (*self.order, *(() if self.inference is None else self.inference.plan.order))
 
     @property
     def extra_ps(self) -> int:
@@ -255,6 +261,17 @@ class MemoryPlan:
         """(memory, offset inside it) of an offset: memory 0 is the arena."""
         inside = [index for index, memory in enumerate(self.further, 1) if offset >= memory.base]
         return (inside[-1], offset - self.further[inside[-1] - 1].base) if inside else (0, offset)
+
+
+@dataclass(frozen=True, eq=False)
+class Inference:
+    """A forward pass beside a training step, in the same arena: its graph, under names of its own, and its plan.
+
+    State and what else outlives a call is the step's: in this plan all of it is one header.
+    """
+
+    graph: Graph
+    plan: MemoryPlan
 
 
 # ---- emit -> verify, report -----------------------------------------------------------------------------------------
@@ -285,7 +302,7 @@ class Interface:
     alignment_bytes: int
     accumulates: bool
     state: tuple[StateSlot, ...]
-    micro_batch: int = 1  # samples that one call takes; all element counts are of so many
+    micro_batch: int = 1  # samples that one call takes; inputs and labels are of so many, outputs of one
     input_dtype: str = "float32"
     exact: bool = False  # whether the reference must agree to the byte (int8) or within a bound (float32)
     further_bytes: tuple[int, ...] = ()  # of every memory besides the arena

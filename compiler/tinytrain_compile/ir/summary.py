@@ -94,6 +94,8 @@ class VerifyReport:
     counts: InstructionCounts | None = None
     arena_measured_bytes: int | None = None
     file: FileAgreement | None = None
+    function_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Of every external function of the board's build."""
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------

@@ -86,7 +86,11 @@ def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
     readers = graph.consumers()
     outputs = {value.name for value in graph.outputs}
     names = [graph.inputs[0].name] if graph.inputs else []
+    computed = {value.name for value in graph.inputs}
     for node in graph.nodes:
+        if not any(value.name in computed for value in node.inputs):
+            continue  # what follows from parameters alone is no activation
+        computed.update(value.name for value in node.outputs)
         follower = readers.get(node.outputs[0].name, [])
         clamped = [n.op for n in follower] == ["Clip"] and node.outputs[0].name not in outputs
         if not (node.op in _FUSED and clamped) and not (_moves(node) and node.inputs[0].name not in graph.constants):

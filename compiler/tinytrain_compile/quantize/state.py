@@ -31,6 +31,8 @@ class Rewriter:
         self.readers = graph.consumers()
         self.producers = graph.producers()
         self.constants: dict[str, Array] = dict(graph.constants)
+        self.taken: list[Node] = []
+        """Float nodes that stayed as they were."""
         self.state: list[Value] = []
         self.accumulators: list[Value] = []
         self.updates: list[tuple[Value, Value]] = []
@@ -84,6 +86,7 @@ class Rewriter:
         """Keep a float node as it is, on the float forms of its inputs: a part of an island."""
         inputs = tuple(self.as_float(v, node) for v in node.inputs)
         self.builder.nodes.append(replace(node, inputs=inputs))
+        self.taken.append(node)
         self.forms.update({v.name: v for v in node.outputs})
 
     # ---- forms --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from tinytrain_compile.verify.cycles import cycle_model, read_blocks
 from tinytrain_compile.verify.firmware import sample_indices, verification_input
 from tinytrain_compile.verify.results import RunResult
 from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
+from tinytrain_compile.verify.sizes import functions_in
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
 from tinytrain_compile.verify.stepwise import StepReference, compare_steps
 from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, read_object
@@ -47,6 +49,7 @@ class StaticFigures:
     stack: StackBound
     code_bytes: int
     const_bytes: int
+    functions: Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +165,8 @@ def static_figures(
         path = " > ".join(bound.path)
         what = f"{bound.size_bytes} bytes, the budget of {target.name} is {target.stack_budget_bytes} ({path})"
         raise CompileError("E0601", "stack", what, "raise stack_budget_bytes in a target file of your own")
-    return StaticFigures(bound, sum(item.code_bytes for item in objects), sum(item.const_bytes for item in objects))
+    code, const = (sum(sizes) for sizes in zip(*((item.code_bytes, item.const_bytes) for item in objects), strict=True))
+    return StaticFigures(bound, code, const, dict(functions_in(compiled.model_objects)))
 
 
 def _judge(
@@ -194,6 +198,7 @@ def _judge(
         arena_measured_bytes=run.arena_measured_bytes if run else None,
         code_bytes=figures.code_bytes if figures else None,
         const_bytes=figures.const_bytes if figures else None,
+        function_bytes=figures.functions if figures else {},
         max_error=error,
         counts=done.counts,
         file=job.file,
@@ -240,7 +245,10 @@ def _step_losses(run: RunResult, interface: Interface, samples: Samples, batch: 
     """The loss of each step: what PyTorch prints for all samples of its batch."""
     calls = iter(sample_indices(interface, samples, len(run.states), batch))
     steps = run.losses.reshape(len(run.states), -1).astype(np.float64)
-    return tuple(interface.terms.of_batch(step, [samples.y[next(calls)] for _ in step]) for step in steps)
+    return tuple(
+        interface.terms.of_batch([float(loss) for loss in step], [samples.y[next(calls)] for _ in step])
+        for step in steps
+    )
 
 
 def _board_name(target: Target) -> str:

@@ -80,6 +80,12 @@ def _main(interface: Interface) -> str:
         f"    uint32_t status;\n    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_apply(model));\n"
         "    put_word(TAG_APPLY, status);\n"
     )
+    infer_batch = (
+        f"    memcpy({prefix}_input(model), &probe, sizeof probe);\n"
+        f"    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_infer_batch(model, &predictions));\n"
+        "    put_tag(TAG_INFER_BATCH, sizeof status + sizeof predictions);\n"
+        "    put(&status, sizeof status);\n    put(&predictions, sizeof predictions);\n    repaint();\n"
+    )
     table = "".join(
         f"    {{{slot.offset}u, {slot.size_bytes}u, {slot.memory}u}}, /* {_comment(slot.name)} */\n"
         for slot in interface.state
@@ -97,8 +103,8 @@ def _main(interface: Interface) -> str:
             "MEMORY_TABLE": "".join(
                 f"    {{memory_{k}.low, memory_{k}.bytes, memory_{k}.high, {size}}},\n" for k, size in enumerate(sizes)
             ),
-            "label_ctype": interface.label_ctype,
-            "LABEL_ELEMENTS": str(interface.label_elements),
+            "BATCH_OUTPUT": f"static {prefix}_output_batch_t predictions;\n" if interface.micro_batch > 1 else "",
+            "INFER_BATCH": infer_batch if interface.micro_batch > 1 else "",
             "MICRO_BATCH": f"{interface.micro_batch}u",
             "TRAIN_CALL": f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step",
             "APPLY": apply if interface.accumulates else "",
