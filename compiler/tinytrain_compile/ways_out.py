@@ -108,7 +108,10 @@ def _recomputing(asked: _Asked) -> list[Suggestion]:
     def note(candidate: Candidate) -> str:
         return f"+{share_of(candidate.train.graph, candidate.plan):.0%} MACs a step"
 
-    found = asked.way("--remat auto", note, over=False, remat="auto")
+    o, tried = asked.planner.options, [r for r in asked.candidate.choice.rungs if r.how.startswith("recompute")]
+    # The ladder has made the same plan for `auto` already; where it is too large there is no need to make it again.
+    hopeless = o.update != "auto" and any((r.arena_bytes or 0) > (o.arena_bytes or 0) for r in tried)
+    found = [] if hopeless else asked.way("--remat auto", note, over=False, remat="auto")
     return found or asked.way("--remat min", note, remat="min")
 
 
@@ -131,11 +134,15 @@ def _smaller_state(asked: _Asked) -> list[Suggestion]:
     o, candidate = asked.planner.options, asked.candidate
     found: list[Suggestion] = []
     if o.optimizer != "sgd":
-        found += asked.way("--optimizer sgd", lambda _: f"no {o.optimizer} state", optimizer="sgd")
+
+        def cost(without: Candidate) -> str:
+            return f"{o.optimizer} state costs {candidate.plan.arena_bytes - without.plan.arena_bytes} B"
+
+        found += asked.way("--optimizer sgd", cost, optimizer="sgd")
     extra = sum(value.size_bytes for value in fractions(candidate.train.graph.nodes))
     if extra and candidate.plan.arena_bytes - extra <= (o.arena_bytes or 0):
-        cost = "noise instead of fraction bits, some accuracy: docs/int8.md"
-        found += asked.way("--weight-store sr8", lambda _: cost, weight_store="sr8")
+        noise = "noise instead of fraction bits, some accuracy: docs/int8.md"
+        found += asked.way("--weight-store sr8", lambda _: noise, weight_store="sr8")
     if o.batch > 1 and o.accumulate == "exact":
         several = asked.planner.size > 1
         one, size = (" --micro-batch 1", 1) if several else ("", o.micro_batch)
