@@ -21,7 +21,7 @@ SHORT = {
     "models: splices": range(60),
     "models: fields": range(140),
     "models: external data": range(40),
-    "graphs: float": (0, 1, 2, 4, 6),
+    "graphs: float": (0, 1, 2, 4, 5),
     "graphs: int8 calibrated": range(2),
     "graphs: int8 QDQ": range(2),
     "checkpoints": (1,),
