@@ -178,7 +178,7 @@ def test_eight_samples_are_the_sum_of_eight() -> None:
     parts: dict[str, Any] = {}
     for i in range(8):
         trainer._sums = trainer._cleared()
-        values = trainer.gather(samples.x[i : i + 1], samples.y[i].reshape(train.label.shape))
+        trainer.gather(samples.x[i : i + 1], samples.y[i].reshape(train.label.shape))
         for name, data in trainer._sums.items():
             merge = np.maximum if data.ndim == 0 else np.add
             parts[name] = merge(parts[name], data) if name in parts else data
