@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-paging remat-real slow ledger fuzz convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-paging remat-real slow ledger fuzz campaign convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,6 +67,10 @@ convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired dif
 
 docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in README.md and other pages
 	$(BIN)/python scripts/make_docs.py
+
+campaign: $(STAMP) ## Mutated files, random graphs, damaged checkpoints: all, or KIND=.. COUNT=.. FIRST=.. SEED=.. JOBS=..
+	$(BIN)/python -m tests.campaign $(if $(KIND),--kind "$(KIND)") $(if $(COUNT),--count $(COUNT)) \
+		--first $(or $(FIRST),0) --seed $(or $(SEED),0) --jobs $(or $(JOBS),1)
 
 clean: ## Remove what set-up and tests made
 	rm -rf .venv out examples/*/out

@@ -60,7 +60,7 @@ def _row(name: str, options: CompileOptions) -> Row:
     extra = 0 if remat is None else remat.extra_macs
     return Row(
         name,
-        options.quant,
+        summary.quant,
         plan.persistent_bytes,
         without - plan.persistent_bytes,
         plan.arena_bytes - plan.persistent_bytes,

@@ -10,7 +10,7 @@
 
 #include "tt_runtime.h"
 
-#if TT_HAS_FMA && defined(__arm__) && defined(__GNUC__) && !defined(__clang__)
+#if TT_HAS_FMA && defined(__ARM_FEATURE_FMA) && defined(__arm__) && defined(__GNUC__) && !defined(__clang__)
 typedef double tt_float_pair __attribute__((may_alias));
 
 /* x points to two floats, not always to a multiple of 8 bytes as C wants for a double: what GCC loads it with (VLDR,

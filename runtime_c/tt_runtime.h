@@ -1,6 +1,6 @@
 /* Scalar helpers that generated kernels call: float32, no libm, no double, no static RAM. Integers are in tt_fixed.h.
  *
- * Every function gives the same bits on every Cortex-M and on a host compiled with -ffp-contract=off: only additions,
+ * Every function gives the same bits on every Cortex-M and on a host, whatever the flags below allow: only additions,
  * multiplications, divisions, comparisons and integer steps in a fixed order, never fused, denormals kept (FPSCR.FZ
  * clear). The numpy twins in compiler/tinytrain_compile/ops/scalar_math.py repeat these steps one by one.
  * Polynomials are minimax fits; "fit" is the error of the polynomial alone, "error" the worst of all float32 arguments
@@ -9,13 +9,35 @@
 #ifndef TT_RUNTIME_H
 #define TT_RUNTIME_H
 
+/* How the code is compiled must not change what it computes. This header therefore comes before all others: what could
+ * fuse or reorder float operations is switched off here where a file can do that, and is refused where it cannot. */
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ > 0) || \
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
+#error "-ffast-math (or a part of it, or -Ofast) changes what this model computes: compile it without"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0 && __FLT_EVAL_METHOD__ != 16
+#error "floats must be computed as floats: on 32-bit x86 compile with -msse2 -mfpmath=sse"
+#endif
+#if defined(__clang__)
+#pragma float_control(precise, on) /* Clang 14 has no macro for some parts of -ffast-math */
+#pragma clang fp contract(off)
+#elif !defined(__GNUC__)
+#pragma STDC FP_CONTRACT OFF
+#elif !defined(__arm__) || defined(__ARM_FEATURE_FMA) /* where nothing can be fused, GCC 12 for Armv6-M only slows down */
+#pragma GCC optimize("fp-contract=off")
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+#pragma GCC optimize("no-tree-loop-vectorize", "no-tree-slp-vectorize") /* Helium takes denormals for 0 */
+#endif
+#endif
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* TT_FMA(a, b, c): a * b + c, fused where the core can do that. Kernels use it, the helpers below never do.
- * A host that checks code for such a core is compiled with -DTT_HAS_FMA=1 (and then needs libm's fmaf). */
+/* TT_FMA(a, b, c): a * b + c, fused where the target can do that. Kernels use it, the helpers below never do. The header
+ * of a generated project says so (TT_HAS_FMA), so that every machine computes what the target does: one without the
+ * instruction takes tt_fmaf. */
 #ifndef TT_HAS_FMA
 #ifdef __ARM_FEATURE_FMA
 #define TT_HAS_FMA 1
@@ -24,10 +46,12 @@
 #endif
 #endif
 
-#if TT_HAS_FMA
+#if !TT_HAS_FMA
+#define TT_FMA(a, b, c) ((a) * (b) + (c))
+#elif defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF) || defined(__FMA__)
 #define TT_FMA(a, b, c) __builtin_fmaf((a), (b), (c))
 #else
-#define TT_FMA(a, b, c) ((a) * (b) + (c))
+#define TT_FMA(a, b, c) tt_fmaf((a), (b), (c))
 #endif
 
 /* TT_SHARED: a helper that is called many times in every kernel, and has one copy because flash matters more. */
@@ -60,6 +84,23 @@ static inline float tt_from_bits(uint32_t bits)
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+/* a * b + c, rounded once, without the instruction. A double holds the product, and the sum but for what rounding loses:
+ * that goes into its last bit (an inexact sum becomes odd), which is enough for the second rounding to be right. */
+static inline float tt_fmaf(float a, float b, float c)
+{
+    const double product = (double)a * (double)b;
+    double sum = product + (double)c;
+    const double added = sum - product;
+    const double lost = (product - (sum - added)) + ((double)c - added);
+    uint64_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    if ((lost > 0.0 || lost < 0.0) && (bits & 1u) == 0u) { /* not if a result is infinite or NaN */
+        bits = (lost > 0.0) == (sum > 0.0) ? bits + 1u : bits - 1u;
+        memcpy(&sum, &bits, sizeof sum);
+    }
+    return (float)sum;
 }
 
 /* 2 to the power n, -126 <= n <= 127. */
@@ -227,10 +268,10 @@ static inline float tt_sigmoidf(float x)
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
-/* Whether a loss is no number, without float instructions. */
-static inline bool tt_is_nan(float x)
+/* Whether a number is neither NaN nor infinite, without float instructions. */
+static inline bool tt_is_finite(float x)
 {
-    return (tt_bits(x) & 0x7fffffffu) > 0x7f800000u;
+    return (tt_bits(x) & 0x7f800000u) != 0x7f800000u;
 }
 
 /* CRC-32 (IEEE 802.3, reflected, polynomial 0xedb88320) of `size` bytes; start with 0, feed the result back in to

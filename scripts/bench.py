@@ -1,14 +1,15 @@
-"""Compile times and arenas of three real networks, equal bytes on six cores, code sizes (`make bench`): tables.
+"""Compile times and arenas of three real networks, the file's check, equal bytes, code sizes (`make bench`): tables.
 
-A row of the first is one run of the command line, verification excluded; nothing here asserts a time. The second runs
-an int8 network on six cores, where a byte that differs from numpy would end it. The third compares --code speed with
---code size.
+A row of the first is one run of the command line, verification excluded; nothing here asserts a time. The second says
+what the comparison with the model file costs. The third runs an int8 network on six cores, where a byte that differs
+from numpy would end it. The fourth compares --code speed with --code size.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -70,6 +71,27 @@ def equal_bytes() -> None:
         print(f"{core:16} {verified['steps']:>5} {verified['result']:>7} {sizes}", flush=True)
 
 
+def file_check() -> None:
+    """What the comparison with the model file adds to a compilation that verifies, as --verbose says it."""
+    print(f"{'model':22} {'tensors':>7} {'CPU s':>8} {'wall s of all':>14}  {'agreement'}")
+    for name in (*MODELS, *(f"{name.removesuffix('-10c')}-qdq" for name in MODELS)):
+        flags = ("--quant", "int8") if name.endswith("qdq") else ()
+        with tempfile.TemporaryDirectory() as folder:
+            model, out = SHARED / "models" / f"{name}.onnx", Path(folder) / "out"
+            command = [sys.executable, "-m", "tinytrain_compile", str(model), *flags, "--update", "last:6", "-v"]
+            start = time.monotonic()
+            finished = subprocess.run([*command, "--verify", "host", "-o", str(out)], capture_output=True, text=True)
+            whole = time.monotonic() - start
+            line = re.search(r"^file +compared.*?, ([0-9.]+) s of CPU time$", finished.stdout, re.MULTILINE)
+            if finished.returncode != 0 or line is None:
+                sys.exit(f"{name}: {finished.stderr.strip() or finished.stdout}")
+            found = json.loads((out / "report.json").read_text(encoding="utf-8"))["verify"]["file"]
+            error = f"max |err| {found['max_error']:.1e}"
+            if found["steps"] is not None:
+                error = f"within {found['steps']:g} step, {100 * found['equal_bytes']:.2f} % equal"
+            print(f"{name:22} {found['tensors']:>7} {float(line[1]):8.2f} {whole:14.1f}  {error}", flush=True)
+
+
 def code_sizes() -> None:
     """Whole projects with --code speed and --code size, side by side: bytes of code, instructions of a step."""
     heads = f"{'speed: code B':>13} {'step':>12} {'size: code B':>13} {'step':>12} {'bytes':>6} {'step':>6}"
@@ -89,6 +111,7 @@ def main() -> None:
     """Print the tables; without the models, say so."""
     if (SHARED / "models").is_dir():
         times()
+        file_check()
         equal_bytes()
         code_sizes()
     else:

@@ -48,7 +48,7 @@ def linear_outcome(flags: tuple[str, ...]) -> str:
         compile_command = [sys.executable, "-m", "tinytrain_compile", str(model), *flags, "--verify", "none"]
         subprocess.run([*compile_command, "-o", str(folder / "out")], check=True, capture_output=True)
         sources = [str(path) for path in (*sorted((folder / "out").glob("*.c")), EXAMPLES / "linear" / "main.c")]
-        build = ["cc", "-std=c11", "-O2", "-ffp-contract=off", f"-I{folder / 'out'}", *sources, "-o", name + "/linear"]
+        build = ["cc", "-std=c11", "-O2", f"-I{folder / 'out'}", *sources, "-o", name + "/linear"]
         subprocess.run(build, check=True)
         text = subprocess.run([name + "/linear"], check=True, capture_output=True, text=True).stdout
     losses = [line.split()[1] for line in text.splitlines()[1:]]

@@ -96,7 +96,7 @@ def test_success_block_and_files(mlp: str, tmp_path: Path) -> None:
     lines = text.splitlines()
     assert len(lines) <= 25
     assert re.search(r"^ARENA +[\d,]+ B of 65,536", text, re.MULTILINE)
-    assert re.search(r"^verify .*host == reference.*PASS$", text, re.MULTILINE)
+    assert re.search(r"^verify +file == reference == host .*$", text, re.MULTILINE) and " PASS\n" in text
     count = sum(path.is_file() for path in out.rglob("*"))
     assert re.search(rf"^wrote +{re.escape(str(out))}/ \({count} files\)  sha256 [0-9a-f]{{16}}$", lines[-1])
     names = {path.name for path in out.iterdir()}

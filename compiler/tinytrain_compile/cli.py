@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ import click
 from tinytrain_compile import __version__
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
 from tinytrain_compile.flags import options_of
+from tinytrain_compile.output import WRITTEN
+from tinytrain_compile.start import interrupted
+from tinytrain_compile.streams import UnreadError, guarded_output
 
 _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in one static arena, and check it under QEMU.
 
@@ -65,6 +68,9 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Output folder."
 )
+@click.option(
+    "--force", is_flag=True, help="Overwrite files in -o of the same names that tinytrain-compile did not write there."
+)
 @click.option("--arena", metavar="SIZE", help="RAM for everything that changes: 256KB, 256KiB or 262144.")
 @click.option(
     "--memory",
@@ -76,7 +82,9 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     "--target", metavar="NAME|FILE", default="cortex-m7", show_default=True, help="Core (--list-targets) or TOML."
 )
 @click.option(
-    "--loss", type=click.Choice(["cross-entropy", "mse", "bce"]), help="Default: cross-entropy for (batch, classes)."
+    "--loss",
+    type=click.Choice(["cross-entropy", "mse", "bce"]),
+    help="Default: bce behind a Sigmoid, else cross-entropy for (batch, classes).",
 )
 @click.option(
     "--label", metavar="NAME", default="", help="Input that holds the labels, for a model that ends in its loss."
@@ -97,7 +105,12 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     type=int,
     default=1,
     show_default=True,
-    help="Samples per update. A step takes as many of them at once as --arena holds (one without it).",
+    help="Samples per update.",
+)
+@click.option(
+    "--micro-batch",
+    metavar="N|auto",
+    help="Samples that one call trains on, of --batch [default: 1]; auto: as many as --arena holds.",
 )
 @click.option(
     "--accumulate",
@@ -106,7 +119,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     show_default=True,
     help="Over --batch N samples: sum gradients, or update with each at once, at a learning rate of 1/N.",
 )
-@click.option("--quant", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Number format.")
+@click.option(
+    "--quant",
+    type=click.Choice(["auto", "fp32", "int8"]),
+    default="auto",
+    show_default=True,
+    help="Number format. auto: int8 for a model that is quantised (QDQ), fp32 for any other.",
+)
 @click.option(
     "--calib",
     type=click.Path(path_type=Path),
@@ -142,6 +161,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
 )
 @click.option("--input-shape", metavar="NAME=D,D,..", multiple=True, help="Fixes the dimensions of a dynamic input.")
 @click.option("--input-layout", type=click.Choice(["hwc", "chw"]), default="hwc", show_default=True, help="Of images.")
+@click.option(
+    "--batch-norm",
+    type=click.Choice(["fold", "keep"]),
+    default="fold",
+    show_default=True,
+    help="Into weights, or gamma and beta trained apart (float32).",
+)
 @click.option("--verify", type=click.Choice(["qemu", "host", "none"]), default="qemu", show_default=True)
 @click.option(
     "--verify-steps", type=click.IntRange(1, 100000), default=3, show_default=True, help="Training steps compared."
@@ -201,12 +227,12 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     multiple=True,
     help="C kernels of your own for some layers (docs/external-kernels.md).",
 )
-@click.option("--tune", is_flag=True, help="Search the tiles of kernels by counting instructions in QEMU; see --tiles.")
+@click.option("--tune", is_flag=True, help="Search the tiles of kernels by counting instructions in QEMU; kept in -o.")
 @click.option(
     "--tiles",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Tiles that --tune found, to use (with --tune: to add to). Default: MODEL.tiles.txt beside the model.",
+    help="Tiles that --tune found, to use (with --tune: to add to). Default: those of the output that -o replaces.",
 )
 @click.option("--dry-run", is_flag=True, help="Plan and report; write nothing.")
 @click.option(
@@ -234,40 +260,53 @@ def command(**flags: Any) -> None:
     if result.summary is None:
         _say(result.dump.rstrip("\n").split("\n"))
         return
-    terminal.success(result, options)
+    try:
+        terminal.success(result, options)
+    except KeyboardInterrupt as problem:
+        problem.args = () if options.dry_run else (WRITTEN,)
+        raise
 
 
 def main() -> None:
     """Run the command; every error is one line on stderr and an exit code of contracts.md."""
-    for stream in (sys.stdout, sys.stderr):  # names from a model may hold what the terminal's encoding lacks
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
-        command.main(prog_name="tinytrain-compile", standalone_mode=False)
+        with guarded_output(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of libraries: what matters to the user is an error or a note
+            _run()
+    except UnreadError:
+        return
     except CompileError as error:
-        click.echo(str(error), err=True)
-        for line in error.details:
-            click.echo(line, err=True)
+        _complain(str(error), *error.details)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        click.echo(
-            f"error[E0101]: command line: {error.format_message().rstrip('.')}; see tinytrain-compile --help", err=True
-        )
+        _complain(f"error[E0101]: command line: {error.format_message().rstrip('.')}; see tinytrain-compile --help")
         sys.exit(EXIT_INPUT)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; nothing was written", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        os._exit(0)
+    except (click.Abort, KeyboardInterrupt) as problem:
+        sys.exit(interrupted(problem))
     except Exception as error:
         if "-v" in sys.argv or "--verbose" in sys.argv:
             traceback.print_exc()
         text = " ".join(str(error).split())[:300]
-        click.echo(
-            f"error[E0901]: internal: {type(error).__name__}: {text}; please report this with the model (see -v)",
-            err=True,
-        )
+        _complain(f"error[E0901]: internal: {type(error).__name__}: {text}; please report this with the model (see -v)")
         sys.exit(EXIT_INTERNAL)
+
+
+def _run() -> None:
+    """Parse and run. Not by click's own `main`, which ends the process where a pipe is closed."""
+    try:
+        with command.make_context("tinytrain-compile", sys.argv[1:]) as context:
+            command.invoke(context)
+    except click.exceptions.Exit as ended:
+        if ended.exit_code:
+            sys.exit(ended.exit_code)
+    except BrokenPipeError as problem:
+        raise UnreadError from problem
+
+
+def _complain(*lines: str) -> None:
+    with suppress(OSError, ValueError):  # nobody can be told
+        for line in lines:
+            click.echo(line, err=True)
 
 
 if __name__ == "__main__":

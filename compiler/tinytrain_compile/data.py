@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from tinytrain_compile import labels
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.options import CompileOptions
+from tinytrain_compile.user_file import MOST_DATA_BYTES, open_file
 
 INT8_SPREAD = 40
 """Standard deviation of random int8 inputs, in units of the input's scale."""
@@ -80,10 +82,15 @@ def stored_input(x: Array, train: TrainGraph) -> Array:
 def labelled(path: Path) -> bool:
     """Whether an .npz holds labels `y`; False if it cannot be read (who reads the rest will say so)."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
             return "y.npy" in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, ValueError, zipfile.BadZipFile):
         return False
+
+
+def raw_labels(path: Path) -> Array | None:
+    """Array `y` of an .npz as it is, None if there is none; CompileError E0105."""
+    return _read(path, ("y",))[0] if labelled(path) else None
 
 
 def load_inputs(path: Path, model: ImportedModel) -> Array:
@@ -94,12 +101,10 @@ def load_inputs(path: Path, model: ImportedModel) -> Array:
 
 def _read(path: Path, names: tuple[str, ...]) -> list[Array]:
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("it is no regular file")
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
             return [_array(archive, name) for name in names]
     except Exception as problem:  # a damaged or hostile file breaks zipfile and numpy in many ways
-        reason = problem.args[0] if isinstance(problem, KeyError) else problem
+        reason = problem.args[0] if isinstance(problem, KeyError) else getattr(problem, "strerror", None) or problem
         hint = f"give an .npz with {' and '.join(names)}"
         raise CompileError("E0105", str(path.name), f"cannot be read ({reason})", hint) from problem
 
@@ -116,26 +121,24 @@ def _inputs(path: Path, x: Array, model: ImportedModel) -> Array:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> Array:
+    if archive.getinfo(f"{name}.npy").file_size > MOST_DATA_BYTES:
+        raise ValueError(f"{name} is larger than {MOST_DATA_BYTES >> 20} MB")
     with archive.open(f"{name}.npy") as stream:
         return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
 
+def label_shape(count: int, model: ImportedModel, train: TrainGraph) -> tuple[int, ...]:
+    """Shape of the labels of so many samples in a file."""
+    return _many(count, train.of_one(train.label) if class_count(train) else model.output_shape)
+
+
 def _labels(path: Path, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
     classes = class_count(train)
-    wanted = _many(count, train.of_one(train.label) if classes else model.output_shape)
-    if y.shape != wanted:
-        raise CompileError("E0305", path.name, f"y has shape {y.shape}", f"this loss takes {wanted}")
-    if not classes:
-        if y.dtype.kind not in "fiub" or not np.isfinite(y).all():
-            raise CompileError("E0305", path.name, f"y is {y.dtype} or not finite", "this loss takes finite numbers")
-        each = y.astype(np.float32).reshape(count, *model.output_shape)
-        return np.ascontiguousarray(each.transpose(0, *(axis + 1 for axis in model.output_perm)))
-    if y.dtype.kind not in "iu":
-        raise CompileError("E0305", path.name, f"y is {y.dtype}", f"class indices are integers 0..{classes - 1}")
-    wrong = y[((y < 0) | (y >= classes)) & ~np.isin(y, ignored_labels(train))]
-    if wrong.size:
-        raise CompileError("E0305", path.name, f"y holds {wrong[0]}", f"class indices are 0..{classes - 1}")
-    return np.ascontiguousarray(y.astype(np.int32))
+    y = labels.shaped(path.name, y, label_shape(count, model, train), classes)
+    if classes:
+        return labels.class_indices(path.name, y, classes, ignored_labels(train))
+    each = labels.values(path.name, y).reshape(count, *model.output_shape)
+    return np.ascontiguousarray(each.transpose(0, *(axis + 1 for axis in model.output_perm)))
 
 
 def _dims(shape: tuple[int, ...]) -> str:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tinytrain_compile.combinations import check_machine, check_model
 from tinytrain_compile.data import load_inputs, make_samples
+from tinytrain_compile.data_notes import data_notes, option_notes
+from tinytrain_compile.emit import c_identifier, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, blaming, load_externals
+from tinytrain_compile.file_check import check_file
 from tinytrain_compile.fit import Candidate, Planner
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.generate import Generated, generate
 from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
-from tinytrain_compile.ir.summary import Summary, VerifyReport
+from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
 from tinytrain_compile.micro_batch import choose
+from tinytrain_compile.number_format import with_number_format
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
 from tinytrain_compile.plan import Lock, read_lock
-from tinytrain_compile.quantize import calibrate, count_saturations, prepare
+from tinytrain_compile.quantize import calibrate, count_saturations, prepare, saturated
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.report import (
     does_not_fit_text,
@@ -36,7 +41,7 @@ from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
 from tinytrain_compile.trial import compare, like_one, with_exponents
-from tinytrain_compile.tune import Tiling, choose_tiles
+from tinytrain_compile.tune import KnownTiles, Tiling, choose_tiles, known_tiles
 from tinytrain_compile.ways_out import faster, suggestions
 
 Progress = Callable[[str, float], None]
@@ -63,11 +68,15 @@ def _silent(_what: str, _share: float) -> None:
 def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
     """Run all stages. Raises CompileError; then the output folder is as it was."""
     target = load_target(options.target)
+    check_machine(options, target)
     externals = load_externals(options)
     if not options.dry_run and not options.dump_after:
-        check_place(options.out, _sources(options, externals))
+        check_place(options.out, _expected(options), options.force)
+    tiles = known_tiles(options)
     progress("reading the model", 0.0)
     model = _load(options)
+    options, notes = with_number_format(options, model)
+    check_model(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(_stored(model, options).graph))
     progress("planning", 0.1)
@@ -75,25 +84,32 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     candidate = _choose(model, options, target, externals)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
-    summary = _summarise(model, candidate, options, target)
+    summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, model, candidate, options, target)
     if options.dry_run:
+        if options.data is not None:  # a dry run refuses what the run itself would
+            make_samples(model, candidate.train, options)
         return Result(summary)
     samples = make_samples(model, candidate.train, options)
+    progress("comparing the file with what was imported", 0.13)
+    agreed = check_file(model, floats if options.quant == "int8" else model.graph, candidate.of_one, samples, options)
     progress("running the model on your data", 0.15)
     one = with_exponents(candidate.of_one, model, options)
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
-    summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options))
+    said = (*summary.notes, *data_notes(model, one, options))
+    summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options), notes=said)
     with blaming(candidate.plan.order):
-        tiling = _tiles(candidate, options, target, samples, progress)
+        tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling)
         summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
-        summary = _verify(summary, made.bundle, samples, options, target, progress)
+        summary = _verify(summary, made.bundle, samples, options, target, progress, agreed)
     progress("writing", 0.98)
     tiling.save(options)
-    return _write(summary, made.bundle, samples, options, target)
+    more = {**tiling.files, **_check_files(made.bundle, samples, options, target, candidate.train)}
+    bundle = with_stack(made.bundle, summary.verify.stack_bytes)
+    return _write(summary, {**bundle.files, **more}, options, _inputs(options, externals))
 
 
 def _load(options: CompileOptions) -> ImportedModel:
@@ -104,29 +120,39 @@ def _load(options: CompileOptions) -> ImportedModel:
         options.label,
         classes=options.classes,
         seed=options.seed,
+        batch_norm=options.batch_norm,
     )
     return load_model(options.model, wanted)
 
 
 def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
-    """For int8: the graph with formats, and with the saturation of its storage."""
-    if options.quant == "fp32":
-        return model
+    """For int8 the graph with formats. For that, and for a quantised model, with the saturation of storage as Clips."""
     graph = model.graph
+    if options.quant == "fp32":
+        return replace(model, graph=saturated(graph)) if model.quantised else model
+    if options.batch_norm == "keep":
+        what = "integer layers take the normalisation behind them into their weights"
+        raise CompileError("E0101", "--batch-norm keep", what, "leave --batch-norm out, or use --quant fp32")
     if not model.quantised:
         if options.calib is None:
             what = "int8 training of a float model needs calibration data"
             raise CompileError("E0306", options.model.name, what, "give --calib FILE.npz with inputs x, or a QDQ model")
         graph = calibrate(graph, load_inputs(options.calib, model), options.calib_range)
-    return replace(model, graph=prepare(graph, options.head == "fp32"))
+    return replace(model, graph=prepare(graph, options.head == "fp32", model.quantised))
 
 
-def _sources(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
-    """Files that the user gave: they must not vanish with an earlier output."""
+def _expected(options: CompileOptions) -> tuple[str, ...]:
+    """Files that every run writes: what the output folder is looked at for before anything takes time."""
+    prefix = c_identifier(options.model.stem)
+    made = (f"{prefix}_{name}" for name in ("train.h", "train.c", "internal.h", "kernels.c", "weights.c"))
+    return ("report.json", "plan.json", "CMakeLists.txt", "tt_runtime.h", *made)
+
+
+def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
+    """Files that the user gave."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
-    given = (options.data, options.lock, options.tiles)
-    named += [path for path in given if path is not None and path != options.out / "plan.json"]
-    return (options.model, *named, *externals.paths)
+    given = (options.model, options.data, options.calib, options.lock, options.tiles)
+    return (*named, *(path for path in given if path is not None), *externals.paths)
 
 
 def _choose(model: ImportedModel, options: CompileOptions, target: Target, externals: Externals) -> Candidate:
@@ -137,10 +163,16 @@ def _choose(model: ImportedModel, options: CompileOptions, target: Target, exter
 
 
 def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
-    """The plan of a lock; `--update auto` is then what the lock trains."""
-    spec = lock.update.removeprefix("auto: ") if update == "auto" else update
-    candidate = planner.locked(resolve_update(planner.model.graph, spec), lock)
-    return replace(candidate, label=lock.update) if update == "auto" else candidate
+    """The plan of a lock; `--update auto` is then what the lock trains, unless that is said in a file."""
+    graph = planner.model.graph
+    if update != "auto":
+        return planner.locked(resolve_update(graph, update), lock)
+    try:
+        chosen = resolve_update(graph, lock.update.removeprefix("auto: "), files=False)
+    except CompileError as problem:
+        what = f"it trains {lock.update!r}, which says nothing about this model"
+        raise CompileError("E0106", lock.file, what, "name the scheme with --update, if it was one") from problem
+    return replace(planner.locked(chosen, lock), label=lock.update)
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
@@ -193,12 +225,17 @@ def _check_time(
 
 
 def _tiles(
-    candidate: Candidate, options: CompileOptions, target: Target, samples: Samples, progress: Progress
+    candidate: Candidate,
+    options: CompileOptions,
+    target: Target,
+    samples: Samples,
+    known: KnownTiles,
+    progress: Progress,
 ) -> Tiling:
     def report(done: int, count: int) -> None:
         progress(f"searching tiles, {done} of {count} kernels", 0.2)
 
-    return choose_tiles(candidate, options, target, samples, report)
+    return choose_tiles(candidate, options, target, samples, known, report)
 
 
 def _generate(
@@ -217,6 +254,7 @@ def _verify(
     options: CompileOptions,
     target: Target,
     progress: Progress,
+    agreed: FileAgreement | None,
 ) -> Summary:
     from tinytrain_compile.verify import verify
 
@@ -239,21 +277,24 @@ def _verify(
         batch=summary.train.batch,
         count=options.count or options.cycles,
         cycles=options.cycles,
+        file=agreed,
     )
     if whole is not None:
         report = replace(report, saturations=count_saturations(train, whole.states[-1]))
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 
-def _write(summary: Summary, bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target) -> Result:
-    files: dict[str, str | bytes] = dict(bundle.files)
+def _write(
+    summary: Summary, made: Mapping[str, str | bytes], options: CompileOptions, inputs: tuple[Path, ...]
+) -> Result:
+    """The output folder: what was made, and reports."""
+    files = dict(made)
     files["report.json"] = json.dumps(report_json(summary), indent=1) + "\n"
     files["plan.json"] = json.dumps(plan_json(summary), indent=1) + "\n"
     if "html" in options.report:
         files["report.html"] = report_html(summary)
-    files.update(_check_files(bundle, samples, options, target, summary.train))
-    digest = write_output(options.out, files)
-    return Result(summary, tuple(sorted(files)), digest)
+    written = write_output(options.out, files, inputs, options.force)
+    return Result(summary, written.paths, written.digest)
 
 
 def _check_files(

@@ -27,7 +27,14 @@ def _kind(code: str, exit_code: int, title: str, explanation: str) -> None:
 _kind("E0101", EXIT_INPUT, "bad option value", "An option's value is not of the form that --help shows.")
 _kind("E0102", EXIT_INPUT, "unknown target", "Use a name from --list-targets or the path of a target TOML file.")
 _kind("E0103", EXIT_INPUT, "bad target file", "A target file is TOML with known keys only; the message names the key.")
-_kind("E0104", EXIT_INPUT, "cannot write the output", "The folder beside -o must be writable; nothing was changed.")
+_kind(
+    "E0104",
+    EXIT_INPUT,
+    "cannot write the output",
+    "The folder of -o cannot be written, or holds a file that this compiler did not write there, or that was changed "
+    "since, of a name that it is about to write. manifest.json in the folder lists the files that are its own. --force "
+    "overwrites the others of these names; files of any other name always stay. The folder is as it was.",
+)
 _kind("E0105", EXIT_INPUT, "bad data file", "--data is an .npz with arrays `x` (ONNX layout, samples first) and `y`.")
 _kind(
     "E0106",
@@ -48,8 +55,22 @@ _kind(
     "E0109",
     EXIT_INPUT,
     "bad file of tiles",
-    "The file of --tiles (by default MODEL.tiles.txt beside the model) is written by --tune; a line of it is damaged. "
-    "Delete the file, or make it anew with --tune.",
+    "The file of --tiles, and tiles.txt in an output folder, are written by --tune. This one cannot be read, or a line "
+    "of it is damaged. Delete the file, or make it anew with --tune.",
+)
+_kind(
+    "E0110",
+    EXIT_INPUT,
+    "no room for temporary files",
+    "Verification builds and runs the firmware in a temporary folder, which cannot be made, or is full. "
+    "Set TMPDIR (on Windows TEMP) to a folder with room. Nothing was written.",
+)
+_kind(
+    "E0111",
+    EXIT_INPUT,
+    "standard output cannot be written",
+    "What the command says on standard output could not be written: a full disk, a closed file. An output folder is "
+    "complete when it is spoken of there.",
 )
 # E02xx: the model file
 _kind(
@@ -63,8 +84,8 @@ _kind(
     "E0202",
     EXIT_INPUT,
     "the model is not valid ONNX",
-    "The file parses, but a part of it breaks the ONNX standard: no graph, a node without output, a tensor of an "
-    "unknown type. The message names the part. Export the model again, or run `python -m onnx.checker` on it for a "
+    "The file parses, but a part of it breaks the ONNX standard: no graph, a weight of an unknown "
+    "type. The message names the part. Export the model again, or run `python -m onnx.checker` on it for a "
     "second opinion.",
 )
 _kind(
@@ -169,8 +190,9 @@ _kind(
     "E0217",
     EXIT_INPUT,
     "too large",
-    "A tensor has more than 2^28 elements or a dimension above 2^31, a thousand times more than a microcontroller"
-    " can hold. Often a shape was computed wrongly.",
+    "A tensor has more than 2^28 elements, a dimension above 2^31 or more than 16 dimensions, or what nodes make of "
+    "the file's constants takes more than 512 MB (2^24 elements in one), and four times what the file holds. That is "
+    "a thousand times more than a microcontroller can hold. Often a shape was computed wrongly.",
 )
 _kind(
     "E0218",
@@ -274,6 +296,14 @@ _kind(
     "no calibration data",
     "--quant int8 needs the range of every activation: a QDQ model has them, --calib FILE.npz measures them on x.",
 )
+_kind(
+    "E0307",
+    EXIT_INPUT,
+    "out of the range of int8 training",
+    "An activation or a weight has a range so large or so small (an int8 step beyond 2^-64 to 2^64), or the "
+    "calibration samples lead to numbers so large, that integer arithmetic cannot go from it to the others. Usually "
+    "one sample is far off; --calib-range percentile helps against values that are only a little larger than the rest.",
+)
 # E04xx: memory
 _kind("E0401", EXIT_DOES_NOT_FIT, "does not fit", "The arena is too small; the block shows why and what would fit.")
 _kind(
@@ -308,10 +338,18 @@ _kind(
     "meaning that the compiler knows. They often come from a graph optimiser: use the model as it was before "
     "that.",
 )
+_kind(
+    "E0504",
+    EXIT_UNSUPPORTED,
+    "one weight would be several parameters",
+    "A weight of the file is used in several ways that are not one arrangement of its elements each, for instance as a "
+    "whole and quantised in two ways. It would become several parameters, each with a part of the gradient, and they "
+    "would drift apart. Use the weight in one way, or export one weight for each use.",
+)
 # E06xx: verification
 _kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")
 _kind("E0602", EXIT_VERIFY, "the firmware did not run", "The build or the emulator failed; the message quotes it.")
-_kind("E0603", EXIT_VERIFY, "NaN loss", "The loss became NaN: lower --lr, or look at the data.")
+_kind("E0603", EXIT_VERIFY, "NaN loss", "The loss became NaN or infinite: lower --lr, or look at the data.")
 _kind(
     "E0604",
     EXIT_VERIFY,
@@ -319,6 +357,15 @@ _kind(
     "The generated C calls functions of --kernels, and does not compile, breaks a rule of generated code (a symbol, "
     "the stack, static RAM), or does not compute what the reference computes. The message has the first difference. "
     "Without --kernels the same compilation shows whether these functions are to blame.",
+)
+_kind(
+    "E0605",
+    EXIT_VERIFY,
+    "the file and the imported graph differ",
+    "onnx.reference, run on the model file, and the numpy reference of what was read from it give different numbers. "
+    "The tensor named is the first of the file that differs: this compiler has misread a node at or before it (or, "
+    "rarely, onnx.reference computes it wrongly). Please report it with the model. Until then, write that node in "
+    "another way, for instance by exporting for another opset.",
 )
 # E09xx: internal
 _kind("E0901", EXIT_INTERNAL, "internal error", "A bug in the compiler; please report it with the model.")

@@ -18,8 +18,8 @@ from tinytrain_compile.ir.types import External, Node
 from tinytrain_compile.ops.external import EXTERNAL_FORMS, external_form
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.target import Features, Target
-from tinytrain_compile.text_file import read_text
 from tinytrain_compile.toml_table import Table, TableKind, read_table
+from tinytrain_compile.user_file import read_text
 
 MOST_WORKSPACE_BYTES = 1 << 30
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.[ch]")

@@ -6,23 +6,22 @@ was given is never changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tinytrain_compile.data import labelled
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals
+from tinytrain_compile.inference import NoRoomError, infer_one
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Choice, Rung
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ladder import Means, climb
+from tinytrain_compile.memories import core_model, further_memories
 from tinytrain_compile.ops.qupdate import error_ops
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.plan import (
-    CoreModel,
     Lock,
-    Memory,
     Planned,
     PlanOptions,
     arena_bound,
@@ -71,37 +70,11 @@ class Price:
     rungs: tuple[Rung, ...]
 
 
-def further_memories(target: Target, sizes: Mapping[str, int]) -> tuple[Memory, ...]:
-    """Memories of a target by name and size, with what they cost more than the first one; E0107 for one it lacks."""
-    first, found = target.memories[0], list[Memory]()
-    banks = {bank.name: bank for bank in target.memories[1:] if bank.writable}
-    for name, size in sizes.items():
-        if name not in banks or size > banks[name].size_bytes:
-            what = f"{target.name} has no such memory that a step may write"
-            if name in banks:
-                what = f"{size} B are asked for, {target.name} has {banks[name].size_bytes} B"
-            known = ", ".join(f"{bank.name} ({bank.size_bytes} B)" for bank in banks.values()) or "none"
-            raise CompileError("E0107", f"--memory {name}", what, f"further memories of this target: {known}")
-        bank = banks[name]
-        there, here = 1_000_000 // bank.bytes_per_us, 1_000_000 // first.bytes_per_us
-        extra = (max(there - here, 0), max(bank.pj_per_byte - first.pj_per_byte, 0))
-        copy = (there + here, bank.pj_per_byte + first.pj_per_byte)
-        found.append(Memory(name, size, *extra, *copy, setup_ps=bank.setup_ns * 1000))
-    return tuple(found)
-
-
 def _with_graph(train: TrainGraph, graph: Graph) -> TrainGraph:
     """The training graph with what a plan added to it; a checkpoint's identity stays."""
     if graph is train.graph:
         return train
     return replace(train, graph=graph, before_remat=train.before_remat or train.graph)
-
-
-def core_model(target: Target) -> CoreModel:
-    """The core's prices as the planner takes them."""
-    core = target.core
-    macs = (core.int8_mac_millicycles, core.float_mac_millicycles)
-    return CoreModel(core.clock_mhz, *macs, core.element_millicycles, core.pj_per_cycle)
 
 
 class Planner:
@@ -114,6 +87,8 @@ class Planner:
         self.target = target
         memories = further_memories(target, options.memories)
         self.means = Means(core_model(target), memories, options.remat, options.optimise, options.max_step_ps)
+        self.size = options.micro_batch if isinstance(options.micro_batch, int) else 1
+        """Samples in a step, unless the arena decides that (`micro_batch.py`)."""
         self._quick: dict[str, Price] = {}
 
     def meets(self, arena_bytes: int, ps: int) -> bool:
@@ -151,10 +126,10 @@ class Planner:
         rates = (o.learning_rate, o.momentum, o.weight_decay)
         chosen = TrainingOptions(o.loss, o.optimizer, *rates, o.batch, o.accumulate, micro_batch)
         train = build_training(self.model, update, chosen)
-        if o.quant == "fp32":
-            train = join_pieces(train)
-        else:
+        if o.quant == "int8":
             train = quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale))
+        else:
+            train = join_pieces(train)
         return self.externals.assigned(train, self.target)
 
     def _settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
@@ -167,9 +142,23 @@ class Planner:
         planned, rungs = climb(train.graph, self._settings(train, quick), means)
         return planned, Choice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, rungs)
 
+    def _asked(self, update: UpdatePlan) -> TrainGraph:
+        """The training graph with as many samples in a step as --micro-batch says; E0101 if that cannot be."""
+        try:
+            return self.train(update, self.size)
+        except SamplesMixError as problem:
+            raise self._refused(problem) from problem
+
     def full(self, update: UpdatePlan) -> Candidate:
-        """The candidate planned with full effort."""
-        return self.planned(update, self.train(update))
+        """The candidate planned with full effort, with as many samples in a step as --micro-batch says; E0101."""
+        try:
+            return self.planned(update, self._asked(update))
+        except SamplesMixError as problem:
+            raise self._refused(problem) from problem
+
+    def _refused(self, problem: Exception) -> CompileError:
+        where = f"--micro-batch {self.size}"
+        return CompileError("E0101", where, str(problem), "leave it out: a call then takes one sample")
 
     def planned(
         self, update: UpdatePlan, train: TrainGraph, means: Means | None = None, quick: bool = False
@@ -177,10 +166,26 @@ class Planner:
         """The candidate with this training graph."""
         planned, choice = self._plan(train, quick, means)
         graph = _with_graph(train, planned.graph)
-        return Candidate(update, graph, planned.plan, update.label, choice, externals=self.externals)
+        candidate = Candidate(update, graph, planned.plan, update.label, choice, externals=self.externals)
+        return candidate if quick else self._with_one(candidate)
+
+    def _with_one(self, candidate: Candidate) -> Candidate:
+        """With the training graph of one sample and its inference, where a step takes several; SamplesMixError."""
+        train, plan = candidate.train, candidate.plan
+        if train.micro_batch == 1:
+            return candidate
+        one = self.train(candidate.update)
+        try:
+            inference = infer_one(one, train, plan, self._settings(train, quick=True))
+        except NoRoomError as problem:
+            raise SamplesMixError(str(problem)) from problem
+        return replace(candidate, one=one, plan=replace(plan, inference=inference))
 
     def locked(self, update: UpdatePlan, lock: Lock) -> Candidate:
         """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
+        if self.options.micro_batch not in (None, lock.micro_batch):
+            what = f"has {lock.micro_batch} samples in a step, not --micro-batch {self.options.micro_batch}"
+            raise CompileError("E0106", lock.file, what, "leave --micro-batch out, or compile without --lock")
         try:
             train = self.train(update, lock.micro_batch)
         except SamplesMixError as problem:
@@ -191,19 +196,20 @@ class Planner:
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
         planned = plan_from_lock(train.graph, lock, settings, self.means.memories)
         choice = Choice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
-        one = self.train(update) if lock.micro_batch > 1 else None
         graph = _with_graph(train, planned.graph)
-        return Candidate(update, graph, planned.plan, update.label, choice, one, self.externals)
+        candidate = Candidate(update, graph, planned.plan, update.label, choice, externals=self.externals)
+        return self._with_one(candidate)
 
     def price(self, spec: str) -> Price:
         """What an update needs, by a quick plan (an upper bound of what a full plan finds)."""
         if spec not in self._quick:
-            self._quick[spec] = self._priced(self.train(resolve_update(self.model.graph, spec)))
+            planned, choice = self._plan(self._asked(resolve_update(self.model.graph, spec)), True)
+            self._quick[spec] = Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
         return self._quick[spec]
 
     def unhelped_price(self, spec: str) -> Price | None:
         """What an update needs with nothing computed twice or moved, by a quick plan; None if no plan can fit."""
-        train = self.train(resolve_update(self.model.graph, spec))
+        train = self._asked(resolve_update(self.model.graph, spec))
         means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
         room = self.options.arena_bytes
         if room is not None:
@@ -212,10 +218,6 @@ class Planner:
             if arena_bound(train.graph, self._settings(train, True), once) > room:
                 return None
         planned, choice = self._plan(train, True, means)
-        return Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
-
-    def _priced(self, train: TrainGraph) -> Price:
-        planned, choice = self._plan(train, True)
         return Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
 
     def unhelped(self, candidate: Candidate) -> int:

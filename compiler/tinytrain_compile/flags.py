@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
 
+from tinytrain_compile.combinations import check_flags
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.number_format import check_int8_flags
 from tinytrain_compile.options import CompileOptions, parse_memories, parse_shapes, parse_size, parse_time
 
 
-def _check_int8_flags(quant: str) -> None:
-    """E0101 for a flag that only int8 has a meaning for, unless it asks for what float32 does anyway."""
+def _given() -> frozenset[str]:
+    """Names of the parameters that the command line sets."""
     context = click.get_current_context()
-    for flag in ("calib", "calib_range", "head", "weight_store", "rescale"):
-        given = context.get_parameter_source(flag) is ParameterSource.COMMANDLINE
-        if quant == "fp32" and given and context.params[flag] not in ("fp32", "off"):
-            name = "--" + flag.replace("_", "-")
-            way = f"add --quant int8, or leave {name} out"
-            raise CompileError("E0101", name, "has no meaning for --quant fp32", way)
+    return frozenset(
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
+
+
+def _int8_flags() -> tuple[str, ...]:
+    """The flags given that only int8 has a meaning for, but for those that ask for what float32 does anyway."""
+    context = click.get_current_context()
+    names = ("calib", "calib_range", "head", "weight_store", "rescale")
+    given = (flag for flag in names if context.get_parameter_source(flag) is ParameterSource.COMMANDLINE)
+    return tuple("--" + flag.replace("_", "-") for flag in given if context.params[flag] not in ("fp32", "off"))
 
 
 def options_of(flags: dict[str, Any]) -> CompileOptions:
     """The options that these flags ask for; CompileError E0101 for values and combinations that cannot be."""
-    _check_int8_flags(flags["quant"])
+    int8_flags = _int8_flags()
+    check_int8_flags(flags["quant"], int8_flags)
     arena = _size(flags["arena"], "--arena")
     reports = tuple(part.strip() for part in flags["report"].split(",") if part.strip())
     unknown = sorted(set(reports) - {"text", "json", "html"})
@@ -37,14 +45,17 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
             raise CompileError("E0101", f"--{flag}", f"{flags[name]} is out of range", f"use {low:g} to {high:g}")
     if not 1 <= flags["batch"] <= 1 << 20:
         raise CompileError("E0101", "--batch", f"{flags['batch']} is out of range", "use 1 or more")
-    _check_counting(flags)
-    if flags["optimise"] is not None and flags["lock"] is not None:
-        raise CompileError("E0101", "--optimise", "a lock leaves nothing to choose", "leave out --lock or --optimise")
+    given = _given()
+    check_flags(flags, given)
+    micro_batch = _micro_batch(flags)
     useful = arena is not None or flags["optimise"] == "memory" or flags["lock"] is not None
     converted: dict[str, Any] = {
         "arena_bytes": arena,
         "memories": _memories(flags["memory"], useful),
         "learning_rate": flags["lr"],
+        "micro_batch": micro_batch,
+        "int8_flags": int8_flags,
+        "given": given,
         "rescale": flags["rescale"] == "on",
         "input_shapes": parse_shapes(flags["input_shape"]),
         "dump_after": flags["dump_after"] or "",
@@ -56,16 +67,20 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
     return CompileOptions(**same, **converted)
 
 
-def _check_counting(flags: dict[str, Any]) -> None:
-    """E0101 for --count, --cycles or --tune without QEMU, or --tune with what leaves it nothing to do."""
-    if (flags["count"] or flags["cycles"]) and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
-        what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
-        raise CompileError("E0101", "--count" if flags["count"] else "--cycles", what, "leave these options out")
-    if not flags["tune"]:
-        return
-    if flags["verify"] != "qemu" or flags["dry_run"] or flags["code"] == "size":
-        what = "counts instructions of kernels for speed in QEMU"
-        raise CompileError("E0101", "--tune", what, "leave out --verify, --dry-run and --code size")
+def _micro_batch(flags: dict[str, Any]) -> int | Literal["auto"] | None:
+    """How many samples a call takes; E0101 for what --batch and --accumulate do not allow."""
+    text, batch = flags["micro_batch"], flags["batch"]
+    if text is None or text == "auto":
+        return text
+    size = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    if size < 1 or batch % size:
+        what = f"{text!r} does not divide --batch {batch}" if size else f"{text!r} is no number of samples"
+        sizes = [str(n) for n in range(1, batch + 1) if batch % n == 0][:12] if batch <= 1 << 12 else ["1"]
+        raise CompileError("E0101", "--micro-batch", what, f"use {', '.join(sizes)} or auto")
+    if size > 1 and flags["accumulate"] == "inplace":
+        what = "with --accumulate inplace each sample is a step of its own"
+        raise CompileError("E0101", "--micro-batch", what, "leave one of the two out")
+    return size
 
 
 def _time(text: str | None, flag: str) -> int | None:

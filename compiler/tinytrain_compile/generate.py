@@ -52,8 +52,8 @@ class Generator:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Those of the step that call a kernel, in the plan's order."""
-        definitions = ((node, op_def(node.op)) for node in self._candidate.plan.order)
+        """Those of the step, and of an inference of one sample, that call a kernel, in the plans' order."""
+        definitions = ((node, op_def(node.op)) for node in self._candidate.plan.all_nodes)
         return tuple(node for node, op in definitions if not (op.view or op.page))
 
     @property
@@ -94,7 +94,8 @@ class Generator:
             settings,
             runtime_headers(),
             small_calls=small_calls,
-            external=self._candidate.externals.used(self._candidate.plan.order),
+            fma=self._target.features.fma,
+            external=self._candidate.externals.used(self._candidate.plan.all_nodes),
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 
@@ -125,9 +126,6 @@ class _Budget:
         self._generator, self._code, self._target = generator, options.code, target
         self._budget, self._tools = budget_bytes, find_tools()
         self._lowered: dict[bool, KernelSet] = {}
-        if (target.qemu is None and not target.gcc_flags) or self._tools.cross_cc is None:
-            what = f"the code of {target.name} cannot be measured here (no cross compiler)"
-            raise CompileError("E0101", "--flash-budget", what, "install gcc-arm-none-eabi, or leave the option out")
 
     def generate(self) -> Generated:
         """The first that fits."""

@@ -1,4 +1,4 @@
-"""How many samples of a batch one step takes: the largest micro-batch that fits, before anything else is given up.
+"""`--micro-batch auto`: the largest micro-batch that fits, before anything else is given up.
 
 One sample needs least memory. Several are taken where --arena has room for them with nothing computed twice and nothing
 moved; then a weight is read once for all of them. Every size is priced by a plan of its own. What training computes is
@@ -34,6 +34,8 @@ def with_micro_batch(planner: Planner, candidate: Candidate) -> Candidate:
     did not fit: then larger sizes are only priced, for the whole update.
     """
     o = planner.options
+    if o.micro_batch != "auto":
+        return candidate
     if o.batch == 1 or o.accumulate != "exact" or o.arena_bytes is None or o.optimise == "memory" or o.remat == "min":
         return candidate
     less = any(rung.how.startswith(LESS) for rung in candidate.choice.rungs)
@@ -44,21 +46,21 @@ def with_micro_batch(planner: Planner, candidate: Candidate) -> Candidate:
         rungs.append(rung)
         if found is not None and not less:
             choice = replace(candidate.choice, cost=found.choice.cost, rungs=tuple(rungs))
-            return replace(found, label=candidate.label, choice=choice, one=planner.train(update))
+            return replace(found, label=candidate.label, choice=choice)
     return _at_one(candidate, rungs)
 
 
 def _priced(planner: Planner, update: UpdatePlan, size: int, limit_bytes: int) -> tuple[Candidate | None, Rung]:
     """The candidate with so many samples in a step if it fits, and what was found out about it."""
     how = f"micro-batch {size}"
+    means = replace(planner.means, remat="off", memories=(), objective=None, limit_ps=None)
     try:
         train = planner.train(update, size)
+        found = planner.planned(update, train, means, quick=True)
+        if found.plan.lower_bound_bytes <= limit_bytes:  # else no plan of this order fits
+            found = planner.planned(update, train, means)
     except SamplesMixError as problem:
         return None, Rung(how, None, str(problem))
-    means = replace(planner.means, remat="off", memories=(), objective=None, limit_ps=None)
-    found = planner.planned(update, train, means, quick=True)
-    if found.plan.lower_bound_bytes <= limit_bytes:  # else no plan of this order fits
-        found = planner.planned(update, train, means)
     arena, time = found.plan.arena_bytes, found.choice.cost.ps
     slow = ", too slow" if arena <= limit_bytes and not planner.meets(arena, time) else ""
     rung = Rung(how, arena, f"{time / size / 1e9:.3g} ms a sample{slow}")

@@ -75,7 +75,10 @@ def _no_memories() -> Mapping[str, int]:
 class CompileOptions:
     """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
 
+    quant: "auto" is what number_format.py makes of the model; behind the driver it is one of the others.
+    int8_flags: flags given that only int8 has a meaning for. given: names of all that the command line sets.
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
+    micro_batch: samples that a call takes; None is 1, or what a lock has; "auto": as many as --arena holds.
     remat: None leaves it to the ladder in fit.py: a little, if --arena needs it; with `optimise`, to the objective.
     optimise: None is the least extra time that fits. max_step_ps: longest step by the target's model, in picoseconds.
     code: of kernels and calls; None is speed, or what flash_budget_bytes (of code and constants) asks for.
@@ -83,6 +86,7 @@ class CompileOptions:
 
     model: Path
     out: Path = Path("out")
+    force: bool = False
     arena_bytes: int | None = None
     memories: Mapping[str, int] = field(default_factory=_no_memories)
     target: str = "cortex-m7"
@@ -95,7 +99,10 @@ class CompileOptions:
     update: str = "auto"
     batch: int = 1
     accumulate: Literal["exact", "inplace"] = "exact"
-    quant: Literal["fp32", "int8"] = "fp32"
+    micro_batch: int | Literal["auto"] | None = None
+    quant: Literal["auto", "fp32", "int8"] = "auto"
+    int8_flags: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
     calib: Path | None = None
     calib_range: Literal["minmax", "percentile"] = "minmax"
     head: Literal["fp32", "int8"] = "fp32"
@@ -104,6 +111,7 @@ class CompileOptions:
     classes: int | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
     input_layout: Literal["hwc", "chw"] = "hwc"
+    batch_norm: Literal["fold", "keep"] = "fold"
     verify: Literal["qemu", "host", "none"] = "qemu"
     verify_steps: int = 3
     count: bool = False

@@ -16,7 +16,7 @@ import numpy as np
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def, run_node
-from tinytrain_compile.reference import Trainer
+from tinytrain_compile.reference import Trainer, inferred
 from tinytrain_compile.verify import Rounded, Step
 
 UNIT = 2.0**-24
@@ -49,7 +49,7 @@ class StepwiseReference:
     def infer(self, state: Mapping[str, Array]) -> Array:
         """The output of the first micro-batch."""
         self._begin(self._trainer, state)
-        return self._trainer.infer(self._probe())
+        return inferred(self._train, self._trainer.infer(self._probe()))
 
     def step(self, number: int, state: Mapping[str, Array]) -> Step:
         """Step `number` from a state, in float32."""
@@ -78,7 +78,7 @@ class StepwiseReference:
         for draw in draws:
             run = _Changed(self._train, draw)
             self._begin(run, state)
-            outputs.append(run.infer(self._probe()))
+            outputs.append(inferred(self._train, run.infer(self._probe())))
         return outputs[0], ROOM * float(np.max(_farthest(outputs[0], outputs[1:]), initial=0.0))
 
     def _begin(self, trainer: Trainer, state: Mapping[str, Array]) -> None:

@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tinytrain_compile.driver import Result
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.report import kernel_lines, step_lines, success_text
+from tinytrain_compile.report.words import plural
 
 
 class Terminal:
@@ -50,6 +52,7 @@ class Terminal:
             for layer in result.summary.layers:
                 facts = " ".join(f"{key}={value}" for key, value in asdict(layer).items() if key != "name")
                 self._out.print(f"layer      {layer.name}: {facts}", markup=False)
+            self._file(result.summary)
             for line in step_lines(result.summary):
                 self._out.print(line, markup=False, soft_wrap=True)
         if options.dry_run:
@@ -57,3 +60,11 @@ class Terminal:
         else:
             count, digest = len(result.files), result.digest[:16]
             self._out.print(f"wrote      {options.out}/ ({count} files)  sha256 {digest}", markup=False)
+
+    def _file(self, summary: Summary) -> None:
+        """What the comparison with the model file covered, and what it cost."""
+        file = summary.verify.file
+        if file is not None:
+            done = f"{plural(file.tensors, 'tensor')} on {plural(file.samples, 'sample')}"
+            line = f"file       compared with the reference: {done}, {file.seconds:.2f} s of CPU time"
+            self._out.print(line, markup=False)

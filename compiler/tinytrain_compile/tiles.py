@@ -1,12 +1,10 @@
-"""The file of tiles that --tune found: text, one line per kernel, target and compiler; used wherever a line fits."""
+"""Files of tiles that --tune found: text, one line per kernel, target and compiler; used wherever a line fits."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,9 +13,12 @@ from pathlib import Path
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.kernels import Tiles
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.text_file import read_text
+from tinytrain_compile.output import replace_file
+from tinytrain_compile.user_file import read_text
 
 RULE = Tiles()
+TILES = "tiles.txt"
+"""The file in an output folder."""
 FLOAT_TILES = tuple(
     Tiles(tile=tile) for tile in ((6, 4), (4, 4), (3, 6), (2, 6), (2, 8), (8, 2), (4, 8), (1, 8), (8, 1), (2, 4))
 )
@@ -94,17 +95,19 @@ def _bad(where: str, what: str) -> CompileError:
     return CompileError("E0109", where, what, "delete it and make it anew with --tune")
 
 
-def write_tiles(path: Path, found: Mapping[TileKey, Found]) -> None:
-    """Write a file whole or not at all, its lines in order. Errors: E0104."""
+def tiles_text(found: Mapping[TileKey, Found]) -> str:
+    """The text of a file, its lines in order."""
     lines = (
         f"{key.target} | {key.gcc} | {key.kernel} | {key.digest} | {f.tiles} | {f.before} -> {f.after}\n"
         for key, f in sorted(found.items(), key=lambda item: item[0])
     )
+    return _HEAD + "".join(lines)
+
+
+def write_tiles(path: Path, found: Mapping[TileKey, Found]) -> None:
+    """Write a file whole or not at all. Errors: E0104."""
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as stream:
-            stream.write(_HEAD + "".join(lines))
-        os.chmod(stream.name, 0o644)
-        os.replace(stream.name, path)
+        replace_file(path, tiles_text(found))
     except OSError as problem:
         what = problem.strerror or "cannot be written"
         raise CompileError("E0104", f"--tiles {path.name}", what, "name a file in a writable folder") from problem

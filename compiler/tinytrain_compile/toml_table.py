@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.text_file import read_text
+from tinytrain_compile.user_file import read_text
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,18 @@ def read_table(path: Path, where: str, kind: TableKind) -> Table:
 def parse_table(text: str, where: str, kind: TableKind) -> Table:
     """The same from TOML text."""
     try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        document = load_toml(text)
+    except ValueError as error:
         raise kind.error(where, f"not TOML ({error})") from error
     return Table(document, "", kind, where)
+
+
+def load_toml(text: str) -> dict[str, Any]:
+    """TOML -> its root table; ValueError for whatever is none, too deep a nesting and too long a number included."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("too deeply nested") from error
 
 
 class Table:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -12,12 +12,23 @@ from tinytrain_compile.fit import Candidate
 from tinytrain_compile.ir.kernels import Kernel, Tiles, TilesUsed
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.manifest import own_file
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.reference import Trainer
 from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.target import Target
-from tinytrain_compile.tiles import RULE, Found, TileKey, candidates, read_tiles, tile_key, write_tiles
+from tinytrain_compile.tiles import (
+    RULE,
+    TILES,
+    Found,
+    TileKey,
+    candidates,
+    read_tiles,
+    tile_key,
+    tiles_text,
+    write_tiles,
+)
 from tinytrain_compile.verify import cross_version, find_tools
 from tinytrain_compile.verify.kernel_runs import POOL_BYTES, PREFIX, KernelRun, count_kernels
 
@@ -29,38 +40,75 @@ Report = Callable[[int, int], None]
 """(kernels measured, all that are)"""
 
 
+@dataclass(frozen=True)
+class KnownTiles:
+    """Lines that a run begins with: of the file of --tiles, and of the output that it replaces."""
+
+    named: Mapping[TileKey, Found] | None = None
+    earlier: Mapping[TileKey, Found] | None = None
+
+    @property
+    def lines(self) -> Mapping[TileKey, Found]:
+        """Those that count: of the file that is named, if one is."""
+        return self.named if self.named is not None else self.earlier or {}
+
+
 @dataclass(frozen=True, eq=False)
 class Tiling:
-    """What a compilation uses, and the whole file as it should be (to be written once all has gone well)."""
+    """What a compilation uses, the lines for its output folder (None: no file), and those for the file of --tiles."""
 
     used: TilesUsed
-    file: Mapping[TileKey, Found] | None = None
+    kept: Mapping[TileKey, Found] | None = None
+    named: Mapping[TileKey, Found] | None = None
+
+    @property
+    def files(self) -> dict[str, str | bytes]:
+        """The file of the output folder."""
+        return {} if self.kept is None else {TILES: tiles_text(self.kept)}
 
     def save(self, options: CompileOptions) -> None:
-        """Write what --tune found. Errors: E0104."""
-        if self.file is not None:
-            write_tiles(tiles_path(options), self.file)
+        """Write what --tune found into the file of --tiles, unless the output has it there. Errors: E0104."""
+        if self.named is None or options.tiles is None or options.tiles.resolve() == (options.out / TILES).resolve():
+            return
+        write_tiles(options.tiles, self.named)
 
 
-def tiles_path(options: CompileOptions) -> Path:
-    """The file of --tiles: by default beside the model, with its name."""
-    return options.tiles or options.model.with_suffix(".tiles.txt")
+def known_tiles(options: CompileOptions) -> KnownTiles:
+    """The lines of --tiles, whose file need not be there under --tune, and of the earlier output. Errors: E0109."""
+    named = None
+    if options.tiles is not None:
+        fresh = options.tune and not os.path.lexists(options.tiles)
+        named = {} if fresh else read_tiles(options.tiles)
+    try:
+        place = own_file(options.out, TILES)
+    except OSError:  # who writes there will say so
+        place = None
+    return KnownTiles(named, None if place is None else read_tiles(place))
 
 
 def choose_tiles(
-    candidate: Candidate, options: CompileOptions, target: Target, samples: Samples, report: Report
+    candidate: Candidate, options: CompileOptions, target: Target, samples: Samples, known: KnownTiles, report: Report
 ) -> Tiling:
-    """Tiles for the nodes of a plan. Without a file and without --tune: none. Errors: E0109, E0602."""
-    path = tiles_path(options)
-    if options.code == "size" or not (options.tune or options.tiles or path.is_file()):
-        return Tiling(TilesUsed())
-    known = read_tiles(path) if path.is_file() or not options.tune else {}
+    """Tiles for the nodes of a plan. Without lines and without --tune: none. Errors: E0602."""
+    if options.code == "size" or not (options.tune or known.lines):
+        return Tiling(TilesUsed(), known.earlier)
     gcc, fused = cross_version(), not candidate.train.integer
     nodes = [n for n in candidate.plan.order if n.external is None and op_def(n.op).macs(n) > 0]
     keys = {node.name: tile_key(node, target.name, gcc, fused) for node in nodes}
-    wanted = {keys[node.name]: node for node in nodes if keys[node.name] not in known} if options.tune else {}
+    wanted = {keys[node.name]: node for node in nodes if keys[node.name] not in known.lines} if options.tune else {}
     found = _search(wanted, candidate, target, samples, report)
-    return Tiling(_used(keys, {**known, **found}, path.name, len(found)), {**known, **found} if options.tune else None)
+    lines = {**known.lines, **found}
+    used = _used(keys, lines, _source(options, known), len(found))
+    if not options.tune:
+        return Tiling(used, known.earlier)
+    return Tiling(used, {**(known.earlier or {}), **lines}, lines)
+
+
+def _source(options: CompileOptions, known: KnownTiles) -> str:
+    """Where the lines come from, in words; what --tune finds is said beside it."""
+    if options.tiles is not None:
+        return f"--tiles {options.tiles.name}"
+    return f"{TILES} of the earlier output" if known.earlier else "--tune"
 
 
 def _used(keys: Mapping[str, TileKey], known: Mapping[TileKey, Found], source: str, searched: int) -> TilesUsed:

@@ -144,6 +144,11 @@ def _smaller_state(asked: _Asked) -> list[Suggestion]:
         noise = "noise instead of fraction bits, some accuracy: docs/int8.md"
         found += asked.way("--weight-store sr8", lambda _: noise, weight_store="sr8")
     if o.batch > 1 and o.accumulate == "exact":
-        found += asked.way("--batch 1", lambda _: "no gradient sums", batch=1)
-        found += asked.way("--accumulate inplace", lambda _: "no gradient sums", accumulate="inplace")
+        several = asked.planner.size > 1
+        one, size = (" --micro-batch 1", 1) if several else ("", o.micro_batch)
+        if several:
+            found += asked.way("--micro-batch 1", lambda _: "one sample at a time", micro_batch=1)
+        found += asked.way(f"--batch 1{one}", lambda _: "no gradient sums", batch=1, micro_batch=size)
+        inplace: dict[str, Any] = {"accumulate": "inplace", "micro_batch": size}
+        found += asked.way(f"--accumulate inplace{one}", lambda _: "no gradient sums", **inplace)
     return found

@@ -24,7 +24,7 @@ import numpy as np
 
 from tinytrain_compile.target import Target, load_target
 from tinytrain_compile.verify import find_tools
-from tinytrain_compile.verify.firmware import COMPILE_FLAGS, LINK_FLAGS, WARNING_FLAGS, host_flags, qemu_arguments
+from tinytrain_compile.verify.firmware import COMPILE_FLAGS, HOST_FLAGS, LINK_FLAGS, WARNING_FLAGS, qemu_arguments
 
 HERE = Path(__file__).resolve().parent
 TARGET = "cortex-m7"
@@ -82,8 +82,8 @@ def build_command(compiler: str, out: Path, board: Target | None) -> list[str]:
     sources = [str(path) for path in (*sorted(out.glob("*.c")), HERE / "main.c")]
     common = [*COMPILE_FLAGS, *WARNING_FLAGS, f"-I{out}", f"-I{out / 'verify'}", *sources]
     if board is None:
-        tail = [str(out / "verify" / "host.c"), "-no-pie", "-lm", "-o", "firmware"]
-        return [compiler, *host_flags(load_target(TARGET)), *common, *tail]
+        tail = [str(out / "verify" / "host.c"), "-no-pie", "-o", "firmware"]
+        return [compiler, *HOST_FLAGS, *common, *tail]
     link = [flag.replace("link.ld", str(out / "verify" / "link.ld")) for flag in LINK_FLAGS]
     return [compiler, *board.gcc_flags, *common, str(out / "verify" / "startup.c"), *link, "-o", "firmware.elf"]
 

@@ -13,14 +13,15 @@ import onnx
 
 from tinytrain_compile.data import random_samples
 from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
-from tinytrain_compile.fit import further_memories
 from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.inference import infer_one
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, Features, features_of
+from tinytrain_compile.memories import further_memories
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
 from tinytrain_compile.reference import run_reference
 from tinytrain_compile.resources import runtime_headers
@@ -80,15 +81,36 @@ def project(
     kernels: KernelSet | None = None,
     name: str = "net",
     remat: RematOptions | None = None,
+    one: TrainGraph | None = None,
 ) -> Project:
-    """Plan (quickly), lower and emit; `kernels` may be given where several boards share them."""
+    """Plan (quickly), lower and emit; `kernels` may be given where several boards share them.
+
+    one: the step of one sample, where this takes several.
+    """
     core = load_target(target)
     prefix = c_identifier(name)
     settings = PlanOptions(alignment_bytes=core.alignment_bytes, effort="quick", keep=(train.loss.name,))
     planned = plan_with_remat(train.graph, settings, remat or RematOptions())
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
     kernels = kernels or kernels_of(train, target, prefix=prefix)
-    return emitted(train, plan, kernels, core.alignment_bytes, prefix)
+    plan, kernels = with_one(train, plan, kernels, one, target, prefix)
+    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma)
+
+
+def with_one(
+    train: TrainGraph,
+    plan: MemoryPlan,
+    kernels: KernelSet,
+    one: TrainGraph | None,
+    target: str = "cortex-m7",
+    prefix: str = "net",
+) -> tuple[MemoryPlan, KernelSet]:
+    """The plan and kernels with those of an inference of one sample, where a step takes several."""
+    if one is None or train.micro_batch == 1:
+        return plan, kernels
+    inference = infer_one(one, train, plan, PlanOptions(alignment_bytes=load_target(target).alignment_bytes))
+    more = kernels_of(replace(train, graph=inference.graph), target, prefix=f"{prefix}_one")
+    return replace(plan, inference=inference), kernels.joined(more)
 
 
 def moved(made: Project, arena_bytes: int, target: str = "cortex-m7") -> Project:
@@ -99,13 +121,15 @@ def moved(made: Project, arena_bytes: int, target: str = "cortex-m7") -> Project
     planned = spread(made.train.graph, made.plan, settings, further_memories(core, banks))
     assert planned is not None
     train = replace(made.train, graph=planned.graph, before_remat=made.train.before_remat or made.train.graph)
-    return emitted(train, planned.plan, made.kernels, core.alignment_bytes)
+    return emitted(train, planned.plan, made.kernels, core.alignment_bytes, fma=core.features.fma)
 
 
-def emitted(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net") -> Project:
+def emitted(
+    train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net", fma: bool = True
+) -> Project:
     """The project of a plan, whether or not that plan is right."""
     small = all(kernel.small for kernel in kernels.kernels)
-    emit = EmitOptions(prefix, alignment, ("test",), runtime_headers(), small_calls=small)
+    emit = EmitOptions(prefix, alignment, ("test",), runtime_headers(), small_calls=small, fma=fma)
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 
 
@@ -149,8 +173,8 @@ def train_alike(one: Project, other: Project, steps: int, folder: Path) -> None:
 
 
 def checkpoint_magic(made: Project) -> list[str]:
-    """The line of the C code that says whose checkpoints it reads."""
-    lines = [line for line in made.bundle.files["net_train.c"].splitlines() if "model_magic[2]" in line]
+    """The line of the header that says whose checkpoints it reads."""
+    lines = [line for line in made.bundle.files["net_train.h"].splitlines() if "NET_MODEL_HASH" in line]
     assert lines
     return lines
 

@@ -54,8 +54,8 @@ def check_exact(reports: dict[str, VerifyReport], steps: int = STEPS) -> None:
     """Passed on every board, no byte different from numpy, and everywhere the same losses."""
     for board, report in reports.items():
         assert (report.result, report.steps, report.max_error) == ("pass", steps, 0.0), board
-        assert report.message.startswith("host == reference: bit-exact"), board
-        assert board == "host" or "== host: bit-exact   PASS" in report.message
+        assert report.message.startswith("reference == host") and "   host bit-exact   " in report.message, board
+        assert board == "host" or report.message.endswith("   QEMU bit-exact   PASS")
         assert len(report.losses) == steps
         assert np.isfinite(report.losses).all() and len(set(report.losses)) > steps // 2
     assert len({report.losses for report in reports.values()}) == 1, "one integer truth for all cores"

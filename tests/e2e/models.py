@@ -13,7 +13,7 @@ class Network:
     """ONNX text written layer by layer; every layer has a node name and weights of its own."""
 
     def __init__(self, name: str, inputs: str, output: str, seed: int = 0) -> None:
-        self._header = f"{name} ({inputs}) => ({output})"
+        self._header, self._output = f"{name} ({inputs})", output
         self._random = np.random.default_rng(seed)
         self._lines: list[str] = []
         self._names: list[str] = []
@@ -67,8 +67,9 @@ class Network:
         gamma, beta = self.near(f"{name}_gamma", 1.0, 0.1, width), self.near(f"{name}_beta", 0.0, 0.1, width)
         return self.node(f"{name}/Norm", f"{name} = LayerNormalization <axis = -1> ({x}, {gamma}, {beta})")
 
-    def model(self, opset: int = 17) -> onnx.ModelProto:
-        text = self._header + " {\n" + "\n".join(self._lines) + "\n}"
+    def model(self, opset: int = 17, output: str = "") -> onnx.ModelProto:
+        """The model; output: of a network whose output was not known when it was begun."""
+        text = f"{self._header} => ({output or self._output}) {{\n" + "\n".join(self._lines) + "\n}"
         model = parser.parse_model(f'<ir_version: {IR_VERSION}, opset_import: ["" : {opset}]>\n{text}')
         for node, name in zip(model.graph.node, self._names, strict=True):
             node.name = name

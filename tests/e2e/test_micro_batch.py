@@ -1,4 +1,4 @@
-"""--batch in micro-batches: any number of samples at a time trains the same, and the arena decides which."""
+"""--batch in micro-batches: any number of samples at a time trains the same; the user, or the arena, decides which."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def int8_train(size: int, model: onnx.ModelProto | None = None, **options: Any) 
     return one if size == 1 else like_one(made[1], one)
 
 
-def trained(train: TrainGraph, folder: Path, batch: int = 4) -> RunResult:
-    """What the generated C does on the host, on as many samples an update."""
+def trained(train: TrainGraph, folder: Path, batch: int = 4, one: TrainGraph | None = None) -> RunResult:
+    """What the generated C does on the host, on as many samples an update; one: the step of one sample."""
     folder.mkdir()
     samples = random_samples(train, STEPS * batch, 0)
-    bundle = chain.project(train).bundle
+    bundle = chain.project(train, one=one).bundle
     result = run_steps(bundle, load_target("cortex-m7"), samples, STEPS, None, batch, folder)
     assert result.status == "ok"
     return result
@@ -74,7 +74,7 @@ def apart(train: TrainGraph, one: RunResult, other: RunResult) -> float:
 @pytest.mark.parametrize("name", FLOATS)
 def test_float_training_is_the_same_for_all_sizes(name: str, tmp_path: Path) -> None:
     graphs = [float_train(FLOATS[name](), size) for size in SIZES]
-    runs = [trained(train, tmp_path / str(train.micro_batch)) for train in graphs]
+    runs = [trained(train, tmp_path / str(train.micro_batch), one=graphs[0]) for train in graphs]
     assert [len(result.losses) for result in runs] == [STEPS * 4 // size for size in SIZES]
     assert runs[0].states[0] != runs[0].states[-1]
     for result in runs[1:]:
@@ -84,7 +84,8 @@ def test_float_training_is_the_same_for_all_sizes(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integer_training_is_the_same_to_the_byte_for_all_sizes(name: str, tmp_path: Path) -> None:
     """Weights, biases, exponents, noise, velocities, fractions; the float32 losses but for their last bits."""
-    runs = [trained(int8_train(size, **INTEGERS[name]), tmp_path / str(size)) for size in SIZES]
+    graphs = [int8_train(size, **INTEGERS[name]) for size in SIZES]
+    runs = [trained(train, tmp_path / str(train.micro_batch), one=graphs[0]) for train in graphs]
     assert runs[0].states[0] != runs[0].states[-1]
     for result in runs[1:]:
         assert [dict(state) for state in result.states] == [dict(state) for state in runs[0].states]
@@ -93,18 +94,19 @@ def test_integer_training_is_the_same_to_the_byte_for_all_sizes(name: str, tmp_p
 
 def test_an_update_divides_by_the_samples_that_were_counted(tmp_path: Path) -> None:
     """Half of --batch 4, then m_apply: the same as --batch 2."""
-    half = trained(float_train(nets.cnn(), 2), tmp_path / "half", batch=2)
     alone = float_train(nets.cnn(), 1, batch=2)
+    half = trained(float_train(nets.cnn(), 2), tmp_path / "half", batch=2, one=alone)
     assert apart(alone, trained(alone, tmp_path / "alone", batch=2), half) <= 1e-5
-    whole = trained(int8_train(2), tmp_path / "int8", batch=2)
-    assert dict(whole.states[-1]) == dict(trained(int8_train(1), tmp_path / "one", batch=2).states[-1])
+    one = int8_train(1)
+    whole = trained(int8_train(2), tmp_path / "int8", batch=2, one=one)
+    assert dict(whole.states[-1]) == dict(trained(one, tmp_path / "one", batch=2).states[-1])
 
 
 def test_a_loss_that_is_a_sum_is_no_mean_over_the_samples(tmp_path: Path) -> None:
     """The model's own loss: gradients are not multiplied, and a step's loss is the sum over its samples."""
     model = nets.pixels([1.0, 2.0, 0.3], "sum", 1)
     graphs = [float_train(model, size) for size in (1, 2)]
-    one, two = (trained(train, tmp_path / str(train.micro_batch)) for train in graphs)
+    one, two = (trained(train, tmp_path / str(train.micro_batch), one=graphs[0]) for train in graphs)
     np.testing.assert_allclose(two.losses, one.losses.reshape(-1, 2).sum(axis=1), rtol=1e-5)
     for name, state in one.states[-1].items():
         np.testing.assert_allclose(np.frombuffer(two.states[-1][name], "<f4"), np.frombuffer(state, "<f4"), rtol=1e-4)
@@ -114,19 +116,13 @@ def test_a_loss_that_is_a_sum_is_no_mean_over_the_samples(tmp_path: Path) -> Non
 @pytest.mark.qemu
 def test_boards_equal_the_host_with_several_samples_at_a_time() -> None:
     """Float32 with an FPU, int8 without one; outputs of all samples are compared."""
-    report = chain.check(chain.project(float_train(nets.cnn(), 2)))
+    report = chain.check(chain.project(float_train(nets.cnn(), 2), one=float_train(nets.cnn(), 1)))
     assert (report.result, report.mode) == ("pass", "qemu") and "bit-exact" in report.message
     for board in ("cortex-m0plus", "cortex-m55"):
-        train = int8_train(4, nets.cnn(pool="MaxPool", window=nets.OVERLAPPING))
-        made = chain.project(train, board, chain.kernels_of(train, board))
+        one, train = (int8_train(size, nets.cnn(pool="MaxPool", window=nets.OVERLAPPING)) for size in (1, 4))
+        made = chain.project(train, board, one=one)
         report = chain.check(made, board)
         assert (report.result, report.mode, report.max_error) == ("pass", "qemu", 0.0), board
-
-
-def test_a_mean_that_weighs_its_labels_takes_one_sample() -> None:
-    for model in (nets.pixels([1.0, 2.0, 0.3]), nets.pixels(ignore=1)):
-        with pytest.raises(SamplesMixError, match="its mean divides by the weights of all labels"):
-            float_train(model, 2)
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
@@ -149,9 +145,10 @@ def compiled(place: Path, *arguments: str | Path) -> Outcome:
 
 @cache
 def reported(place: Path, *arguments: str | Path) -> dict[str, Any]:
-    """report.json of a run with --batch 4."""
+    """report.json of a run with --batch 4, and as many samples at a time as fit unless told."""
     out = place / "_".join(("out", *map(str, arguments))).replace("/", "_")
-    compiled(place, "--batch", "4", "-o", out, *arguments).check_success()
+    sizes = () if {"--micro-batch", "--lock"}.intersection(map(str, arguments)) else ("--micro-batch", "auto")
+    compiled(place, "--batch", "4", *sizes, "-o", out, *arguments).check_success()
     return json.loads((out / "report.json").read_text(encoding="utf-8"))
 
 
@@ -183,7 +180,8 @@ def test_more_samples_are_given_up_before_anything_else(place: Path) -> None:
     assert report["micro_batch"] == 1
     hows = [how for how, _ in ladder(report)]
     assert hows[:3] == ["micro-batch 4", "micro-batch 2", "micro-batch 1"] and hows[-1].startswith("--update last:")
-    refused = compiled(place, "--batch", "4", "--arena", "1KB", "--update", "all", "-o", place / "no")
+    flags = ("--batch", "4", "--micro-batch", "auto")
+    refused = compiled(place, *flags, "--arena", "1KB", "--update", "all", "-o", place / "no")
     refused.check_error("E0401", 3)
     assert (
         refused.err.index("micro-batch 4  ")
@@ -233,8 +231,16 @@ def test_sums_that_could_overflow_take_fewer_samples(place: Path, monkeypatch: p
     assert "too large for int8 training" in report["plan"]["ladder"][0]["note"]
 
 
+def mixing() -> onnx.ModelProto:
+    """A softmax over the batch axis: of one sample it is 1 everywhere, of several it is not."""
+    net = models.Network("mixed", "float[1, 4] x", "float[1, 3] y", seed=3)
+    x = net.node("mix", "mixed = Softmax <axis = 0> (x)")
+    net.node("logits", f"y = Identity ({net.dense('fc', x, 4, 3)})")
+    return net.model()
+
+
 def test_a_model_that_cannot_take_several_says_why(tmp_path: Path) -> None:
-    write(nets.pixels([1.0, 2.0, 0.3]), tmp_path)
+    write(mixing(), tmp_path)
     report = reported(tmp_path, "--arena", "1MB")
     assert report["micro_batch"] == 1
     assert any(note.startswith("one sample at a time: ") for note in report["notes"])
@@ -246,7 +252,7 @@ def test_the_header_speaks_of_the_samples_of_a_call(place: Path) -> None:
     for line in (
         "#define NET_MICRO_BATCH 4",
         "#define NET_INPUT_ELEMENTS 768u",
-        "#define NET_OUTPUT_ELEMENTS 20u",
+        "#define NET_OUTPUT_ELEMENTS 5u",
         "#define NET_LABEL_ELEMENTS 4u",
     ):
         assert line in text
@@ -267,14 +273,11 @@ def test_a_fixed_batch_of_one_may_be_written_into_the_model(tmp_path: Path) -> N
     shape = net.table("shape", [1, 32], np.int64)
     flat = net.node("flat", f"flat = Reshape (x, {shape})")
     net.node("logits", f"y = Identity ({net.dense('fc', flat, 32, 3)})")
-    runs = [trained(float_train(net.model(), size), tmp_path / str(size)) for size in (1, 4)]
+    one = float_train(net.model(), 1)
+    runs = [trained(float_train(net.model(), size), tmp_path / str(size), one=one) for size in (1, 4)]
     assert apart(float_train(net.model(), 1), *runs) <= 1e-5
 
 
 def test_a_model_whose_operators_mix_samples_is_refused() -> None:
-    """A softmax over the batch axis: of one sample it is 1 everywhere, of several it is not."""
-    net = models.Network("mixed", "float[1, 4] x", "float[1, 3] y", seed=3)
-    x = net.node("mix", "mixed = Softmax <axis = 0> (x)")
-    net.node("logits", f"y = Identity ({net.dense('fc', x, 4, 3)})")
     with pytest.raises(SamplesMixError, match=r"mix \(Softmax\): it works along the axis of the samples"):
-        float_train(net.model(), 2)
+        float_train(mixing(), 2)

@@ -166,9 +166,9 @@ def test_fault_on_the_board_only(sound: chain.Project) -> None:
 @pytest.mark.qemu
 def test_other_rounding_on_the_board_only(sound: chain.Project) -> None:
     """A board that multiplies and adds where the host fuses: caught as a difference of bits."""
-    plain = "#ifdef __arm__\n#define TT_HAS_FMA 0\n#endif\n"
-    change = once(r'(#include "net_internal.h"\n)', rf"{plain}\g<1>")
-    assert "QEMU mps2-an500 has" in failure(planted(sound, "net_kernels.c", change), "qemu")
+    plain = "#ifdef __arm__\n#define TT_HAS_FMA 0\n#else\n#define TT_HAS_FMA 1\n#endif"
+    change = once(r"#define TT_HAS_FMA 1", plain)
+    assert "QEMU mps2-an500 has" in failure(planted(sound, "net_internal.h", change), "qemu")
 
 
 def test_command_ends_with_exit_code_5_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

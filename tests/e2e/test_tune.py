@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,9 @@ from tests.e2e import models
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import ROOT, needs_qemu
+from tinytrain_compile.manifest import MANIFEST
+from tinytrain_compile.output import write_output
+from tinytrain_compile.tiles import Found, TileKey, tiles_text
 
 LINE = "cortex-m7 | 12 | Gemm 1:float32 -> 1:float32 | 0123456789ab | rule | 5 -> 5\n"
 
@@ -34,34 +36,77 @@ def test_a_search_saves_what_it_says_and_is_used_again(tmp_path: Path) -> None:
     rule, tuned = report(tmp_path / "rule"), report(tmp_path / "tuned")
     saved = rule["work"]["train_step_instructions"] - tuned["work"]["train_step_instructions"]
     assert rule["work"]["tiles"] == {"source": None, "nodes": {}, "saved_instructions": 0, "ignored": 0}
-    assert tuned["work"]["tiles"]["source"] == "net.tiles.txt" == model.with_suffix(".tiles.txt").name
+    assert tuned["work"]["tiles"]["source"] == "--tune"
     assert saved == tuned["work"]["tiles"]["saved_instructions"] > 0
     assert (rule["verify"]["losses"], tuned["verify"]["result"]) == (tuned["verify"]["losses"], "pass")
-    assert "from net.tiles.txt" in outcome.out
+    assert "kernels searched" in outcome.out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx", "rule", "tuned"], "nothing beside the model"
 
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    for path in (model, model.with_suffix(".tiles.txt")):
-        shutil.copy(path, elsewhere / path.name)
-    written = (elsewhere / "net.tiles.txt").read_bytes()
-    run(elsewhere / model.name, "-o", tmp_path / "again", "--verify", "none").check_success()
-    assert sources(tmp_path / "again") == sources(tmp_path / "tuned") != sources(tmp_path / "rule")
-    outcome = run(elsewhere / model.name, "-o", tmp_path / "once more", "--tune").check_success()
+    written = (tmp_path / "tuned" / "tiles.txt").read_bytes()
+    outcome = run(model, "-o", tmp_path / "tuned", "--tune").check_success()
     assert "kernels searched" not in outcome.out
-    assert (elsewhere / "net.tiles.txt").read_bytes() == written
+    assert "(from tiles.txt of the earlier output)" in outcome.out
+    assert (tmp_path / "tuned" / "tiles.txt").read_bytes() == written
+
+    (tmp_path / "kept.txt").write_bytes(written)
+    outcome = run(model, "-o", tmp_path / "named", "--tiles", tmp_path / "kept.txt", "--verify", "none").check_success()
+    assert sources(tmp_path / "named") == sources(tmp_path / "tuned") != sources(tmp_path / "rule")
+    assert "(from --tiles kept.txt)" in outcome.out
+    assert not (tmp_path / "named" / "tiles.txt").exists()
 
     worse = written.decode().replace("tile=", "tile=9")
-    (elsewhere / "net.tiles.txt").write_text(worse, encoding="utf-8")
-    outcome = run(elsewhere / model.name, "-o", tmp_path / "ignored", "--verify", "none").check_success()
-    assert sources(tmp_path / "ignored") == sources(tmp_path / "rule")
+    (tmp_path / "kept.txt").write_text(worse, encoding="utf-8")
+    outcome = run(model, "-o", tmp_path / "named", "--tiles", tmp_path / "kept.txt", "--verify", "none").check_success()
+    assert sources(tmp_path / "named") == sources(tmp_path / "rule")
     assert "ignored: tiles that are not known here" in outcome.out
+
+
+def test_tiles_are_read_where_the_user_knows_of_them(tmp_path: Path) -> None:
+    """Named, or in the output that is replaced; not beside the model, nor what somebody has put into the folder."""
+    model = Path(write(models.mlp(), tmp_path))
+    model.with_suffix(".tiles.txt").write_text("nonsense", encoding="utf-8")
+    out = tmp_path / "out"
+    flags = (model, "-o", out, "--verify", "none")
+    run(*flags).check_success()
+    (out / "tiles.txt").write_text(LINE, encoding="utf-8")
+    assert "tiles.txt" not in run(*flags).check_success().out
+    assert (out / "tiles.txt").read_text() == LINE, "it is the user's"
+    (out / "tiles.txt").unlink()
+
+    text = tiles_text({TileKey("cortex-m7", "12", "Gemm", "0123456789ab"): Found("rule", 5, 5)})
+    files = {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    write_output(out, {**{path: data for path, data in files.items() if path != MANIFEST}, "tiles.txt": text})
+    for more in ((), ("--code", "size"), ("--tiles", tmp_path / "other.txt")):
+        (tmp_path / "other.txt").write_text(LINE, encoding="utf-8")
+        outcome = run(*flags, *more).check_success()
+        wanted = {"": "tiles.txt of the earlier output", "--code": "", "--tiles": "--tiles other.txt"}
+        source = report(out)["work"]["tiles"]["source"] or ""
+        assert source == wanted[str(more[0]) if more else ""]
+        assert f"(from {source})" in outcome.out or not source
+        assert (out / "tiles.txt").read_text() == text, "what --tune has found is not lost"
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_a_search_is_also_kept_where_the_user_says(tmp_path: Path) -> None:
+    model = Path(write(models.mlp(inputs=24, hidden=12), tmp_path))
+    out, kept = tmp_path / "out", tmp_path / "kept.txt"
+    kept.write_text(LINE, encoding="utf-8")
+    flags = (model, "-o", out, "--verify-steps", "2", "--tune")
+    run(*flags, "--tiles", kept).check_success()
+    assert LINE in kept.read_text()
+    assert kept.read_bytes() == (out / "tiles.txt").read_bytes()
+    assert "kernels searched" not in run(*flags, "--tiles", out / "tiles.txt").check_success().out
+    kept.write_text("not mine", encoding="utf-8")
+    run(*flags, "--tiles", kept).check_error("E0109", 2)
+    assert kept.read_text() == "not mine"
 
 
 @pytest.mark.qemu
 @needs_qemu
 def test_a_search_counts_kernels_of_several_samples(tmp_path: Path) -> None:
     model = Path(write(models.mlp(inputs=24, hidden=12), tmp_path))
-    run(model, "-o", tmp_path / "out", "--tune", "--batch", "4", "--arena", "64KB").check_success()
+    run(model, "-o", tmp_path / "out", "--tune", "--batch", "4", "--micro-batch", "4").check_success()
     assert report(tmp_path / "out")["work"]["tiles"]["nodes"]
     assert report(tmp_path / "out")["micro_batch"] == 4
 
@@ -79,9 +124,10 @@ def test_a_search_needs_the_emulator_and_something_to_search(flags: tuple[str, .
 def test_a_bad_file_of_tiles(text: str | None, says: str, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "t.txt").write_text(text, encoding="utf-8")
-    outcome = run(write(models.mlp(), tmp_path), "-o", tmp_path / "out", "--tiles", tmp_path / "t.txt")
-    assert says in outcome.check_error("E0109", 2).err
-    assert not (tmp_path / "out").exists()
+    for more in ((), ("--dry-run",)):
+        outcome = run(write(models.mlp(), tmp_path), "-o", tmp_path / "out", "--tiles", tmp_path / "t.txt", *more)
+        assert says in outcome.check_error("E0109", 2).err
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.qemu

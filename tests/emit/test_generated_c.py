@@ -173,7 +173,7 @@ def test_api(name: str, program: Path) -> None:
 
 def test_all_checks_are_known(program: Path) -> None:
     assert call([program], program.parent).stdout.split() == CHECKS
-    assert len(CHECKS) == 13
+    assert len(CHECKS) == 16
 
 
 # ---- sanitizers -----------------------------------------------------------------------------------------------------
@@ -187,7 +187,8 @@ int main(void)
     void *const mem[1] = {arena};
     const size_t size[1] = {NET_ARENA_BYTES};
     net_output_t *out = malloc(sizeof *out);
-    net_label_t *label = malloc(NET_LABEL_ELEMENTS * sizeof *label);
+    net_label_t *label = malloc(sizeof *label);
+    NUMBER *labels = (NUMBER *)(void *)label;
     float loss;
     net_t *m;
     memset(arena, 0xff, NET_ARENA_BYTES);
@@ -199,7 +200,7 @@ int main(void)
             net_input(m)->values[i] = (float)((int)(i * 37u) % 19 - 9) * 0.1f;
         }
         for (size_t i = 0; i < NET_LABEL_ELEMENTS; ++i) {
-            label[i] = (net_label_t)((step + (int)i) % 2);
+            labels[i] = (NUMBER)((step + (int)i) % 2);
         }
         if (net_train_step(m, label, &loss) != NET_OK || net_infer(m, out) != NET_OK) {
             return 2;
@@ -217,7 +218,10 @@ int main(void)
 def test_sanitizers_report_nothing(name: str, bundles: dict[str, SourceBundle], tmp_path: Path) -> None:
     """The arena starts as NaN garbage, so a read of what nobody wrote would also show as a NaN loss."""
     write_files(tmp_path, {**bundles[name].files, "main.c": EXERCISE})
-    build(["gcc", *STRICT, *NUMERIC, "-O1", *SANITIZED, "main.c", *sources(bundles[name]), "-o", "main"], tmp_path)
+    number = f"-DNUMBER={bundles[name].interface.label_ctype}"
+    build(
+        ["gcc", *STRICT, *NUMERIC, number, "-O1", *SANITIZED, "main.c", *sources(bundles[name]), "-o", "main"], tmp_path
+    )
     done = call([tmp_path / "main"], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 

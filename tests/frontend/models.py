@@ -9,7 +9,9 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper, parser
 
-from tinytrain_compile.frontend import FrontendOptions, ImportedModel, load_model
+from tinytrain_compile.file_check import compare
+from tinytrain_compile.frontend import FileModel, FrontendOptions, ImportedModel, load_model
+from tinytrain_compile.imported_values import ImportedValues
 from tinytrain_compile.ops.interpreter import run_graph
 
 IR_VERSION = 10
@@ -51,7 +53,15 @@ def check_against_onnxruntime(
     found = run_imported(imported, x)[0]
     limit = tolerance * max(1.0, float(np.abs(expected).max()))
     np.testing.assert_allclose(found, expected.transpose(imported.output_perm), rtol=0, atol=limit)
+    judged_by_the_file(path, imported, x)
     return imported
+
+
+def judged_by_the_file(path: Path, imported: ImportedModel, x: np.ndarray) -> None:
+    """The first rung of the truth ladder: every tensor that the file and the graph have, as onnx.reference has it."""
+    sample = np.ascontiguousarray(x.transpose(imported.input_perm))
+    agreed = compare(FileModel(path), ImportedValues(imported, None, imported.graph), [(sample, None)])
+    assert agreed.whole or agreed.skipped
 
 
 def ops_of(imported: ImportedModel) -> list[str]:

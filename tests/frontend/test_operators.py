@@ -18,9 +18,9 @@ from tinytrain_compile.frontend import load_model, supported_operators
     ("attrs", "shapes", "ops"),
     [
         ("transB = 1", ((3, 4), (3,)), ["Gemm"]),
-        ("alpha = 0.5, beta = 2.0", ((4, 3), (1, 3)), ["Gemm"]),
+        ("alpha = 0.5, beta = 2.0", ((4, 3), (1, 3)), ["Mul", "Gemm", "Mul", "Add"]),  # never into weights
         ("beta = 0.0", ((4, 3), (3,)), ["Gemm"]),
-        ("beta = 3.0", ((4, 3), (1, 1)), ["Gemm", "Add"]),
+        ("beta = 3.0", ((4, 3), (1, 1)), ["Gemm", "Mul", "Add"]),
         ("", ((4, 3), ()), ["Gemm", "Add"]),
     ],
 )
@@ -39,7 +39,7 @@ def test_gemm_with_two_computed_operands(tmp_path: Path) -> None:
     net.add("y = Gemm <transA = 1, alpha = 2.0, beta = 0.5> (x, x, c)")
     net.weight("c", 4, 1)
     imported = check_against_onnxruntime(net.model(), tmp_path)
-    assert ops_of(imported) == ["MatMul", "Mul", "Add"]
+    assert ops_of(imported) == ["MatMul", "Mul", "Mul", "Add"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_batch_norm_folds_into_gemm_but_not_past_a_second_reader(tmp_path: Path)
     net.batch_norm("m", "d", 3)
     net.add("y = Add (m, d)")
     imported = check_against_onnxruntime(net.model(), tmp_path)
-    assert ops_of(imported) == ["Gemm", "Gemm", "Mul", "Add", "Add"]
+    assert ops_of(imported) == ["Gemm", "Gemm", "Sub", "Mul", "Mul", "Add", "Add"]
     names = [value.name for value in imported.graph.parameters]
     assert names == ["a_w", "a_b", "d_w", "d_b", "m_gamma", "m_beta"]
 

@@ -231,7 +231,7 @@ def test_batch_normalisation_leaves_stored_weights_alone(tmp_path: Path) -> None
         }}"""
     imported = check_quantised(m.model(text), tmp_path, 1.5)
     np.testing.assert_array_equal(integers_of(imported, "w"), m.weights["w"].transpose(0, 2, 3, 1))
-    assert ops_of(imported) == ["Conv", "Mul", "Add", "Transpose"]
+    assert ops_of(imported) == ["Conv", "Sub", "Mul", "Mul", "Add", "Transpose"]
 
 
 # ---- QLinear operators ----------------------------------------------------------------------------------------------

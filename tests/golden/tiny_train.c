@@ -3,11 +3,10 @@
  * Every call below is one kernel on fixed offsets in the arena; the order and the offsets are the memory plan
  * (plan.json), in which buffers that are never needed at the same time share bytes.
  */
-#include "tiny_train.h"
-
-#include <string.h>
-
 #include "tiny_internal.h"
+
+#include "tiny_train.h"
+#include "tt_state.h"
 
 struct tiny {
     uint32_t magic[2];
@@ -46,18 +45,22 @@ enum {
 #define I8(offset) ((int8_t *)(void *)(arena + (offset)))
 #define U8(offset) ((uint8_t *)(void *)(arena + (offset)))
 
-static const uint32_t model_magic[2] = {0xa660bf77u, 0x00e5f2dfu};
+static const uint32_t model_magic[2] = {(uint32_t)TINY_MODEL_HASH, (uint32_t)(TINY_MODEL_HASH >> 32)};
 
-/* What a checkpoint holds, in this order. */
+/* What a tensor of the state may hold. */
+enum { HOLDS_ANY, HOLDS_FINITE, HOLDS_NOT_NEGATIVE };
+
+/* What a checkpoint has, in this order. */
 static const struct {
     uint32_t offset;
     uint32_t size;
+    uint32_t holds;
 } state_slots[5] = {
-    {AT_learning_rate, 4u}, /* learning_rate */
-    {AT_first_weight, 48u}, /* first_weight */
-    {AT_first_bias, 16u}, /* first_bias */
-    {AT_second_weight, 32u}, /* second_weight */
-    {AT_second_bias, 8u}, /* second_bias */
+    {AT_learning_rate, 4u, HOLDS_NOT_NEGATIVE}, /* learning_rate */
+    {AT_first_bias, 16u, HOLDS_FINITE}, /* first_bias */
+    {AT_first_weight, 48u, HOLDS_FINITE}, /* first_weight */
+    {AT_second_bias, 8u, HOLDS_FINITE}, /* second_bias */
+    {AT_second_weight, 32u, HOLDS_FINITE}, /* second_weight */
 };
 
 static void infer_1(uint8_t *arena)
@@ -82,6 +85,10 @@ static void step_1(uint8_t *arena, const tiny_label_t *label)
     tiny_log_softmax_2(F32(AT_second_Gemm), F32(AT_log_probabilities));
     /* loss: NegativeLogLikelihood */
     tiny_negative_log_likelihood_1(F32(AT_log_probabilities), label, F32(AT_loss));
+}
+
+static void step_2(uint8_t *arena, const tiny_label_t *label)
+{
     /* loss.NegativeLogLikelihoodGrad: NegativeLogLikelihoodGrad */
     tiny_negative_log_likelihood_grad_2(tiny_w_loss_gradient, label, F32(AT_loss_NegativeLogLikelihoodGrad));
     /* log_probabilities.LogSoftmaxGrad: LogSoftmaxGrad */
@@ -103,10 +110,6 @@ static void step_1(uint8_t *arena, const tiny_label_t *label)
     tiny_sgd_update_2x4(F32(AT_second_weight), F32(AT_second_Gemm_GemmGradWeight), F32(AT_learning_rate));
     /* first/Gemm: GemmGradWeight */
     tiny_gemm_grad_weight_4x3(F32(AT_x), F32(AT_first_Relu_ClipGrad), F32(AT_first_Gemm_GemmGradWeight));
-}
-
-static void step_2(uint8_t *arena)
-{
     /* first/Gemm: SgdUpdate */
     tiny_sgd_update_4x3(F32(AT_first_weight), F32(AT_first_Gemm_GemmGradWeight), F32(AT_learning_rate));
 }
@@ -128,16 +131,22 @@ static bool are_classes(const tiny_label_t *label)
     return true;
 }
 
+/* Empties what the samples of a batch are summed up in. */
+static void clear_sums(tiny_t *m)
+{
+    m->samples = 0;
+}
+
 static void write_initial_state(tiny_t *m)
 {
     uint8_t *arena = (uint8_t *)m;
-    m->samples = 0;
     m->settled = 1;
     memcpy(arena + AT_learning_rate, tiny_w_learning_rate, 4u);
-    memcpy(arena + AT_first_weight, tiny_w_first_weight, 48u);
     memcpy(arena + AT_first_bias, tiny_w_first_bias, 16u);
-    memcpy(arena + AT_second_weight, tiny_w_second_weight, 32u);
+    memcpy(arena + AT_first_weight, tiny_w_first_weight, 48u);
     memcpy(arena + AT_second_bias, tiny_w_second_bias, 8u);
+    memcpy(arena + AT_second_weight, tiny_w_second_weight, 32u);
+    clear_sums(m);
     m->magic[0] = model_magic[0];
     m->magic[1] = model_magic[1];
 }
@@ -188,9 +197,12 @@ static tiny_status run_step(tiny_t *m, const tiny_label_t *label, float *loss)
     }
     uint8_t *arena = (uint8_t *)m;
     step_1(arena, label);
-    step_2(arena);
     memcpy(loss, arena + AT_loss, sizeof *loss);
-    return tt_is_nan(*loss) ? TINY_ERR_NAN : TINY_OK;
+    if (!tt_is_finite(*loss)) { /* all that outlives the call is as it was */
+        return TINY_ERR_NAN;
+    }
+    step_2(arena, label);
+    return TINY_OK;
 }
 
 tiny_status tiny_train_step(tiny_t *m, const tiny_label_t *label, float *loss)
@@ -203,17 +215,37 @@ tiny_status tiny_set_lr(tiny_t *m, float lr)
     if (!is_ready(m)) {
         return TINY_ERR_STATE;
     }
+    if (!tt_is_finite(lr) || tt_bits(lr) > 0x80000000u) { /* below -0 */
+        return TINY_ERR_ARGUMENT;
+    }
     uint8_t *arena = (uint8_t *)m;
     memcpy(arena + AT_learning_rate, &lr, sizeof lr);
     return TINY_OK;
 }
 
 /* Checkpoint: format, model hash, state bytes, the state, CRC-32 of all before it; words are little-endian. */
-enum { CHECKPOINT_FORMAT = 0x31435454, CHECKPOINT_WORDS = 4 };
+enum { CHECKPOINT_FORMAT = 0x32435454, CHECKPOINT_WORDS = 4 };
 
 size_t tiny_state_size(void)
 {
-    return CHECKPOINT_WORDS * sizeof(uint32_t) + TINY_STATE_BYTES + sizeof(uint32_t);
+    return TINY_CHECKPOINT_BYTES;
+}
+
+/* Whether every tensor holds what training can have made of it. */
+static bool is_sound(uint8_t *arena)
+{
+    bool sound = true;
+    for (size_t i = 0; sound && i < sizeof state_slots / sizeof state_slots[0]; ++i) {
+        const uint8_t *slot = arena + state_slots[i].offset;
+        const uint32_t size = state_slots[i].size;
+        if (state_slots[i].holds == HOLDS_FINITE) {
+            sound = tt_holds_finite(slot, size);
+        }
+        if (state_slots[i].holds == HOLDS_NOT_NEGATIVE) {
+            sound = tt_holds_not_negative(slot, size);
+        }
+    }
+    return sound;
 }
 
 tiny_status tiny_save(tiny_t *m, tiny_write_fn write, void *ctx)
@@ -225,6 +257,9 @@ tiny_status tiny_save(tiny_t *m, tiny_write_fn write, void *ctx)
         return TINY_ERR_ARGUMENT;
     }
     uint8_t *arena = (uint8_t *)m;
+    if (!is_sound(arena)) {
+        return TINY_ERR_NAN;
+    }
     const uint32_t head[CHECKPOINT_WORDS] = {CHECKPOINT_FORMAT, model_magic[0], model_magic[1], TINY_STATE_BYTES};
     uint32_t crc = tt_crc32(0, head, sizeof head);
     if (write(ctx, head, sizeof head) != 0) {
@@ -259,7 +294,7 @@ static tiny_status read_state(uint8_t *arena, tiny_read_fn read, void *ctx)
     if (read(ctx, &stored, sizeof stored) != 0) {
         return TINY_ERR_IO;
     }
-    return stored == crc ? TINY_OK : TINY_ERR_FORMAT;
+    return stored == crc && is_sound(arena) ? TINY_OK : TINY_ERR_FORMAT;
 }
 
 tiny_status tiny_load(tiny_t *m, tiny_read_fn read, void *ctx)

@@ -3,7 +3,12 @@
  *   loss: cross-entropy, the default for an output of shape (1, 2)
  *
  * Everything that changes lies in one arena that the caller owns: 224 bytes, of which 108 are
- * state (what tiny_save writes). No malloc, no other static RAM; several instances may live side by side.
+ * state (what tiny_save writes, in TINY_CHECKPOINT_BYTES). No malloc, no other static RAM; several instances may live side by side.
+ *
+ * Results are the same bytes on the board and on a host, with GCC and Clang, and these change nothing: -O0 to -O3 and -Os,
+ * -std=c11, gnu11 and later, -flto, -ffp-contract (of GCC), vectorising, -fwrapv, -fno-strict-aliasing, -fshort-enums,
+ * -funsigned-char. -ffast-math and each of its parts that changes results is an #error. The FPU has to
+ * round to nearest and keep denormals, as it does after a reset. The .c files are C11; C++ may include this header.
  */
 #ifndef TINY_TRAIN_H
 #define TINY_TRAIN_H
@@ -18,20 +23,24 @@ extern "C" {
 #define TINY_MEMORIES 1
 #define TINY_ARENA_BYTES 224u
 #define TINY_STATE_BYTES 108u
+#define TINY_CHECKPOINT_BYTES 128u /* what tiny_save writes: the state, its header and its CRC */
+/* TINY_STACK_BYTES is not known: only --verify qemu compiles for the target. */
 #define TINY_ALIGNMENT 8u
 #define TINY_INPUT_ELEMENTS 3u   /* 1x3 */
 #define TINY_OUTPUT_ELEMENTS 2u /* 1x2 */
 #define TINY_LABEL_ELEMENTS 1u
+#define TINY_VERSION "0.1.0" /* of tinytrain-compile */
+#define TINY_MODEL_HASH UINT64_C(0x49a8ba7d6ad9e710) /* tiny_load takes checkpoints of models with the same one */
 #define TINY_MICRO_BATCH 1
 #define TINY_HAS_ACCUMULATE 0
 
 typedef enum {
     TINY_OK = 0,
-    TINY_ERR_ARGUMENT = 1,  /* a null pointer, or a label that is no class */
+    TINY_ERR_ARGUMENT = 1,  /* a null pointer, a label that is no class, or a learning rate that is negative or not finite */
     TINY_ERR_SIZE = 2,      /* the arena is smaller than TINY_ARENA_BYTES */
     TINY_ERR_ALIGNMENT = 3, /* the arena is not aligned to TINY_ALIGNMENT */
     TINY_ERR_STATE = 4,     /* the handle is not what tiny_init gave, or nothing was accumulated */
-    TINY_ERR_NAN = 5,       /* the loss is not a number */
+    TINY_ERR_NAN = 5,       /* the loss is NaN or infinite: the call changed nothing that outlives it; or the state, which tiny_save then does not write */
     TINY_ERR_IO = 6,        /* a read or write callback failed */
     TINY_ERR_FORMAT = 7     /* not a checkpoint of this model, or damaged */
 } tiny_status;
@@ -46,7 +55,7 @@ typedef struct {
     float values[TINY_OUTPUT_ELEMENTS];
 } tiny_output_t;
 
-typedef int32_t tiny_label_t; /* the calls take TINY_LABEL_ELEMENTS of them */
+typedef int32_t tiny_label_t;
 
 /* Callbacks move `size` bytes and return 0, or anything else to stop. */
 typedef int (*tiny_write_fn)(void *ctx, const void *data, size_t size);
@@ -55,18 +64,25 @@ typedef int (*tiny_read_fn)(void *ctx, void *data, size_t size);
 /* Checks size and alignment of the arena, writes the initial state. The handle lies in mem[0]. */
 tiny_status tiny_init(tiny_t **m, void *const mem[TINY_MEMORIES], const size_t size[TINY_MEMORIES]);
 
-/* The input slot inside the arena: fill it before every call below; any of them may destroy its content. */
+/* The input slot inside the arena: fill it before every call below; any of them may destroy its content.
+ * Numbers must be finite. NaN or infinity that reaches the loss is reported (ERR_NAN) and trains nothing, but a ReLU, a
+ * clip or a pooling may hide it from the loss and not from a weight's gradient: check data that may hold any.
+ */
 tiny_input_t *tiny_input(tiny_t *m);
 
 /* Forward pass only; copies the model's output to *out. */
 tiny_status tiny_infer(tiny_t *m, tiny_output_t *out);
 
-/* One sample: forward, backward, update. *loss is the loss before the update. */
+/* One sample: forward, backward, update.
+ * *loss is its loss, before the update.
+ */
 tiny_status tiny_train_step(tiny_t *m, const tiny_label_t *label, float *loss);
 
+/* From the next update on; finite, and 0 or above. */
 tiny_status tiny_set_lr(tiny_t *m, float lr);
 
-/* Checkpoints: tiny_state_size bytes in one stream, with model hash and CRC. A load that fails leaves the initial state. */
+/* Checkpoints: TINY_CHECKPOINT_BYTES (= tiny_state_size()) in one stream, with model hash and CRC. They hold the learning
+ * rate, too. A load that fails leaves the initial state. */
 size_t tiny_state_size(void);
 tiny_status tiny_save(tiny_t *m, tiny_write_fn write, void *ctx);
 tiny_status tiny_load(tiny_t *m, tiny_read_fn read, void *ctx);

@@ -7,8 +7,9 @@ import numpy as np
 from tests.ops.case import Case, Rng, generator, listed, make
 from tests.ops.case_quantised import KINDS, bytes_of, momentum_factors, noise, peak, steps, velocity_exponent, words
 from tinytrain_compile.ir import NO_ATTRS
-from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN
+from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factors
 from tinytrain_compile.ops.qrescale import ChannelRescaleAttrs, rescale_op
+from tinytrain_compile.ops.qshared import GradientAddAttrs
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
 
 ERRORS: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (1, 1, 1, 6), (1, 3, 3, 7), (4, 5), (1, 9), (1, 12, 11, 1))
@@ -74,6 +75,30 @@ def _momentum(rng: Rng, index: int) -> Case:
 @generator("QBiasGradient", 2 * len(ERRORS))
 def _bias_gradient(rng: Rng, index: int) -> Case:
     return make("QBiasGradient", (bytes_of(rng, listed(rng, ERRORS, index, 2), index % KINDS, -127),))
+
+
+@generator("QSharedBias", 8)
+def _shared_bias(rng: Rng, index: int) -> Case:
+    channels, kind = (1, 5, 8)[index % 3], index % KINDS
+    bias = words(rng, (channels,), kind, 30000)
+    return make("QSharedBias", (bias, *_ratios(rng, channels)))
+
+
+SHARED: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5, 1, 1, 7), (1, 1, 1, 1), (7,), (1,))
+
+
+@generator("QGradientAdd", 4 * len(SHARED))
+def _gradient_add(rng: Rng, index: int) -> Case:
+    shape, kind = SHARED[index % len(SHARED)], index % KINDS
+    sums = (words(rng, shape, kind, 20000), words(rng, shape, (kind + index // KINDS) % KINDS, 20000))
+    p = tuple(np.asarray([int(rng.integers(-20, 21)), 0][:length], np.int32) for length in ((1, 2), (2, 2))[index % 2])
+    attrs = ((0, 0), (8, 0), (8, 8))[index % 3]
+    return make("QGradientAdd", (*sums, *p, *_ratios(rng, shape[0]), *_ratios(rng, shape[0])), GradientAddAttrs(*attrs))
+
+
+def _ratios(rng: Rng, channels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Factors per channel, 1 among them."""
+    return split_factors(np.where(rng.random(channels) < 0.3, 1.0, 2.0 ** rng.uniform(-12, 3, channels)))
 
 
 PEAKS = (0, 1, 2, 31, 62, 63, 64, 126, 127, 1000, 63 << 20, (63 << 25) - 1, (63 << 25) + 1, INT32_MAX)

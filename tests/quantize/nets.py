@@ -152,7 +152,7 @@ def prepared(model: onnx.ModelProto, head: str = "fp32") -> ImportedModel:
         count = 16 if known.graph.inputs[0].elements < 10_000 else 1
         samples = calibration(model, count).transpose(known.input_perm)
         graph = calibrate(graph, samples)
-    return replace(known, graph=prepare(graph, head == "fp32"))
+    return replace(known, graph=prepare(graph, head == "fp32", known.quantised))
 
 
 def float_train(model: onnx.ModelProto, update: str = "all", head: str = "fp32", **options: object) -> TrainGraph:

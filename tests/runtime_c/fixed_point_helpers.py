@@ -363,5 +363,10 @@ HELPERS = (
         lambda a, m, e: (int(np.float32(qloss.scaled_float(a, m, e)).view(np.int32)),),
         scalar=True,
     ),
-    Helper("is_nan", "y0 = tt_is_nan(tt_from_bits((uint32_t)a0)) ? 1 : 0;", (FLOAT,), lambda x: (np.isnan(real(x)),)),
+    Helper(
+        "is_finite",
+        "y0 = tt_is_finite(tt_from_bits((uint32_t)a0)) ? 1 : 0;",
+        (FLOAT,),
+        lambda x: (np.isfinite(real(x)),),
+    ),
 )

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tests.e2e import chain, models
+from tests.e2e.gradients import largest_error
 from tests.e2e.models import Network
+from tests.training import nets
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice
@@ -260,3 +262,30 @@ def test_published_form_is_read(tmp_path: Path) -> None:
     entries = load_scheme(Path(scheme(tmp_path, '# a comment\nlayer = "a/*"\nbias = true\nweight = 7\naxis = "in"')))
     assert len(entries) == 1
     assert (entries[0].layer, entries[0].bias, entries[0].weight, entries[0].axis) == ("a/*", True, 7, "in")
+
+
+def test_no_slice_of_a_weight_that_is_also_used_in_another_arrangement(tmp_path: Path) -> None:
+    """The other use would keep a frozen copy of the whole."""
+    net = Network("tied", "float[1, 6] x", "float[1, 6] y")
+    weight, bias = net.weight("w", 4, 6), net.weight("b", 4)
+    net.node("encode", f"h = Gemm <transB = 1> (x, {weight}, {bias})")
+    net.node("decode", f"y = Gemm (h, {weight})")
+    model = chain.imported(net.model())
+    error = failure(model, scheme(tmp_path, 'layer = "encode"\nweight = 2'))
+    assert error.code == "E0302"
+    assert "decode" in str(error)
+    assert chosen(model, scheme(tmp_path, 'layer = "encode"\nweight = "all"')) == {"w"}
+
+
+def test_a_slice_of_a_weight_that_two_layers_use_alike_is_one(tmp_path: Path) -> None:
+    train = chain.train_graph(nets.shared_weight(), scheme(tmp_path, 'layer = "first/Gemm"\nweight = 2'))
+    assert largest_error(train)[0] < 1e-6
+    assert [old.name for old, _ in train.graph.updates] == ["tied.updated"]
+
+
+def test_a_shared_weight_belongs_to_the_first_layer_that_reads_it(tmp_path: Path) -> None:
+    """It is trained by all its uses, or not at all."""
+    model = chain.imported(nets.shared_weight())
+    assert chosen(model, "last:1") == {"head_weight", "head_bias"}
+    assert chosen(model, "last:2") == {"tied", "tied_bias", "head_weight", "head_bias"}
+    assert largest_error(chain.train_graph(model, "last:2"))[0] < 1e-6

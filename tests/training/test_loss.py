@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.e2e import chain, models
 from tests.e2e.gradients import LossFunction, sample
+from tests.quantize import nets as int8_nets
 from tests.training import nets
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ops.interpreter import run_graph
@@ -41,6 +43,77 @@ def test_other_activations_stay(tail: str, loss: str) -> None:
     train = chain.train_graph(models.mlp(tail=tail), loss=loss)
     assert train.logits == train.graph.outputs[0]
     assert f"{tail}Grad" in nets.ops(train)
+
+
+def dressed(tail: str, shape: str = "1, 4") -> onnx.ModelProto:
+    """A dense layer from 6 to 4, then `tail` from its scores s to y."""
+    net = models.Network("dressed", "float[1, 6] x", f"float[{shape}] y", seed=3)
+    tables = {"image": [1, 4, 1, 1], "flat": [1, 4], "pixels": [1, 4, 2, 2], "low": 0.0, "high": 0.9}
+    for name, numbers in tables.items():
+        net.table(name, numbers, np.float32 if isinstance(numbers, float) else np.int64)
+    net.node("scores", f"s = Identity ({net.dense('fc', 'x', 6, 16 if '2, 2' in shape else 4)})")
+    for index, line in enumerate(tail.split("; ")):
+        net.node(f"tail{index}", line)
+    return net.model()
+
+
+SQUASHED = {
+    "a Softmax of an image": ("i = Reshape (s, image); p = Softmax <axis = 1> (i); y = Flatten (p)", "1, 4", True),
+    "a Softmax behind a turn": (
+        "i = Reshape (s, pixels); t = Transpose <perm = [0, 2, 3, 1]> (i); p = Softmax (t); "
+        "y = Transpose <perm = [0, 3, 1, 2]> (p)",
+        "1, 4, 2, 2",
+        True,
+    ),
+    "a Softmax whose storage saturates": ("p = Softmax (s); y = Clip (p, low, high)", "1, 4", True),
+    "a Softmax of other groups": (
+        "i = Reshape (s, pixels); p = Softmax <axis = 3> (i); y = Identity (p)",
+        "1, 4, 2, 2",
+        False,
+    ),
+    "a Sigmoid of an image": ("i = Reshape (s, image); p = Sigmoid (i); y = Flatten (p)", "1, 4", True),
+}
+
+
+@pytest.mark.parametrize("case", SQUASHED)
+def test_the_loss_reads_scores_wherever_the_activation_stands(case: str) -> None:
+    tail, shape, absorbed = SQUASHED[case]
+    loss = "bce" if "Sigmoid" in tail else "cross-entropy"
+    train = chain.train_graph(dressed(tail, shape), loss=loss)
+    notes = " ".join(train.graph.notes)
+    assert ("absorbed into the loss" in notes) == absorbed
+    assert ("takes what Softmax 'tail1' gives for scores" in notes) != absorbed
+    if absorbed:
+        bare = dressed("y = Identity (s)" if shape == "1, 4" else "y = Reshape (s, pixels)", shape)
+        plain = chain.train_graph(bare, loss=loss)
+        x, label = sample(plain, 0)
+        label = label % 4
+        expected = LossFunction(plain, x, label).gradients()
+        for name, gradient in LossFunction(train, x, label).gradients().items():
+            np.testing.assert_allclose(gradient, expected[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("classes", [1, 4])
+def test_a_sigmoid_at_the_end_means_bce(classes: int) -> None:
+    train = chain.train_graph(models.mlp(classes=classes, tail="Sigmoid"))
+    assert "SigmoidCrossEntropy" in nets.ops(train) and train.logits.name == "fc3/Gemm"
+    assert train.graph.notes[0].startswith("loss: bce, the default behind a Sigmoid")
+    assert (train.label.dtype, train.label.shape) == ("float32", (1, classes))
+
+
+@pytest.mark.parametrize(("tail", "loss", "other"), [("Sigmoid", "cross-entropy", "bce"), ("Softmax", "bce", "cross")])
+def test_a_loss_that_takes_probabilities_for_scores_is_said(tail: str, loss: str, other: str) -> None:
+    (note,) = chain.train_graph(models.mlp(tail=tail), loss=loss).graph.notes
+    assert tail in note and f"--loss {other}" in note
+
+
+def test_the_format_of_a_softmax_is_no_obstacle() -> None:
+    """int8, with an int8 head: the clamp of its storage lies behind the Softmax."""
+    model = int8_nets.cnn()
+    model.graph.node[-1].op_type = "Softmax"
+    train = int8_nets.float_train(model, head="int8")
+    assert any("absorbed into the loss" in note for note in train.graph.notes)
+    assert "SoftmaxGrad" not in nets.ops(train)
 
 
 def test_default_is_said() -> None:

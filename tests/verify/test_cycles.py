@@ -73,16 +73,6 @@ def test_figures_are_there_and_labelled(
     assert f"(a model, {model}; not measured)" in out
 
 
-@pytest.mark.qemu
-@needs_qemu
-def test_without_llvm_mca_a_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cycles, "MCA_PROGRAMS", ("no-such-program",))
-    out = run(write(models.mlp(), tmp_path), "-o", tmp_path / "out", "--cycles").check_success().out
-    assert "cycles     no figure: llvm-mca not found (apt-get install llvm)\n" in out
-    work = json.loads((tmp_path / "out" / "report.json").read_text())["work"]
-    assert (work["train_step_cycles_model"], work["infer_cycles_model"]) == (None, None)
-
-
 def test_cycles_need_the_emulator(tmp_path: Path) -> None:
     outcome = run(write(models.mlp(), tmp_path), "-o", tmp_path / "out", "--cycles", "--verify", "host")
     assert "--cycles" in outcome.check_error("E0101", 2).err

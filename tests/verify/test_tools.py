@@ -66,7 +66,7 @@ def test_without_a_host_compiler_the_board_is_compared_with_numpy(
     monkeypatch.setenv("PATH", only(tmp_path, "arm-none-eabi-gcc", "qemu-system-arm"))
     report = verify(tiny_model.bundle(), M7, DATA, tiny_model.reference(DATA, 2), "qemu", steps=2)
     assert (report.mode, report.result) == ("qemu", "pass")
-    assert report.message.startswith("QEMU mps2-an500 == reference: max |err| ")
+    assert report.message.startswith("reference == QEMU mps2-an500   QEMU max |err| ")
 
 
 def test_without_any_compiler_the_check_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,8 +51,8 @@ def test_boards_equal_host_and_reference(name: str) -> None:
     report = verify(tiny_model.bundle(), target, DATA, tiny_model.reference(DATA, 4), "qemu", steps=4)
     assert (report.mode, report.steps, report.result) == ("qemu", 4, "pass")
     assert target.qemu is not None
-    assert f"QEMU {target.qemu.machine} == host: bit-exact   PASS" in report.message
-    assert report.message.startswith("host == reference: max |err| ")
+    assert report.message.startswith(f"reference == host == QEMU {target.qemu.machine}   host max |err| ")
+    assert report.message.endswith("   QEMU bit-exact   PASS")
     np.testing.assert_allclose(report.losses, tiny_model.reference(DATA, 4).losses, rtol=1e-5)
     assert report.stack_bytes is not None
     assert report.stack_measured_bytes is not None

@@ -2,5 +2,6 @@
 
 from tinytrain_compile.emit.names import c_identifier
 from tinytrain_compile.emit.project import EmitOptions, emit_project
+from tinytrain_compile.emit.stack import with_stack
 
-__all__ = ["EmitOptions", "c_identifier", "emit_project"]
+__all__ = ["EmitOptions", "c_identifier", "emit_project", "with_stack"]

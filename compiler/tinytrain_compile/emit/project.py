@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
@@ -11,16 +10,18 @@ from functools import cache
 import jinja2
 import numpy as np
 
+from tinytrain_compile import __version__
+from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
+from tinytrain_compile.emit.labels import label_ctype, label_data
 from tinytrain_compile.emit.names import Names, comment_text
-from tinytrain_compile.emit.sequence import Sequencer, turned_name
+from tinytrain_compile.emit.sequence import Part, Sequencer, turned_name
+from tinytrain_compile.emit.stack import unknown_stack
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
-from tinytrain_compile.ir.text import print_graph
-from tinytrain_compile.ir.types import Array, Node, Value
+from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.qconv_tiles import GRAD_WEIGHT
 from tinytrain_compile.ops.qupdate import error_exponents
 
@@ -38,6 +39,7 @@ class EmitOptions:
 
     debug_header: text of tt_debug.h for a build that watches the plan on a host; "" for firmware.
     small_calls: compile the call sequence for small code (kernels say for themselves whether they are).
+    fma: whether the target fuses products that are only added; then every machine does.
     """
 
     prefix: str
@@ -47,6 +49,7 @@ class EmitOptions:
     """Headers that the generated C includes: file name -> text."""
     debug_header: str = ""
     small_calls: bool = False
+    fma: bool = False
     external: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of external kernels that nodes of the plan use: file name -> text."""
 
@@ -71,13 +74,13 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     interface = _interface(train, plan, options)
     prefix = options.prefix
     tables = Names(f"{prefix}_w_")
-    watch = Watch(plan) if options.debug_header else None
-    sequencer = Sequencer(train, plan, kernels, tables, watch, options.small_calls)
+    watches = _watches(plan) if options.debug_header else ()
+    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls)
     model = _template_data(train, plan, options, interface, sequencer, tables)
     chosen = [name for name in KERNEL_HEADERS if _uses(kernels, options.runtime.get(name, ""))]
     model["kernel_headers"] = chosen
-    model["watched"] = watch.tables() if watch else []
-    constants = _flash_tables(train, tables)
+    model["watched"] = [line for watch in watches for line in watch.tables()]
+    constants = _flash_tables(train, plan, tables)
     constants += _turned_tables(train, kernels, tables)
     constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
     kernel_files = _kernel_files(model, kernels, prefix)
@@ -143,8 +146,8 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
     return Interface(
         prefix=options.prefix,
         input_elements=train.graph.inputs[0].elements,
-        output_elements=train.graph.outputs[0].elements,
-        label_ctype="int32_t" if train.label.dtype == "int32" else "float",
+        output_elements=train.graph.outputs[0].elements // train.micro_batch,
+        label_ctype=label_ctype(train),
         label_elements=train.label.elements,
         arena_bytes=plan.arena_bytes,
         persistent_bytes=plan.persistent_bytes,
@@ -155,6 +158,7 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         input_dtype=train.graph.inputs[0].dtype,
         exact=train.integer,
         further_bytes=tuple(memory.used_bytes for memory in plan.further),
+        terms=train.terms,
         transient_offsets=_transient_offsets(plan),
     )
 
@@ -170,16 +174,26 @@ def _transient_offsets(plan: MemoryPlan) -> tuple[int, ...]:
 
 
 def _first_exponent(train: TrainGraph, sequencer: Sequencer) -> str:
-    """Where the first exponent lies that a step has to find; "" if all are known."""
-    return "" if train.settled else sequencer.typed("I32", error_exponents(train.graph.nodes)[0])
+    """Where an exponent lies that tells whether a step has found all of them; "" where errors have none."""
+    exponents = error_exponents(train.graph.nodes)
+    return sequencer.typed("I32", exponents[0]) if exponents else ""
 
 
-def _flash_tables(train: TrainGraph, tables: Names) -> list[tuple[str, Array]]:
+def _watches(plan: MemoryPlan) -> tuple[Watch, ...]:
+    """Of the step, and of an inference of one sample, which reads the state that its own plan knows nothing of."""
+    if plan.inference is None:
+        return (Watch(plan),)
+    kept = tuple(enumerate(_transient_offsets(plan)))
+    return Watch(plan), Watch(plan.inference.plan, "one", tuple((memory, size) for memory, size in kept if size))
+
+
+def _flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tuple[str, Array]]:
     """Every constant that lies in flash: frozen weights, and initial values that are not all zero."""
     state = {value.name for value in train.graph.state}
+    more: Mapping[str, Array] = {} if plan.inference is None else plan.inference.graph.constants
     return [
         (tables.of(name), data)
-        for name, data in train.graph.constants.items()
+        for name, data in {**more, **train.graph.constants}.items()
         if name not in state or bool(np.any(data))
     ]
 
@@ -200,19 +214,7 @@ def _template_data(
     tables: Names,
 ) -> dict[str, object]:
     graph = train.graph
-    needed_infer = graph.ancestors(graph.outputs)
-    needed_train = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
-    step = [node for node in plan.order if node.phase == "step"]
-    starts = _common_runs(step, needed_infer, needed_train) if options.small_calls else set[str]()
-    infer = sequencer.parts("infer", (n for n in step if n.name in needed_infer), starts=starts)
-    train_parts = sequencer.parts("step", (n for n in step if n.name in needed_train), infer, starts)
-    parts = {
-        "infer_parts": infer,
-        "step_parts": train_parts,
-        "small_calls": options.small_calls,
-        "own_step_parts": [part for part in train_parts if part not in infer],
-        "apply_parts": sequencer.parts("apply", (n for n in plan.order if n.phase == "apply")),
-    }
+    parts = _parts(train, plan, options, sequencer)
     prefix = options.prefix
     return {
         "p": prefix,
@@ -221,17 +223,16 @@ def _template_data(
         "settings": [comment_text(line) for line in options.settings],
         "notes": [comment_text(note) for note in graph.notes],
         "i": interface,
-        "magic": _magic(train),
+        **_identity(train, options),
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
         "more_headers": [
             *([PAGE_HEADER] if plan.paging else []),
             *([EXTERNAL_HEADER] if options.external else []),
         ],
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
-        "state_block": [_initial(value, graph.constants[value.name], sequencer, tables) for value in graph.state],
+        "state_block": _state_block(train, sequencer, tables),
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],
         "input": sequencer.pointer(graph.inputs[0].name),
-        "output": sequencer.pointer(graph.outputs[0].name),
         "loss": sequencer.pointer(train.loss.name),
         "rate": sequencer.pointer(train.learning_rate.name),
         "rate_float": sequencer.typed("F32", train.learning_rate.name),
@@ -245,11 +246,53 @@ def _template_data(
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
         "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
-        "output_shape": "x".join(map(str, graph.outputs[0].shape)),
-        "classes": _classes(train),
-        "ignored": _ignored(train),
+        "output_shape": "x".join(map(str, train.of_one(graph.outputs[0]))),
+        **label_data(train, sequencer, prefix),
         **parts,
         "offsets": sequencer.offsets(),
+    }
+
+
+def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer: Sequencer) -> dict[str, object]:
+    """The functions of the call sequence: of an inference, of a step up to its loss and behind it, of an update."""
+    graph = train.graph
+    needed_infer = graph.ancestors(graph.outputs)
+    needed_train = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
+    step = [node for node in plan.order if node.phase == "step"]
+    training = [node for node in step if node.name in needed_train]
+    judged = 1 + next(i for i, node in enumerate(training) if train.loss in node.outputs)
+    after_loss = next(node.name for node in training[judged:] if not op_def(node.op).view)
+    starts = _common_runs(step, needed_infer, needed_train) if options.small_calls else set[str]()
+    infer = sequencer.parts(
+        "infer" if plan.inference is None else "infer_batch", (n for n in step if n.name in needed_infer), starts=starts
+    )
+    train_parts = sequencer.parts("step", training, infer, {*starts, after_loss})
+    cut = next(i for i, part in enumerate(train_parts) if part.first == after_loss)
+    return {
+        **_inference(train, plan, sequencer, infer),
+        "loss_parts": train_parts[:cut],
+        "gradient_parts": train_parts[cut:],
+        "loss_waits": sequencer.pending(training[:judged]),
+        "small_calls": options.small_calls,
+        "own_step_parts": [part for part in train_parts if part not in infer],
+        "apply_parts": sequencer.parts("apply", (n for n in plan.order if n.phase == "apply")),
+    }
+
+
+def _inference(train: TrainGraph, plan: MemoryPlan, sequencer: Sequencer, parts: list[Part]) -> dict[str, object]:
+    """The functions and addresses of m_infer and, where a step takes several samples, of m_infer_batch."""
+    output = sequencer.pointer(train.graph.outputs[0].name)
+    if plan.inference is None:
+        assert train.micro_batch == 1, "m_infer takes one sample: the plan of a larger step has a pass for it"
+        return {"infer_parts": parts, "batch_parts": [], "output": output}
+    graph = plan.inference.graph
+    return {
+        "infer_parts": sequencer.parts("infer", plan.inference.plan.order),
+        "batch_parts": parts,
+        "batch_output": output,
+        "output": sequencer.pointer(graph.outputs[0].name),
+        "one_input": sequencer.pointer(graph.inputs[0].name),
+        "one_input_bytes": graph.inputs[0].size_bytes,
     }
 
 
@@ -260,41 +303,30 @@ def _common_runs(step: list[Node], infer: Container[str], train: Container[str])
     return {name for name, before, kind in zip(calls[1:], kinds, kinds[1:], strict=False) if before != kind}
 
 
-def _initial(value: Value, data: Array, sequencer: Sequencer, tables: Names) -> dict[str, object]:
-    source = tables.of(value.name) if bool(np.any(data)) else ""
+def _state_block(train: TrainGraph, sequencer: Sequencer, tables: Names) -> list[dict[str, object]]:
+    """Every tensor of a checkpoint in its order: where it lies, what it is at first, what it may hold."""
+    constants, kinds = train.graph.constants, contents(train)
+    return [
+        {
+            "pointer": sequencer.pointer(value.name),
+            "at": sequencer.at(value.name),
+            "memory": sequencer.memory(value.name),
+            "size": value.size_bytes,
+            "kind": kinds[value.name],
+            "table": tables.of(value.name) if bool(np.any(constants[value.name])) else "",
+            "name": comment_text(value.name),
+        }
+        for value in stored(train)
+    ]
+
+
+def _identity(train: TrainGraph, options: EmitOptions) -> dict[str, object]:
+    """What this build is, whatever its plan: how it rounds, and whose state it reads."""
     return {
-        "pointer": sequencer.pointer(value.name),
-        "at": sequencer.at(value.name),
-        "memory": sequencer.memory(value.name),
-        "size": value.size_bytes,
-        "table": source,
-        "name": comment_text(value.name),
+        "fma": options.fma,
+        "version": __version__,
+        "unknown_stack": unknown_stack(options.prefix),
+        "hash": model_hash(train),
+        "checkpoint_bytes": HEAD_BYTES + sum(value.size_bytes for value in train.graph.state) + CRC_BYTES,
+        "kinds": sorted(set(contents(train).values()) - {"ANY"}),
     }
-
-
-def _classes(train: TrainGraph) -> int:
-    """Number of classes that a label may index; 0 where labels are values."""
-    for node in train.graph.nodes:
-        if isinstance(node.attrs, NllAttrs):
-            return node.inputs[0].shape[node.attrs.axis]
-    return 0
-
-
-def _ignored(train: TrainGraph) -> int | None:
-    """The label that does not count, if there is one and a label can hold it."""
-    for node in train.graph.nodes:
-        if isinstance(node.attrs, NllAttrs):
-            index = node.attrs.ignore_index
-            return index if index is not None and -(2**31) < index < 2**31 else None
-    return None
-
-
-def _magic(train: TrainGraph) -> list[str]:
-    """A hash of everything that a checkpoint depends on: graph and frozen constants, not what it overwrites itself."""
-    state = {value.name for value in train.graph.state}
-    digest = hashlib.sha256(print_graph(train.before_remat or train.graph).encode())
-    for name, data in train.graph.constants.items():
-        if name not in state:
-            digest.update(name.encode() + data.tobytes())
-    text = digest.hexdigest()
-    return [f"0x{text[:8]}u", f"0x{text[8:16]}u"]

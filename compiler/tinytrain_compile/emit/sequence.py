@@ -22,10 +22,11 @@ _ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint
 class Part:
     """One static function of the sequence: its name and body lines, and what it takes besides the arena.
 
-    finds_exponents: it holds errors whose exponents the first step finds.
+    first: the node that it calls first. finds_exponents: it holds errors whose exponents the first step finds.
     """
 
     name: str
+    first: str
     lines: tuple[str, ...]
     reads_label: bool
     finds_exponents: bool
@@ -40,10 +41,10 @@ class Sequencer:
         plan: MemoryPlan,
         kernels: KernelSet,
         tables: Names,
-        watch: Watch | None = None,
+        watches: Sequence[Watch] = (),
         small: bool = False,
     ) -> None:
-        self._watch = watch
+        self._watches = watches
         self._small = small
         self._train = train
         self._plan = plan
@@ -54,7 +55,15 @@ class Sequencer:
         self._tables = tables
         self._labels = Names("AT_")
         self._state = {value.name for value in train.graph.state}
-        self._views = {n.outputs[0].name: n.inputs[0] for n in train.graph.nodes if op_def(n.op).view}
+        inference = plan.inference
+        nodes = (*train.graph.nodes, *(() if inference is None else inference.graph.nodes))
+        self._views = {n.outputs[0].name: n.inputs[0] for n in nodes if op_def(n.op).view}
+        self._constants = {*train.graph.constants, *(() if inference is None else inference.graph.constants)}
+        self._places = dict(plan.offsets)
+        self._scratch = dict(plan.scratch_offsets)
+        if inference is not None:
+            self._places |= inference.plan.offsets
+            self._scratch |= inference.plan.scratch_offsets
         self._offsets: dict[str, int] = {}
         self._coming: set[str] = set()
         """What page moves of the pass at hand bring in and nobody has read yet."""
@@ -65,7 +74,7 @@ class Sequencer:
 
     def at(self, value_name: str) -> str:
         """The C name of a value's offset."""
-        return self._label(value_name, self._plan.offsets[value_name])
+        return self._label(value_name, self._places[value_name])
 
     def pointer(self, value_name: str) -> str:
         """The C expression of a value's first byte, where `arena` is the arena."""
@@ -78,7 +87,7 @@ class Sequencer:
 
     def memory(self, value_name: str) -> int:
         """Number of the memory that holds a value; 0 is the arena."""
-        return self._plan.place(self._plan.offsets[value_name])[0]
+        return self._plan.place(self._places[value_name])[0]
 
     def _label(self, key: str, offset: int) -> str:
         name = self._labels.of(key)
@@ -107,14 +116,21 @@ class Sequencer:
             result.append(same[0] if same else part)
         return result
 
+    def pending(self, nodes: Sequence[Node]) -> list[str]:
+        """Waits for what page moves of these nodes bring in and none of them reads: where nothing else runs."""
+        read = {name for node in nodes if not op_def(node.op).view for v in node.inputs for name in self._shown(v)}
+        moved = [node.outputs[0].name for node in nodes if op_def(node.op).page == "in"]
+        return [f"tt_page_wait({self.pointer(name)});" for name in moved if name not in read]
+
     def _part(self, name: str, nodes: Sequence[Node]) -> Part:
         lines: list[str] = []
         for node in nodes:
             lines.append(f"/* {comment_text(node.origin or node.name)}: {node.op} */")
-            lines += self._watch.around(node, self._call(node)) if self._watch else self._call(node)
+            watch = next((watch for watch in self._watches if watch.knows(node)), None)
+            lines += watch.around(node, self._call(node)) if watch else self._call(node)
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
         finds = not self._train.settled and any(node.op in ERROR_OPS for node in nodes)
-        return Part(name, tuple(lines), reads_label, finds)
+        return Part(name, nodes[0].name, tuple(lines), reads_label, finds)
 
     def _call(self, node: Node) -> list[str]:
         if op_def(node.op).page:
@@ -173,7 +189,7 @@ class Sequencer:
             arguments[GRAD_WEIGHT] = self._tables.of(turned_name(node))
         arguments += [self._operand(value) for i, value in enumerate(node.outputs) if i not in aliased]
         if kernel.scratch_dtype:
-            offset = self._plan.scratch_offsets[node.name]
+            offset = self._scratch[node.name]
             label = self._label(f"{node.name}.scratch", offset)
             arguments.append(_typed(_ACCESS[kernel.scratch_dtype], self._plan.place(offset)[0], label))
         if node.name in self._numbers:
@@ -187,11 +203,11 @@ class Sequencer:
         return value
 
     def _operand(self, value: Value) -> str:
-        if value.name not in self._plan.offsets:
+        if value.name not in self._places:
             value = self._base(value)
         if value == self._train.label:
             return "label"
-        if value.name in self._train.graph.constants and value.name not in self._state:
+        if value.name in self._constants and value.name not in self._state:
             return self._tables.of(value.name)
         return self.typed(_ACCESS[value.dtype], value.name)
 

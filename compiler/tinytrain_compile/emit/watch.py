@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tinytrain_compile.emit.names import comment_text
 from tinytrain_compile.ir.buffers import Buffer
@@ -18,8 +18,10 @@ Span = tuple[int, int]
 class Watch:
     """One table per step, from the plan alone: a wrong plan gives a wrong table, and the build finds it."""
 
-    def __init__(self, plan: MemoryPlan) -> None:
+    def __init__(self, plan: MemoryPlan, stem: str = "live", shared: Sequence[tuple[int, int]] = ()) -> None:
+        """stem: of the tables' names; shared: (memory, bytes at its bottom) that every call may read, unplanned."""
         self._plan = plan
+        self._stem, self._shared = stem, shared
         self._home = {name: buffer for buffer in plan.buffers for name in buffer.values}
         self._scratch = {buffer.name: buffer for buffer in plan.buffers if buffer.kind == "scratch"}
         self._sizes = {v.name: v.size_bytes for node in plan.order for v in (*node.inputs, *node.outputs)}
@@ -27,26 +29,32 @@ class Watch:
         self._views = {node.outputs[0].name for node in plan.order if op_def(node.op).view}
         self._steps: Mapping[str, int] = {node.name: step for step, node in enumerate(plan.order)}
 
+    def knows(self, node: Node) -> bool:
+        """Whether the plan has this node."""
+        return node.name in self._steps
+
     def tables(self) -> list[str]:
         """C definitions, one per step that calls a kernel."""
         lines: list[str] = []
         for step, node in enumerate(self._plan.order):
             if not op_def(node.op).view:
-                rows = ", ".join(self._row(*found) for found in self._ranges(step, node))
-                lines.append(f"static const tt_range_t live_{step}[] = {{{rows}}};")
+                found = [self._row(*place) for place in self._ranges(step, node)]
+                rows = ", ".join([*found, *(_cells(memory, 0, size, "TT_OPERAND") for memory, size in self._shared)])
+                lines.append(f"static const tt_range_t {self._stem}_{step}[] = {{{rows}}};")
         return lines
 
     def around(self, node: Node, lines: list[str]) -> list[str]:
         """The lines of a call, watched."""
         step = self._steps[node.name]
-        table = f"live_{step}, sizeof live_{step} / sizeof *live_{step}"
+        known = f"{self._stem}_{step}"
+        table = f"{known}, sizeof {known} / sizeof *{known}"
         name = comment_text(node.name).replace("\\", "?").replace('"', "?")
         rest = f'(MEMORIES_, {table}, "step {step} ({name})");'
         return [f"tt_debug_enter{rest}", *lines, f"tt_debug_leave{rest}"]
 
     def _row(self, offset: int, size: int, kind: str) -> str:
         memory, at = self._plan.place(offset)
-        return f"{{{memory}u, {at}u, {size}u, {kind}}}"
+        return _cells(memory, at, size, kind)
 
     def _ranges(self, step: int, node: Node) -> Iterator[tuple[int, int, str]]:
         live = [buffer for buffer in self._plan.buffers if buffer.first_step <= step <= buffer.last_step]
@@ -95,6 +103,10 @@ class Watch:
                 low, high = found[-1][0], max(found.pop()[1], high)
             found.append((low, high))
         return found
+
+
+def _cells(memory: int, at: int, size: int, kind: str) -> str:
+    return f"{{{memory}u, {at}u, {size}u, {kind}}}"
 
 
 def _whole(buffer: Buffer) -> Span:

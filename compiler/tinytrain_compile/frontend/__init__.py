@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tinytrain_compile.frontend.file_model import EvaluatorLacksError, FileModel, FileNode
 from tinytrain_compile.frontend.guard import parse_model
 from tinytrain_compile.frontend.importer import HANDLERS, import_model
 from tinytrain_compile.frontend.options import FrontendOptions
@@ -11,7 +12,15 @@ from tinytrain_compile.frontend.quantisation import QUANTISED_OPS
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.imported import ImportedModel
 
-__all__ = ["FrontendOptions", "ImportedModel", "load_model", "supported_operators"]
+__all__ = [
+    "EvaluatorLacksError",
+    "FileModel",
+    "FileNode",
+    "FrontendOptions",
+    "ImportedModel",
+    "load_model",
+    "supported_operators",
+]
 
 
 def load_model(path: Path, options: FrontendOptions | None = None) -> ImportedModel:

@@ -51,8 +51,21 @@ def annotated(ctx: Context, graph: Graph) -> Graph:
 def _tensors(ctx: Context, found: _Findings) -> None:
     for tensor, quant in ctx.model.quantisation.tensors.items():
         value = ctx.entry(tensor).value if ctx.has(tensor) else None
-        if value is not None and found.quants.setdefault(value.name, quant) != quant:
-            found.notes.append(f"tensor {tensor} is quantised in two ways: the first one counts")
+        if value is None or (first := found.quants.setdefault(value.name, quant)) == quant:
+            continue
+        if not _holds(quant, first):  # nothing computes between the two, so there is no value to clamp
+            what = f"tensor {tensor} is quantised a second time, to a smaller range, by operators that change nothing"
+            raise CompileError("E0501", ctx.model.name, what, "leave one of the two out, or write the clamp as a Clip")
+        found.notes.append(f"tensor {tensor} is quantised in two ways: the first one counts")
+
+
+def _holds(quant: Quant, other: Quant) -> bool:
+    """Whether a format holds all that another one holds, but for rounding."""
+    (low, high), (least, most) = (
+        ((q.low - q.zero) * q.scale[0], (q.high - q.zero) * q.scale[0]) for q in (quant, other)
+    )
+    slack = quant.scale[0] / 2
+    return least >= low - slack and most <= high + slack
 
 
 def _channel_axis(node: Node, index: int, rank: int) -> int:

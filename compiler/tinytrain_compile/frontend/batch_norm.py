@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.entries import Entry
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import required_input
-from tinytrain_compile.ir.types import Array
+from tinytrain_compile.frontend.origins import Origin
+from tinytrain_compile.ir.types import Array, Value
 
 Doubles = NDArray[np.float64]
 
@@ -19,17 +21,40 @@ Doubles = NDArray[np.float64]
 class FoldedLayer:
     """Weight and bias of a layer after folding, and the tensor that the layer now computes.
 
-    bias_name: the initializer that the bias is known by; "" without bias.
+    bias_entry: the constant that the bias is known by; None without bias.
+    merged: where that comes from which was multiplied into the weight and added to the bias.
     """
 
     weight: Array
     bias: Array | None
-    bias_name: str
+    bias_entry: Entry | None
     output: str
+    bias_tensor: str = ""
+    merged: tuple[Origin | None, ...] = ()
+
+    def bias_operand(self, ctx: Context, node: OnnxNode, weight: Value) -> tuple[Value, ...]:
+        """The bias as a trainable constant; nothing without one. weight: of the same layer."""
+        if self.bias is None or self.bias_entry is None:
+            return ()
+        shape = self.bias.shape
+        origin = self.bias_entry.laid(lambda array: array.reshape(shape)).origin
+        name = self.bias_entry.source or self.bias_tensor
+        group = weight.name if self.merged else ""
+        return (ctx.constant(self.bias, name, node, True, (origin, *self.merged), group),)
 
 
-def scale_and_shift(ctx: Context, node: OnnxNode) -> tuple[Doubles, Doubles]:
-    """Per-channel factor and offset, in double precision, of an inference-mode BatchNormalization."""
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What an inference-mode BatchNormalization does to each channel, in double precision."""
+
+    gamma: Doubles
+    beta: Doubles
+    mean: Doubles
+    deviation: Doubles
+
+
+def read_statistics(ctx: Context, node: OnnxNode) -> Statistics:
+    """The constants of an inference-mode BatchNormalization; its epsilon is in the deviation."""
     if node.integer("training_mode", 0):
         raise Unsupported("training_mode", "batch statistics are not computed", "training_mode 0 (inference export)")
     if any(ctx.links.is_used(name) for name in node.outputs[1:]):
@@ -42,26 +67,47 @@ def scale_and_shift(ctx: Context, node: OnnxNode) -> tuple[Doubles, Doubles]:
     spread = variance + node.number("epsilon", 1e-5)
     if not bool((spread > 0).all()):
         raise ValueError("a variance is negative")
-    root = np.sqrt(spread)
-    scale = gamma / root
-    return scale, beta - mean * scale
+    return Statistics(gamma, beta, mean, np.sqrt(spread))
 
 
-def fold_into_layer(ctx: Context, node: OnnxNode, weight: Array, bias: Array | None, bias_name: str) -> FoldedLayer:
-    """Take a BatchNormalization that alone reads this Conv or Gemm into its weight ([out, ...]) and bias."""
+def fold_into_layer(
+    ctx: Context, node: OnnxNode, weight: Array, bias: Array | None, bias_entry: Entry | None
+) -> FoldedLayer:
+    """Take a BatchNormalization that alone reads this Conv or Gemm into its weight ([out, ...]) and bias.
+
+    Not into a weight that others read too, nor one that others have a part in.
+    """
+    alone = FoldedLayer(weight, bias, bias_entry, node.output(0), node.input(2))
     follower = ctx.links.sole_reader(node.output(0))
-    if follower is None or follower.op != "BatchNormalization" or follower.input(0) != node.output(0):
-        return FoldedLayer(weight, bias, bias_name, node.output(0))
+    if (
+        ctx.options.batch_norm == "keep"
+        or follower is None
+        or follower.op != "BatchNormalization"
+        or follower.input(0) != node.output(0)
+    ):
+        return alone
     try:
-        scale, shift = scale_and_shift(ctx, follower)
+        norm = read_statistics(ctx, follower)
     except (Unsupported, ValueError):  # reported when the node's own turn comes
-        return FoldedLayer(weight, bias, bias_name, node.output(0))
+        return alone
     stored = ctx.model.quantisation.constants  # integers would not stay integers
+    scale = norm.gamma / norm.deviation
+    shift = norm.beta - norm.mean * scale
     if scale.shape != weight.shape[:1] or (ctx.entry(node.input(1)).source or node.input(1)) in stored:
-        return FoldedLayer(weight, bias, bias_name, node.output(0))
+        return alone
+    gamma, beta = (ctx.entry(name) for name in follower.inputs[1:3])
+    if ctx.is_tied(ctx.entry(node.input(1)), bias_entry, gamma, beta):
+        return alone
     ctx.done.add(follower.name)
+    ctx.folded_norms += 1
     # Rounded to float32 by Context.constant, which refuses what overflows.
     folded = weight.astype(np.float64) * scale.reshape(-1, *[1] * (weight.ndim - 1))
     offset = shift if bias is None else bias.astype(np.float64) * scale + shift
-    shift_name = ctx.entry(follower.input(2)).source or follower.input(2)
-    return FoldedLayer(folded, offset, bias_name or shift_name, follower.output(0))
+    named, tensor = (beta, follower.input(2)) if bias_entry is None else (bias_entry, node.input(2))
+    return FoldedLayer(folded, offset, named, follower.output(0), tensor, (gamma.origin, beta.origin))
+
+
+def folding_note(count: int) -> str:
+    """What the report says of folded normalisations."""
+    norms = "BatchNormalization is" if count == 1 else "BatchNormalizations are"
+    return f"{count} {norms} folded: gamma and weight train as one (apart with --batch-norm keep, in float32)"

@@ -12,16 +12,18 @@ from tinytrain_compile.frontend.entries import (
     Entry,
     Order,
     arranged,
-    constant_entry,
+    initial_entry,
     ir_shape,
     lifted,
     plain,
     significant,
     transposition,
 )
+from tinytrain_compile.frontend.folding import FoldingRoom
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, check_finite
+from tinytrain_compile.frontend.origins import Claim, Indices, Lay, Origin, as_it_is, rearrangement
+from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, MAX_RANK, check_finite
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
@@ -39,20 +41,33 @@ class Unsupported(Exception):  # noqa: N818  (not an error of its own: all of a 
 class Context:
     """Builds the graph of one model. Handlers read entries, emit nodes and set the entries of their outputs."""
 
-    def __init__(self, model: OnnxModel, links: Links, options: FrontendOptions) -> None:
+    def __init__(
+        self, model: OnnxModel, links: Links, options: FrontendOptions, tied: frozenset[str] = frozenset()
+    ) -> None:
         self.model = model
         self.links = links
         self.options = options
+        self.tied = tied
+        """Names of constants that are one parameter in several arrangements: nothing is multiplied into them."""
         self.notes: list[str] = []
         self.done: set[str] = set()
         """Names of nodes that another node's handler has already taken in."""
         self.parameters: dict[str, Value] = {}
         self.sources: dict[str, str] = {}
         """Name of a constant of the graph -> the initializer that its data comes from."""
+        self.room = FoldingRoom(model.constants)
         self._reserved = set(model.constants) | {value.name for value in model.inputs}
         self._builder = new_builder()
-        self._entries: dict[str, Entry] = {name: constant_entry(array, name) for name, array in model.constants.items()}
-        self._materialised: dict[str, list[tuple[Array, Value]]] = {}
+        self._entries: dict[str, Entry] = {
+            name: initial_entry(array, name, name) for name, array in model.constants.items()
+        }
+        self._materialised: dict[str, list[tuple[Array, Value, Origin | None]]] = {}
+        self.folded_norms = 0
+        """How many BatchNormalizations are in the weights of other layers."""
+        self.folded: dict[tuple[object, ...], tuple[Entry, ...]] = {}
+        """What computations of constants gave."""
+        self._arrangements: dict[str, list[tuple[Indices, Value]]] = {}
+        self._claims: dict[str, Claim] = {}
         self._converted: dict[tuple[str, Order, tuple[int, ...]], Value] = {}
 
     # ---- tensors ------------------------------------------------------------------------------------------------
@@ -68,6 +83,10 @@ class Context:
     def has(self, tensor: str) -> bool:
         """Whether a tensor has an entry yet (it has none behind an unsupported node)."""
         return tensor in self._entries
+
+    def known(self) -> tuple[str, ...]:
+        """Names of all ONNX tensors that have an entry."""
+        return tuple(self._entries)
 
     def define(self, tensor: str, entry: Entry) -> None:
         """Set what an ONNX tensor has become."""
@@ -92,30 +111,97 @@ class Context:
 
     # ---- constants ----------------------------------------------------------------------------------------------
 
-    def constant(self, array: Array, hint: str, origin: str, parameter: bool = False) -> Value:
-        """A constant of the graph (float32 or int32). The same data under the same name is one constant."""
+    def constant(
+        self,
+        array: Array,
+        hint: str,
+        node: OnnxNode,
+        parameter: bool = False,
+        origins: tuple[Origin | None, ...] = (),
+        group: str = "",
+    ) -> Value:
+        """A constant of the graph (float32 or int32). The same data under the same name is one constant.
+
+        origins: of its elements, and of what was multiplied into them; group: the constant that it belongs to.
+        """
         dtype = np.float32 if array.dtype.kind == "f" else np.int32
         with np.errstate(over="ignore"):
             data = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
-        check_finite(data, f"node {origin}, weight {hint}")
-        hint = hint or origin
-        known = self._materialised.setdefault(hint, [])
-        value = next((v for a, v in known if a.shape == data.shape and np.array_equal(a, data)), None)
+        check_finite(data, f"node {node.name}, weight {hint}")
+        hint = hint or node.name
+        known = tuple(origin for origin in origins if origin is not None)
+        if known and known[0].base in self.tied:
+            value = self._arranged(data, hint, node, known[0])
+            self.parameters.setdefault(self._arrangements[known[0].base][0][1].name, value)
+            return value
+        value = self._known(data, hint, known[0] if known else None)
         if value is None:
-            value = self._builder.constant(hint, data, origin)
-            known.append((data, value))
+            value = self._builder.constant(hint, data, node.name)
+            self._materialised[hint].append((data, value, known[0] if known else None))
             self.sources[value.name] = hint
+        self._claims.setdefault(value.name, Claim(value.name, group or value.name, known))
         if parameter:
             self.parameters.setdefault(value.name, value)
         return value
 
+    def _known(self, data: Array, hint: str, origin: Origin | None) -> Value | None:
+        """The constant of this name that holds the same elements (equal numbers in other places are not the same)."""
+        for known, value, other in self._materialised.setdefault(hint, []):
+            if known.shape == data.shape and np.array_equal(known, data) and _same_places(origin, other):
+                return value
+        return None
+
+    def _arranged(self, data: Array, hint: str, node: OnnxNode, origin: Origin) -> Value:
+        """A tied weight in the arrangement of this use: the first one is the parameter, the others are moved to."""
+        indices = origin.indices()
+        known = self._arrangements.setdefault(origin.base, [])
+        if not known:
+            value = self._builder.constant(hint, data, node.name)
+            self.sources[value.name] = hint
+            self._claims[value.name] = Claim(value.name, value.name, (origin,))
+            known.append((indices, value))
+        value = next((v for i, v in known if i.shape == indices.shape and np.array_equal(i, indices)), None)
+        if value is None:
+            own, parameter = known[0]
+            move = rearrangement(own, indices)
+            if move is None:
+                what = f"the weight {origin.base} is used in parts and as a whole, as if it were several weights"
+                raise CompileError("E0504", f"node {node.name} ({node.op})", what, "use one whole weight per layer")
+            value = self.reshape(node, parameter, move.dims)
+            if move.perm != tuple(range(len(move.perm))):
+                value = self.emit(node, "Transpose", (value,), TransposeAttrs(move.perm), "transpose")
+            value = self.reshape(node, value, indices.shape)
+            known.append((indices, value))
+        return value
+
+    def is_tied(self, *entries: Entry | None) -> bool:
+        """Whether one of these constants must stay as it is: it is a parameter that others read too."""
+        return any(e is not None and e.origin is not None and e.origin.base in self.tied for e in entries)
+
+    def claims(self, constants: Iterable[str]) -> tuple[Claim, ...]:
+        """What these constants of the graph hold."""
+        return tuple(self._claims[name] for name in constants if name in self._claims)
+
     def number(self, node: OnnxNode, what: str, number: float) -> Value:
         """A scalar constant."""
-        return self.constant(np.full((), number, np.float32), f"{node.name}.{what}", node.name)
+        return self.constant(np.full((), number, np.float32), f"{node.name}.{what}", node)
 
-    def weight(self, entry: Entry, data: Array, node: OnnxNode, index: int) -> Value:
-        """A trainable constant: `data` is derived from a constant entry, the node's input `index`."""
-        return self.constant(data, entry.source or node.input(index), node.name, parameter=True)
+    def weight(
+        self,
+        entry: Entry,
+        node: OnnxNode,
+        index: int,
+        lay: Lay = as_it_is,
+        data: Array | None = None,
+        merged: tuple[Origin | None, ...] = (),
+    ) -> Value:
+        """A trainable constant: a constant entry, the node's input `index`, with its elements moved by `lay`.
+
+        data: the same with something multiplied into it, which comes from `merged`.
+        """
+        use = entry.laid(lay)
+        array = use.data.astype(np.float32) if data is None else data
+        return self.constant(array, entry.source or node.input(index), node, True, (use.origin, *merged))
 
     # ---- emission -----------------------------------------------------------------------------------------------
 
@@ -128,7 +214,7 @@ class Context:
             name += ".node"
         outputs = self._builder.emit_all(op, inputs, attrs, name, node.name)
         for value in outputs:
-            if value.elements > MAX_ELEMENTS:
+            if value.elements > MAX_ELEMENTS or len(value.shape) > MAX_RANK:
                 what = f"its result of shape {list(value.shape)} is too large"
                 raise CompileError("E0217", f"node {node.name} ({node.op})", what, "use smaller shapes")
             if any(dim < 1 for dim in value.shape):
@@ -163,14 +249,20 @@ class Context:
         shape = (1,) * added + entry.shape
         if not entry.is_constant:
             return self._in_order(node, entry, shape, lifted(entry.order, added), order)
-        data = arranged(entry.data.reshape(shape), order)
-        while data.ndim and data.shape[0] == 1:
-            data = data[0]
-        return self.constant(data, entry.source or f"{node.name}.constant", node.name, parameter)
+
+        def lay(array: Array) -> Array:
+            data = arranged(array.reshape(shape), order)
+            while data.ndim and data.shape[0] == 1:
+                data = data[0]
+            return data
+
+        use = entry.laid(lay)
+        return self.constant(use.data, entry.source or f"{node.name}.constant", node, parameter, (use.origin,))
 
     def _in_order(self, node: OnnxNode, entry: Entry, shape: tuple[int, ...], order: Order, target: Order) -> Value:
         if entry.is_constant:
-            return self.constant(arranged(entry.data.reshape(shape), target), entry.source or node.name, node.name)
+            use = entry.laid(lambda array: arranged(array.reshape(shape), target))
+            return self.constant(use.data, entry.source or node.name, node, origins=(use.origin,))
         value = entry.value
         assert value is not None
         assert entry.columns is None, "only weights may read a flattened channels-last image"
@@ -196,3 +288,10 @@ class Context:
         nodes = tuple(node for node in whole.nodes if node.name in needed)
         used = {value.name for node in nodes for value in node.inputs} | {value.name for value in targets}
         return nodes, {name: data for name, data in self._builder.constants.items() if name in used}
+
+
+def _same_places(a: Origin | None, b: Origin | None) -> bool:
+    """Whether two constants of equal numbers hold the same elements in the same order."""
+    if a is None or b is None or a.base != b.base:
+        return True
+    return np.array_equal(a.indices(), b.indices())

@@ -7,10 +7,11 @@ An order says for every axis of an IR value which ONNX axis it holds; -1 is an a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tinytrain_compile.frontend.origins import Lay, Origin
 from tinytrain_compile.ir.types import Array, Value
 
 Order = tuple[int, ...]
@@ -25,6 +26,7 @@ class Entry:
     value, order: the IR value and its axis order; None for a tensor that is known at compile time.
     array: the data of such a tensor, in ONNX order.
     source: the ONNX initializer that the data comes from (through views); "" for computed tables.
+    origin: of the elements of floating-point data (None for other data).
     columns: only for a flattened channels-last image: the ONNX index of each element of the last axis.
     """
 
@@ -34,6 +36,13 @@ class Entry:
     array: Array | None = None
     source: str = ""
     columns: tuple[int, ...] | None = None
+    origin: Origin | None = None
+
+    def laid(self, lay: Lay) -> Entry:
+        """The constant with its elements moved."""
+        array = lay(self.data)
+        origin = None if self.origin is None else self.origin.laid(lay)
+        return replace(self, shape=tuple(array.shape), array=array, origin=origin)
 
     @property
     def is_constant(self) -> bool:
@@ -57,9 +66,14 @@ class Entry:
         return math.prod(self.shape)
 
 
-def constant_entry(array: Array, source: str = "") -> Entry:
+def constant_entry(array: Array, source: str = "", origin: Origin | None = None) -> Entry:
     """The entry of a tensor that is known at compile time."""
-    return Entry(tuple(array.shape), array=array, source=source)
+    return Entry(tuple(array.shape), array=array, source=source, origin=origin if array.dtype.kind == "f" else None)
+
+
+def initial_entry(array: Array, name: str, source: str = "") -> Entry:
+    """The entry of a constant that comes from nothing else; `source` as in Entry."""
+    return constant_entry(array, source, Origin(name, tuple(array.shape)))
 
 
 def plain(rank: int) -> Order:

@@ -11,9 +11,11 @@ from onnx.reference import ReferenceEvaluator
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.model import OnnxNode
-from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, check_finite
+from tinytrain_compile.frontend.tensors import check_dims, check_finite
 from tinytrain_compile.ir.types import Array
 
+FOLDED_BYTES, FOLDED_ELEMENTS, GROWTH = 1 << 29, 1 << 24, 4
+"""Room for results: of all, of one, or so many times what the file itself holds."""
 _GROWING = "Add Sub Mul Div Pow Mod And Or Xor Equal Less Greater Where Max Min Sum Mean"
 _BROADCASTING = frozenset(_GROWING.split())
 
@@ -31,15 +33,43 @@ FOLDABLE = frozenset(_FOLDABLE.split())
 VIEWS = frozenset(("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"))
 """Operators whose result is still the same weight to the user."""
 
+PARTS = frozenset(("Slice", "Split", "Gather"))
+"""Operators whose result is some elements of their first input."""
 
-def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int) -> tuple[Array, ...]:
-    """Outputs of a node on known inputs. E0212 if it cannot take them, E0217 if huge, E0205 if not finite."""
+
+class FoldingRoom:
+    """How much may come of the constants of a file, all of which is in memory at once: a small file may ask for any."""
+
+    def __init__(self, constants: Mapping[str, Array]) -> None:
+        own = sum(array.nbytes for array in constants.values())
+        self._bytes = FOLDED_BYTES + GROWTH * own
+        self.elements = max(FOLDED_ELEMENTS, GROWTH * max((array.size for array in constants.values()), default=0))
+        """Most that one result may have."""
+
+    def take(self, arrays: Iterable[Array]) -> None:
+        """Count results; MemoryError when it is too much."""
+        self._bytes -= sum(array.nbytes for array in arrays)
+        if self._bytes < 0:
+            raise MemoryError
+
+
+def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int, room: FoldingRoom | None = None) -> tuple[Array, ...]:
+    """Outputs of a node on known inputs. E0212 if it cannot take them, E0217 if huge, E0205 if not finite.
+
+    room: that is left for constants of the model; None for a result that is not kept.
+    """
     where = f"node {node.name} ({node.op})"
+    room = room or FoldingRoom(inputs)
     try:
-        _check_size(node, inputs)
+        _check_size(node, inputs, room.elements)
         evaluator: Any = ReferenceEvaluator(node.proto, opsets={"": opset})  # its typing leaves results open
         with np.errstate(all="ignore"):
             results = [np.asarray(result) for result in evaluator.run(None, dict(inputs))]
+        room.take(results)
+        for result in results:
+            check_dims(where, result.shape, allow_zero=True)
+    except CompileError:
+        raise
     except MemoryError as error:
         raise CompileError("E0217", where, "its constant result is too large", "use smaller shapes") from error
     except Exception as error:  # the evaluator raises whatever numpy raises
@@ -56,17 +86,18 @@ def fold_all(
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Everything that follows from `constants` through foldable nodes, and which of them each view shows."""
     known, sources = dict(constants), {name: name for name in constants}
+    room = FoldingRoom(constants)
     for node in nodes:
         if node.op in FOLDABLE and not node.domain and all(name in known for name in node.inputs if name):
             arrays = {name: known[name] for name in node.inputs if name}
-            known.update(zip(node.outputs, fold(node, arrays, opset), strict=False))
+            known.update(zip(node.outputs, fold(node, arrays, opset, room), strict=False))
             if node.op in VIEWS and node.input(0) in sources:
                 sources[node.output(0)] = sources[node.input(0)]
     return known, sources
 
 
-def _check_size(node: OnnxNode, inputs: Mapping[str, Array]) -> None:
-    """MemoryError before an operator that can make much out of little does so."""
+def _check_size(node: OnnxNode, inputs: Mapping[str, Array], most: int) -> None:
+    """MemoryError before an operator that can make much out of little makes more than so many elements."""
     arrays = [inputs[name] for name in node.inputs if name]
     elements = 0
     if node.op == "ConstantOfShape":
@@ -79,8 +110,17 @@ def _check_size(node: OnnxNode, inputs: Mapping[str, Array]) -> None:
         start, limit, delta = (float(a) for a in arrays)
         elements = int(abs(limit - start) / abs(delta)) if delta else 0
     elif node.op in ("MatMul", "Gemm"):
-        elements = arrays[0].size * arrays[1].size // max(min(arrays[0].shape[-1:] or (1,)), 1)
+        first: tuple[int, ...] = arrays[0].shape or (1,)
+        second: tuple[int, ...] = arrays[1].shape or (1,)
+        rows, columns = math.prod(first[-2:-1]), math.prod(second[1:] and second[-1:])
+        turned = (node.attrs.get("transA", 0), node.attrs.get("transB", 0))  # Gemm
+        rows, columns = first[-1] if turned[0] else rows, second[-2] if turned[1] and second[1:] else columns
+        elements = math.prod(np.broadcast_shapes(first[:-2], second[:-2])) * rows * columns
+    elif node.op in ("Gather", "GatherND"):
+        axis = int(node.attrs.get("axis", 0)) % max(arrays[0].ndim, 1)
+        kept = arrays[0].shape[:axis] + arrays[0].shape[axis + 1 :] if node.op == "Gather" else arrays[0].shape[1:]
+        elements = arrays[1].size * math.prod(kept)
     else:
         elements = math.prod(np.broadcast_shapes(*(a.shape for a in arrays))) if node.op in _BROADCASTING else 0
-    if elements > MAX_ELEMENTS:
+    if elements > most:
         raise MemoryError

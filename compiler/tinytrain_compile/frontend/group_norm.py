@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from tinytrain_compile.frontend.context import Context
 from tinytrain_compile.frontend.entries import UNIT, Entry, plain
 from tinytrain_compile.frontend.model import OnnxNode
@@ -30,7 +28,7 @@ def group_normalised(
         grouped, reduced, factor_shape = (x.shape[0], groups, channels // groups * rest), (2,), (groups, 1)
     y = ctx.emit(node, "Normalize", (ctx.reshape(node, value, grouped),), NormalizeAttrs(reduced, epsilon))
     for op, entry, index in zip(("Mul", "Add"), affine, (1, 2), strict=False):
-        factor = ctx.weight(entry, entry.data.astype(np.float32).reshape(factor_shape), node, index)
+        factor = ctx.weight(entry, node, index, lambda array: array.reshape(factor_shape))
         y = ctx.emit(node, op, (y, factor), suffix="scale" if op == "Mul" else "shift")
     return Entry(x.shape, ctx.reshape(node, y, value.shape), order)
 

@@ -10,6 +10,7 @@ import onnx
 from onnx import defs, helper
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.live import LivePart, live_part
 from tinytrain_compile.frontend.model import OnnxInput, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.order import sort_nodes
@@ -21,26 +22,30 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def parse_model(proto: onnx.ModelProto, name: str, folder: Path, options: FrontendOptions) -> OnnxModel:
-    """Check everything that the importer relies on; see the E02xx table for what may be refused."""
+    """Check everything that the importer relies on; see the E02xx table for what may be refused.
+
+    What the outputs do not need (nodes, weights, inputs, functions) is left out unread.
+    """
     opset = _opset(proto)
-    _check_features(proto)
     graph = proto.graph
     _check_names(graph)
-    constants = _constants(graph, folder, options)
-    inputs = _inputs(graph, constants, options)
+    live = live_part(graph)
+    _check_features(proto, live)
+    constants = _constants(graph, live, folder, options)
+    inputs = _inputs(graph, live, options)
     if not graph.output:
         raise CompileError("E0218", name, "the model has no output", "export the model again")
-    nodes = tuple(_node(node, opset, folder) for node in _named(graph.node))
+    nodes = tuple(_node(node, opset, folder) for node in _named(live.nodes))
     outputs = tuple(value.name for value in graph.output)
     known = {value.name for value in inputs} | set(constants)
     return OnnxModel(name, opset, sort_nodes(nodes, known, outputs), inputs, outputs, constants, proto)
 
 
 def _opset(proto: onnx.ModelProto) -> int:
-    # Some exporters write the default domain twice; the newest one holds.
+    # Some exporters write the default domain twice; as in onnx and onnxruntime, the last entry holds.
     versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
     newest = defs.onnx_opset_version()
-    opset = max(versions, default=0)
+    opset = versions[-1] if versions else 0
     if not FIRST_OPSET <= opset <= newest:
         what = f"opset {opset}" if versions else "no opset of the default domain"
         try_ = f"export with an opset from {FIRST_OPSET} to {newest}"
@@ -48,14 +53,24 @@ def _opset(proto: onnx.ModelProto) -> int:
     return opset
 
 
-def _check_features(proto: onnx.ModelProto) -> None:
+def _domain(name: str) -> str:
+    return "" if name in DEFAULT_DOMAINS else name
+
+
+def _check_features(proto: onnx.ModelProto, live: LivePart) -> None:
+    functions = {(_domain(function.domain), function.name) for function in proto.functions}
+    called = any((_domain(node.domain), node.op_type) in functions for node in live.nodes)
     features = (
-        ("training information", len(proto.training_info), "give the forward model and --loss"),
-        ("model-local functions", len(proto.functions), "inline them with onnx.inliner"),
-        ("sparse weights", len(proto.graph.sparse_initializer), "export dense weights"),
+        ("training information", len(proto.training_info) > 0, "give the forward model and --loss"),
+        ("model-local functions", called, "inline them with onnx.inliner"),
+        (
+            "sparse weights",
+            any(t.values.name in live.read for t in proto.graph.sparse_initializer),
+            "export dense ones",
+        ),
     )
-    for what, count, try_ in features:
-        if count:
+    for what, found, try_ in features:
+        if found:
             raise CompileError("E0223", "model", f"{what} in the file cannot be read", try_)
 
 
@@ -65,7 +80,6 @@ def _check_names(graph: onnx.GraphProto) -> None:
     _unique("input", inputs)
     _unique("weight", weights)
     _unique("output", [value.name for value in graph.output])
-    _unique("node", [node.name for node in graph.node if node.name])
     results = [out for node in graph.node for out in node.output if out]
     _unique("value", [*dict.fromkeys([*inputs, *weights]), *results])
 
@@ -80,20 +94,23 @@ def _unique(kind: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def _constants(graph: onnx.GraphProto, folder: Path, options: FrontendOptions) -> dict[str, Array]:
-    constants = {t.name: tensor_array(t, f"weight {t.name}", folder) for t in graph.initializer}
+def _constants(graph: onnx.GraphProto, live: LivePart, folder: Path, options: FrontendOptions) -> dict[str, Array]:
+    used = (tensor for tensor in graph.initializer if tensor.name in live.read)
+    constants = {t.name: tensor_array(t, f"weight {t.name}", folder) for t in used}
     for name, array in options.constant_inputs.items():
         check_finite(array, f"weight {name}")
         constants[name] = array
     return constants
 
 
-def _inputs(graph: onnx.GraphProto, constants: dict[str, Array], options: FrontendOptions) -> tuple[OnnxInput, ...]:
+def _inputs(graph: onnx.GraphProto, live: LivePart, options: FrontendOptions) -> tuple[OnnxInput, ...]:
     unknown = set(options.input_shapes) - {value.name for value in graph.input}
     if unknown:
         names = ", ".join(value.name for value in graph.input)
         raise CompileError("E0224", sorted(unknown)[0], "the model has no such input", f"its inputs are: {names}")
-    return tuple(_input(value, options) for value in graph.input if value.name not in constants)
+    constants = {tensor.name for tensor in graph.initializer} | set(options.constant_inputs)
+    read = (value for value in graph.input if value.name in live.read and value.name not in constants)
+    return tuple(_input(value, options) for value in read)
 
 
 def _input(value: onnx.ValueInfoProto, options: FrontendOptions) -> OnnxInput:
@@ -130,6 +147,7 @@ def _resolve(where: str, declared: list[int | None], given: tuple[int, ...] | No
 def _named(nodes: Iterable[onnx.NodeProto]) -> Iterable[tuple[str, onnx.NodeProto]]:
     """Every node with a unique name: its own, or operator and output."""
     nodes = list(nodes)
+    _unique("node", [node.name for node in nodes if node.name])
     taken = {node.name for node in nodes}
     for node in nodes:
         name = node.name
@@ -144,15 +162,17 @@ def _named(nodes: Iterable[onnx.NodeProto]) -> Iterable[tuple[str, onnx.NodeProt
 def _node(named: tuple[str, onnx.NodeProto], opset: int, folder: Path) -> OnnxNode:
     name, node = named
     where = f"node {name} ({node.op_type})"
-    if not any(node.output):
-        raise CompileError("E0202", where, "it has no output", "remove the node")
-    domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+    domain = _domain(node.domain)
     if not domain:
         _check_schema(node, where, opset)
     names = [attribute.name for attribute in node.attribute]
     if len(set(names)) != len(names):
         raise CompileError("E0229", where, "an attribute is given twice", "export the model again")
     attrs = {attribute.name: _attribute(attribute, where, folder) for attribute in node.attribute}
+    if domain != node.domain:  # onnx's evaluator knows the default domain by its empty name only
+        plain = onnx.NodeProto()
+        plain.CopyFrom(node)
+        plain.domain, node = domain, plain
     return OnnxNode(name, node.op_type, domain, tuple(node.input), tuple(node.output), attrs, node)
 
 

@@ -23,14 +23,10 @@ def _conv(ctx: Context, node: OnnxNode) -> None:
     x, weight, bias = _operands(ctx, node)
     size = image_size(x)
     window = read_window(node, tuple(ctx.entry(node.input(1)).shape[2:]), size, x.rank)
-    layer = fold_into_layer(ctx, node, weight, bias, _name(ctx, node, 2) if bias is not None else "")
+    layer = fold_into_layer(ctx, node, weight, bias, ctx.optional(node.input(2)))
     attrs = replace(_attrs(window, node), bias=layer.bias is not None)
-    operands = [
-        ctx.value(node, x, channels_last(x.rank)),
-        ctx.weight(ctx.entry(node.input(1)), layer.weight, node, 1),
-    ]
-    if layer.bias is not None:
-        operands.append(ctx.constant(layer.bias, layer.bias_name, node.name, parameter=True))
+    kernels = ctx.weight(ctx.entry(node.input(1)), node, 1, _kernels, layer.weight, layer.merged)
+    operands = [ctx.value(node, x, channels_last(x.rank)), kernels, *layer.bias_operand(ctx, node, kernels)]
     y = ctx.emit(node, "Conv", operands, attrs)
     shape = image_shape(y.shape[0], y.shape[3], (y.shape[1], y.shape[2]), x.rank)
     ctx.define_value(layer.output, y, shape, channels_last(x.rank))
@@ -38,7 +34,7 @@ def _conv(ctx: Context, node: OnnxNode) -> None:
 
 def _conv_transpose(ctx: Context, node: OnnxNode) -> None:
     """The data gradient of the convolution with the same weight, read as [in, kernel h, kernel w, out / groups]."""
-    x, weight, bias = _operands(ctx, node)
+    x, _, bias = _operands(ctx, node)
     size = image_size(x)
     window = read_window(_without_auto_pad(node), tuple(ctx.entry(node.input(1)).shape[2:]), size, x.rank)
     window, output_hw = _transposed_geometry(node, window, size, x.rank - 2)
@@ -46,15 +42,13 @@ def _conv_transpose(ctx: Context, node: OnnxNode) -> None:
     attrs = ConvGradInputAttrs(_attrs(window, node), reached)
     operands = (
         ctx.value(node, x, channels_last(x.rank)),
-        ctx.weight(ctx.entry(node.input(1)), weight, node, 1),
+        ctx.weight(ctx.entry(node.input(1)), node, 1, _kernels),
     )
     y = ctx.emit(node, "ConvGradInput", operands, attrs)
     if reached != output_hw:  # no window reaches the rest: zeros
         y = ctx.emit(node, "Embed", (y,), EmbedAttrs((0,) * 4, (1,) * 4, (y.shape[0], *output_hw, y.shape[3])), "rest")
     if bias is not None:
-        y = ctx.emit(
-            node, "Add", (y, ctx.constant(bias, _name(ctx, node, 2), node.name, parameter=True)), suffix="bias"
-        )
+        y = ctx.emit(node, "Add", (y, ctx.weight(ctx.entry(node.input(2)), node, 2)), suffix="bias")
     shape = image_shape(y.shape[0], y.shape[3], output_hw, x.rank)
     ctx.define_value(node.output(0), y, shape, channels_last(x.rank))
 
@@ -66,13 +60,14 @@ def _operands(ctx: Context, node: OnnxNode) -> tuple[Entry, Array, Array | None]
     weight = required_input(ctx, node, 1, "weight")
     if weight.ndim != x.rank:
         raise ValueError(f"weight {weight.shape} for an input of shape {x.shape}")
-    kernels = weight.reshape(*weight.shape[:2], 1, weight.shape[2]) if weight.ndim == 3 else weight
     bias = constant_input(ctx, node, 2, "bias")
-    return x, kernels.transpose(0, 2, 3, 1).astype(np.float32), None if bias is None else bias.astype(np.float32)
+    return x, _kernels(weight).astype(np.float32), None if bias is None else bias.astype(np.float32)
 
 
-def _name(ctx: Context, node: OnnxNode, index: int) -> str:
-    return ctx.entry(node.input(index)).source or node.input(index)
+def _kernels(weight: Array) -> Array:
+    """A weight of ONNX as [0, kernel h, kernel w, 1] of its axes; kernels of signals have height 1."""
+    images = weight.reshape(*weight.shape[:2], 1, weight.shape[2]) if weight.ndim == 3 else weight
+    return images.transpose(0, 2, 3, 1)
 
 
 def _attrs(window: Window, node: OnnxNode) -> ConvAttrs:

@@ -15,7 +15,7 @@ from tinytrain_compile.frontend.entries import Entry, plain
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import broadcast, transposed
-from tinytrain_compile.ir.types import Value
+from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
 from tinytrain_compile.ops.shape import ExpandAttrs
 
@@ -47,30 +47,32 @@ def _gemm(ctx: Context, node: OnnxNode) -> None:
 
 def _dense(ctx: Context, node: OnnxNode, a: Entry, b: Entry, c: Entry | None, shape: tuple[int, int]) -> None:
     """x times a constant weight; C becomes the bias if it is one number per column, else an Add."""
-    weight = b.data.T.astype(np.float32) * np.float32(node.number("alpha", 1.0))
-    bias = _bias_vector(c, shape)
-    if bias is not None:
-        assert c is not None
-        bias = np.multiply(bias, node.number("beta", 1.0), dtype=np.float32)
+    alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
+    if alpha != 1.0:  # into the weight it would change what a step does to that
+        assert a.value is not None
+        a = replace(a, value=ctx.emit(node, "Mul", (a.value, ctx.number(node, "alpha", alpha)), suffix="alpha"))
+    weight = b.data.T.astype(np.float32)
+    bias = _bias_vector(c, shape) if beta == 1.0 else None
     if c is None or bias is not None:
-        layer = fold_into_layer(ctx, node, weight, bias, (c.source or node.input(2)) if c else "")
+        layer = fold_into_layer(ctx, node, weight, bias, c)
         c = None
     else:
-        layer = FoldedLayer(weight, None, "", node.output(0))
+        layer = FoldedLayer(weight, None, None, node.output(0))
     y = _emit_dense(ctx, node, a, b, layer)
     _add_c(ctx, node, y, c, shape, layer.output)
 
 
 def _emit_dense(ctx: Context, node: OnnxNode, a: Entry, b: Entry, layer: FoldedLayer) -> Value:
     """One IR Gemm; a flattened channels-last image meets a weight whose columns are permuted to match."""
-    if a.columns is None:
-        x, weight = ctx.value(node, a), layer.weight
-    else:
-        assert a.value is not None
-        x, weight = a.value, layer.weight[:, list(a.columns)]
-    operands = [x, ctx.weight(b, weight, node, 1)]
-    if layer.bias is not None:
-        operands.append(ctx.constant(layer.bias, layer.bias_name, node.name, parameter=True))
+    columns = slice(None) if a.columns is None else list(a.columns)
+
+    def lay(array: Array) -> Array:
+        return array.T[:, columns]
+
+    x = ctx.value(node, a) if a.columns is None else a.value
+    assert x is not None
+    weight = ctx.weight(b, node, 1, lay, layer.weight[:, columns], layer.merged)
+    operands = [x, weight, *layer.bias_operand(ctx, node, weight)]
     return ctx.emit(node, "Gemm", operands, GemmAttrs(bias=layer.bias is not None))
 
 
@@ -86,13 +88,9 @@ def _bias_vector(c: Entry | None, shape: tuple[int, int]) -> NDArray[np.float32]
 def _add_c(ctx: Context, node: OnnxNode, y: Value, c: Entry | None, shape: tuple[int, int], output: str) -> None:
     if c is not None:
         beta = node.number("beta", 1.0)
-        if c.is_constant:
-            c = replace(c, array=c.data.astype(np.float32) * np.float32(beta))
-            operand = ctx.operand(node, c, plain(2), 2, parameter=True)
-        else:
-            operand = ctx.operand(node, c, plain(2), 2)
-            if beta != 1.0:
-                operand = ctx.emit(node, "Mul", (operand, ctx.number(node, "beta", beta)), suffix="beta")
+        operand = ctx.operand(node, c, plain(2), 2, parameter=c.is_constant)
+        if beta != 1.0:
+            operand = ctx.emit(node, "Mul", (operand, ctx.number(node, "beta", beta)), suffix="beta")
         y = ctx.emit(node, "Add", (y, operand), suffix="c")
     ctx.define_value(output, y, shape)
 
@@ -129,7 +127,7 @@ def _without_added_axes(ctx: Context, node: OnnxNode, y: Entry, row: bool, colum
 
 def _as_matrix(ctx: Context, node: OnnxNode, entry: Entry, shape: tuple[int, ...]) -> Entry:
     if entry.is_constant:
-        return replace(entry, shape=shape, array=entry.data.reshape(shape))
+        return entry.laid(lambda array: array.reshape(shape))
     return Entry(shape, ctx.reshape(node, ctx.value(node, entry), shape), plain(2))
 
 
@@ -137,7 +135,7 @@ def _weight_product(ctx: Context, node: OnnxNode, x: Entry, weight: Entry, folda
     """Rows times a constant weight. The order of the rows does not matter, as long as each row lies together."""
     depth, width = weight.shape[-2:]
     table = weight.data.reshape(depth, width).T
-    b = replace(weight, shape=(depth, width), array=weight.data.reshape(depth, width))
+    b = weight.laid(lambda array: array.reshape(depth, width))
     shape = (*x.shape[:-1], width)
     order = x.order if x.order and x.order[-1] == x.rank - 1 else plain(x.rank)
     if x.columns is not None:
@@ -146,9 +144,9 @@ def _weight_product(ctx: Context, node: OnnxNode, x: Entry, weight: Entry, folda
         value = ctx.value(node, x, order)
         flat = (math.prod(x.shape[:-1]), depth)
         rows = Entry(flat, ctx.reshape(node, value, flat), plain(2))
-    layer = FoldedLayer(table, None, "", node.output(0))
+    layer = FoldedLayer(table, None, None, node.output(0))
     if foldable:
-        layer = fold_into_layer(ctx, node, table, None, "")
+        layer = fold_into_layer(ctx, node, table, None, None)
     y = _emit_dense(ctx, node, rows, b, layer)
     ir = (*(1 if axis < 0 else x.shape[axis] for axis in order[:-1]), width)
     entry = Entry(shape, ctx.reshape(node, y, ir), order)
@@ -175,7 +173,7 @@ def _matrix(ctx: Context, node: OnnxNode, entry: Entry, batch: tuple[int, ...], 
     swapped_order = (*range(rank - 2), rank - 1, rank - 2)
     swapped = not entry.is_constant and entry.order == swapped_order
     order = swapped_order if swapped else plain(rank)
-    value = ctx.weight(entry, entry.data, node, index) if entry.is_constant else ctx.value(node, entry, order)
+    value = ctx.weight(entry, node, index) if entry.is_constant else ctx.value(node, entry, order)
     target = (*batch, *value.shape[-2:])
     value = ctx.reshape(node, value, (*(1,) * (len(target) - rank), *value.shape))
     if value.shape != target:

@@ -116,9 +116,9 @@ def _emit_loss(ctx: Context, node: OnnxNode, x: Entry, log_probability: Value, o
     if x.rank < 2 or labels.dtype.kind not in "iu":
         raise Unsupported("labels", "they are not integers", "class indices (int32 or int64)")
     weights = _class_weights(ctx, node, x.shape[1])
-    operands = [log_probability, ctx.constant(labels, node.input(1), node.name)]
+    operands = [log_probability, ctx.constant(labels, node.input(1), node)]
     if weights is not None:
-        operands.append(ctx.constant(weights, node.input(2), node.name))
+        operands.append(ctx.constant(weights, node.input(2), node))
     attrs = NllAttrs(order.index(1), reduction, _ignore_index(node))
     loss = ctx.emit(node, "NegativeLogLikelihood", operands, attrs)
     ctx.define_value(node.output(0), loss, loss.shape)

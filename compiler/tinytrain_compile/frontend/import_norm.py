@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.frontend.batch_norm import scale_and_shift
+from tinytrain_compile.frontend.batch_norm import read_statistics
 from tinytrain_compile.frontend.context import Context
 from tinytrain_compile.frontend.entries import Entry, Order
 from tinytrain_compile.frontend.group_norm import group_normalised
@@ -19,22 +20,36 @@ from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
 
 def _batch_norm(ctx: Context, node: OnnxNode) -> None:
-    """One that no layer could take in: a scale and a shift per channel."""
+    """One that no layer took in: gamma (x - mean) / deviation + beta, as the framework's evaluation mode trains it."""
     x = ctx.entry(node.input(0))
-    scale, shift = scale_and_shift(ctx, node)
-    if x.rank < 2 or scale.shape != (x.shape[1],):
-        raise ValueError(f"scale {scale.shape} for an input of shape {x.shape}")
-    scaled = _channel_op(ctx, node, "Mul", x, ctx.value(node, x, x.order), (1, scale.astype(np.float32)))
-    y = _channel_op(ctx, node, "Add", x, scaled, (2, shift.astype(np.float32)))
+    statistics = read_statistics(ctx, node)
+    if x.rank < 2 or statistics.mean.shape != (x.shape[1],):
+        raise ValueError(f"scale {statistics.mean.shape} for an input of shape {x.shape}")
+    y = ctx.value(node, x, x.order)
+    if statistics.mean.any():
+        mean = _per_channel(ctx, node, x, 3, statistics.mean.astype(np.float32), parameter=False)
+        y = ctx.emit(node, "Sub", (y, mean), suffix="mean")
+    gamma = _per_channel(ctx, node, x, 1)
+    inverse = ctx.constant((1.0 / statistics.deviation).reshape(gamma.shape), f"{node.name}.inverse_deviation", node)
+    scale = ctx.emit(node, "Mul", (gamma, inverse), suffix="factor")
+    y = ctx.emit(node, "Mul", (y, scale), suffix="scale")
+    y = ctx.emit(node, "Add", (y, _per_channel(ctx, node, x, 2)), suffix="shift")
     ctx.define_value(node.output(0), y, x.shape, x.order)
 
 
-def _channel_op(ctx: Context, node: OnnxNode, op: str, x: Entry, value: Value, factor: tuple[int, Array]) -> Value:
-    """value (lying like x) times or plus one number per channel: the node's input at an index, perhaps changed."""
-    index, data = factor
-    source = ctx.entry(node.input(index)).source or node.input(index)
-    per_channel = Entry((x.shape[1], *[1] * (x.rank - 2)), array=data.reshape(-1, *[1] * (x.rank - 2)), source=source)
-    operand = ctx.operand(node, per_channel, x.order, x.rank, parameter=True)
+def _per_channel(
+    ctx: Context, node: OnnxNode, x: Entry, index: int, data: Array | None = None, parameter: bool = True
+) -> Value:
+    """The node's input at an index (or `data` in its place), one number per channel, as an operand for x."""
+    given = ctx.entry(node.input(index))
+    given = replace(given, source=given.source or node.input(index), array=given.data if data is None else data)
+    per_channel = given.laid(lambda array: array.reshape(-1, *[1] * (x.rank - 2)))
+    return ctx.operand(node, per_channel, x.order, x.rank, parameter)
+
+
+def _channel_op(ctx: Context, node: OnnxNode, op: str, x: Entry, value: Value, index: int) -> Value:
+    """value (lying like x) times or plus the node's input at an index, one number per channel."""
+    operand = _per_channel(ctx, node, x, index)
     return ctx.emit(node, op, (value, operand), suffix="scale" if op == "Mul" else "shift")
 
 
@@ -46,8 +61,8 @@ def _instance_norm(ctx: Context, node: OnnxNode) -> None:
     axes = ir_axes(x.order, tuple(range(2, x.rank)))
     attrs = NormalizeAttrs(axes, node.number("epsilon", 1e-5))
     normal = ctx.emit(node, "Normalize", (ctx.value(node, x, x.order),), attrs)
-    scaled = _channel_op(ctx, node, "Mul", x, normal, (1, factors[0]))
-    y = _channel_op(ctx, node, "Add", x, scaled, (2, factors[1]))
+    scaled = _channel_op(ctx, node, "Mul", x, normal, 1)
+    y = _channel_op(ctx, node, "Add", x, scaled, 2)
     ctx.define_value(node.output(0), y, x.shape, x.order)
 
 
@@ -65,8 +80,8 @@ def _group_norm(ctx: Context, node: OnnxNode) -> None:
         return
     normal = group_normalised(ctx, node, x, groups, epsilon)
     assert normal.value is not None
-    scaled = _channel_op(ctx, node, "Mul", normal, normal.value, (1, factors[0]))
-    y = _channel_op(ctx, node, "Add", normal, scaled, (2, factors[1]))
+    scaled = _channel_op(ctx, node, "Mul", normal, normal.value, 1)
+    y = _channel_op(ctx, node, "Add", normal, scaled, 2)
     ctx.define_value(node.output(0), y, x.shape, normal.order)
 
 

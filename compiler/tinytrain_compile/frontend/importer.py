@@ -20,15 +20,19 @@ from tinytrain_compile.frontend import (
     import_shape,
 )
 from tinytrain_compile.frontend.annotate import annotated
+from tinytrain_compile.frontend.batch_norm import folding_note
 from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
 from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
-from tinytrain_compile.frontend.folding import FOLDABLE, VIEWS, fold
+from tinytrain_compile.frontend.folding import FOLDABLE
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_loss import LossSite, class_order, describe_loss, find_loss
 from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.new_head import with_fresh_head
 from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.frontend.origins import tied_weights
 from tinytrain_compile.frontend.quantised import unquantised
+from tinytrain_compile.frontend.surviving import surviving
 from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
 from tinytrain_compile.ir import Graph, check_graph
 from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
@@ -61,11 +65,27 @@ def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
     model = replace(model, nodes=reachable(model.nodes, outputs))
     links = Links(model.nodes, outputs, model.constants)
     source = _data_input(model, links, site, options)
-    ctx = Context(model, links, options)
-    order = plain(0) if source is None else _declare_input(ctx, source)
-    data = None if source is None else ctx.entry(source.name).value
-    _import_nodes(ctx)
-    return _finish(ctx, site, source, (data, order))
+    tied: frozenset[str] = frozenset()
+    while True:
+        ctx = Context(model, links, options, tied)
+        order = plain(0) if source is None else _declare_input(ctx, source)
+        data = None if source is None else ctx.entry(source.name).value
+        _import_nodes(ctx)
+        imported = _finish(ctx, site, source, (data, order))
+        found = _check_parameters(ctx, imported.graph)
+        if not found:
+            return imported
+        tied |= found
+
+
+def _check_parameters(ctx: Context, graph: Graph) -> frozenset[str]:
+    """Weights of the file of which the graph has two copies that would drift apart; E0504 if they cannot be one."""
+    trained = frozenset(value.name for value in graph.parameters)
+    found = tied_weights(ctx.claims(graph.constants), trained)
+    if found & ctx.tied:
+        what = "it would become several parameters, which training would drive apart"
+        raise CompileError("E0504", f"weight {min(found & ctx.tied)}", what, "use it in one way, or export two weights")
+    return found
 
 
 def _check_label_option(model: OnnxModel, site: LossSite | None, options: FrontendOptions) -> None:
@@ -147,20 +167,14 @@ def _import_nodes(ctx: Context) -> None:
 def _fold_weights(ctx: Context, nodes: Sequence[OnnxNode]) -> None:
     """First everything that follows from weights alone, so that handlers may look at constants of later nodes."""
     for node in nodes:
-        if _is_foldable(node) and all(ctx.has(name) and ctx.entry(name).is_constant for name in node.inputs if name):
-            _fold(ctx, node)
+        known = all(ctx.has(name) and ctx.entry(name).is_constant for name in node.inputs if name)
+        if _is_foldable(node) and known and not is_computed(ctx, node):
+            define_folded(ctx, node)
             ctx.done.add(node.name)
 
 
 def _is_foldable(node: OnnxNode) -> bool:
     return (node.op in FOLDABLE or node.op in HANDLERS) and node.op != "Dropout" and not node.domain
-
-
-def _fold(ctx: Context, node: OnnxNode) -> None:
-    arrays = {name: ctx.entry(name).data for name in node.inputs if name}
-    source = ctx.entry(node.input(0)).source if node.op in VIEWS and node.inputs else ""
-    for output, array in zip(node.outputs, fold(node, arrays, ctx.model.opset), strict=False):
-        ctx.define(output, constant_entry(array, source))
 
 
 def _import_node(ctx: Context, node: OnnxNode) -> None:
@@ -169,7 +183,10 @@ def _import_node(ctx: Context, node: OnnxNode) -> None:
         if node.op in ("Shape", "Size") and not node.domain:
             _shape_of(ctx, node)
         elif _is_foldable(node) and all(ctx.entry(name).is_constant for name in node.inputs if name):
-            _fold(ctx, node)
+            if is_computed(ctx, node):
+                import_computed(ctx, node, HANDLERS)
+            else:
+                define_folded(ctx, node)
         elif node.op in HANDLERS and not node.domain:
             HANDLERS[node.op](ctx, node)
         else:
@@ -204,6 +221,8 @@ def _finish(
     inputs = () if data is None else (data,)
     nodes, constants = ctx.nodes_and_constants(values)
     parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
+    if ctx.folded_norms:
+        ctx.notes.append(folding_note(ctx.folded_norms))
     graph = Graph(ctx.model.name, nodes, inputs, values, constants, parameters, notes=tuple(ctx.notes))
     graph = annotated(ctx, graph)
     check_graph(graph, infer)
@@ -218,6 +237,8 @@ def _finish(
         output_shape=entries[0].shape,
         output_perm=orders[0],
         quantised=ctx.model.quantisation.found,
+        tensors=surviving(ctx, graph, dict(zip(ctx.model.outputs, zip(values, orders, strict=True), strict=True))),
+        replaced=ctx.model.replaced,
     )
 
 

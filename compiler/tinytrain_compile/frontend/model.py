@@ -65,6 +65,7 @@ class OnnxModel:
     """A checked model: nodes in topological order, unique names, every read defined, finite weights.
 
     quantisation: how its tensors are stored, once the nodes compute real numbers (see quantised.py).
+    replaced: tensors that depend on a layer which is no longer the file's (see new_head.py).
     """
 
     name: str
@@ -75,6 +76,7 @@ class OnnxModel:
     constants: Mapping[str, Array]
     proto: onnx.ModelProto
     quantisation: Quantisation = field(default_factory=Quantisation)
+    replaced: frozenset[str] = frozenset()
 
 
 def rewritten(node: OnnxNode, inputs: Sequence[str], op: str = "", outputs: Sequence[str] | None = None) -> OnnxNode:

@@ -119,6 +119,7 @@ class _Head:
             nodes=tuple(self._changed.get(node.name, node) for node in self._model.nodes),
             constants=self._constants,
             quantisation=replace(quantisation, tensors=tensors, constants=constants),
+            replaced=frozenset(behind),
         )
 
     def _behind(self, head: OnnxNode) -> set[str]:

@@ -93,7 +93,7 @@ def transposed(entry: Entry, perm: tuple[int, ...]) -> Entry:
         raise ValueError(f"perm {perm} of a tensor of rank {entry.rank}")
     shape = tuple(entry.shape[axis] for axis in perm)
     if entry.is_constant:
-        return replace(entry, shape=shape, array=np.transpose(entry.data, perm))
+        return entry.laid(lambda array: np.transpose(array, perm))
     return replace(entry, shape=shape, order=after_transpose(entry.order, perm))
 
 

@@ -27,6 +27,7 @@ class FrontendOptions:
     constant_inputs: inputs to treat as weights (single-operator tests).
     classes: replace the last Gemm, MatMul or Conv by a fresh one with so many outputs (--classes).
     seed: draws the weights of that one (--seed).
+    batch_norm: "fold" takes a BatchNormalization into the layer before it; "keep" leaves gamma and beta as they are.
     any_batch: also accept several samples at once, several outputs and no input at all (single-operator tests).
     """
 
@@ -34,6 +35,7 @@ class FrontendOptions:
     input_layout: Literal["hwc", "chw"] = "hwc"
     label: str = ""
     constant_inputs: Mapping[str, Array] = field(default_factory=_no_arrays)
+    batch_norm: Literal["fold", "keep"] = "fold"
     any_batch: bool = False
     classes: int | None = None
     seed: int = 0

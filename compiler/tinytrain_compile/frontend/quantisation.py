@@ -35,6 +35,10 @@ def _no_tensors() -> Mapping[str, Quant]:
     return {}
 
 
+def _no_aliases() -> Mapping[str, str]:
+    return {}
+
+
 def _no_constants() -> Mapping[str, QuantisedConstant]:
     return {}
 
@@ -49,6 +53,7 @@ class Quantisation:
 
     found: whether the model has any of the QUANTISED_OPS.
     tensors: ONNX tensor -> how it is stored; constants: the same for initializers (now float32).
+    aliases: outputs of Q and DQ nodes -> the real tensor that stands for them.
     refused: node name -> why it has no real counterpart (such nodes stay in the model, to be reported).
     """
 
@@ -57,3 +62,4 @@ class Quantisation:
     constants: Mapping[str, QuantisedConstant] = field(default_factory=_no_constants)
     refused: Mapping[str, Refusal] = field(default_factory=_no_refusals)
     notes: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=_no_aliases)

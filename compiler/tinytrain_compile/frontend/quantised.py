@@ -15,11 +15,15 @@ from tinytrain_compile.frontend.folding import VIEWS, fold_all
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, rewritten
 from tinytrain_compile.frontend.quantisation import QUANTISED_OPS, Quantisation, QuantisedConstant, Refusal
 from tinytrain_compile.frontend.scales import Refused, Scales, as_int8, read_scales
+from tinytrain_compile.frontend.tensors import check_finite
 from tinytrain_compile.ir.types import Quant
 
 _MOVED = "Concat Expand Flatten Gather Identity MaxPool Reshape Slice Split Squeeze Transpose Unsqueeze"
 _MOVES = frozenset(_MOVED.split())
 """Operators that mean the same on stored integers as on real numbers."""
+_SAME_NUMBERS = VIEWS | {"Dropout"}
+"""Operators whose result may become the very value that they read."""
+_SHAPE_READERS = ("Shape", "Size")
 _WEIGHT_READERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 
@@ -54,7 +58,8 @@ class _Remover:
             except Refused as refused:
                 self._refused[node.name] = refused.refusal
                 self._keep(node)
-        found = Quantisation(True, self._tensors, self._specs, self._refused, tuple(self._notes))
+        notes = tuple(self._notes)
+        found = Quantisation(True, self._tensors, self._specs, self._refused, notes, self._alias)
         return replace(self._model, nodes=tuple(self._nodes), constants=self._constants, quantisation=found)
 
     def _convert(self, node: OnnxNode) -> None:
@@ -83,10 +88,12 @@ class _Remover:
             return
         quant = scales.per_tensor()
         tensor = self._resolve(source)
-        if self._tensors.setdefault(tensor, quant) != quant:  # stored in two ways: the second is a clamp to its range
+        if not self._is_all(source, quant):  # others read it too, or it is stored in another way already
             tensor = self._clamp(node, tensor, quant)
-        elif self._links.is_output(output):
-            self._pass_on(node, tensor)
+        else:
+            self._tensors.setdefault(tensor, quant)
+            if self._links.is_output(output):
+                self._pass_on(node, tensor)
         self._stored[output] = quant, scales.kind
         if tensor != output:
             self._alias[output] = tensor
@@ -159,6 +166,31 @@ class _Remover:
         self._tensors[output] = quant
         return output
 
+    def _is_all(self, tensor: str, quant: Quant) -> bool:
+        """Whether a tensor counts in this format only: then it has it itself, and its readers need no clamp.
+
+        What it may be another name of is looked at too: that must not be stored or read in another way.
+        """
+        if tensor not in self._alias:
+            readers = [node for node in self._links.readers(tensor) if node.op not in _SHAPE_READERS]
+            if self._links.is_output(tensor) or not all(self._stores(reader, quant) for reader in readers):
+                return False
+        while (known := self._tensors.get(self._resolve(tensor))) is None:
+            maker = self._links.maker(tensor)
+            if maker is None or maker.domain or maker.op not in _SAME_NUMBERS:
+                return True
+            tensor = maker.input(0)
+            if self._links.sole_reader(tensor) is None and tensor not in self._alias:
+                return False
+        return known == quant
+
+    def _stores(self, node: OnnxNode, quant: Quant) -> bool:
+        """Whether a reader quantises what it reads to this format."""
+        try:
+            return node.op == "QuantizeLinear" and self._scales(node, 1, 2, "uint8").per_tensor() == quant
+        except Refused:  # it has its own turn
+            return False
+
     # ---- operands -----------------------------------------------------------------------------------------------
 
     def _resolve(self, tensor: str) -> str:
@@ -196,8 +228,10 @@ class _Remover:
         if zero and self._is_weight(node):
             raise Refused("zero_point", "weights with a zero point", "zero point 0 (128 for uint8)")
         name = self._own_name(fallback, tensor, scales, axis)
-        real = (integers.astype(np.float64) - zero) * along
-        self._constants[name] = real.astype(np.float32)
+        with np.errstate(over="ignore"):
+            real = ((integers.astype(np.float64) - zero) * along).astype(np.float32)
+        check_finite(real, f"weight {tensor}")
+        self._constants[name] = real
         self._specs[name] = QuantisedConstant(scales.scale, zero, scales.kind == "int32")
         return name
 

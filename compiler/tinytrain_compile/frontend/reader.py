@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import onnx
@@ -9,6 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.user_file import read_file
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -52,18 +54,14 @@ def _damaged(name: str) -> CompileError:
 
 
 def _read(path: Path) -> bytes:
+    """The bytes of a model, which may come through a pipe."""
     try:
-        size = path.stat().st_size if path.is_file() else MAX_FILE_BYTES  # a device may have no end
-        with path.open("rb") as stream:
-            data = stream.read(min(size, MAX_FILE_BYTES) + 1)
+        return read_file(path, MAX_FILE_BYTES, pipe=True)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise CompileError("E0217", path.name, "the file is larger than 1 GB", "train a smaller model") from error
         reason = error.strerror or "unreadable"
         raise CompileError("E0201", str(path), f"cannot read the model ({reason})", "check the path") from error
-    except ValueError as error:
-        raise CompileError("E0201", str(path), "the path holds a zero byte", "check the path") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise CompileError("E0217", path.name, "the file is larger than 1 GB", "train a smaller model")
-    return data
 
 
 def _not_onnx(path: Path) -> CompileError:

@@ -57,7 +57,8 @@ class Scales:
         axis = node.integer("axis", 1)
         scale = self.along(data.shape, axis, node).astype(np.float32)
         zero = self.zero if self.zero.size == 1 else self.zero.reshape(scale.shape)
-        rounded = np.rint(data.astype(np.float32) / scale) + (zero.reshape(()) if zero.size == 1 else zero)
+        with np.errstate(over="ignore"):  # saturates below
+            rounded = np.rint(data.astype(np.float32) / scale) + (zero.reshape(()) if zero.size == 1 else zero)
         return np.clip(rounded, *_INTEGERS[self.kind]).astype(self.kind)
 
 

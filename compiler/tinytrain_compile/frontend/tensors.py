@@ -11,9 +11,13 @@ from onnx import numpy_helper
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.user_file import open_file
 
+MAX_RANK = 16
 MAX_DIM = 2**31
 MAX_ELEMENTS = 2**28
+MAX_EXTERNAL_BYTES = 1 << 40
+"""Of a file with external data, of which only what a tensor needs is read."""
 
 _T = onnx.TensorProto
 _FIELDS: dict[int, tuple[str, int]] = {
@@ -40,7 +44,7 @@ def check_dims(where: str, dims: tuple[int, ...], allow_zero: bool = False) -> N
         if dim < 0 or (dim == 0 and not allow_zero):
             code = "E0204" if dim < 0 else "E0226"
             raise CompileError(code, where, f"dimension {dim} in shape {list(dims)}", "export with positive dimensions")
-    if any(dim > MAX_DIM for dim in dims) or math.prod(dims) > MAX_ELEMENTS:
+    if len(dims) > MAX_RANK or any(dim > MAX_DIM for dim in dims) or math.prod(dims) > MAX_ELEMENTS:
         raise CompileError(
             "E0217", where, f"shape {list(dims)} is too large", "use shapes that a microcontroller can hold"
         )
@@ -53,6 +57,8 @@ def tensor_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
         raise CompileError(
             "E0202", where, f"element type {tensor.data_type} is not read", "use float32 or integer tensors"
         )
+    if tensor.HasField("segment"):
+        raise CompileError("E0223", where, "the tensor comes in segments", "export the model again")
     check_dims(where, dims, allow_zero=tensor.data_type not in (_T.FLOAT, _T.DOUBLE, _T.FLOAT16, _T.BFLOAT16))
     if tensor.data_location == _T.EXTERNAL:
         array = _external(tensor, where, folder, dims)
@@ -91,11 +97,11 @@ def _external(tensor: onnx.TensorProto, where: str, folder: Path, dims: tuple[in
         offset, length = int(entries.get("offset", "0")), int(entries.get("length", str(size)))
     except ValueError:
         offset = length = -1
-    if offset < 0 or length != size:
+    if not 0 <= offset < 1 << 62 or length != size:  # a seek takes 63 bits
         what = f"external data of {length} bytes at offset {offset}, shape {list(dims)} needs {size}"
         raise CompileError("E0216", where, what, "copy or export the model again")
     try:
-        with path.open("rb") as stream:
+        with open_file(path, MAX_EXTERNAL_BYTES) as stream:
             stream.seek(offset)
             data = stream.read(size)
     except OSError as error:
@@ -112,9 +118,14 @@ def _missing(where: str, name: str, why: str) -> CompileError:
 def _inside(location: str, where: str, folder: Path) -> Path:
     """The file, which must lie inside the model's folder even after links are followed."""
     relative = Path(location.replace("\\", "/"))
-    target = (folder / relative).resolve()
     outside = relative.is_absolute() or ".." in relative.parts or ":" in location
-    if not location or outside or not target.is_relative_to(folder.resolve()):
+    try:
+        target = (folder / relative).resolve()
+        outside = outside or not target.is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, zero bytes, what no file name can hold
+        what = f"external data at {location} cannot be a file"
+        raise CompileError("E0210", where, what, "put the data file beside the model") from error
+    if not location or outside:
         what = f"external data at {location or '(nowhere)'} is outside the model's folder"
         raise CompileError("E0210", where, what, "put the data file beside the model")
     return target

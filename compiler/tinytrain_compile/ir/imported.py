@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tinytrain_compile.ir.types import Array, Graph
@@ -33,6 +34,31 @@ class ImportedLoss:
     origin: str
 
 
+@dataclass(frozen=True)
+class FileTensor:
+    """Where a tensor of the model file is in the imported graph.
+
+    value: name of the graph's value; shape: the ONNX shape; order: which ONNX axis each axis of the value holds (-1:
+    none, its size is 1), every one once. A value is a real number, also where the file stores integers.
+    """
+
+    value: str
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def to_onnx(self, array: Array) -> Array:
+        """The value's array with the axes that the file has."""
+        dims = [1 if axis < 0 else self.shape[axis] for axis in self.order]
+        kept = [index for index, axis in enumerate(self.order) if axis >= 0]
+        real = array.reshape([dims[index] for index in kept])
+        axes = [self.order[index] for index in kept]
+        return real.transpose([axes.index(axis) for axis in range(len(axes))])
+
+
+def _no_tensors() -> Mapping[str, FileTensor]:
+    return {}
+
+
 @dataclass(frozen=True, eq=False)
 class ImportedModel:
     """A forward graph with one data input and one output, and the way from ONNX arrays to it.
@@ -42,6 +68,8 @@ class ImportedModel:
     input_shape / output_shape: ONNX shapes, batch included.
     input_perm / output_perm: graph array = ONNX array transposed by this permutation.
     quantised: the ONNX model was a quantised one; its ranges are the values' `quant`.
+    tensors: by the file's names, the tensors that are still there after fusing and folding: what can be compared.
+    replaced: tensors of the file that depend on a layer which --classes has replaced.
     """
 
     graph: Graph
@@ -54,3 +82,5 @@ class ImportedModel:
     output_shape: tuple[int, ...]
     output_perm: tuple[int, ...]
     quantised: bool = False
+    tensors: Mapping[str, FileTensor] = field(default_factory=_no_tensors)
+    replaced: frozenset[str] = frozenset()

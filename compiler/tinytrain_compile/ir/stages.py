@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
 
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
@@ -30,6 +33,62 @@ class UpdatePlan:
 
 # ---- training -> plan, lower, emit ----------------------------------------------------------------------------------
 
+Divisor = Literal["samples", "weights", "one"]
+"""What divides the gradients of a batch: its samples, what its labels weigh, or nothing (the loss is a sum)."""
+
+
+@dataclass(frozen=True)
+class LabelWeights:
+    """What the labels of a loss weigh: `table` has a weight per class (empty: 1 for all), `ignored` is a label of 0."""
+
+    table: tuple[float, ...] = ()
+    ignored: int | None = None
+
+    def of(self, labels: Array, start: float = 0.0) -> np.float32:
+        """Their sum on top of `start`, one after another in float32, as the generated code adds them."""
+        total = np.float32(start)
+        for label in (int(label) for label in labels.flat):
+            if label != self.ignored:
+                total += np.float32(self.table[label] if self.table else 1.0)
+        return total
+
+    @property
+    def nothing(self) -> tuple[int, ...]:
+        """Labels of weight 0: where a call has no others, it changes nothing."""
+        ignored = () if self.ignored is None else (self.ignored,)
+        return tuple(dict.fromkeys((*ignored, *(i for i, weight in enumerate(self.table) if weight == 0))))
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """How the losses of calls make the loss of a batch: PyTorch's value of `reduction` for all its samples at once.
+
+    divisor: of the batch's gradients. weights: None where every label counts 1. divided: whether the graph's loss is a
+    sum that the call divides by the weights of its labels.
+    """
+
+    divisor: Divisor = "samples"
+    weights: LabelWeights | None = None
+    divided: bool = False
+
+    def of_call(self, loss: Array, labels: Array) -> Array:
+        """What a call reports: the graph's loss, or that over the weights of its labels (0 if they have none)."""
+        if not self.divided or self.weights is None:
+            return loss
+        weight = self.weights.of(labels)
+        return np.asarray(loss / weight if weight != 0 else np.float32(0.0))
+
+    def of_batch(self, losses: Sequence[float], labels: Sequence[Array]) -> float:
+        """The loss of a batch from those of its calls, each with its labels."""
+        if self.divisor == "one":
+            return float(np.sum(losses))
+        shares = [1.0 if self.weights is None else float(self.weights.of(y)) for y in labels]
+        total = sum(shares)
+        return float(np.dot(losses, shares)) / total if total else 0.0
+
+
+MEAN_OF_SAMPLES = LossTerms()
+
 
 @dataclass(frozen=True, eq=False)
 class TrainGraph:
@@ -39,7 +98,8 @@ class TrainGraph:
     label: the graph input that holds the labels (never in the arena).
     logits: the value that the loss reads (what verification compares besides loss and parameters).
     learning_rate: the state scalar that m_set_lr writes.
-    inverse_count: accumulator scalar that m_apply sets to 1/samples before "apply" nodes; None without accumulation.
+    inverse_count: accumulator scalar that m_apply sets to 1/divisor before "apply" nodes; None if nothing is divided.
+    terms: what the loss of a batch is. weight_sum: accumulator scalar, what the labels since the last update weigh.
     batch: samples that a user asked to accumulate per update (1: the update runs inside the step).
     micro_batch: samples that one step takes, a divisor of batch: they lie one behind the other in every tensor.
     in_place: whether each of these samples is a step of its own, at learning rate / batch: nothing is accumulated.
@@ -48,7 +108,10 @@ class TrainGraph:
     momentum: int8 only: the momentum, if there is one; then rate also holds momentum times samples, and 1 / samples.
     settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
-    before_remat: the graph without second runs and page moves, where there are some: it identifies checkpoints.
+    forms: int8 only: value of the float graph -> the values of this one that hold it: as integers (see formats), as
+    float32, or both, in this order.
+    before_remat: the graph without second runs and page moves, where there are some.
+    identity: a digest of all that gives a saved state its meaning; with the state's layout it is the model hash.
     """
 
     graph: Graph
@@ -65,7 +128,11 @@ class TrainGraph:
     momentum: float | None = None
     settled: bool = True
     formats: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
+    forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     before_remat: Graph | None = None
+    terms: LossTerms = MEAN_OF_SAMPLES
+    weight_sum: Value | None = None
+    identity: str = ""
 
     def of_one(self, value: Value) -> tuple[int, ...]:
         """Shape of one sample's part of an input, a label or an output."""
@@ -147,7 +214,7 @@ class MemoryPlan:
 
     lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
     order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
-    remat: what is computed twice; None if nothing is.
+    remat: what is computed twice; None if nothing is. inference: of one sample, where a step takes several.
     """
 
     order: tuple[Node, ...]
@@ -163,6 +230,12 @@ class MemoryPlan:
     remat: Rematerialisation | None = None
     further: tuple[FurtherMemory, ...] = ()
     paging: tuple[PageMove, ...] = ()
+    inference: Inference | None = None
+
+    @property
+    def all_nodes(self) -> tuple[Node, ...]:
+        """Those of the step, then those of an inference of one sample where that is a pass of its own."""
+        return (*self.order, *(() if self.inference is None else self.inference.plan.order))
 
     @property
     def extra_ps(self) -> int:
@@ -188,6 +261,17 @@ class MemoryPlan:
         """(memory, offset inside it) of an offset: memory 0 is the arena."""
         inside = [index for index, memory in enumerate(self.further, 1) if offset >= memory.base]
         return (inside[-1], offset - self.further[inside[-1] - 1].base) if inside else (0, offset)
+
+
+@dataclass(frozen=True, eq=False)
+class Inference:
+    """A forward pass beside a training step, in the same arena: its graph, under names of its own, and its plan.
+
+    State and what else outlives a call is the step's: in this plan all of it is one header.
+    """
+
+    graph: Graph
+    plan: MemoryPlan
 
 
 # ---- emit -> verify, report -----------------------------------------------------------------------------------------
@@ -218,10 +302,11 @@ class Interface:
     alignment_bytes: int
     accumulates: bool
     state: tuple[StateSlot, ...]
-    micro_batch: int = 1  # samples that one call takes; all element counts are of so many
+    micro_batch: int = 1  # samples that one call takes; inputs and labels are of so many, outputs of one
     input_dtype: str = "float32"
     exact: bool = False  # whether the reference must agree to the byte (int8) or within a bound (float32)
     further_bytes: tuple[int, ...] = ()  # of every memory besides the arena
+    terms: LossTerms = MEAN_OF_SAMPLES
     transient_offsets: tuple[int, ...] = ()
     """Per memory, where what is carried from one call to the next ends (nothing: unknown)."""
 

@@ -52,6 +52,27 @@ class InstructionCounts:
 
 
 @dataclass(frozen=True)
+class FileAgreement:
+    """The model file, run by onnx.reference, against the numpy reference of the imported graph: no difference.
+
+    samples: that were run; tensors: of the file that were compared, with its outputs if `whole`.
+    max_error: largest |a - b| of float32 tensors; None where there was none to compare.
+    steps, equal_bytes: of a quantised model: largest distance in steps of its tensors' formats, and the share of equal
+    integers; None for others.
+    skipped: what the evaluator lacks, each with its reason. seconds: of CPU time, what it cost.
+    """
+
+    samples: int
+    tensors: int
+    max_error: float | None
+    steps: float | None
+    equal_bytes: float | None
+    whole: bool
+    skipped: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class VerifyReport:
     """What was checked and what came out.
 
@@ -72,6 +93,9 @@ class VerifyReport:
     saturations: Saturations | None = None
     counts: InstructionCounts | None = None
     arena_measured_bytes: int | None = None
+    file: FileAgreement | None = None
+    function_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Of every external function of the board's build."""
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------
@@ -121,7 +145,10 @@ class Suggestion:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena."""
+    """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena.
+
+    notes: remarks on what the user gave (those on the graph are the graph's own).
+    """
 
     model: str
     target: str
@@ -145,3 +172,9 @@ class Summary:
     code: CodeChoice = field(default_factory=CodeChoice)
     tiles: TilesUsed = field(default_factory=TilesUsed)
     external_functions: tuple[str, ...] = ()  # all that --kernels offers
+    notes: tuple[str, ...] = ()
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """Remarks for the user, the most urgent ones first."""
+        return (*self.notes, *self.train.graph.notes)

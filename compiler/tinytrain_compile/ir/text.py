@@ -53,6 +53,7 @@ def print_graph(graph: Graph) -> str:
         lines += [f" {label} {_value(value)}" for value in values]
     lines += [f" update {_value(old)} <- {_value(new)}" for old, new in graph.updates]
     lines += [f" note {note!r}" for note in graph.notes]
+    lines += [f" guard {graph.guard!r}"] if graph.guard else []
     for node in graph.nodes:
         outs = "; ".join(_value(v) for v in node.outputs)
         ins = "; ".join(_value(v) for v in node.inputs)
@@ -68,6 +69,7 @@ def parse_graph(
     sections: dict[str, list[Value]] = {k: [] for k in ("inputs", "outputs", "parameters", "state", "accumulators")}
     updates: list[tuple[Value, Value]] = []
     notes: list[str] = []
+    guard = ""
     nodes: list[Node] = []
     for line in lines[1:]:
         scanner = _Scanner(line)
@@ -83,11 +85,14 @@ def parse_graph(
             updates.append((old, scanner.value()))
         elif key == "note":
             notes.append(str(scanner.literal()))
+        elif key == "guard":
+            guard = str(scanner.literal())
         else:
             sections[key].append(scanner.value())
     name: str = ast.literal_eval(lines[0].removeprefix("graph "))
     parts = {key: tuple(values) for key, values in sections.items()}
-    return Graph(name, tuple(nodes), constants=constants, updates=tuple(updates), notes=tuple(notes), **parts)
+    whole = (name, tuple(nodes))
+    return Graph(*whole, constants=constants, updates=tuple(updates), notes=tuple(notes), guard=guard, **parts)
 
 
 def _node(scanner: _Scanner, attrs_of: Mapping[str, type[Attrs]], nested: Mapping[str, type]) -> Node:

@@ -119,6 +119,8 @@ class Graph:
     parameters: names of the constants that training may update (weights, biases, scales, shifts, slopes).
     state: values that live in the arena for ever and start as constants[name]: what a checkpoint saves.
     accumulators: values that live in the arena for ever, start as zero and are not saved.
+    guard: name of the value that must be known before any state or accumulator is overwritten: the loss, because where
+        it is no number the rest of the step does not run. "": none.
     updates: (state or accumulator value, value that holds its new content after the step); the two share memory.
     """
 
@@ -133,6 +135,7 @@ class Graph:
     updates: tuple[tuple[Value, Value], ...] = ()
     notes: tuple[str, ...] = field(default=())
     """One-line remarks for the user on what a stage decided (for instance an absorbed softmax)."""
+    guard: str = ""
 
     def producers(self) -> dict[str, Node]:
         """Value name -> the node that produces it."""

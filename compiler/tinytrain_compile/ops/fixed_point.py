@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytrain_compile.errors import CompileError
+
 Ints = NDArray[Any]
 INT32_MAX, INT32_MIN = 2**31 - 1, -(2**31)
 EXPONENT_START, EXPONENT_LIMIT = -7, 100
@@ -37,8 +39,11 @@ def split_factor(factor: float) -> tuple[int, int]:
 
 
 def split_factors(factors: Any) -> tuple[Ints, Ints]:
-    """`split_factor` of every element, as arrays of int32 and int8 (factors of 2**127 and more do not occur)."""
+    """`split_factor` of every element, as arrays of int32 and int8; E0307 for a factor beyond 2**-128 to 2**127."""
     pairs = [split_factor(float(f)) for f in np.ravel(factors)]
+    if any(not -128 <= shift <= 127 for _, shift in pairs):
+        what = "the ranges of a layer's operands and of its result are too far apart"
+        raise CompileError("E0307", "--quant int8", what, "look at the weights and the calibration samples")
     return np.asarray([m for m, _ in pairs], np.int32), np.asarray([s for _, s in pairs], np.int8)
 
 

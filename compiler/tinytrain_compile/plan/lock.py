@@ -30,8 +30,11 @@ from tinytrain_compile.plan.traffic import accessed
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_paging import validate_paging
 from tinytrain_compile.plan.validate_remat import validate_remat
+from tinytrain_compile.user_file import MOST_TEXT_BYTES, read_file
 
 ARENA = "arena"
+MOST = 1 << 31
+"""Above every number in a plan: memories end below it."""
 WAY_OUT = "compile without --lock, then use the new plan.json"
 
 
@@ -59,7 +62,7 @@ class Lock:
 def read_lock(path: Path) -> Lock:
     """Read a plan.json. CompileError E0106 if it cannot be read or is not one."""
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json.loads(read_file(path, MOST_TEXT_BYTES))
         order = tuple(_text(node["name"]) for node in content["order"])
         bases = _bases(content)
         buffers = tuple(_buffer(entry, bases) for entry in content["buffers"])
@@ -73,7 +76,7 @@ def read_lock(path: Path) -> Lock:
     except OSError as problem:
         what = f"cannot be read ({problem.strerror or problem})"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:  # no entry is of its type
         what = "is not a plan that this compiler wrote"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem
 
@@ -85,7 +88,7 @@ def _text(item: object) -> str:
 
 
 def _number(item: object) -> int:
-    if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < 1 << 40:
+    if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < MOST:
         raise TypeError("sizes, offsets and steps are whole numbers")
     return item
 
@@ -97,6 +100,7 @@ def _bases(content: Any) -> dict[str, int]:
         bases[name] = top
         inside = (entry for entry in content["buffers"] if entry.get("memory", ARENA) == name)
         top += max((_number(entry["offset"]) + _number(entry["size_bytes"]) for entry in inside), default=0)
+        _number(top)
     return bases
 
 

@@ -112,6 +112,7 @@ class _Collector:
         self.version_of: dict[str, int] = {}
         self.version_readers: list[list[int]] = []
         self.writer_of_version: dict[int, int] = {}
+        self.lasting: dict[int, None] = {}  # tasks of phase "step" that overwrite what outlives it
         self.touched: list[dict[int, None]] = [{} for _ in range(len(graph.nodes) + 2)]
         self.held: set[tuple[int, int]] = set()
         self.parts = Cells(graph, {*options.keep, *(value.name for value in graph.outputs)})
@@ -188,6 +189,8 @@ class _Collector:
         if version in self.writer_of_version:
             raise PlanError("two writers", f"node {node.name!r} and another one overwrite {source.name!r}")
         self.writer_of_version[version] = index
+        if self.kinds[self.cell_of[source.name]] in PERSISTENT_KINDS and node.phase == "step":
+            self.lasting[index] = None
         self.join(value, self.cell_of[source.name])
 
     def hold_outputs(self, graph: Graph) -> None:
@@ -208,6 +211,11 @@ class _Collector:
             for reader in self.version_readers[version]
             if reader != writer
         ]
+
+    def guarded(self, graph: Graph) -> list[tuple[int, int]]:
+        """Edges from what makes the guard to every task that overwrites what outlives the step."""
+        made = [index for index, node in enumerate(graph.nodes) if graph.guard in (v.name for v in node.outputs)]
+        return [(first, writer) for first in made for writer in self.lasting]
 
     def in_place(self, index: int, node: Node) -> tuple[InPlace, ...]:
         """Cells that a node may overwrite; never an output that must outlive this node."""
@@ -287,7 +295,8 @@ def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
     found.hold_outputs(graph)
     before: list[dict[int, None]] = [{} for _ in range(barrier + 1)]
     after: list[dict[int, None]] = [{} for _ in range(barrier + 1)]
-    for first, second in (*_data_edges(graph), *_phase_edges(graph), *found.write_after_read()):
+    edges = (*_data_edges(graph), *_phase_edges(graph))
+    for first, second in (*edges, *found.write_after_read(), *found.guarded(graph)):
         before[second][first] = None
         after[first][second] = None
     touchers: list[list[int]] = [[] for _ in found.kinds]

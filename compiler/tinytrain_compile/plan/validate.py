@@ -27,6 +27,7 @@ def validate_plan(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
     _check_addresses(facts)
     _check_shared_addresses(facts)
     _check_persistent(facts)
+    _check_guard(facts)
     _check_writes(facts)
     check_buffers(facts)
     check_totals(facts)
@@ -142,6 +143,18 @@ def _check_persistent(facts: Facts) -> None:
             raise PlanError(
                 "state scattered", f"nothing of the state lies at {low + size}: each memory holds it in one block"
             )
+
+
+def _check_guard(facts: Facts) -> None:
+    """Nothing that outlives a step is overwritten before the value is known on which that depends."""
+    guard = facts.graph.guard
+    lasting = {name for names in facts.chain.values() for name in names[1:]}
+    known = guard not in facts.graph.producers()
+    for node in facts.plan.order:
+        early = [value.name for value in node.outputs if value.name in lasting and not known]
+        if early and node.phase == "step":
+            raise PlanError("guard", f"{node.name!r} writes {early[0]!r} before {guard!r} is known")
+        known = known or guard in (value.name for value in node.outputs)
 
 
 def _root(facts: Facts, name: str) -> str:

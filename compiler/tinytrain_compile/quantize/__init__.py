@@ -1,10 +1,20 @@
 """int8: ranges measured on samples, saturation in the float graph, and its integer form."""
 
 from tinytrain_compile.quantize.calibrate import Method, calibrate
-from tinytrain_compile.quantize.prepare import prepare
+from tinytrain_compile.quantize.prepare import prepare, saturated, storage_clamps
 from tinytrain_compile.quantize.rewrite import quantise
 from tinytrain_compile.quantize.saturation import count_saturations
 from tinytrain_compile.quantize.store import WeightStore
 from tinytrain_compile.quantize.update import QuantOptions
 
-__all__ = ["Method", "QuantOptions", "WeightStore", "calibrate", "count_saturations", "prepare", "quantise"]
+__all__ = [
+    "Method",
+    "QuantOptions",
+    "WeightStore",
+    "calibrate",
+    "count_saturations",
+    "prepare",
+    "quantise",
+    "saturated",
+    "storage_clamps",
+]

@@ -48,13 +48,17 @@ class BiasGradient:
     layer: IntegerLayer
 
 
+Uses = tuple[WeightGradient, ...] | tuple[BiasGradient, ...]
+"""What each layer that reads a parameter adds to its gradient; nearly always there is one."""
+
+
 class Backward:
     """Rewrites backward nodes; gradients of integer parameters are kept as operands until their update comes."""
 
     def __init__(self, rewriter: Rewriter, forward: Forward) -> None:
         self._r = rewriter
         self._f = forward
-        self.gradients: dict[str, WeightGradient | BiasGradient] = {}
+        self.gradients: dict[str, Uses] = {}
         self._layer_of: dict[str, IntegerLayer] = {}
         """Float name of a gradient at a layer's output -> the layer."""
         self._rules: dict[str, Callable[[Node], bool]] = {
@@ -129,7 +133,7 @@ class Backward:
         else:
             assert isinstance(node.attrs, ConvAttrs)
             conv = node.attrs
-        self.gradients[node.outputs[0].name] = WeightGradient(act, error, conv, layer)
+        self.gradients[node.outputs[0].name] = (WeightGradient(act, error, conv, layer),)
         return True
 
     def _as_image(self, value: Value, node: Node) -> Value:
@@ -140,7 +144,7 @@ class Backward:
         error, layer = self._error(node.inputs[0]), self._layer_of.get(node.inputs[0].name)
         if not isinstance(error, Err) or layer is None:
             return False
-        self.gradients[node.outputs[0].name] = BiasGradient(error, layer)
+        self.gradients[node.outputs[0].name] = (BiasGradient(error, layer),)
         return True
 
     def _data(self, node: Node) -> bool:
@@ -211,7 +215,11 @@ class Backward:
     # ---- between layers -----------------------------------------------------------------------------------------
 
     def _sum(self, node: Node) -> bool:
-        """The sum of two gradients of one value, if at least one is an int8 error."""
+        """The sum of two gradients of one value, if at least one is an int8 error; of a parameter, its uses."""
+        first, second = (self.gradients.get(value.name) for value in node.inputs)
+        if first is not None and second is not None:
+            self.gradients[node.outputs[0].name] = first + second  # type: ignore[operator]
+            return True
         if not any(isinstance(self._error(v), Err | Deferred) for v in node.inputs):
             return False
         a, b = (self._r.plain_error(v, node) for v in node.inputs)
@@ -251,7 +259,7 @@ class Backward:
             return False
         layer = self._layer_of.get(node.inputs[0].name)
         if layer is not None and self._is_bias_gradient(node):
-            self.gradients[node.outputs[0].name] = BiasGradient(form, layer)
+            self.gradients[node.outputs[0].name] = (BiasGradient(form, layer),)
             return True
         unit: Any = form.unit
         if not form.plain:
@@ -303,8 +311,12 @@ class Backward:
 
     def _is_bias_gradient(self, node: Node) -> bool:
         """Whether a reshaped error is the bias gradient of a dense layer with one row, where nothing is summed."""
-        readers = self._r.readers.get(node.outputs[0].name, [])
-        return node.op == "Reshape" and all(reader.op in BIAS_READERS for reader in readers)
+        return node.op == "Reshape" and self._only_updates(node.outputs[0])
+
+    def _only_updates(self, gradient: Value) -> bool:
+        """Whether a gradient goes to an update, or is first added to others of the same parameter."""
+        readers = self._r.readers.get(gradient.name, [])
+        return all(r.op in BIAS_READERS or (r.op == "Add" and self._only_updates(r.outputs[0])) for r in readers)
 
 
 def _cut_unit(error: Err, attrs: Attrs) -> Any:

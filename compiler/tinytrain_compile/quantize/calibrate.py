@@ -16,6 +16,7 @@ from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs
 from tinytrain_compile.quantize.fuse import fuse_biases
+from tinytrain_compile.quantize.limits import LARGEST, SMALLEST, out_of_range
 
 Method = Literal["minmax", "percentile"]
 
@@ -38,6 +39,7 @@ def calibrate(graph: Graph, samples: Array, method: Method = "minmax", percentil
 
     samples: as many as there are, each in the layout of the graph's input (a leading axis before it counts them).
     method: "minmax" covers everything seen; "percentile" cuts off what lies outside the middle so many percent.
+    Errors: E0307 for numbers that int8 cannot hold, or that are none.
     """
     if len(samples) == 0:
         raise ValueError("no samples")
@@ -45,6 +47,7 @@ def calibrate(graph: Graph, samples: Array, method: Method = "minmax", percentil
     known = _annotations(graph)
     measured = _measured_values(graph, known)
     ranges = _ranges(graph, samples, measured, percentile if method == "percentile" else None)
+    _check_ranges(graph, ranges)
     for name in measured:
         known[name] = activation_quant(*ranges[name])
     _inherit(graph, known)
@@ -58,7 +61,7 @@ def activation_quant(low: float, high: float) -> Quant:
     """Asymmetric int8 for numbers from `low` to `high`: 0 is always exact."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / 255.0 if high > low else 1.0 / 255.0
-    scale = max(float(np.float32(scale)), float(np.finfo(np.float32).tiny))
+    scale = max(float(np.float32(scale)), SMALLEST)  # what is below that is dead
     zero = int(np.clip(np.rint(-128.0 - low / scale), -128, 127))
     return Quant((scale,), zero)
 
@@ -83,7 +86,11 @@ def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
     readers = graph.consumers()
     outputs = {value.name for value in graph.outputs}
     names = [graph.inputs[0].name] if graph.inputs else []
+    computed = {value.name for value in graph.inputs}
     for node in graph.nodes:
+        if not any(value.name in computed for value in node.inputs):
+            continue  # what follows from parameters alone is no activation
+        computed.update(value.name for value in node.outputs)
         follower = readers.get(node.outputs[0].name, [])
         clamped = [n.op for n in follower] == ["Clip"] and node.outputs[0].name not in outputs
         if not (node.op in _FUSED and clamped) and not (_moves(node) and node.inputs[0].name not in graph.constants):
@@ -145,6 +152,15 @@ def _ranges(
         for name, histogram in spread.items():
             histogram.add(values[name])
     return whole | {name: histogram.middle(percentile) for name, histogram in spread.items()}
+
+
+def _check_ranges(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> None:
+    for name, bounds in ranges.items():
+        if not np.isfinite(bounds).all() or max(map(abs, bounds)) > 255 * LARGEST:
+            raise out_of_range(name, f"it is from {bounds[0]:.3g} to {bounds[1]:.3g} on the calibration samples")
+    source = graph.inputs[0].name
+    if source in ranges and 0 < max(map(abs, ranges[source])) < 127 * SMALLEST:
+        raise out_of_range(source, f"the calibration samples are below {max(map(abs, ranges[source])):.3g}")
 
 
 def _runs(graph: Graph, samples: Array) -> Iterator[Mapping[str, Array]]:

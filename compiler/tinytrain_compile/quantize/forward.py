@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Node, Quant, Value
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Quant, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import Split
@@ -23,6 +23,7 @@ from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 
 MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat", "MaxPool")
+_SHARED_BITS, _SHARED_ROOM = 8, 2.0**29
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class IntegerLayer:
 
     parts: int8 weight values (arena part, flash part); bias: int32 value; scale: per output channel, of the weight;
     x: its input; conv: geometry as a convolution; tables: where a rescale of its channels finds what it changes, if it
-    can have one.
+    can have one. bias_unit: real value of one unit of the bias as it is stored: the accumulator's, unless it is shared.
     """
 
     parts: tuple[Value, ...]
@@ -41,6 +42,7 @@ class IntegerLayer:
     conv: ConvAttrs
     node: Node
     tables: ShiftTables | None
+    bias_unit: Array
 
     @property
     def accumulator_scale(self) -> Array:
@@ -51,11 +53,15 @@ class IntegerLayer:
 class Forward:
     """Rewrites forward nodes; `layers` maps the float name of a layer's output to its integer layer."""
 
-    def __init__(self, rewriter: Rewriter, rescaling: Rescaling) -> None:
+    def __init__(self, rewriter: Rewriter, rescaling: Rescaling, floats: frozenset[str] = frozenset()) -> None:
         self._r = rewriter
         self._rescaling = rescaling
+        self._floats = floats
+        """Names of parameters that stay float32."""
+        self._bias_units: dict[str, Array] = {}
         self.layers: dict[str, IntegerLayer] = {}
         self.integer_parameters: dict[str, Value] = {}
+        self._trained = {parameter.name for parameter, _ in rewriter.train.graph.updates}
         self.clamped: dict[str, str] = {}
         """Float name of a clamp's output -> float name of what it clamps."""
         self._rules: dict[str, Callable[[Node], bool]] = {
@@ -92,11 +98,16 @@ class Forward:
         data = node.inputs if node.op == "Add" else node.inputs[:1]
         if node.op == "Add" and node.inputs[0].shape != node.inputs[1].shape:
             return False
-        if node.op in ("Conv", "Gemm") and node.inputs[1].quant is None:
+        if node.op in ("Conv", "Gemm") and not self._takes_integers(node):
             return False
         if isinstance(node.attrs, PoolAttrs) and not always_full(node.attrs, _hw(node.inputs[0])):
             return False
         return all(self._r.act(v, node) is not None for v in data)
+
+    def _takes_integers(self, node: Node) -> bool:
+        """Whether a layer's parameters are constants that may become integers."""
+        names = {value.name for value in node.inputs[1:]}
+        return node.inputs[1].quant is not None and names <= self._r.constants.keys() - self._floats
 
     def _clip(self, node: Node) -> bool:
         form = self._r.forms.get(node.inputs[0].name)
@@ -164,9 +175,8 @@ class Forward:
                 own = _part_scale(scale, conv.split, position)
                 self.integer_parameters[value.name] = self._weight(value, own)
             parts.append(self.integer_parameters[value.name])
-        acc_scale = scale * x.quant.scale[0]
-        bias = self._bias(node, own_bias, acc_scale)
-        return IntegerLayer(tuple(parts), bias, scale, x, conv, node, tables)
+        bias, unit = self._bias(node, own_bias, scale * x.quant.scale[0])
+        return IntegerLayer(tuple(parts), bias, scale, x, conv, node, tables, unit)
 
     def _weight(self, value: Value, scale: Array) -> Value:
         data = self._r.constants[value.name].astype(np.float64)
@@ -176,13 +186,24 @@ class Forward:
             integers = integers.reshape(integers.shape[0], 1, 1, integers.shape[1])
         return self._stored(value, integers)
 
-    def _bias(self, node: Node, value: Value | None, scale: Array) -> Value:
+    def _bias(self, node: Node, value: Value | None, scale: Array) -> tuple[Value, Array]:
+        """The bias in units of the layer's accumulator, and the unit of the parameter."""
         if value is None:
-            return self._r.table(f"{node.name}.no_bias", np.zeros(scale.shape, np.int32))
+            return self._r.table(f"{node.name}.no_bias", np.zeros(scale.shape, np.int32)), scale
+        shared = sum(reader.op in ("Conv", "Gemm") for reader in self._r.readers[value.name]) > 1
+        data = self._r.constants[value.name].astype(np.float64)
+        if shared and value.name not in self._trained:
+            return self._r.table(f"{node.name}.bias", fx.saturate(np.rint(data / scale)).astype(np.int32)), scale
         if value.name not in self.integer_parameters:
-            q = np.rint(self._r.constants[value.name].astype(np.float64) / scale)
-            self.integer_parameters[value.name] = self._stored(value, fx.saturate(q).astype(np.int32))
-        return self.integer_parameters[value.name]
+            unit = _finer(scale, data) if shared else scale
+            self._bias_units[value.name] = unit
+            integers = fx.saturate(np.rint(data / unit)).astype(np.int32)
+            self.integer_parameters[value.name] = self._stored(value, integers)
+        stored, unit = self.integer_parameters[value.name], self._bias_units[value.name]
+        if not shared:
+            return stored, unit
+        multiplier, shift, _ = self._r.factors(f"{node.name}.bias", unit / scale)
+        return self._r.emit("QSharedBias", (stored, multiplier, shift), NO_ATTRS, node)[0], unit
 
     def _stored(self, value: Value, integers: Array) -> Value:
         """The integer constant that takes a float parameter's name."""
@@ -249,6 +270,13 @@ class Forward:
             return act.value
         attrs = _rescale(act.quant, replace(quant, low=-128, high=127))
         return self._r.emit("QRescale", (act.value,), attrs, node)[0]
+
+
+def _finer(scale: Array, data: Array) -> Array:
+    """The unit of a shared bias: up to 2**8 finer than that of the layer met first, while there is room to train."""
+    largest = np.maximum(np.abs(data) / scale, 1.0)
+    bits = np.clip(np.floor(np.log2(_SHARED_ROOM / largest)), 0, _SHARED_BITS)
+    return scale / 2.0**bits
 
 
 def _rescale(

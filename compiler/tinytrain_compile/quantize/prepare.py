@@ -1,61 +1,159 @@
-"""Puts the saturation of int8 storage into the float graph, so that its gradient is the gradient of what will run."""
+"""Puts the saturation of int8 storage into the float graph, so that its gradient is the gradient of what will run.
+
+The formats of a quantised model are more than storage: exporters drop a ReLU in front of a QuantizeLinear whose range
+begins at 0. So where such a model keeps real numbers (float32, or a float head), a Clip to the range stays.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs, ReduceAttrs
+from tinytrain_compile.quantize.limits import check_scales
 
 KEEPS_RANGE = ("Reshape", "Transpose", "Slice", "Concat", "MaxPool", "Embed", "Expand")
 """Ops whose outputs cannot leave the range of their inputs: they need no clamp of their own."""
 MATRIX_OPS = ("Conv", "ConvGradInput", "Gemm")
+_ANY = (-math.inf, math.inf)
+_BOUNDED = {"Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
+"""Ops whose results are in a known range whatever they read."""
 
 
-def prepare(graph: Graph, float_head: bool) -> Graph:
+def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:
     """A graph in which every quantised value is clamped to its int8 range by a Clip that carries the annotation.
 
     float_head: the last Conv or Gemm, and all behind it, stays float: annotations there are dropped.
+    stored: the model itself has these formats (they were not calibrated): its clamps stay where a format is dropped.
+    Errors: E0307 for a scale that no factor leads to.
     """
+    check_scales(graph)
     free = _behind_head(graph) if float_head else frozenset[str]()
-    renamed: dict[str, Value] = {}
-    taken = {v.name for node in graph.nodes for v in node.outputs} | set(graph.constants)
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        inputs = tuple(renamed.get(v.name, v) for v in node.inputs)
+    return _Saturation(graph, free.__contains__, stored).run()
+
+
+def saturated(graph: Graph) -> Graph:
+    """The graph of a quantised model in real numbers: its activations without formats, but clamped to their ranges."""
+    return _Saturation(graph, lambda _: True, True).run()
+
+
+class _Saturation:
+    """One walk over a graph. A value is free if its format is dropped; ranges: what is known of values, by name."""
+
+    def __init__(self, graph: Graph, is_free: Callable[[str], bool], stored: bool) -> None:
+        self._graph = graph
+        self._is_free = is_free
+        self._stored = stored
+        self._renamed: dict[str, Value] = {}
+        self._ranges: dict[str, tuple[float, float]] = {}
+        self._taken = {v.name for node in graph.nodes for v in node.outputs} | set(graph.constants)
+        self._taken |= {value.name for value in graph.inputs}
+        self._nodes: list[Node] = []
+
+    def run(self) -> Graph:
+        inputs = tuple(self._input(value) for value in self._graph.inputs)
+        for node in self._graph.nodes:
+            self._node(node)
+        outputs = tuple(self._renamed.get(v.name, v) for v in self._graph.outputs)
+        return replace(self._graph, nodes=tuple(self._nodes), inputs=inputs, outputs=outputs)
+
+    def _input(self, value: Value) -> Value:
+        if value.quant is None:
+            return value
+        if not self._is_free(value.name):  # the caller stores it
+            self._ranges[value.name] = real_range(value.quant)
+            return value
+        bare = replace(value, quant=None)
+        self._clamp(value, value.quant)
+        return bare
+
+    def _node(self, node: Node) -> None:
+        inputs = tuple(self._renamed.get(v.name, v) for v in node.inputs)
         out = node.outputs[0]
-        if out.quant is None or out.name in free or node.op in KEEPS_RANGE:
-            bare = tuple(replace(v, quant=None) if v.name in free else v for v in node.outputs)
-            renamed.update({v.name: v for v in bare})
-            nodes.append(replace(node, inputs=inputs, outputs=bare))
-        elif node.op == "Clip" and isinstance(node.attrs, ClipAttrs):
-            low, high = real_range(out.quant)
-            attrs = ClipAttrs(max(low, node.attrs.low), min(high, node.attrs.high))
-            nodes.append(replace(node, inputs=inputs, attrs=attrs))
+        free = self._is_free(out.name)
+        quant = out.quant if not free or self._stored else None
+        node = replace(node, inputs=inputs)
+        if quant is None or self._stays(node, quant, free):
+            self._keep(node, free)
+        elif isinstance(node.attrs, ClipAttrs):
+            low, high = real_range(quant)
+            both = (min(max(bound, low), high) for bound in (node.attrs.low, node.attrs.high))
+            self._keep(replace(node, attrs=ClipAttrs(*both)), free)
         else:
-            clamped = _clamp(out, taken)
-            plain = replace(out, quant=None)
-            renamed[out.name] = clamped.outputs[0]
-            nodes += [replace(node, inputs=inputs, outputs=(plain, *node.outputs[1:])), clamped]
-    outputs = tuple(renamed.get(v.name, v) for v in graph.outputs)
-    return replace(graph, nodes=tuple(nodes), outputs=outputs)
+            self._keep(replace(node, outputs=(replace(out, quant=None), *node.outputs[1:])), False)
+            self._clamp(out, quant)
+
+    def _keep(self, node: Node, free: bool) -> None:
+        if free:
+            outputs = tuple(replace(v, quant=None) if self._is_free(v.name) else v for v in node.outputs)
+            node = replace(node, outputs=outputs)
+            self._renamed.update({v.name: v for v in outputs})
+        self._ranges[node.outputs[0].name] = self._range(node)
+        self._nodes.append(node)
+
+    def _stays(self, node: Node, quant: Quant, free: bool) -> bool:
+        """Whether a node needs no clamp: what it gives lies in the range, but for what rounding would do."""
+        if not free and node.op not in KEEPS_RANGE:  # its integer form requantises where the clamp is
+            return False
+        if not free and (node.op == "Concat" or not self._stored):  # saturates by itself; ranges are its operands' own
+            return True
+        (low, high), (least, most) = self._range(node), real_range(quant)
+        slack = quant.scale[0] / 2
+        return low >= least - slack and high <= most + slack
+
+    def _range(self, node: Node) -> tuple[float, float]:
+        """The smallest and largest number that a node may give, as far as that is known without running it."""
+        if isinstance(node.attrs, ClipAttrs):
+            return node.attrs.low, node.attrs.high
+        if node.op in _BOUNDED:
+            return _BOUNDED[node.op]
+        stretched = isinstance(node.attrs, ExpandAttrs) and node.attrs.scale != 1
+        if stretched or not (node.op in KEEPS_RANGE or _is_mean(node)):
+            return _ANY
+        parts = [self._ranges.get(value.name, _ANY) for value in node.inputs]
+        if isinstance(node.attrs, EmbedAttrs):
+            parts.append((node.attrs.value, node.attrs.value))
+        elif _is_mean(node):  # of zeros beside the image too
+            parts.append((0.0, 0.0))
+        return min(low for low, _ in parts), max(high for _, high in parts)
+
+    def _clamp(self, value: Value, quant: Quant) -> None:
+        free = self._is_free(value.name)
+        suffix, count = "clamped" if free else "int8", 1
+        name = f"{value.name}.{suffix}"
+        while name in self._taken:
+            count += 1
+            name = f"{value.name}.{suffix}.{count}"
+        self._taken.add(name)
+        out = replace(value, name=name, quant=None if free else value.quant)
+        bounds = real_range(quant)
+        self._nodes.append(Node(name, "Clip", (replace(value, quant=None),), (out,), ClipAttrs(*bounds), value.origin))
+        self._renamed[value.name], self._ranges[name] = out, bounds
+
+
+def storage_clamps(graph: Graph) -> dict[str, str]:
+    """Value -> the value behind the clamp that was put there for its storage."""
+    ends = (".int8", ".clamped")
+    return {
+        node.inputs[0].name: node.outputs[0].name
+        for node in graph.nodes
+        if node.op == "Clip" and node.name.startswith(tuple(f"{node.inputs[0].name}{end}" for end in ends))
+    }
+
+
+def _is_mean(node: Node) -> bool:
+    if isinstance(node.attrs, ReduceAttrs):
+        count = math.prod(node.inputs[0].shape[axis] for axis in node.attrs.axes)
+        return 0 <= node.attrs.scale * count <= 1 + 1e-6
+    return node.op == "AveragePool"
 
 
 def real_range(quant: Quant) -> tuple[float, float]:
     """Smallest and largest real value that the format holds."""
     return (quant.low - quant.zero) * quant.scale[0], (quant.high - quant.zero) * quant.scale[0]
-
-
-def _clamp(value: Value, taken: set[str]) -> Node:
-    name, count = f"{value.name}.int8", 1
-    while name in taken:
-        count += 1
-        name = f"{value.name}.int8.{count}"
-    taken.add(name)
-    assert value.quant is not None
-    low, high = real_range(value.quant)
-    out = replace(value, name=name)
-    return Node(name, "Clip", (replace(value, quant=None),), (out,), ClipAttrs(low, high), value.origin)
 
 
 def _behind_head(graph: Graph) -> frozenset[str]:

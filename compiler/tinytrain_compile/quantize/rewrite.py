@@ -16,25 +16,46 @@ from tinytrain_compile.quantize.loss import IntegerLoss
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.targets import TargetLoss
-from tinytrain_compile.quantize.update import QuantOptions, Updates
+from tinytrain_compile.quantize.update import UPDATES, QuantOptions, Updates
+
+LAYERS = ("Conv", "Gemm")
+_READERS = (*LAYERS, "ConvGradInput", "GemmGradInput", *UPDATES)
+
+
+def _used_otherwise(graph: Graph) -> frozenset[str]:
+    """Names of parameters of layers that other nodes read too, a Transpose say, which have no integer form."""
+    weights = {value.name for node in graph.nodes if node.op in LAYERS for value in node.inputs[1:]}
+    others = {value.name for node in graph.nodes if node.op not in _READERS for value in node.inputs}
+    return frozenset(weights & others & graph.constants.keys())
 
 
 def quantise(train: TrainGraph, options: QuantOptions) -> TrainGraph:
     """Rewrite every node that has an integer form; the rest stays float between Dequantize and Quantize."""
-    return _Rewrite(train, options).run()
+    floats: frozenset[str] = frozenset()
+    while True:
+        attempt = _Rewrite(train, options, floats)
+        attempt.rewrite()
+        mixed = attempt.mixed()
+        if not mixed:
+            return attempt.result()
+        floats |= mixed
 
 
 class _Rewrite:
-    def __init__(self, train: TrainGraph, options: QuantOptions) -> None:
+    """floats: names of parameters that stay float32, with the layers that read them."""
+
+    def __init__(self, train: TrainGraph, options: QuantOptions, floats: frozenset[str]) -> None:
         self._train = train
+        self._floats = floats
         self._r = Rewriter(train)
         self._rescaling = Rescaling(self._r, options.rescale)
-        self._forward = Forward(self._r, self._rescaling)
+        self._forward = Forward(self._r, self._rescaling, floats | _used_otherwise(train.graph))
         self._backward = Backward(self._r, self._forward)
         self._losses = (IntegerLoss(self._r), TargetLoss(self._r))
         self._updates = Updates(train, options, self._r, self._forward, self._backward)
 
-    def run(self) -> TrainGraph:
+    def rewrite(self) -> None:
+        """Go through the graph once."""
         graph = self._train.graph
         source = graph.inputs[0]
         if source.quant is not None:
@@ -43,7 +64,11 @@ class _Rewrite:
         for node in graph.nodes:
             self._node(node)
         self._updates.finish()
-        return self._result()
+
+    def mixed(self) -> frozenset[str]:
+        """Parameters that became integers, and that a float node reads all the same: a float head, or its gradient."""
+        read = {value.name for node in self._r.taken for value in node.inputs}
+        return frozenset(read & self._forward.integer_parameters.keys())
 
     def _node(self, node: Node) -> None:
         stages = (*self._losses, self._forward, self._backward, self._updates)
@@ -52,7 +77,8 @@ class _Rewrite:
 
     # ---- the result ---------------------------------------------------------------------------------------------
 
-    def _result(self) -> TrainGraph:
+    def result(self) -> TrainGraph:
+        """The integer graph."""
         old, r = self._train.graph, self._r
         integer = set(self._forward.integer_parameters) | self._updates.replaced
         state = [v for v in old.state if v.name not in integer]
@@ -81,9 +107,10 @@ class _Rewrite:
             constants,
             tuple(v for v in old.parameters if v.name in used and v.name not in integer),
             tuple(v for v in state if v.name in live or v.name == self._train.learning_rate.name),
-            tuple(v for v in accumulators if v.name in live),
+            tuple(v for v in accumulators if v.name in live or v == self._train.weight_sum),
             tuple(updates),
-            (*old.notes, *self._rescaling.notes(), *self._updates.notes()),
+            (*old.notes, *self._rescaling.notes(), *self._updates.notes(), *self._notes()),
+            loss.name,
         )
         check_graph(graph, infer)
         rate = self._updates.rate if self._updates.rate.name in live else None
@@ -102,7 +129,16 @@ class _Rewrite:
             momentum=self._updates.momentum if rate is not None else None,
             settled=settled,
             formats=self._formats(kept),
+            identity=self._updates.identity(),
+            forms=r.holders(),
         )
+
+    def _notes(self) -> tuple[str, ...]:
+        names = sorted(self._floats | _used_otherwise(self._train.graph))
+        if not names:
+            return ()
+        several = "stay float32, and so do the layers that read them"
+        return (f"{', '.join(names)}: shared with float32 nodes, or used in two arrangements, they {several}",)
 
     def _formats(self, nodes: tuple[Node, ...]) -> dict[str, Quant]:
         """Formats of activations, also of what a view shows."""

@@ -31,6 +31,8 @@ class Rewriter:
         self.readers = graph.consumers()
         self.producers = graph.producers()
         self.constants: dict[str, Array] = dict(graph.constants)
+        self.taken: list[Node] = []
+        """Float nodes that stayed as they were."""
         self.state: list[Value] = []
         self.accumulators: list[Value] = []
         self.updates: list[tuple[Value, Value]] = []
@@ -84,6 +86,7 @@ class Rewriter:
         """Keep a float node as it is, on the float forms of its inputs: a part of an island."""
         inputs = tuple(self.as_float(v, node) for v in node.inputs)
         self.builder.nodes.append(replace(node, inputs=inputs))
+        self.taken.append(node)
         self.forms.update({v.name: v for v in node.outputs})
 
     # ---- forms --------------------------------------------------------------------------------------------------
@@ -129,6 +132,17 @@ class Rewriter:
             return self.emit("Dequantize", (form.value,), attrs, like)[0]
         error = self.plain_error(value, like)
         return self.emit("DequantizeError", (error.exponent, error.value), ErrorUnitAttrs(float(error.unit)), like)[0]
+
+    def holders(self) -> dict[str, tuple[str, ...]]:
+        """What holds each float value: an activation's integers, then the float32 numbers that were rounded to them."""
+        held: dict[str, tuple[str, ...]] = {}
+        for name, form in self.forms.items():
+            own = form.value if isinstance(form, Act) else form
+            float_form = self._floats.get(name)
+            rounded = float_form is not None and float_form.name == name  # else it is dequantised
+            if isinstance(own, Value):
+                held[name] = tuple(dict.fromkeys((own.name, name) if rounded else (own.name,)))
+        return held
 
     # ---- errors -------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,9 +13,11 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import NO_ATTRS, Node, Phase, Value
 from tinytrain_compile.ops.qconv import QConvUpdateAttrs
 from tinytrain_compile.ops.qmomentum import new_exponent
+from tinytrain_compile.ops.qshared import GradientAddAttrs
 from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
+from tinytrain_compile.ops.shape import ExpandAttrs
 from tinytrain_compile.ops.update import SgdAttrs
-from tinytrain_compile.quantize.backward import Backward, BiasGradient, WeightGradient
+from tinytrain_compile.quantize.backward import Backward, BiasGradient, Uses, WeightGradient
 from tinytrain_compile.quantize.by_sample import sum_by_sample
 from tinytrain_compile.quantize.forms import Role
 from tinytrain_compile.quantize.forward import Forward
@@ -23,6 +26,9 @@ from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.store import WeightStore, fine_weights, store_note
 
 UPDATES = ("SgdUpdate", "MomentumUpdate", "AdamUpdate")
+SHARED_LIFT = 8
+"""Fraction bits of the summed gradient of a bias that layers share: its terms are sums of few small numbers, and what a
+layer's unit makes of one is no whole number."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Updates:
     ) -> None:
         self._r, self._forward, self._backward = rewriter, forward, backward
         self._store: WeightStore = options.weight_store
+        self._identity = repr((train.identity, "int8", options.weight_store, options.rescale))
         self._trained = train.graph.state
         self._settling: Phase = "apply" if train.batch > 1 else "step"
         self._phase: Phase = "step" if train.in_place else self._settling
@@ -53,8 +60,11 @@ class Updates:
         self.rate = Value(rewriter.builder.unique("rate"), (2 if self.momentum is None else 6,), "int32")
         rewriter.accumulators.append(self.rate)
         self._salt = 0
-        self._sums: dict[str, WeightGradient | BiasGradient] = {}
-        self._sum_values: dict[str, Value] = {}
+        self._sums: dict[str, Uses] = {}
+        self._sum_values: dict[str, list[Value]] = {}
+        self._totals: dict[str, list[Value]] = {}
+        """Running sums of a gradient, one for each use of the parameter, by the name of their float form, as they are
+        after a step's additions, and the accumulators that hold them."""
         self._velocities: list[tuple[Value, Value, Value]] = []
         """(exponent, peak, the value that holds the gathered peak) of every velocity."""
         self._fractions: dict[str, Value] = {}
@@ -70,17 +80,18 @@ class Updates:
         if node.op not in UPDATES:
             return False
         position = 1 if node.op == "SgdUpdate" else len(node.outputs)
-        gradient = self._backward.gradients.get(node.inputs[position].name)
-        summed = self._sums.get(node.inputs[position].name)
-        if gradient is None and summed is None:
+        name = node.inputs[position].name
+        uses = self._backward.gradients.get(name)
+        summed = self._sums.get(name)
+        if (uses is None and summed is None) or node.inputs[0].name not in self._forward.integer_parameters:
             return False
         _check_rule(node)
         parameter = self._forward.integer_parameters[node.inputs[0].name]
         if summed is not None:
-            self._apply(node, parameter, summed, node.inputs[position].name)
+            self._apply(node, parameter, summed, self._sum_values[name])
         else:
-            assert gradient is not None
-            self._fused(node, parameter, gradient)
+            assert uses is not None
+            self._fused(node, parameter, uses)
         return True
 
     def finish(self) -> None:
@@ -99,19 +110,28 @@ class Updates:
 
     # ---- one update -------------------------------------------------------------------------------------------------
 
-    def _scale(self, node: Node, gradient: WeightGradient | BiasGradient) -> tuple[Value, ...]:
-        """Step size per channel: SGD on the real parameter, in its integer unit (notes/int8-training.md, 1.1)."""
-        layer = gradient.layer
-        unit = layer.scale if isinstance(gradient, WeightGradient) else layer.accumulator_scale
-        split = layer.conv.split
-        if isinstance(gradient, WeightGradient) and split is not None and split.axis == "out":
-            unit = unit[list(split.channels)]
-        role: Role = "weight" if isinstance(gradient, WeightGradient) else "bias"
-        multiplier, shift, _ = self._r.factors(node.name, 1.0 / unit**2, layer.tables, role)
-        return (multiplier, shift, self.rate, gradient.error.exponent)
+    def _scale(self, node: Node, uses: Uses, exponent: Value) -> tuple[Value, ...]:
+        """Step size per channel: SGD on the real parameter, in its integer unit (notes/int8-training.md, 1.1).
 
-    def _fused(self, node: Node, parameter: Value, gradient: WeightGradient | BiasGradient) -> None:
-        scale = self._scale(node, gradient)
+        The gradient of one use is in the unit of its accumulator, the sum of several in that of the parameter.
+        """
+        gradient = uses[0]
+        layer, split = gradient.layer, gradient.layer.conv.split
+        square = layer.bias_unit * (layer.accumulator_scale if len(uses) == 1 else layer.bias_unit)
+        if isinstance(gradient, WeightGradient):
+            square = layer.scale**2
+            if split is not None and split.axis == "out":
+                square = square[list(split.channels)]
+        role: Role = "weight" if isinstance(gradient, WeightGradient) else "bias"
+        multiplier, shift, _ = self._r.factors(node.name, 1.0 / square, layer.tables, role)
+        return (multiplier, shift, self.rate, exponent)
+
+    def _fused(self, node: Node, parameter: Value, uses: Uses) -> None:
+        gradient = uses[0]
+        if len(uses) > 1:
+            self._apply(node, parameter, uses, [self._gradient(node, parameter, use) for use in uses])
+            return
+        scale = self._scale(node, uses, gradient.error.exponent)
         if isinstance(gradient, BiasGradient):
             if self.momentum is None:
                 inputs = (parameter, gradient.error.value, *scale)
@@ -124,16 +144,49 @@ class Updates:
         inputs = (parameter, gradient.x.value, gradient.error.value, *scale)
         self._move(node, "QConvUpdate" if self.momentum is None else "QConvMomentum", inputs, attrs)
 
-    def _apply(self, node: Node, parameter: Value, gradient: WeightGradient | BiasGradient, name: str) -> None:
-        """The update from a running sum; `name`: of its float form."""
-        scale = self._scale(node, gradient)
+    def _gradient(self, node: Node, parameter: Value, use: WeightGradient | BiasGradient) -> Value:
+        """What one use adds to the gradient of a shared parameter, as an int32 tensor of its own."""
+        if isinstance(use, BiasGradient):
+            return self._r.emit("QBiasGradient", (use.error.value,), NO_ATTRS, node)[0]
+        zero = self._r.table("zero", np.zeros((1,) * len(parameter.shape), np.int32))
+        (empty,) = self._r.emit("Expand", (zero,), ExpandAttrs(parameter.shape), node)
+        attrs = QConvUpdateAttrs(use.conv, use.x.quant.zero)
+        return self._r.emit("QConvSum", (empty, use.x.value, use.error.value), attrs, node)[0]
+
+    def _together(self, node: Node, uses: Uses, sums: Sequence[Value]) -> tuple[Value, Value]:
+        """(sum, exponent) of the gradients of all uses: in the parameter's unit, at the largest of their exponents."""
+        total, exponent, lifted = sums[0], uses[0].error.exponent, 0
+        lift = SHARED_LIFT if isinstance(uses[0], BiasGradient) else 0
+        for index, (use, value) in enumerate(zip(uses[1:], sums[1:], strict=True)):
+            before = self._ratio(node, uses[0], total) if index == 0 else self._ratio(node, None, total)
+            factors = (*before, *self._ratio(node, use, value))
+            inputs = (total, value, exponent, use.error.exponent, *factors)
+            attrs = GradientAddAttrs(lift, lifted)
+            total, exponent = self._r.emit("QGradientAdd", inputs, attrs, node, self._phase)
+            lifted = lift
+        return total, exponent
+
+    def _ratio(self, node: Node, use: WeightGradient | BiasGradient | None, value: Value) -> tuple[Value, Value]:
+        """Factors that bring a gradient into the parameter's unit; 1 for a weight, and for a sum (None)."""
+        ratio = np.ones(value.shape[0])
+        if isinstance(use, BiasGradient):
+            ratio = use.layer.bias_unit / use.layer.accumulator_scale
+        return self._r.factors(f"{node.name}.ratio", ratio)[:2]
+
+    def _apply(self, node: Node, parameter: Value, uses: Uses, sums: list[Value]) -> None:
+        """The update from sums, one for each use; a single one is left with its momentum, to be cleared."""
+        first, total, exponent = uses[0], sums[0], uses[0].error.exponent
+        if len(uses) > 1:
+            total, exponent = self._together(node, uses, sums)
+        scale = self._scale(node, uses, exponent)
         if self.momentum is not None:
-            self._sum_values[name] = self._with_momentum(node, parameter, self._sum_values[name], scale)
-        if isinstance(gradient, BiasGradient):
-            self._apply_bias(node, parameter, self._sum_values[name], scale)
+            total = self._with_momentum(node, parameter, total, scale)
+        if len(uses) == 1:
+            sums[0] = total
+        if isinstance(first, BiasGradient):
+            self._apply_bias(node, parameter, total, scale)
         else:
-            inputs = (parameter, self._sum_values[name], *scale)
-            self._move(node, "QWeightApply", inputs, QWeightApplyAttrs())
+            self._move(node, "QWeightApply", (parameter, total, *scale), QWeightApplyAttrs())
 
     def _apply_bias(self, node: Node, parameter: Value, summed: Value, scale: tuple[Value, ...]) -> None:
         inputs = (parameter, summed, *scale)
@@ -170,6 +223,10 @@ class Updates:
 
     def _fine(self) -> tuple[Value, ...]:
         return fine_weights(self._weights(), self._store)
+
+    def identity(self) -> str:
+        """The float graph's, and how integers are kept."""
+        return hashlib.sha256(self._identity.encode()).hexdigest()
 
     def notes(self) -> Sequence[str]:
         """What the report says."""
@@ -221,34 +278,36 @@ class Updates:
     # ---- sums over a batch ------------------------------------------------------------------------------------------
 
     def _accumulate(self, node: Node) -> bool:
-        gradient = self._backward.gradients.get(node.inputs[1].name)
-        if gradient is None:
+        uses = self._backward.gradients.get(node.inputs[1].name)
+        if uses is None:
             return sum_by_sample(self._r, node)
-        total = replace(node.inputs[0], dtype="int32")
-        if isinstance(gradient, WeightGradient) and len(total.shape) == 2:
+        name, total = node.outputs[0].name, replace(node.inputs[0], dtype="int32")
+        if isinstance(uses[0], WeightGradient) and len(total.shape) == 2:
             total = replace(total, shape=(total.shape[0], 1, 1, total.shape[1]))
-        self._r.accumulators.append(total)
-        if isinstance(gradient, BiasGradient):
-            (summed,) = self._r.emit("QBiasSum", (total, gradient.error.value), NO_ATTRS, node)
-        else:
-            attrs = QConvUpdateAttrs(gradient.conv, gradient.x.quant.zero)
-            (summed,) = self._r.emit("QConvSum", (total, gradient.x.value, gradient.error.value), attrs, node)
-        name = node.outputs[0].name
-        self._sums[name], self._sum_values[name] = gradient, summed
         self._r.forms[total.name] = total
+        others = [replace(total, name=self._r.builder.unique(total.name)) for _ in uses[1:]]
+        self._sums[name], self._totals[name] = uses, [total, *others]
+        self._sum_values[name] = [self._summed(node, *pair) for pair in zip(uses, self._totals[name], strict=True)]
         return True
+
+    def _summed(self, node: Node, use: WeightGradient | BiasGradient, total: Value) -> Value:
+        """The running sum of what one use adds to a gradient."""
+        self._r.accumulators.append(total)
+        if isinstance(use, BiasGradient):
+            (summed,) = self._r.emit("QBiasSum", (total, use.error.value), NO_ATTRS, node)
+        else:
+            attrs = QConvUpdateAttrs(use.conv, use.x.quant.zero)
+            (summed,) = self._r.emit("QConvSum", (total, use.x.value, use.error.value), attrs, node)
+        return summed
 
     def _clear(self, node: Node) -> bool:
-        summed = self._sum_values.get(node.inputs[0].name)
-        if summed is None:
+        name = node.inputs[0].name
+        if name not in self._sum_values:
             return False
-        (after,) = self._r.emit("Clear", (summed,), NO_ATTRS, node, self._phase)
-        total = next(v for v in self._r.accumulators if v.name == self._total_of(node))
-        self._r.updates.append((total, after))
+        for summed, total in zip(self._sum_values[name], self._totals[name], strict=True):
+            (after,) = self._r.emit("Clear", (summed,), NO_ATTRS, node, self._phase)
+            self._r.updates.append((total, after))
         return True
-
-    def _total_of(self, node: Node) -> str:
-        return self._r.producers[node.inputs[0].name].inputs[0].name
 
 
 def _momentum_of(train: TrainGraph) -> float | None:
@@ -260,9 +319,12 @@ def _momentum_of(train: TrainGraph) -> float | None:
 def _check_rule(node: Node) -> None:
     """E0101 for an optimizer that integers have no form of."""
     if node.op == "AdamUpdate":
-        what = "int8 training uses SGD, with or without momentum"
+        what = "int8, which a quantised model gets by itself, trains with SGD, with or without momentum"
         raise CompileError("E0101", "--optimizer", what, "use sgd or momentum, or --quant fp32")
     if isinstance(node.attrs, SgdAttrs) and node.attrs.weight_decay:
         raise CompileError(
-            "E0101", "--weight-decay", "int8 weights take no decay", "leave --weight-decay out, or use --quant fp32"
+            "E0101",
+            "--weight-decay",
+            "int8 weights (and a quantised model's are that by themselves) take no decay",
+            "leave --weight-decay out, or use --quant fp32",
         )

@@ -11,6 +11,9 @@ from tinytrain_compile.report.words import bytes_text, grouped, plural, printabl
 def code_pieces(summary: Summary) -> list[str]:
     """Pieces of text; none for code that is made for speed without a limit."""
     choice, pieces = summary.code, list[str]()
+    alone = one_sample_bytes(summary)
+    if alone is not None:
+        pieces.append(f"{bytes_text(alone)} of it to infer one sample")
     if choice.variant != "speed":
         of = (
             f"{len(choice.small_nodes)} of {plural(len(summary.calls), 'node')}" if choice.variant == "mixed" else "all"
@@ -23,6 +26,16 @@ def code_pieces(summary: Summary) -> list[str]:
         names = ", ".join(printable(copy.layer) for copy in choice.copies)
         pieces.append(f"{plural(len(choice.copies), 'frozen weight')} stored twice ({grouped(size)} B): {names}")
     return pieces
+
+
+def one_sample_bytes(summary: Summary) -> int | None:
+    """Flash of the kernels that only m_infer calls, where a step takes several samples; None: not known, or none."""
+    inference, sizes = summary.plan.inference, summary.verify.function_bytes
+    if inference is None or not sizes:
+        return None
+    shared = {summary.calls.get(node.name) for node in summary.plan.order}
+    own = {summary.calls.get(node.name) for node in inference.plan.order} - shared
+    return sum(sizes.get(name or "", 0) for name in own)
 
 
 def tile_pieces(summary: Summary) -> list[str]:
@@ -54,6 +67,7 @@ def code_json(summary: Summary) -> dict[str, Any]:
     """Keys of `flash`: which code the nodes have (speed, size or mixed), the limit, and what lies there twice."""
     choice = summary.code
     return {
+        "infer_one_bytes": one_sample_bytes(summary),
         "budget_bytes": choice.budget_bytes,
         "code": choice.variant,
         "small_nodes": list(choice.small_nodes),

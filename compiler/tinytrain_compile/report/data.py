@@ -8,7 +8,7 @@ from typing import Any
 
 from tinytrain_compile.ir.cost import Choice
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, TrainGraph
-from tinytrain_compile.ir.summary import LayerUpdate, Summary
+from tinytrain_compile.ir.summary import FileAgreement, LayerUpdate, Summary
 from tinytrain_compile.ops.qloss import LOSSES
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json
@@ -23,7 +23,6 @@ LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
 def report_json(summary: Summary) -> dict[str, Any]:
     """The content of report.json: the contract's keys (unknown is None), and further ones that only ever grow."""
     analysis = analyse(summary.train, summary.plan)
-    graph = summary.train.graph
     return {
         "model": summary.model,
         "target": summary.target,
@@ -34,7 +33,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "batch": summary.train.batch,
         "micro_batch": summary.train.micro_batch,
         "accumulate": "inplace" if summary.train.in_place else "exact",
-        "notes": list(graph.notes),
+        "notes": list(summary.all_notes),
         "update": [_layer(layer) for layer in summary.layers if is_updated(layer)],
         "update_totals": update_totals(summary),
         "memory": _memory(summary, analysis),
@@ -286,7 +285,13 @@ def _verify(summary: Summary) -> dict[str, Any]:
         "message": report.message,
         "saturations": None if report.saturations is None else asdict(report.saturations),
         "max_error": None if report.max_error is None else _number(report.max_error),
+        "file": None if report.file is None else _file(report.file),
     }
+
+
+def _file(found: FileAgreement) -> dict[str, Any]:
+    """How the model file agrees with the reference; no time, which would differ from run to run."""
+    return {key: value for key, value in asdict(found).items() if key != "seconds"}
 
 
 def _number(value: float) -> float | None:

@@ -33,6 +33,8 @@ def kernel_work(summary: Summary) -> list[KernelWork]:
     rows: list[KernelWork] = []
     for kernel in dict.fromkeys(summary.calls.values()):
         nodes = [node for node in summary.plan.order if summary.calls.get(node.name) == kernel]
+        if not nodes:  # only an inference of one sample calls it
+            continue
         spent = counts.step.get(kernel, 0) + (counts.apply or {}).get(kernel, 0)
         macs = sum(op_def(node.op).macs(node) for node in nodes)
         names = tuple(node.name for node in nodes)

@@ -19,7 +19,7 @@ def step_lines(summary: Summary) -> list[str]:
         if buffer.kind in ("tensor", "input"):
             freed.setdefault(buffer.last_step, []).append(buffer.name)
     heads = ("step", "node", "op", "phase", "live", "frees")
-    rows = [heads]
+    rows: list[tuple[str, ...]] = [heads]
     for step, node in enumerate(summary.plan.order):
         name = shorten(printable(node.name), NAME_CELLS)
         figures = (analysis.roles[step], grouped(analysis.load[step]), _names(freed.get(step, [])))

@@ -215,11 +215,13 @@ def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     loss = f"{loss_name(summary)} (contract {summary.contract}{': ' if contract else ''}{contract})"
     optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"
     yield row("loss", [loss, optimizer, batch_text(summary.train)], width, most=2)
-    notes = summary.train.graph.notes
-    for index, note in enumerate(notes[:3]):
-        yield sentence("note" if index == 0 else "", printable(note), width, rank=2)
-    if len(notes) > 3:
-        yield sentence("", f"{plural(len(notes) - 3, 'more note')} in report.json", width, rank=1)
+    urgent = len(summary.notes)  # what the user gave may be wrong: all that is said about it
+    shown = urgent + 3
+    for index, note in enumerate(summary.all_notes[:shown]):
+        yield sentence("note" if index == 0 else "", printable(note), width, most=3, rank=9 if index < urgent else 2)
+    hidden = len(summary.all_notes) - shown
+    if hidden > 0:
+        yield sentence("", f"{plural(hidden, 'more note')} in report.json", width, rank=1)
 
 
 def _shape(shape: tuple[int, ...]) -> str:

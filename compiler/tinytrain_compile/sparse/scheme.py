@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.toml_table import load_toml
+from tinytrain_compile.user_file import read_text
 
 _KEYS = {"layer", "bias", "weight", "axis"}
 
@@ -24,10 +25,11 @@ class SchemeEntry:
 
 def load_scheme(path: Path) -> tuple[SchemeEntry, ...]:
     """Parse a scheme file strictly; CompileError E0302 names the entry and the key."""
+    text = read_text(path, lambda why: _bad(path.name, f"cannot be read ({why})"))
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise _bad(str(path.name), f"cannot be read ({problem})") from problem
+        document = load_toml(text)
+    except ValueError as problem:
+        raise _bad(path.name, f"is not TOML ({problem})") from problem
     unknown = sorted(set(document) - {"update"})
     entries: Any = document.get("update", [])
     if unknown or not isinstance(entries, list) or not entries:

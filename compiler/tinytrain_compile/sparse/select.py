@@ -14,10 +14,10 @@ from tinytrain_compile.sparse.layers import MATRIX_OPS, Layer, channel_axes, lay
 from tinytrain_compile.sparse.scheme import SchemeEntry, load_scheme
 
 
-def resolve_update(graph: Graph, spec: str) -> UpdatePlan:
+def resolve_update(graph: Graph, spec: str, files: bool = True) -> UpdatePlan:
     """The plan for all | bias | head | last:N | GLOB,... | FILE (every form but `auto`, which the driver searches).
 
-    Raises CompileError E0101, E0301, E0302 or E0303.
+    files: whether a scheme may be read; without, its name is a glob. Raises CompileError E0101, E0301, E0302 or E0303.
     """
     layers = layers_of(graph)
     if not layers:
@@ -25,8 +25,10 @@ def resolve_update(graph: Graph, spec: str) -> UpdatePlan:
             "E0303", "model", "it has no parameters", "a trainable model needs Conv, Gemm or MatMul weights"
         )
     chosen = _named_set(layers, spec)
-    if chosen is None and _is_file(spec):
-        return UpdatePlan(_from_scheme(layers, load_scheme(Path(spec))), Path(spec).name)
+    if chosen is None and files and _is_file(spec):
+        plan = UpdatePlan(_from_scheme(layers, load_scheme(Path(spec))), Path(spec).name)
+        _check_slices(graph, layers, plan)
+        return plan
     if chosen is None:
         chosen = [p for layer in _match_globs(layers, spec) for p in layer.parameters]
     return UpdatePlan({value.name: None for value in chosen}, spec)
@@ -110,6 +112,18 @@ def _layer_updates(layer: Layer, entry: SchemeEntry) -> dict[str, ChannelSlice |
     elif entry.weight != 0:
         updates.update({value.name: _slice(layer, value, entry) for value in layer.weights[:1]})
     return updates
+
+
+def _check_slices(graph: Graph, layers: tuple[Layer, ...], plan: UpdatePlan) -> None:
+    """E0302 for channels of a weight that is also used in a way that has no such channels."""
+    sliced = {name for name, piece in plan.updates.items() if piece is not None}
+    for node in graph.nodes:
+        as_weight = node.inputs[1:2] if node.op in MATRIX_OPS else ()
+        for value in node.inputs:
+            if value.name in sliced and (value not in as_weight or node.inputs.count(value) > 1):
+                owner = next(layer.name for layer in layers if value in layer.parameters)
+                what = f"its weight {value.name} is also used by {node.origin or node.name}, in another arrangement"
+                raise CompileError("E0302", owner, what, 'use weight = "all"')
 
 
 def _slice(layer: Layer, weight: Value, entry: SchemeEntry) -> ChannelSlice | None:

@@ -9,6 +9,8 @@ from tinytrain_compile.ir.stages import TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
 from tinytrain_compile.training.differentiate import differentiate
+from tinytrain_compile.training.frozen import fold_frozen
+from tinytrain_compile.training.identity import identity_of
 from tinytrain_compile.training.loss import append_loss
 from tinytrain_compile.training.masks import keep_masks
 from tinytrain_compile.training.optimizer import Optimizer
@@ -24,24 +26,28 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     Raises CompileError E0303 (nothing to train), E0304 (loss and output), E0502 (no gradient), and SamplesMixError for
     a micro-batch that the model cannot take.
     """
-    model = for_samples(model, options.micro_batch)
+    imported, model = model, for_samples(model, options.micro_batch)
     graph = model.graph
     builder = new_builder(_names(graph))
     slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
     forward, parts = split_weights(builder, graph.nodes, graph.constants, slices)
-    loss = append_loss(builder, model, options.loss)
-    forward += builder.nodes
-    builder.nodes = []
     known = {value.name: value for value in graph.parameters}
     targets = [parts.get(name, known[name]) for name in plan.updates]
-    gradients = differentiate(builder, tuple(forward), loss.loss, targets, options.micro_batch if loss.is_mean else 1)
+    kept = {value.name for value in (*targets, *graph.outputs)}
+    forward = fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept)
+    loss = append_loss(builder, model, options)
+    judge = next(node.op for node in builder.nodes if loss.loss in node.outputs)
+    forward += builder.nodes
+    builder.nodes = []
+    factor = options.micro_batch if loss.terms.divisor == "samples" else 1
+    gradients = differentiate(builder, tuple(forward), loss.loss, targets, factor)
     if not gradients:
         raise CompileError(
             "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
         )
     forward, backward = keep_masks(builder, forward, builder.nodes)
     builder.nodes = []
-    optimizer = Optimizer(builder, options)
+    optimizer = Optimizer(builder, options, loss.terms)
     for target in targets:
         if target.name in gradients:
             optimizer.update(target, gradients[target.name])
@@ -57,6 +63,9 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         options.batch,
         options.micro_batch,
         options.in_place,
+        terms=loss.terms,
+        weight_sum=optimizer.weight_sum,
+        identity=identity_of(imported, plan, judge, options.optimizer),
     )
     check_graph(result.graph, infer)
     return result
@@ -97,4 +106,5 @@ def _prune(
         tuple(optimizer.accumulators),
         tuple(optimizer.updates),
         notes,
+        loss.name,
     )

@@ -1,4 +1,4 @@
-"""Appends the loss to a forward graph, absorbing the activation that belongs to it."""
+"""Appends the loss to a forward graph, without the activation at its end that belongs to the loss."""
 
 from __future__ import annotations
 
@@ -8,56 +8,63 @@ import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.builder import GraphBuilder
-from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
+from tinytrain_compile.ir.stages import MEAN_OF_SAMPLES, LabelWeights, LossTerms
+from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
+from tinytrain_compile.training.end import End, absorb, end_of
+from tinytrain_compile.training.options import TrainingOptions
 
 
 @dataclass(frozen=True)
 class AppendedLoss:
     """The loss value, the labels it reads, the value that it judges, and remarks for the user.
 
-    is_mean: whether it is the mean over the samples of a step, and not their sum.
+    terms: what of it makes the loss of a batch. Where that divides by the weights of all labels, the sum is the loss.
     """
 
     loss: Value
     label: Value
     logits: Value
     notes: tuple[str, ...]
-    is_mean: bool = True
+    terms: LossTerms = MEAN_OF_SAMPLES
 
 
-def append_loss(builder: GraphBuilder, model: ImportedModel, asked: str | None) -> AppendedLoss:
+def append_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOptions) -> AppendedLoss:
     """Emit the loss nodes behind the graph's output; CompileError E0304 when loss and output do not match."""
+    asked = options.loss
     if model.loss is not None:
         if asked is not None:
             raise CompileError(
                 "E0304", "--loss", f"the model ends in its own loss, {model.loss.origin!r}", "leave --loss out"
             )
-        return _own_loss(builder, model)
-    kind = asked or _default_loss(model)
-    notes = () if asked else (f"loss: cross-entropy, the default for an output of shape {model.output_shape}",)
+        return _own_loss(builder, model, options)
     output = model.graph.outputs[0]
+    end = end_of(model.graph, output)
+    kind, notes = (asked, ()) if asked else _default_loss(model, end)
     if kind == "cross-entropy":
-        return _cross_entropy(builder, model, output, notes)
+        return _cross_entropy(builder, model, end, notes)
     label = Value(builder.unique("label"), output.shape, "float32", output.layout)
     if kind == "mse":
         return AppendedLoss(builder.emit("MeanSquaredError", (output, label), name="loss"), label, output, notes)
-    logits, absorbed = _absorb(model, output, ("Sigmoid",))
+    logits, absorbed = absorb(builder, end, ("Sigmoid",))
     loss = builder.emit("SigmoidCrossEntropy", (logits, label), name="loss")
     return AppendedLoss(loss, label, logits, (*notes, *absorbed))
 
 
-def _default_loss(model: ImportedModel) -> str:
+def _default_loss(model: ImportedModel, end: End) -> tuple[str, tuple[str, ...]]:
+    """The loss that the end of the model speaks for, and a note that says so."""
     shape = model.output_shape
+    if end.op == "Sigmoid":
+        return "bce", ("loss: bce, the default behind a Sigmoid: labels are 0 or 1, one for each output",)
     if len(shape) == 2 and shape[1] > 1:
-        return "cross-entropy"
+        return "cross-entropy", (f"loss: cross-entropy, the default for an output of shape {shape}",)
     raise CompileError("E0304", "--loss", f"no default loss for an output of shape {shape}", "choose --loss mse or bce")
 
 
-def _cross_entropy(builder: GraphBuilder, model: ImportedModel, output: Value, notes: tuple[str, ...]) -> AppendedLoss:
-    shape = model.output_shape
+def _cross_entropy(builder: GraphBuilder, model: ImportedModel, end: End, notes: tuple[str, ...]) -> AppendedLoss:
+    shape, output = model.output_shape, end.output
     if len(shape) < 2 or shape[1] < 2:
         raise CompileError(
             "E0304",
@@ -67,13 +74,13 @@ def _cross_entropy(builder: GraphBuilder, model: ImportedModel, output: Value, n
         )
     axis = model.output_perm.index(1)
     label = Value(builder.unique("label"), (*output.shape[:axis], *output.shape[axis + 1 :]), "int32")
-    logits, absorbed = _absorb(model, output, ("Softmax", "LogSoftmax"), axis)
+    logits, absorbed = absorb(builder, end, ("Softmax", "LogSoftmax"), axis)
     logp = builder.emit("LogSoftmax", (logits,), AxisAttrs(axis), name="log_probabilities")
     loss = builder.emit("NegativeLogLikelihood", (logp, label), NllAttrs(axis), name="loss")
     return AppendedLoss(loss, label, logits, (*notes, *absorbed))
 
 
-def _own_loss(builder: GraphBuilder, model: ImportedModel) -> AppendedLoss:
+def _own_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOptions) -> AppendedLoss:
     own, output = model.loss, model.graph.outputs[0]
     assert own is not None
     label = Value(builder.unique(own.label), own.label_shape, "int32")
@@ -83,21 +90,25 @@ def _own_loss(builder: GraphBuilder, model: ImportedModel) -> AppendedLoss:
     operands = [logp, label]
     if own.class_weights is not None:
         operands.append(builder.constant("class_weights", own.class_weights.astype(np.float32)))
-    attrs = NllAttrs(own.axis, own.reduction, own.ignore_index)
+    terms = _own_terms(own, options.sums)
+    attrs = NllAttrs(own.axis, "sum" if terms.divided else own.reduction, own.ignore_index)
     loss = builder.emit("NegativeLogLikelihood", operands, attrs, name="loss", origin=own.origin)
-    note = f"loss: {own.origin!r} of the model itself (contract 2: labels are its input {own.label!r}, {own.reduction})"
-    return AppendedLoss(loss, label, output, (note,), own.reduction == "mean")
+    notes = [
+        f"loss: {own.origin!r} of the model itself (contract 2: labels are its input {own.label!r}, {own.reduction})"
+    ]
+    if terms.divisor == "weights" and options.in_place:
+        notes.append(
+            f"--accumulate inplace: {own.origin!r} is a mean by weights; each sample is divided by its own alone"
+        )
+    return AppendedLoss(loss, label, output, tuple(notes), terms)
 
 
-def _absorb(
-    model: ImportedModel, output: Value, ops: tuple[str, ...], axis: int | None = None
-) -> tuple[Value, tuple[str, ...]]:
-    """The value before a trailing activation that the loss contains already."""
-    node: Node | None = model.graph.producers().get(output.name)
-    if node is None or node.op not in ops:
-        return output, ()
-    if axis is not None and isinstance(node.attrs, AxisAttrs) and node.attrs.axis % len(output.shape) != axis:
-        return output, ()
-    name = node.origin or node.name
-    note = f"trailing {node.op} {name!r} absorbed into the loss: training reads its input, m_infer its output"
-    return node.inputs[0], (note,)
+def _own_terms(own: ImportedLoss, sums: bool) -> LossTerms:
+    """sums: whether gradients are summed over several samples."""
+    weighed = own.class_weights is not None or own.ignore_index is not None
+    if own.reduction != "mean":  # class weights are in its terms already
+        return LossTerms("one", LabelWeights((), own.ignore_index) if own.ignore_index is not None else None)
+    if not weighed:
+        return MEAN_OF_SAMPLES
+    table = () if own.class_weights is None else tuple(own.class_weights.astype(np.float32).tolist())
+    return LossTerms("weights", LabelWeights(table, own.ignore_index), sums)

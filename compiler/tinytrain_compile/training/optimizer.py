@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.stages import MEAN_OF_SAMPLES, LossTerms
 from tinytrain_compile.ir.types import Phase, Value
 from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
 from tinytrain_compile.training.options import TrainingOptions
@@ -18,20 +19,25 @@ class Optimizer:
 
     builder: GraphBuilder
     options: TrainingOptions
+    terms: LossTerms = MEAN_OF_SAMPLES
     state: list[Value] = field(default_factory=list[Value])
     accumulators: list[Value] = field(default_factory=list[Value])
     updates: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
     inverse_count: Value | None = None
+    weight_sum: Value | None = None
 
     def __post_init__(self) -> None:
         self.learning_rate = self._state("learning_rate", np.asarray(self.options.learning_rate, np.float32))
-        self._sums = self.options.batch > 1 and not self.options.in_place
+        self._sums = self.options.sums
         self._phase: Phase = "apply" if self._sums else "step"
         self._rate = self.learning_rate
-        if self.options.in_place:
+        if self.options.in_place and self.terms.divisor != "one":
             share = self.builder.constant("batch_share", np.float32(1.0) / np.asarray(self.options.batch, np.float32))
             self._rate = self.builder.emit("Mul", (self.learning_rate, share), name="rate_share")
-        if self._sums:
+        if self._sums and self.terms.weights is not None:
+            self.weight_sum = Value(self.builder.unique("weight_sum"), ())
+            self.accumulators.append(self.weight_sum)
+        if self._sums and self.terms.divisor != "one":
             self.inverse_count = Value(self.builder.unique("inverse_count"), ())
             self.accumulators.append(self.inverse_count)
         self._power: Value | None = None

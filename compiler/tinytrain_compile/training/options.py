@@ -31,3 +31,8 @@ class TrainingOptions:
     def in_place(self) -> bool:
         """Whether the samples of a batch are steps of their own."""
         return self.accumulate == "inplace" and self.batch > 1
+
+    @property
+    def sums(self) -> bool:
+        """Whether gradients are summed over the samples of a batch."""
+        return self.batch > 1 and not self.in_place

@@ -22,7 +22,6 @@ def for_samples(model: ImportedModel, count: int) -> ImportedModel:
     """The model for `count` samples at once; names, weights and formats stay. Errors: SamplesMixError."""
     if count == 1:
         return model
-    _check_loss(model)
     graph = model.graph
     source = _longer(graph.inputs[0], count)
     known = {source.name: source}
@@ -39,15 +38,6 @@ def for_samples(model: ImportedModel, count: int) -> ImportedModel:
     if loss is not None:
         loss = replace(loss, label_shape=(count * loss.label_shape[0], *loss.label_shape[1:]))
     return replace(model, graph=longer, loss=loss)
-
-
-def _check_loss(model: ImportedModel) -> None:
-    """A mean that divides by what the labels of all samples weigh is no mean of what each sample's loss would be."""
-    loss = model.loss
-    if loss is None or loss.reduction != "mean":
-        return
-    if loss.ignore_index is not None or loss.class_weights is not None:
-        raise SamplesMixError(f"{loss.origin}: its mean divides by the weights of all labels")
 
 
 def _longer(value: Value, count: int) -> Value:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,14 +14,15 @@ from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.firmware import (
     COMPILE_FLAGS,
+    HOST_FLAGS,
     LINK_FLAGS,
     WARNING_FLAGS,
     file_flags,
-    host_flags,
     model_sources,
     verification_files,
 )
 from tinytrain_compile.verify.objects import compile_once
+from tinytrain_compile.verify.temporary import workers
 from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line, run_program
 
 Mode = Literal["host", "qemu", "debug"]
@@ -65,7 +66,7 @@ def compile_project(
     write_files(folder, {**bundle.files, **verification_files(bundle, target)})
     models = model_sources(bundle)
     compiler = _compiler(target, mode, tools)
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+    with workers() as pool:
         more = file_flags(bundle)
         jobs = [
             pool.submit(_compile, [*compiler, *more.get(source, ())], source, folder)
@@ -81,9 +82,8 @@ def link_project(compiled: Compiled, target: Target, tools: Tools) -> Built:
     image = compiled.folder / "verify" / ("check" if host else "check.elf")
     options = ["-no-pie"] if host else [*target.gcc_flags, *LINK_FLAGS]
     options += SANITIZE if compiled.mode == "debug" else ()
-    libraries = ["-lm"] if host and target.features.fma else []
     objects = [str(path) for path in (*compiled.model_objects, *compiled.check_objects)]
-    command = [_program(compiled.mode, tools), *options, *objects, *libraries, "-o", image.name]
+    command = [_program(compiled.mode, tools), *options, *objects, "-o", image.name]
     _check_run(command, image.parent, "linking")
     return Built(compiled.mode, image)
 
@@ -105,7 +105,7 @@ def _program(mode: Mode, tools: Tools) -> str:
 def _compiler(target: Target, mode: Mode, tools: Tools) -> list[str]:
     if mode != "qemu":
         sanitize = SANITIZE if mode == "debug" else ()
-        return [_program(mode, tools), *COMPILE_FLAGS, *WARNING_FLAGS, *host_flags(target), *sanitize]
+        return [_program(mode, tools), *COMPILE_FLAGS, *WARNING_FLAGS, *HOST_FLAGS, *sanitize]
     stack = ("-fstack-usage", "-fcallgraph-info=su")
     return [_program(mode, tools), *target.gcc_flags, *COMPILE_FLAGS, *WARNING_FLAGS, *stack]
 
@@ -124,6 +124,8 @@ def _compile(compiler: list[str], source: str, folder: Path) -> Path:
 def _check_run(command: list[str], folder: Path, what: str) -> None:
     finished = run_program(command, folder, COMPILE_TIMEOUT_S, what)
     if finished.exit_code != 0:
+        if os.strerror(errno.ENOSPC) in finished.output:  # not the compiler's fault, nor ours
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         message = first_line(finished.output)
         too_big = any(text in message for text in ("overflowed by", "not fit in region", "do not fit the board"))
         hint = "too big for the check board: use --verify host" if too_big else "please report this with the model"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
-from tinytrain_compile.ir.summary import InstructionCounts, VerifyReport
+from tinytrain_compile.ir.summary import FileAgreement, InstructionCounts, VerifyReport
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import Compiled, Mode, compile_project, link_project
 from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
@@ -26,12 +26,14 @@ from tinytrain_compile.verify.count import (
     read_calls,
 )
 from tinytrain_compile.verify.cycles import cycle_model, read_blocks
-from tinytrain_compile.verify.firmware import verification_input
+from tinytrain_compile.verify.firmware import sample_indices, verification_input
 from tinytrain_compile.verify.results import RunResult
 from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
+from tinytrain_compile.verify.sizes import functions_in
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
 from tinytrain_compile.verify.stepwise import StepReference, compare_steps
 from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, read_object
+from tinytrain_compile.verify.temporary import work_folder, workers
 from tinytrain_compile.verify.tools import Tools, find_tools
 
 _BLOCKS = "blocks.txt"
@@ -47,18 +49,21 @@ class StaticFigures:
     stack: StackBound
     code_bytes: int
     const_bytes: int
+    functions: Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False)
 class _Job:
     bundle: SourceBundle
     target: Target
+    samples: Samples
     vectors: bytes
     tools: Tools
     timeout_s: float
     batch: int
     count: bool
     cycles: bool
+    file: FileAgreement | None
 
     @property
     def interface(self) -> Interface:
@@ -87,26 +92,29 @@ def verify(
     timeout_s: float = RUN_TIMEOUT_S,
     count: bool = False,
     cycles: bool = False,
+    file: FileAgreement | None = None,
 ) -> VerifyReport:
     """Check a generated project; see contracts.md, section 7.
 
     mode "qemu" falls back to "host" (and says so in the message) when the cross compiler or QEMU is missing; with
     the cross compiler alone, sizes and the static stack bound are still checked. reference None skips numpy.
+    file: how the model file agreed with the reference, for the message and the report.
     count: count the instructions of a step and of an inference on the board (needs two steps); cycles: and model them.
-    Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (NaN loss).
+    Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (a loss that is NaN or infinite).
     """
     if mode == "none":
         return VerifyReport("none", 0, "skipped", "verification skipped (--verify none)")
     tools = find_tools()
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
-    job = _Job(bundle, target, vectors, tools, timeout_s, batch, count, cycles)
+    job = _Job(bundle, target, samples, vectors, tools, timeout_s, batch, count, cycles, file)
     skipped = tools.missing_for_qemu() if mode == "qemu" and target.qemu is not None else ""
     wants_board = mode == "qemu" and target.qemu is not None and tools.cross_cc is not None
     if tools.host_cc is None and (skipped or not wants_board):
-        return VerifyReport("none", 0, "skipped", "verification skipped: no C compiler found (apt-get install gcc)")
+        return VerifyReport(
+            "none", 0, "skipped", "verification skipped: no C compiler found (apt-get install gcc)", file=file
+        )
     check_no_double(bundle)
-    with tempfile.TemporaryDirectory(prefix="tinytrain-") as name, ThreadPoolExecutor(max_workers=2) as pool:
-        folder = Path(name).resolve()
+    with work_folder() as folder, workers(2) as pool:
         host = pool.submit(_host_side, job, folder / "host") if tools.host_cc is not None else None
         board = pool.submit(_board_side, job, folder / "board") if wants_board else None
         return _judge(job, reference, host, board, steps, skipped)
@@ -157,7 +165,8 @@ def static_figures(
         path = " > ".join(bound.path)
         what = f"{bound.size_bytes} bytes, the budget of {target.name} is {target.stack_budget_bytes} ({path})"
         raise CompileError("E0601", "stack", what, "raise stack_budget_bytes in a target file of your own")
-    return StaticFigures(bound, sum(item.code_bytes for item in objects), sum(item.const_bytes for item in objects))
+    code, const = (sum(sizes) for sizes in zip(*((item.code_bytes, item.const_bytes) for item in objects), strict=True))
+    return StaticFigures(bound, code, const, dict(functions_in(compiled.model_objects)))
 
 
 def _judge(
@@ -182,15 +191,17 @@ def _judge(
         mode=mode,
         steps=steps,
         result="pass",
-        message=_message(job.target, host is not None, board is not None, error, skipped, job.interface.exact),
-        losses=() if run is None else _step_losses(run),
+        message=_message(job, host is not None, board is not None, error, skipped),
+        losses=() if run is None else _step_losses(run, job.interface, job.samples, job.batch),
         stack_bytes=figures.stack.size_bytes if figures else None,
         stack_measured_bytes=board.stack_measured_bytes if board else None,
         arena_measured_bytes=run.arena_measured_bytes if run else None,
         code_bytes=figures.code_bytes if figures else None,
         const_bytes=figures.const_bytes if figures else None,
+        function_bytes=figures.functions if figures else {},
         max_error=error,
         counts=done.counts,
+        file=job.file,
     )
 
 
@@ -221,34 +232,54 @@ def _compared(run: RunResult, reference: Reference, interface: Interface) -> flo
 
 
 def _check_run(run: RunResult, where: str) -> None:
-    bad = np.flatnonzero(np.isnan(run.losses))
+    bad = np.flatnonzero(~np.isfinite(run.losses))
     if bad.size:
         step = int(bad[0]) * len(run.states) // len(run.losses)
-        raise CompileError(
-            "E0603", "verify", f"the loss is not a number in step {step}", "lower --lr, or look at the data"
-        )
+        number = "not a number" if np.isnan(run.losses[bad[0]]) else "infinite"
+        raise CompileError("E0603", "verify", f"the loss is {number} in step {step}", "lower --lr, or look at the data")
     if run.faults:
         raise CompileError("E0601", f"verify on {where}", run.faults[0], "please report this with the model")
 
 
-def _step_losses(run: RunResult) -> tuple[float, ...]:
-    """The mean loss of each step's samples."""
+def _step_losses(run: RunResult, interface: Interface, samples: Samples, batch: int) -> tuple[float, ...]:
+    """The loss of each step: what PyTorch prints for all samples of its batch."""
+    calls = iter(sample_indices(interface, samples, len(run.states), batch))
     steps = run.losses.reshape(len(run.states), -1).astype(np.float64)
-    return tuple(float(np.mean(step)) for step in steps)
+    return tuple(
+        interface.terms.of_batch([float(loss) for loss in step], [samples.y[next(calls)] for _ in step])
+        for step in steps
+    )
 
 
 def _board_name(target: Target) -> str:
     return f"QEMU {target.qemu.machine}" if target.qemu else target.name
 
 
-def _message(target: Target, host: bool, board: bool, error: float | None, skipped: str, exact: bool) -> str:
-    parts: list[str] = []
+def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: str) -> str:
+    """What equals what, how closely, the verdict, and what was left out."""
+    file = job.file
+    compared = file if file is not None and file.tensors and error is not None else None
+    runs = [name for name, ran in (("host", host), (_board_name(job.target), board)) if ran]
+    chain = [*(["file"] if compared is not None else []), *(["reference"] if error is not None else []), *runs]
+    parts = [" == ".join(chain)] if len(chain) > 1 else []
+    if compared is not None:
+        parts.append(f"file {_closeness(compared)}")
+    found = "bit-exact" if job.interface.exact else f"max |err| {error or 0.0:.1e}"
+    first, *later = [name.split()[0] for name in runs] or [""]
     if error is not None:
-        found = "bit-exact" if exact else f"max |err| {error:.1e}"
-        parts.append(f"{'host' if host else _board_name(target)} == reference: {found}")
-    if board and host:
-        parts.append(f"{_board_name(target)} == host: bit-exact")
+        parts.append(f"{first} {found}")
+    parts += [f"{name} bit-exact" for name in later]
     parts.append("PASS")
+    if file is not None and file.skipped:
+        parts.append(f"not compared with the file: {'; '.join(file.skipped)}")
     if skipped:
         parts.append(f"QEMU check skipped: {skipped}")
     return "   ".join(parts)
+
+
+def _closeness(file: FileAgreement) -> str:
+    """How far the file and the reference are apart."""
+    if file.steps is None:
+        return f"max |err| {file.max_error or 0.0:.1e}"
+    share = "" if file.equal_bytes is None else f", {100 * file.equal_bytes:.1f} % equal"
+    return f"within {file.steps:.0f} step{'' if file.steps == 1 else 's'}{share}"

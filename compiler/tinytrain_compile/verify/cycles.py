@@ -17,6 +17,8 @@ from tinytrain_compile.ir.summary import CycleModel
 from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, CROSS_CC, first_line, run_program
 
 MCA_PROGRAMS = ("llvm-mca", "llvm-mca-14")
+OBJDUMP = CROSS_CC.replace("gcc", "objdump")
+NO_MODEL = "the target's file names no cycle model"
 MCA_HINT = "llvm-mca not found (apt-get install llvm)"
 _ITERATIONS = 100
 _ROUNDS = 12
@@ -42,9 +44,22 @@ def read_blocks(path: Path) -> list[dict[Block, int]]:
     return calls
 
 
+def missing_for_cycles(model: str) -> str:
+    """What keeps a target's model from giving figures here; "" if nothing does."""
+    if not model:
+        return NO_MODEL
+    if shutil.which(OBJDUMP) is None:
+        return f"{OBJDUMP} not found (apt-get install binutils-arm-none-eabi)"
+    return "" if model == "table" or _mca() is not None else MCA_HINT
+
+
+def _mca() -> str | None:
+    return next((path for path in map(shutil.which, MCA_PROGRAMS) if path is not None), None)
+
+
 def disassembly(image: Path) -> dict[int, Instruction]:
     """Every instruction of an image by address. Errors: E0602."""
-    program = shutil.which(CROSS_CC.replace("gcc", "objdump"))
+    program = shutil.which(OBJDUMP)
     if program is None:
         raise CompileError("E0602", "--cycles", "arm-none-eabi-objdump not found", "install binutils-arm-none-eabi")
     command = [program, "-d", "--no-show-raw-insn", image.name]
@@ -58,11 +73,11 @@ def disassembly(image: Path) -> dict[int, Instruction]:
 def cycle_model(model: str, image: Path, step: Mapping[Block, int], infer: Mapping[Block, int]) -> CycleModel:
     """Cycles of a training step and of an inference by a target's model; says why where there is none."""
     if not model:
-        return CycleModel("none", None, None, "the target's file names no cycle model")
+        return CycleModel("none", None, None, NO_MODEL)
     code = disassembly(image)
     if model == "table":
         return CycleModel(model, _table(code, step), _table(code, infer))
-    program = next((path for path in map(shutil.which, MCA_PROGRAMS) if path is not None), None)
+    program = _mca()
     if program is None:
         return CycleModel(model, None, None, MCA_HINT)
     cpu = model.partition(":")[2]
@@ -158,12 +173,15 @@ class _Mca:
         output = ""
         for _ in range(_ROUNDS):  # some errors hide others
             (self._folder / "blocks.s").write_text("\n".join(lines) + "\n", encoding="ascii")
-            command = [*self._command, "blocks.s"]
+            found = self._folder / "cycles.txt"  # a file: warnings would come in the middle of a line
+            command = [*self._command, "-o", found.name, "blocks.s"]
             output = run_program(command, self._folder, COMPILE_TIMEOUT_S, "llvm-mca").output
             bad = {int(number) - 1 for number in re.findall(r"blocks\.s:(\d+):\d+: error", output)}
             unknown = set(re.findall(r"note: instruction:\s+(\S+)", output))
             bad |= {index for index, line in enumerate(lines) if line.split(" ")[0] in unknown}
-            cycles = [int(n) / _ITERATIONS for n in re.findall(r"^Total Cycles:\s+(\d+)", output, re.MULTILINE)]
+            text = found.read_text(encoding="utf-8") if found.exists() else ""  # there is none after an error
+            totals = re.findall(r"^Total Cycles:\s+(\d+)", text, re.MULTILINE)
+            cycles = [int(n) / _ITERATIONS for n in totals]
             if len(cycles) == len(blocks):
                 return cycles
             lines = ["nop" if index in bad else line for index, line in enumerate(lines)]

@@ -34,12 +34,8 @@ WARNING_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wvla", "-Wdouble-promotion", "-pedantic", "-Werror"),
 )
 LINK_FLAGS = ("-nostartfiles", "-static", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-T,link.ld")
-
-
-def host_flags(target: Target) -> tuple[str, ...]:
-    """Flags that make a host compute what the target computes, and keep a distribution's hardening out of the code."""
-    fma = f"-DTT_HAS_FMA={int(target.features.fma)}"
-    return (fma, "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fno-pie")
+HOST_FLAGS = ("-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fno-pie")
+"""Behind the others on a host: a distribution's hardening stays out of the code."""
 
 
 def model_sources(bundle: SourceBundle) -> tuple[str, ...]:
@@ -84,6 +80,12 @@ def _main(interface: Interface) -> str:
         f"    uint32_t status;\n    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_apply(model));\n"
         "    put_word(TAG_APPLY, status);\n"
     )
+    infer_batch = (
+        f"    memcpy({prefix}_input(model), &probe, sizeof probe);\n"
+        f"    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_infer_batch(model, &predictions));\n"
+        "    put_tag(TAG_INFER_BATCH, sizeof status + sizeof predictions);\n"
+        "    put(&status, sizeof status);\n    put(&predictions, sizeof predictions);\n    repaint();\n"
+    )
     table = "".join(
         f"    {{{slot.offset}u, {slot.size_bytes}u, {slot.memory}u}}, /* {_comment(slot.name)} */\n"
         for slot in interface.state
@@ -101,8 +103,8 @@ def _main(interface: Interface) -> str:
             "MEMORY_TABLE": "".join(
                 f"    {{memory_{k}.low, memory_{k}.bytes, memory_{k}.high, {size}}},\n" for k, size in enumerate(sizes)
             ),
-            "label_ctype": interface.label_ctype,
-            "LABEL_ELEMENTS": str(interface.label_elements),
+            "BATCH_OUTPUT": f"static {prefix}_output_batch_t predictions;\n" if interface.micro_batch > 1 else "",
+            "INFER_BATCH": infer_batch if interface.micro_batch > 1 else "",
             "MICRO_BATCH": f"{interface.micro_batch}u",
             "TRAIN_CALL": f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step",
             "APPLY": apply if interface.accumulates else "",
@@ -165,7 +167,7 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
     more = file_flags(bundle)
     sources = " ".join(f"../{path}" for path in model_sources(bundle) if path not in more)
     common = " ".join((*COMPILE_FLAGS, *WARNING_FLAGS, "-I..", "-I."))
-    host, models = " ".join(host_flags(target)), "$(MODEL) $(MORE)" if more else "$(MODEL)"
+    host, models = " ".join(HOST_FLAGS), "$(MODEL) $(MORE)" if more else "$(MODEL)"
 
     def objects(folder: str) -> str:
         """What is linked: sources, and objects of those that have flags of their own."""
@@ -180,7 +182,7 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
         f"host/output.bin: {models} main.c host.c vectors.bin",
         "\tmkdir -p host && cp vectors.bin host/input.bin",
         *_more_objects(bundle, "host", f"$(CC) $(FLAGS) {host}"),
-        f"\t$(CC) $(FLAGS) {host} {objects('host')} main.c host.c -no-pie -lm -o host/check",
+        f"\t$(CC) $(FLAGS) {host} {objects('host')} main.c host.c -no-pie -o host/check",
         "\tcd host && ./check",
     ]
     if target.qemu is not None:
@@ -244,6 +246,12 @@ def verification_input(
             what = f"{name}: {array.shape[1]} elements in a sample, the model takes {expected // together}"
             raise CompileError("E0105", "verification data", what, "give at least one sample of the model's shape")
     rate = 0.0 if learning_rate is None else learning_rate
-    calls = [[i % count for i in range(k, k + together)] for k in range(0, steps * batch, together)]
+    calls = sample_indices(interface, samples, steps, batch)
     head = struct.pack("<IIIIf", INPUT_MAGIC, steps, batch, int(learning_rate is not None), rate)
     return b"".join([head, x[calls[0]].tobytes(), *(a[call].tobytes() for call in calls for a in (x, y))])
+
+
+def sample_indices(interface: Interface, samples: Samples, steps: int, batch: int) -> list[list[int]]:
+    """Which samples each call takes: a micro-batch, in turn."""
+    count, together = len(samples.x), interface.micro_batch
+    return [[i % count for i in range(k, k + together)] for k in range(0, steps * batch, together)]

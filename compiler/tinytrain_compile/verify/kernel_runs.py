@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import compile_project, link_project
 from tinytrain_compile.verify.count import functions_of, prepare_count, read_calls
 from tinytrain_compile.verify.run import run_image
+from tinytrain_compile.verify.temporary import work_folder
 from tinytrain_compile.verify.tools import Tools
 
 POOL_BYTES = 2 << 20
@@ -69,8 +68,7 @@ def count_kernels(
         f"verify/{PREFIX}.c": _main(calls, kernels),
         f"{PREFIX}_train.h": "",
     }
-    with tempfile.TemporaryDirectory(prefix="tinytrain-bench-") as name:
-        folder = Path(name)
+    with work_folder() as folder:
         (folder / "verify").mkdir()
         (folder / "blob.bin").write_bytes(bytes(data.bytes))
         sources = (f"verify/{PREFIX}.c", "verify/startup.c")

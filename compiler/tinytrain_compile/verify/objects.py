@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from tinytrain_compile.verify.tools import SCRATCH
+
 VARIABLE = "TINYTRAIN_OBJECTS"
 _RESULTS = (".o", ".su", ".ci")
 """What GCC writes for a source file: the object, and for a board its frames and its call graph."""
@@ -72,7 +74,8 @@ def _included(path: Path, folder: Path, seen: set[Path]) -> Iterator[Path]:
     names = re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE)
     names += re.findall(r'\.incbin\s*\\?"([^"\\]+)', text)  # data that an assembler reads
     if re.search(r"^\s*#\s*include\s*\w", text, re.MULTILINE):  # what a macro names: it may be any file
-        names += [str(place) for place in sorted(folder.rglob("*")) if place.suffix not in _RESULTS]
+        places = (place for place in sorted(folder.rglob("*")) if SCRATCH not in place.parts)
+        names += [str(place) for place in places if place.suffix not in _RESULTS]
     for name in names:
         for place in (path.parent / name, folder / name, folder / "verify" / name):
             if place.is_file() and place not in seen:

@@ -15,7 +15,7 @@ from tinytrain_compile.ir.stages import Interface
 
 FloatArray = NDArray[Any]
 _INIT, _INFER, _SAMPLE, _APPLY, _STATE, _CHECKPOINT, _GUARDS, _END = 1, 2, 3, 4, 5, 6, 7, 9
-_STACK, _ARENA = 8, 10
+_STACK, _ARENA, _INFER_BATCH = 8, 10, 11
 _CHECKPOINT_FAULTS = {
     1: "no room for a checkpoint and a second instance",
     2: "m_save failed, or did not write m_state_size bytes",
@@ -31,7 +31,8 @@ class RunResult:
     """Everything that one run computed.
 
     losses: one per micro-batch (steps * batch samples), float32.
-    output_first, output_last: model output of the first micro-batch before and after training, float32.
+    output_first, output_last: what m_infer gives before and after training, then what m_infer_batch gives where there
+        is one, float32.
     states: after every step, slot name -> bytes.
     faults: what the check program itself found wrong (a status, the guards, the checkpoint); empty is good.
     stack_measured_bytes: deepest stack of any API call but save and load; None on the host.
@@ -102,6 +103,9 @@ class _Reader:
         elif tag == _INFER:
             self._status(payload, "m_infer")
             self._outputs.append(np.frombuffer(payload[4:], dtype="<f4"))
+        elif tag == _INFER_BATCH:
+            self._status(payload, "m_infer_batch")
+            self._outputs[-1] = np.concatenate([self._outputs[-1], np.frombuffer(payload[4:], dtype="<f4")])
         elif tag == _SAMPLE:
             self._status(payload, f"training, step {step}")
             self._losses.append(payload[4:8])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import compile_project
 from tinytrain_compile.verify.symbols import read_object
+from tinytrain_compile.verify.temporary import work_folder
 from tinytrain_compile.verify.tools import Tools
 
 
@@ -33,16 +33,18 @@ class FlashSizes:
 
 def flash_sizes(bundle: SourceBundle, target: Target, tools: Tools) -> FlashSizes:
     """Compile for the target and add up. Errors: E0602."""
-    with tempfile.TemporaryDirectory(prefix="tinytrain-") as name:
-        objects = compile_project(bundle, target, "qemu", tools, Path(name), ()).model_objects
+    with work_folder() as folder:
+        objects = compile_project(bundle, target, "qemu", tools, folder, ()).model_objects
         infos = [read_object(path) for path in objects]
-        functions = {symbol: size for path in objects for symbol, size in _functions(path)}
+        functions = dict(functions_in(objects))
     return FlashSizes(sum(i.code_bytes for i in infos), sum(i.const_bytes for i in infos), functions)
 
 
-def _functions(path: Path) -> Iterator[tuple[str, int]]:
-    with path.open("rb") as stream:
-        elf: Any = ELFFile(stream)
-        for symbol in elf.get_section_by_name(".symtab").iter_symbols():
-            if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_info"]["bind"] == "STB_GLOBAL":
-                yield symbol.name, symbol["st_size"]
+def functions_in(objects: Iterable[Path]) -> Iterator[tuple[str, int]]:
+    """(name, bytes) of every external function of these objects."""
+    for path in objects:
+        with path.open("rb") as stream:
+            elf: Any = ELFFile(stream)
+            for symbol in elf.get_section_by_name(".symtab").iter_symbols():
+                if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_info"]["bind"] == "STB_GLOBAL":
+                    yield symbol.name, symbol["st_size"]

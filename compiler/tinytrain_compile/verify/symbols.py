@@ -106,7 +106,7 @@ def check_symbols(
 
 def _check_undefined(item: ObjectInfo, name: str, target: Target, on_target: bool) -> None:
     if not on_target:
-        if name not in _HOST_LIBRARY and not (name == "fmaf" and target.features.fma):
+        if name not in _HOST_LIBRARY:
             raise _error(item, f"calls {name}")
         return
     if _DOUBLE_HELPER.match(name):

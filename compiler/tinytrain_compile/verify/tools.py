@@ -7,14 +7,18 @@ import re
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from tinytrain_compile.errors import CompileError
 
 CROSS_CC, QEMU = "arm-none-eabi-gcc", "qemu-system-arm"
 _PACKAGES = {CROSS_CC: "gcc-arm-none-eabi libnewlib-arm-none-eabi", QEMU: "qemu-system-arm"}
 COMPILE_TIMEOUT_S = 900.0
+SCRATCH = ".scratch"
+"""Folder for the temporary files of programs, below the one that they run in."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ def cross_version() -> str:
     program = shutil.which(CROSS_CC)
     if program is None:
         return "none"
-    finished = run_program([program, "-dumpfullversion"], Path.cwd(), COMPILE_TIMEOUT_S, CROSS_CC)
+    finished = run_program([program, "-dumpfullversion"], Path.cwd(), COMPILE_TIMEOUT_S, CROSS_CC, scratch=False)
     version = finished.output.strip()
     return version if finished.exit_code == 0 and re.fullmatch(r"[\w.]+", version) else "unknown"
 
@@ -56,22 +60,77 @@ class Finished:
     output: str
 
 
-def run_program(command: list[str], folder: Path, timeout_s: float, what: str) -> Finished:
+class _Programs:
+    """Those that run now, of all threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
+
+    def start(self, command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start one in a process group of its own. OSError if it cannot be started."""
+        with self._lock:
+            if self._ended:
+                raise InterruptedError("interrupted")
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, "LC_ALL": "C", **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._running.add(process)
+        return process
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """See to it that one is over, with all that it has started where the system has groups of processes."""
+        if process.poll() is None:
+            _kill(process)
+            process.wait()
+        with self._lock:
+            self._running.discard(process)
+
+    def end_all(self) -> None:
+        """End all, and start no more until `resume`."""
+        with self._lock:
+            self._ended = True
+            for process in self._running:
+                _kill(process)
+
+    def resume(self) -> None:
+        """Programs may be started again."""
+        with self._lock:
+            self._ended = False
+
+
+_PROGRAMS = _Programs()
+end_programs, programs_may_run = _PROGRAMS.end_all, _PROGRAMS.resume
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+
+
+def run_program(command: list[str], folder: Path, timeout_s: float, what: str, scratch: bool = True) -> Finished:
     """Run a program in `folder` without input; E0602 naming `what` if it cannot start or exceeds its time.
 
-    The whole process group is ended on a timeout: compilers and emulators have children.
+    scratch: whether its own temporary files lie below `folder` (OSError if they cannot). All that it has started is
+    ended on a timeout or an interrupt, where the system can: compilers and emulators have children.
     """
-    environment = {**os.environ, "LC_ALL": "C"}
+    environment = dict[str, str]()
+    if scratch:
+        place = folder.resolve() / SCRATCH
+        place.mkdir(exist_ok=True)
+        environment = {name: str(place) for name in ("TMPDIR", "TMP", "TEMP")}
     try:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = _PROGRAMS.start(command, folder, environment)
     except OSError as error:
         reason = error.strerror or "cannot be started"
         raise CompileError("E0602", what, f"{Path(command[0]).name}: {reason}", "check the installed tools") from error
@@ -81,9 +140,7 @@ def run_program(command: list[str], folder: Path, timeout_s: float, what: str) -
         hint = "fewer --verify-steps, or --verify host"
         raise CompileError("E0602", what, f"still running after {timeout_s:.0f} s", hint) from error
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        _PROGRAMS.end(process)
     return Finished(process.returncode, output.decode("utf-8", "replace"))
 
 

@@ -147,14 +147,18 @@ static int damage_is_found(void)
     state_of(m, &initial);
     CHECK(step(m, 1, &loss) == NET_OK);
     state_of(m, &written);
-    for (size_t i = 0; i < written.size; ++i) {
-        CHECK(step(m, (int)(i % 5), &loss) == NET_OK);
-        written.data[i] ^= (unsigned char)(1u << (i % 8));
+    for (size_t bit = 0; bit < 8 * written.size; ++bit) {
+        if (bit % 8 == 0) {
+            CHECK(step(m, (int)(bit / 8 % 5), &loss) == NET_OK);
+        }
+        written.data[bit / 8] ^= (unsigned char)(1u << (bit % 8));
         written.position = 0;
         CHECK(net_load(m, get, &written) == NET_ERR_FORMAT);
-        written.data[i] ^= (unsigned char)(1u << (i % 8));
-        state_of(m, &again);
-        CHECK(same(&again, &initial));
+        written.data[bit / 8] ^= (unsigned char)(1u << (bit % 8));
+        if (bit % 8 == 7) {
+            state_of(m, &again);
+            CHECK(same(&again, &initial));
+        }
     }
     for (size_t length = 0; length < written.size; ++length) {
         struct stream cut = written;
@@ -190,13 +194,29 @@ static int failing_writes_change_nothing(void)
     return 0;
 }
 
-static int foreign_checkpoints_are_refused(void)
+static int checkpoints_have_the_size_that_is_said(void)
 {
+    unsigned char room[NET_CHECKPOINT_BYTES];
+    net_t *m = new_net();
+    CHECK(m != NULL);
+    state_of(m, &written);
+    CHECK(written.size == sizeof room && net_state_size() == sizeof room);
+    return 0;
+}
+
+/* The same model, made anew for another batch. */
+static int other_builds_are_read(void)
+{
+    float loss;
     net_t *m = new_net();
     sums_t *other = new_sums();
-    CHECK(m != NULL && other != NULL);
-    CHECK(sums_save(other, put, &written) == SUMS_OK);
-    CHECK(net_load(m, get, &written) == NET_ERR_FORMAT);
+    CHECK(m != NULL && other != NULL && NET_MODEL_HASH == SUMS_MODEL_HASH);
+    CHECK(step(m, 1, &loss) == NET_OK);
+    state_of(m, &written);
+    CHECK(sums_load(other, get, &written) == SUMS_OK);
+    again.size = 0;
+    CHECK(sums_save(other, put, &again) == SUMS_OK);
+    CHECK(same(&again, &written));
     return 0;
 }
 
@@ -279,16 +299,70 @@ static int accumulation(void)
     return 0;
 }
 
+/* NaN and infinity. */
+static const uint32_t not_finite[] = {0x7fc00000u, 0xffffffffu, 0x7f800000u, 0xff800000u};
+
 static int not_a_number_is_reported(void)
 {
     const net_label_t label = 1;
     float loss = 0.0f;
     net_t *m = new_net();
     CHECK(m != NULL);
-    fill(net_input(m)->values, NET_INPUT_ELEMENTS, 1);
-    memset(&net_input(m)->values[2], 0xff, sizeof(float));
-    CHECK(net_train_step(m, &label, &loss) == NET_ERR_NAN);
-    CHECK(loss != loss);
+    CHECK(step(m, 1, &loss) == NET_OK); /* momentum is not zero any more */
+    state_of(m, &written);
+    for (size_t i = 0; i < sizeof not_finite / sizeof not_finite[0]; ++i) {
+        fill(net_input(m)->values, NET_INPUT_ELEMENTS, 1);
+        memcpy(&net_input(m)->values[2], &not_finite[i], sizeof(float));
+        CHECK(net_train_step(m, &label, &loss) == NET_ERR_NAN);
+        CHECK(loss - loss != 0.0f);
+        state_of(m, &again);
+        CHECK(same(&written, &again));
+    }
+    CHECK(step(m, 2, &loss) == NET_OK && loss - loss == 0.0f);
+    CHECK(net_set_lr(m, 1e30f) == NET_OK && step(m, 2, &loss) == NET_OK); /* diverges: the next sum overflows */
+    state_of(m, &written);
+    CHECK(step(m, 2, &loss) == NET_ERR_NAN);
+    state_of(m, &again);
+    CHECK(same(&written, &again));
+    return 0;
+}
+
+static int not_a_number_is_not_summed(void)
+{
+    float loss, other_loss;
+    const sums_label_t label = 1;
+    sums_t *m = new_sums(), *other = new_sums();
+    CHECK(m != NULL && other != NULL);
+    for (int i = 0; i < 4; ++i) {
+        CHECK(gather(m, i, &loss) == SUMS_OK && gather(other, i, &other_loss) == SUMS_OK);
+        fill(sums_input(m)->values, SUMS_INPUT_ELEMENTS, i);
+        memcpy(&sums_input(m)->values[0], &not_finite[i], sizeof(float));
+        CHECK(sums_accumulate(m, &label, &loss) == SUMS_ERR_NAN);
+    }
+    CHECK(sums_apply(m) == SUMS_OK && sums_apply(other) == SUMS_OK);
+    written.size = again.size = 0;
+    CHECK(sums_save(m, put, &written) == SUMS_OK && sums_save(other, put, &again) == SUMS_OK);
+    CHECK(same(&written, &again));
+    memcpy(&sums_input(m)->values[0], &not_finite[0], sizeof(float));
+    CHECK(sums_train_step(m, &label, &loss) == SUMS_ERR_NAN);
+    CHECK(sums_apply(m) == SUMS_ERR_STATE); /* nothing was counted */
+    return 0;
+}
+
+static int learning_rates_are_checked(void)
+{
+    net_t *m = new_net();
+    float rate = -1.0f;
+    CHECK(m != NULL);
+    state_of(m, &written);
+    CHECK(net_set_lr(m, rate) == NET_ERR_ARGUMENT && net_set_lr(m, -1e-45f) == NET_ERR_ARGUMENT);
+    for (size_t i = 0; i < 4; ++i) {
+        memcpy(&rate, &not_finite[i], sizeof rate);
+        CHECK(net_set_lr(m, rate) == NET_ERR_ARGUMENT);
+    }
+    state_of(m, &again);
+    CHECK(same(&written, &again));
+    CHECK(net_set_lr(m, 0.0f) == NET_OK && net_set_lr(m, 1e30f) == NET_OK);
     return 0;
 }
 
@@ -304,11 +378,14 @@ static const struct {
     {"checkpoints_resume", checkpoints_resume},
     {"damage_is_found", damage_is_found},
     {"failing_writes_change_nothing", failing_writes_change_nothing},
-    {"foreign_checkpoints_are_refused", foreign_checkpoints_are_refused},
+    {"checkpoints_have_the_size_that_is_said", checkpoints_have_the_size_that_is_said},
+    {"other_builds_are_read", other_builds_are_read},
     {"instances_are_independent", instances_are_independent},
     {"models_are_independent", models_are_independent},
     {"accumulation", accumulation},
     {"not_a_number_is_reported", not_a_number_is_reported},
+    {"not_a_number_is_not_summed", not_a_number_is_not_summed},
+    {"learning_rates_are_checked", learning_rates_are_checked},
 };
 
 int main(int count, char **arguments)

@@ -13,7 +13,7 @@
 #define GUARD_PATTERN 0xc5
 #define POISON 0xa5
 
-enum { TAG_INIT = 1, TAG_INFER, TAG_SAMPLE, TAG_APPLY, TAG_STATE, TAG_CHECKPOINT, TAG_GUARDS, TAG_STACK, TAG_END, TAG_ARENA };
+enum { TAG_INIT = 1, TAG_INFER, TAG_SAMPLE, TAG_APPLY, TAG_STATE, TAG_CHECKPOINT, TAG_GUARDS, TAG_STACK, TAG_END, TAG_ARENA, TAG_INFER_BATCH };
 enum { EXIT_FILES = 2, EXIT_INPUT, EXIT_INIT };
 
 /* Tags here end in an underscore, which no model's prefix does.
@@ -54,8 +54,8 @@ static const struct {
 static int32_t input_file, output_file;
 static @prefix@_input_t probe; /* what is inferred before and after training */
 static @prefix@_output_t prediction;
-static @label_ctype@ label[@LABEL_ELEMENTS@];
-static uint32_t arena_high_water; /* bytes of the arena, from its start, that any call wrote */
+static @prefix@_label_t label;
+@BATCH_OUTPUT@static uint32_t arena_high_water; /* bytes of the arena, from its start, that any call wrote */
 static unsigned char paint[@PREFIX@_MEMORIES];
 #ifdef __arm__
 static uint32_t stack_high_water;
@@ -149,15 +149,15 @@ static void infer(@prefix@_t *model)
     put(&status, sizeof status);
     put(&prediction, sizeof prediction);
     repaint();
-}
+@INFER_BATCH@}
 
 static void train_samples(@prefix@_t *model)
 {
     uint32_t status;
     float loss = 0.0f;
     get(@prefix@_input(model), sizeof probe);
-    get(label, sizeof label);
-    PORT_MEASURED(stack_high_water, status = (uint32_t)@TRAIN_CALL@(model, label, &loss));
+    get(&label, sizeof label);
+    PORT_MEASURED(stack_high_water, status = (uint32_t)@TRAIN_CALL@(model, &label, &loss));
     put_tag(TAG_SAMPLE, sizeof status + sizeof loss);
     put(&status, sizeof status);
     put(&loss, sizeof loss);

@@ -1,0 +1,73 @@
+"""What a checkpoint holds: tensors in an order, what each may hold, and the hash of the model that they belong to."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Array, Node, Value
+from tinytrain_compile.ops.qrescale import RESCALES, rescaled_tables
+
+HEAD_BYTES, CRC_BYTES = 16, 4
+"""Of a checkpoint, before and behind the state: format, model hash, size; CRC-32."""
+_HASH_FORMAT = 2
+"""Part of every hash: raised where the same tensors come to mean something else."""
+
+_WEIGHT_LOW, _SHIFT_MOST = -127, 100
+_KINDS = {"float32": "FINITE", "int8": "SYMMETRIC"}
+_RANGES = {"SYMMETRIC": (_WEIGHT_LOW, 127), "SHIFTS": (-_SHIFT_MOST, _SHIFT_MOST)}
+
+
+def stored(train: TrainGraph) -> tuple[Value, ...]:
+    """The state in the order of the stream: the learning rate, then by name, whatever the order of updates is."""
+    rate = train.learning_rate.name
+    return tuple(sorted(train.graph.state, key=lambda value: (value.name != rate, value.name)))
+
+
+def model_hash(train: TrainGraph) -> str:
+    """64 bits in hexadecimal. Builds whose state means the same have the same: see `TrainGraph.identity`."""
+    layout = [(value.name, value.shape, value.dtype) for value in stored(train)]
+    return hashlib.sha256(repr((_HASH_FORMAT, train.identity, layout)).encode()).hexdigest()[:16]
+
+
+def contents(train: TrainGraph) -> dict[str, str]:
+    """What each tensor of the state may hold, as the kinds of tt_state.h; "ANY" where every pattern of bits is fine.
+
+    The limits are what the operators keep to, so that no state can take a sum or a shift out of its range. A tensor
+    that starts outside of them (a file may have weights of -128) may hold anything.
+    """
+    kinds = {value.name: _KINDS.get(value.dtype, "ANY") for value in train.graph.state}
+    for node in (train.before_remat or train.graph).nodes:
+        kinds.update({name: kind for name, kind in _told(node).items() if name in kinds})
+    kinds[train.learning_rate.name] = "NOT_NEGATIVE"
+    first = train.graph.constants
+    return {name: kind if _holds(kind, first[name]) else "ANY" for name, kind in kinds.items()}
+
+
+def _told(node: Node) -> dict[str, str]:
+    """What an operator says of the state that it reads."""
+    names = [value.name for value in node.inputs]
+    if node.op == "AdamUpdate":
+        return {names[2]: "NOT_NEGATIVE"}
+    if node.op == "AdamTick":
+        return {names[0]: "POWERS"}
+    if node.op == "ExponentUpdate":
+        return {names[0]: "EXPONENT"}
+    if node.op in RESCALES:
+        return {table.name: "SHIFTS" for table in rescaled_tables(node)} | _fraction(node)
+    return _fraction(node)
+
+
+def _fraction(node: Node) -> dict[str, str]:
+    """Fractions of weights take all of an int8."""
+    fine = node.op.endswith("Fine") and node.op not in RESCALES
+    return {node.inputs[-1].name: "ANY"} if fine else {}
+
+
+def _holds(kind: str, data: Array) -> bool:
+    if kind not in _RANGES:
+        return True
+    low, high = _RANGES[kind]
+    return int(np.min(data)) >= low and int(np.max(data)) <= high

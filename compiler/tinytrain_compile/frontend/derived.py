@@ -1,0 +1,85 @@
+"""Constants that nodes make of constants: evaluated at compile time, or computed in the graph from a tied weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.entries import Entry, constant_entry, plain
+from tinytrain_compile.frontend.folding import PARTS, VIEWS, fold
+from tinytrain_compile.frontend.handler import Handler
+from tinytrain_compile.frontend.model import OnnxNode
+from tinytrain_compile.frontend.origins import Lay, Origin
+from tinytrain_compile.frontend.unsupported import unknown_operator
+from tinytrain_compile.ir.types import Array
+
+
+def define_folded(ctx: Context, node: OnnxNode) -> None:
+    """Evaluate a node of constants; the same computation of the same weights is done once, and is one constant."""
+    known = [ctx.entry(name) for name in node.inputs if name]
+    origins = tuple(entry.origin for entry in known if entry.origin is not None)
+    key = _key(node, known) if origins else None
+    if key is not None and key in ctx.folded:
+        for output, entry in zip(node.outputs, ctx.folded[key], strict=False):
+            ctx.define(output, entry)
+        return
+    arrays = {name: ctx.entry(name).data for name in node.inputs if name}
+    entries: list[Entry] = []
+    for index, (output, array) in enumerate(
+        zip(node.outputs, fold(node, arrays, ctx.model.opset, ctx.room), strict=False)
+    ):
+        entries.append(_folded(ctx, node, index, array, origins))
+        ctx.define(output, entries[-1])
+    if key is not None:
+        ctx.folded[key] = tuple(entries)
+
+
+def _folded(ctx: Context, node: OnnxNode, index: int, array: Array, origins: tuple[Origin, ...]) -> Entry:
+    first = ctx.entry(node.input(0)) if node.inputs else None
+    if first is not None and first.origin is not None and node.op in (*VIEWS, *PARTS):
+        source = first.source if node.op in VIEWS else ""
+        return constant_entry(array, source, first.origin.laid(_lay(ctx, node, index)))
+    own = Origin(node.output(index), tuple(array.shape), parents=origins)
+    return constant_entry(array, "", own)
+
+
+def _lay(ctx: Context, node: OnnxNode, index: int) -> Lay:
+    """What a node does to the elements of its first input."""
+    others = {name: ctx.entry(name).data for name in node.inputs[1:] if name}
+    opset = ctx.model.opset
+
+    def lay(array: Array) -> Array:
+        return array if node.op == "Cast" else fold(node, {**others, node.input(0): array}, opset)[index]
+
+    return lay
+
+
+def _key(node: OnnxNode, known: list[Entry]) -> tuple[object, ...]:
+    """Equal for two nodes that compute the same: operator, attributes, and identical inputs."""
+    proto = type(node.proto)()
+    proto.CopyFrom(node.proto)
+    proto.name = proto.doc_string = ""
+    del proto.input[:], proto.output[:]
+    operands = (id(e) if e.origin is not None else (e.data.dtype.str, e.shape, e.data.tobytes()) for e in known)
+    return (proto.SerializeToString(deterministic=True), tuple(bool(name) for name in node.inputs), *operands)
+
+
+def is_computed(ctx: Context, node: OnnxNode) -> bool:
+    """Whether a node of constants computes with a tied weight: then the graph must, for the gradient's sake."""
+    return node.op not in VIEWS and ctx.is_tied(*(ctx.entry(name) for name in node.inputs if name))
+
+
+def import_computed(ctx: Context, node: OnnxNode, handlers: Mapping[str, Handler]) -> None:
+    """Import a node whose tied weights are values of the graph to it."""
+    if node.op not in handlers:
+        raise unknown_operator(node, handlers)
+    entries = {name: ctx.entry(name) for name in node.inputs if name and ctx.is_tied(ctx.entry(name))}
+    for name, entry in entries.items():
+        value = ctx.value(node, entry)
+        ctx.define(name, replace(entry, value=value, order=plain(entry.rank), array=None, origin=None))
+    try:
+        handlers[node.op](ctx, node)
+    finally:
+        for name, entry in entries.items():
+            ctx.define(name, entry)

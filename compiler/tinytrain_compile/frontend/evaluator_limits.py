@@ -1,0 +1,107 @@
+"""Where onnx.reference is no judge: random operators, what it is known to compute wrongly, and what takes it too long.
+
+Found by comparing it with onnxruntime on random attributes (tests/frontend/test_evaluator.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from tinytrain_compile.ir.types import Array
+
+FIRST_SOUND = {"BatchNormalization": 14}
+"""Opset with which a node is run that means the same below it: there the evaluator takes a momentum for training."""
+MOST_COLUMNS = 1 << 24
+"""Elements of the matrix of patches that its convolution makes (some 30 bytes each)."""
+MOST_WINDOWS = 1 << 20
+"""Windows that its pools go through in Python (some 10 microseconds each)."""
+MOST_SCATTERED = 1 << 22
+"""Elements that its transposed convolution adds up one by one (half a microsecond each)."""
+
+_RANDOM = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
+_TOO_LARGE = "too large for onnx.reference"
+_Attributes = Mapping[str, Any]
+
+
+def limit_of(node: onnx.NodeProto, operands: Sequence[Array]) -> str:
+    """Why the result of this node on these operands is not asked for; "" if it is."""
+    if node.op_type in _RANDOM or _drops(node, operands):
+        return "its result is random"
+    rule = _RULES.get(node.op_type)
+    if rule is None or operands[0].ndim < 3:
+        return ""
+    found = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return rule({**found, "auto_pad": found.get("auto_pad", b"").decode("utf-8", "replace")}, operands)
+
+
+def _drops(node: onnx.NodeProto, operands: Sequence[Array]) -> bool:
+    """Whether it is a Dropout in training mode (the ratio may be left out)."""
+    return node.op_type == "Dropout" and len(node.input) > 2 and bool(operands[-1].any()) and bool(operands[1].any())
+
+
+def _convolution(attrs: _Attributes, operands: Sequence[Array]) -> str:
+    columns = _windows(attrs, operands) * math.prod(operands[1].shape[2:])
+    return _TOO_LARGE if columns > MOST_COLUMNS else ""
+
+
+def _transposed(attrs: _Attributes, operands: Sequence[Array]) -> str:
+    if attrs.get("group", 1) != 1:
+        return "onnx.reference computes groups wrongly"
+    if attrs["auto_pad"].startswith("SAME") or "output_shape" in attrs:
+        return "onnx.reference computes auto_pad and output_shape wrongly"
+    x, weight = operands[:2]
+    return _TOO_LARGE if math.prod(x.shape[2:]) * math.prod(weight.shape[1:]) > MOST_SCATTERED else ""
+
+
+def _max_pool(attrs: _Attributes, operands: Sequence[Array]) -> str:
+    strides, dilations, kernel = _window(attrs, operands)
+    pads = set(attrs.get("pads", ())) or {int(attrs["auto_pad"].startswith("SAME"))}
+    odd = attrs.get("ceil_mode", 0) or len(pads) > 1 or (operands[0].ndim == 3 and pads != {0})
+    if set(strides) == set(dilations) == {1} and odd:  # a path of its own, which takes pads of one axis for another's
+        return "onnx.reference computes stride 1 with these attributes wrongly"
+    if attrs["auto_pad"] == "SAME_LOWER" or (attrs["auto_pad"] == "SAME_UPPER" and _gaps(strides, dilations, kernel)):
+        return "onnx.reference computes this auto_pad wrongly"
+    return _TOO_LARGE if _windows(attrs, operands) > MOST_WINDOWS else ""
+
+
+def _average_pool(attrs: _Attributes, operands: Sequence[Array]) -> str:
+    strides, dilations, kernel = _window(attrs, operands)
+    if attrs.get("ceil_mode", 0):
+        return "onnx.reference computes ceil_mode wrongly"
+    padded = attrs["auto_pad"] not in ("", "NOTSET")
+    if padded and (set(dilations) != {1} or _gaps(strides, dilations, kernel)):
+        return "onnx.reference computes this auto_pad wrongly"
+    return _TOO_LARGE if _windows(attrs, operands) > MOST_WINDOWS else ""
+
+
+def _window(attrs: _Attributes, operands: Sequence[Array]) -> tuple[list[int], list[int], list[int]]:
+    """Strides, dilations and kernel, one for each axis."""
+    ones = [1] * (operands[0].ndim - 2)
+    found = (list(attrs.get(name) or ones) for name in ("strides", "dilations", "kernel_shape"))
+    strides, dilations, kernel = found
+    return strides, dilations, kernel
+
+
+def _gaps(strides: list[int], dilations: list[int], kernel: list[int]) -> bool:
+    """Whether windows leave pixels out: a padding for the usual output size would be negative."""
+    return any((k - 1) * d + 1 < s for s, d, k in zip(strides, dilations, kernel, strict=False))
+
+
+def _windows(attrs: _Attributes, operands: Sequence[Array]) -> int:
+    """Windows of all channels, about."""
+    return operands[0].size // max(math.prod(_window(attrs, operands)[0]), 1)
+
+
+_RULES: Mapping[str, Callable[[_Attributes, Sequence[Array]], str]] = {
+    "AveragePool": _average_pool,
+    "Conv": _convolution,
+    "ConvTranspose": _transposed,
+    "MaxPool": _max_pool,
+}

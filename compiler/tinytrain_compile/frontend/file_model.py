@@ -1,0 +1,139 @@
+"""The model file itself, run node by node by onnx.reference: no code of the importer, which is judged by it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import external_data_helper, helper, numpy_helper, version_converter
+from onnx.reference import ReferenceEvaluator
+
+from tinytrain_compile.frontend.evaluator_limits import FIRST_SOUND, limit_of
+from tinytrain_compile.frontend.reader import read_proto
+from tinytrain_compile.ir.types import Array
+
+QDQ_OPS = frozenset(("DequantizeLinear", "QLinearConv", "QLinearMatMul", "QuantizeLinear"))
+QDQ_OPSET = 21
+"""onnx.reference has DequantizeLinear from opset 19, and its present form from this one."""
+
+
+class EvaluatorLacksError(Exception):
+    """What onnx.reference cannot compute: a node, or (node "") the whole file; `reason` is for the user."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(f"{node}: {reason}" if node else reason)
+        self.node, self.reason = node, reason
+
+
+@dataclass(frozen=True, eq=False)
+class FileNode:
+    """A node as it stands in the file, or as onnx's version converter writes it for a newer opset."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    proto: onnx.NodeProto
+
+
+class FileModel:
+    """Nodes that the outputs depend on, in the file's order, and how to run one.
+
+    inputs: name -> numpy type; constants: data of initializers; quantised: whether any node stores integers.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises CompileError if the file cannot be read, EvaluatorLacksError if onnx cannot make it ready to run."""
+        proto = _for_the_evaluator(read_proto(path), path.parent)
+        graph = proto.graph
+        self._opsets = list(proto.opset_import)
+        self._evaluators: dict[str, Any] = {}
+        self.outputs = tuple(value.name for value in graph.output)
+        self.nodes = _needed(graph.node, self.outputs)
+        self.quantised = any(node.op in QDQ_OPS for node in self.nodes)
+        self.constants: Mapping[str, Array] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        self.inputs = {
+            value.name: np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+            for value in graph.input
+            if value.name not in self.constants
+        }
+
+    def run(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
+        """Outputs of one node; EvaluatorLacksError where onnx.reference has no answer, or no good one."""
+        operands = {name: values[name] for name in node.inputs if name}
+        limit = limit_of(node.proto, [operands[name] for name in node.inputs if name])
+        if limit:
+            raise EvaluatorLacksError(f"node {node.name} ({node.op})", limit)
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                results = self._evaluator(node, operands).run(None, operands)
+        except Exception as problem:  # the evaluator raises whatever numpy raises, and its own kinds
+            reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+            raise EvaluatorLacksError(f"node {node.name} ({node.op})", f"onnx.reference: {reason[:120]}") from problem
+        return tuple(np.asarray(result) for result in results)
+
+    def _evaluator(self, node: FileNode, operands: Mapping[str, Array]) -> Any:
+        """A model of this one node, with the opsets of the file; the operands tell its input types."""
+        key = node.outputs[0]
+        if key not in self._evaluators:
+            kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in operands.items()}
+            inputs = [helper.make_tensor_value_info(name, kinds[name], operands[name].shape) for name in operands]
+            outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs if name]
+            first = FIRST_SOUND.get(node.op, 0)
+            opsets = [helper.make_opsetid(o.domain, max(o.version, 0 if o.domain else first)) for o in self._opsets]
+            graph = helper.make_graph([node.proto], "node", inputs, outputs)
+            self._evaluators[key] = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
+        return self._evaluators[key]
+
+
+def _name(proto: onnx.NodeProto) -> str:
+    """The node's name; operator and output where it has none."""
+    return proto.name or f"{proto.op_type}_{next((name for name in proto.output if name), '')}"
+
+
+def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """Weights in the message, one opset per domain (of several the last, as onnx's tools have it), 21 for Q/DQ."""
+    try:
+        external_data_helper.load_external_data_for_model(proto, str(folder))
+    except Exception as problem:  # onnx's own rules for such files are not quite ours
+        raise EvaluatorLacksError("", f"onnx does not read its external data ({problem})") from problem
+    versions = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in proto.opset_import}
+    del proto.opset_import[:]
+    proto.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
+    for node in proto.graph.node:
+        node.domain = "" if node.domain == "ai.onnx" else node.domain
+    if versions.get("", 0) >= QDQ_OPSET or not any(node.op_type in QDQ_OPS for node in proto.graph.node):
+        return proto
+    try:
+        return version_converter.convert_version(proto, QDQ_OPSET)
+    except Exception as problem:  # ConvertError, RuntimeError of the C++ part
+        reason = " ".join(str(problem).split())[:120]
+        raise EvaluatorLacksError("", f"onnx's version converter does not bring it to opset 21 ({reason})") from problem
+
+
+def _needed(protos: Iterable[onnx.NodeProto], outputs: tuple[str, ...]) -> tuple[FileNode, ...]:
+    """The nodes that the outputs depend on: in the file's order if that is a topological one."""
+    nodes = [FileNode(_name(p), p.op_type, tuple(p.input), tuple(p.output), p) for p in protos]
+    makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
+    reads = {i: {makers[name] for name in node.inputs if name in makers} for i, node in enumerate(nodes)}
+    wanted: set[int] = set()
+    pending = [makers[name] for name in outputs if name in makers]
+    while pending:
+        index = pending.pop()
+        if index not in wanted:
+            wanted.add(index)
+            pending.extend(reads[index])
+    order = sorted(wanted)
+    if any(other > index for index in order for other in reads[index]):
+        try:
+            order = list(TopologicalSorter({index: reads[index] for index in order}).static_order())
+        except CycleError as problem:
+            raise EvaluatorLacksError("", "its nodes form a circle") from problem
+    return tuple(nodes[index] for index in order)

@@ -1,0 +1,108 @@
+"""What the numpy reference makes of one sample, by the names and in the axis order of the model file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.ir.imported import FileTensor, ImportedModel
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Array, Graph, Node
+from tinytrain_compile.ops.interpreter import run_graph, run_nodes
+from tinytrain_compile.quantize import storage_clamps
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Real numbers in ONNX order, and the step of the format that stores them here (0: float32)."""
+
+    array: Array
+    step: float
+
+
+class ImportedValues:
+    """Values of the float graph, or of the integer one as real numbers. `loss`: of a model that ends in its loss.
+
+    integer: whether it is the integer graph.
+    """
+
+    def __init__(self, model: ImportedModel, train: TrainGraph | None, floats: Graph | None) -> None:
+        """floats: the forward graph to run; None: the integer graph of `train`, whose steps take one sample.
+
+        train None: only the forward graph, without a loss.
+        """
+        self.model, self.integer = model, floats is None
+        self._train, self._floats = train, floats
+        self._nodes: list[Node] = []
+        self._known: dict[str, Array] = {}
+        if train is not None:
+            self._prepare(train)
+        self._clamped = storage_clamps(model.graph)
+        self._values: Mapping[str, Array] = {}
+        self.loss: Array | None = None
+
+    def _prepare(self, train: TrainGraph) -> None:
+        """What of the training graph is run: up to its outputs if it is the integer one, and to its loss."""
+        graph = train.graph
+        targets = graph.outputs if self.integer else ()
+        needed = graph.ancestors(targets if self.model.loss is None else (*targets, train.loss))
+        self._nodes = [node for node in graph.nodes if node.name in needed]
+        sums = {v.name: np.zeros(v.shape, np.int32 if v.dtype == "int32" else np.float32) for v in graph.accumulators}
+        self._known = {**sums, **graph.constants}
+
+    def run(self, x: Array, y: Array | None = None) -> None:
+        """Compute everything on one sample, as a step takes it (y: its label)."""
+        train = self._train
+        if train is not None and y is not None:
+            source, label = train.graph.inputs[0], train.label
+            feeds = {source.name: x.reshape(source.shape), label.name: y.reshape(label.shape)}
+            self._values = run_nodes(self._nodes, {**self._known, **feeds}, train.integer)
+            loss = None if self.model.loss is None else self._values[train.loss.name]
+            self.loss = None if loss is None else train.terms.of_call(loss, y)
+        if self._floats is not None:
+            source = self._floats.inputs[0]
+            self._values = run_graph(self._floats, {source.name: self._real_input(x).reshape(source.shape)})
+
+    def ignores(self, y: Array) -> bool:
+        """Whether the model's own loss takes no notice of these labels."""
+        weights = None if self._train is None else self._train.terms.weights
+        return weights is not None and bool(np.isin(y, weights.nothing).all())
+
+    def onnx_input(self, x: Array) -> Array:
+        """A sample as the file takes it: real numbers, ONNX axes."""
+        perm = self.model.input_perm
+        shape = [self.model.input_shape[axis] for axis in perm]
+        return np.ascontiguousarray(self._real_input(x).reshape(shape).transpose(np.argsort(perm)))
+
+    def _real_input(self, x: Array) -> Array:
+        quant = None if self._train is None else self._train.graph.inputs[0].quant
+        return x if quant is None or x.dtype != np.int8 else _real(x, quant.scale[0], quant.zero)
+
+    def tensor(self, name: str, stored: bool) -> tuple[Held, ...]:
+        """A tensor of the file as the graph holds it; nothing where it does not.
+
+        stored: after it was rounded to integers in the file. The integer graph may hold a value twice: rounded, for
+        nodes that compute with integers, and as it was, for a part that computes in float32. Then the rounded one is
+        the first.
+        """
+        found = self.model.tensors.get(name)
+        if found is None:
+            return ()
+        value = self._clamped.get(found.value, found.value) if stored else found.value
+        names = (value,) if self._train is None or not self.integer else self._train.forms.get(value, (value,))
+        return tuple(self._held(found, name) for name in names if name in self._values)
+
+    def _held(self, tensor: FileTensor, value: str) -> Held:
+        array, step = self._values[value], 0.0
+        if array.dtype == np.int8 and self._train is not None:
+            quant = self._train.formats[value]
+            array, step = _real(array, quant.scale[0], quant.zero), quant.scale[0]
+        fits = array.size == math.prod(tensor.shape)
+        return Held(tensor.to_onnx(array) if fits else array, step)
+
+
+def _real(integers: Array, scale: float, zero: int) -> Array:
+    return ((integers.astype(np.float64) - zero) * scale).astype(np.float32)

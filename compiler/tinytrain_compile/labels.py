@@ -1,0 +1,59 @@
+"""Labels of a data file, as the loss takes them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.types import Array
+
+
+def shaped(name: str, y: Array, wanted: tuple[int, ...], classes: int) -> Array:
+    """Labels in the shape that the loss takes: axes of size 1 may be missing or too many. E0305 for any other shape.
+
+    classes: how many there are where labels are class indices, else 0. wanted: samples first.
+    """
+    if y.shape == wanted:
+        return y
+    if y.shape[:1] == wanted[:1] and _significant(y.shape) == _significant(wanted):
+        return y.reshape(wanted)
+    what, way = f"y has shape {y.shape}", f"this loss takes {wanted}"
+    if classes and _is_one_hot(y, wanted, classes):
+        what, way = f"y is one-hot, of shape {y.shape}", f"give class indices of shape {wanted}: y.argmax(axis=1)"
+    raise CompileError("E0305", name, what, way)
+
+
+def class_indices(name: str, y: Array, classes: int, ignored: tuple[int, ...]) -> Array:
+    """Labels as int32 class indices; E0305 for what is none, with a word on what it may be meant for."""
+    if y.dtype.kind not in "iu":
+        whole = y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.rint(y)).all()
+        way = f"class indices are integers 0..{classes - 1}" + (": y.astype('int32')" if whole else "")
+        raise CompileError("E0305", name, f"y is {y.dtype}", way)
+    wrong = y[((y < 0) | (y >= classes)) & ~np.isin(y, ignored)]
+    if wrong.size:
+        from_one = int(y.min()) == 1 and int(y.max()) == classes
+        way = f"class indices are 0..{classes - 1}" + (", not from 1: subtract 1" if from_one else "")
+        raise CompileError("E0305", name, f"y holds {wrong[0]}", way)
+    return np.ascontiguousarray(y.astype(np.int32))
+
+
+def values(name: str, y: Array) -> Array:
+    """Labels that are numbers, as float32; E0305 unless they are finite."""
+    with np.errstate(over="ignore"):
+        numbers = y.astype(np.float32) if y.dtype.kind in "fiub" else None
+    if numbers is None or not np.isfinite(numbers).all():
+        raise CompileError("E0305", name, f"y is {y.dtype} or not finite", "this loss takes finite numbers")
+    return numbers
+
+
+def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The lengths of a sample's axes, but for those of size 1."""
+    return tuple(dim for dim in shape[1:] if dim != 1)
+
+
+def _is_one_hot(y: Array, wanted: tuple[int, ...], classes: int) -> bool:
+    if y.ndim < 2 or y.shape[1] != classes or y.size != math.prod(wanted) * classes or y.dtype.kind not in "fiub":
+        return False
+    return bool(np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())

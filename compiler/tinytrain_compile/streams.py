@@ -1,0 +1,68 @@
+"""Standard output that may be a closed pipe, a full disk, or an encoding without the letters of a model's names."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+from tinytrain_compile.errors import CompileError
+
+
+class UnreadError(Exception):
+    """Nobody reads what is written (`... | head -1`), which is no error of this command."""
+
+
+class _Output(io.TextIOWrapper):
+    """Libraries see no OSError of stdout, which each of them would end the process with in a way of its own."""
+
+    def write(self, s: str, /) -> int:
+        with self._failing():
+            return super().write(s)
+
+    def flush(self) -> None:
+        with self._failing():
+            super().flush()
+
+    @contextmanager
+    def _failing(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as problem:
+            self._give_up()
+            if isinstance(problem, BrokenPipeError):
+                raise UnreadError from problem
+            reason = problem.strerror or "it cannot be written"
+            way = "redirect it to where there is room (an output folder is complete by then)"
+            raise CompileError("E0111", "standard output", reason, way) from problem
+
+    def _give_up(self) -> None:
+        """Whatever is still in a buffer goes nowhere, or the interpreter would complain when it ends."""
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+
+
+@contextmanager
+def guarded_output() -> Generator[None]:
+    """Within, stdout raises UnreadError or CompileError E0111 in place of an OSError; it is flushed at the end."""
+    plain = sys.stdout
+    for stream in (plain, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if not isinstance(plain, io.TextIOWrapper):  # closed, or a tool's own
+        yield
+        return
+    output = _Output(cast(Any, plain).buffer, plain.encoding, "backslashreplace", line_buffering=plain.line_buffering)
+    sys.stdout = output
+    try:
+        yield
+        output.flush()
+    finally:
+        sys.stdout = plain
+        with suppress(UnreadError, CompileError):
+            output.detach()

@@ -1,0 +1,41 @@
+"""What gives a saved state its meaning, as a digest: builds with the same one read each other's checkpoints.
+
+It is taken of the model as it was imported (graph, initial weights, formats), before anything that a build may choose
+anew without another meaning: how many samples a step takes, rates, plan, target, code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import lru_cache
+
+from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
+from tinytrain_compile.ir.stages import UpdatePlan
+from tinytrain_compile.ir.text import print_graph
+from tinytrain_compile.ir.types import Graph
+
+
+def identity_of(model: ImportedModel, plan: UpdatePlan, loss: str, optimizer: str) -> str:
+    """A hexadecimal digest. loss: the op that ends the forward pass; optimizer: its kind, not its rates."""
+    trained = sorted((name, piece and (piece.axis, piece.channels)) for name, piece in plan.updates.items())
+    facts = (_digest(model.graph), loss, _own_loss(model.loss), trained, optimizer)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _own_loss(own: ImportedLoss | None) -> tuple[object, ...]:
+    """What the model itself says about its loss."""
+    if own is None:
+        return ()
+    weights = None if own.class_weights is None else own.class_weights.tolist()
+    return (own.kind, own.reduction, weights, own.ignore_index, own.axis)
+
+
+@lru_cache(maxsize=4)
+def _digest(graph: Graph) -> str:
+    """Of nodes, formats and initial data; remarks for the user are none of it. Many updates of one graph are priced."""
+    digest = hashlib.sha256(print_graph(replace(graph, notes=())).encode())
+    for name in sorted(graph.constants):
+        data = graph.constants[name]
+        digest.update(repr((name, data.dtype.str, data.shape)).encode() + data.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,171 @@
+"""What looks like a mistake is said in a note, with a word on what to do; sound data has none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.command import Outcome, run
+from tests.e2e.models import mlp, segmenter
+from tests.frontend.models import write
+from tests.quantize import nets
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(24, 12)).astype(np.float32)
+Y = (np.arange(24) % 4).astype(np.int64)
+PIXELS = RNG.integers(0, 256, (24, 12)).astype(np.uint8)
+
+
+def compiled(
+    folder: Path, *flags: object, tail: str = "", classes: int = 4, x: np.ndarray = X, y: np.ndarray = Y
+) -> Outcome:
+    """A dense network with this data; nothing is built."""
+    np.savez(folder / "data.npz", x=x, y=y)
+    model = write(mlp(tail=tail, classes=classes), folder)
+    common = ("--data", folder / "data.npz", "--verify", "none", "--update", "last:1", "-o", folder / "out")
+    return run(model, *common, *map(str, flags))
+
+
+def notes(folder: Path, *flags: object, **given: object) -> list[str]:
+    """Notes of the report; each is on the terminal too."""
+    outcome = compiled(folder, *flags, **given).check_success()  # type: ignore[arg-type]
+    found = json.loads((folder / "out" / "report.json").read_text())["notes"]
+    shown = " ".join(outcome.out.split())
+    assert all(note in shown for note in found)
+    return [note for note in found if "the default" not in note and "absorbed" not in note]
+
+
+def scaled(y: np.ndarray) -> np.ndarray:
+    return y.astype(np.float32) / 4
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "tail"),
+    [
+        (X, Y, ""),
+        (RNG.uniform(0, 1, X.shape), Y.astype(np.int32), "Softmax"),
+        (PIXELS / 255, Y, ""),
+        (RNG.integers(0, 10, X.shape), Y, ""),
+        (X, np.eye(4)[Y], "Sigmoid"),
+        (X[:3], np.full(3, 2), ""),
+        (X, np.maximum(Y, 1), ""),
+    ],
+)
+def test_sound_data_has_no_notes(x: np.ndarray, y: np.ndarray, tail: str, tmp_path: Path) -> None:
+    assert notes(tmp_path, tail=tail, x=x, y=y) == []
+
+
+def test_pixels_for_a_network_of_small_numbers(tmp_path: Path) -> None:
+    (note,) = notes(tmp_path, x=PIXELS)
+    assert "x of data.npz looks like pixels from 0 to 255" in note and "divide them as in training" in note
+
+
+def test_pixels_for_a_network_that_was_made_for_them(tmp_path: Path) -> None:
+    model = mlp()
+    first = next(item for item in model.graph.initializer if list(item.dims) == [10, 12])
+    first.raw_data = (np.frombuffer(first.raw_data, np.float32) / 255).tobytes()
+    np.savez(tmp_path / "data.npz", x=PIXELS, y=Y)
+    flags = ("--data", tmp_path / "data.npz", "--verify", "none", "-o", tmp_path / "out")
+    assert "looks like" not in run(write(model, tmp_path), *flags).check_success().out
+
+
+@pytest.mark.parametrize("quant", ["auto", "fp32"])
+def test_inputs_outside_the_format_of_the_model(quant: str, tmp_path: Path) -> None:
+    model = write(nets.quantised(), tmp_path)
+    for scale, wrong in ((1.0, False), (255.0, True)):
+        x = np.rint(RNG.uniform(0, 1, (4, 3, 8, 8)) * scale)
+        np.savez(tmp_path / "data.npz", x=x, y=np.arange(4))
+        flags = ("--data", tmp_path / "data.npz", "--verify", "none", "--quant", quant, "-o", tmp_path / "out")
+        out = " ".join(run(model, *flags).check_success().out.split())
+        assert ("is outside the range of the model's input, -1" in out) == wrong
+        assert ("divide pixels as in training" in out) == wrong
+
+
+def test_calibration_data_is_looked_at_too(tmp_path: Path) -> None:
+    np.savez(tmp_path / "calib.npz", x=PIXELS)
+    found = notes(tmp_path, "--quant", "int8", "--calib", tmp_path / "calib.npz")
+    assert found[0].startswith("x of data.npz: it has less than a twentieth of the range that --calib shows, 0 to 255")
+    assert found[1].startswith("x of calib.npz looks like pixels")
+
+
+def test_inputs_that_say_nothing(tmp_path: Path) -> None:
+    (note,) = notes(tmp_path, x=np.repeat(X[:1], 24, axis=0))
+    assert note.startswith("all 24 samples x of data.npz are the same")
+    (note,) = notes(tmp_path, x=np.zeros_like(X))
+    assert note.startswith("x of data.npz is 0 everywhere")
+
+
+def test_labels_that_say_nothing(tmp_path: Path) -> None:
+    (note,) = notes(tmp_path, y=np.full(24, 3))
+    assert note == "all 24 samples of data.npz have class 3: nothing can be told apart"
+
+
+@pytest.mark.parametrize(
+    ("y", "flags", "classes", "tail"),
+    [
+        (Y[:, None], (), 4, ""),
+        (Y % 2, (), 1, "Sigmoid"),
+        (scaled(Y), ("--loss", "mse"), 1, ""),
+        (np.eye(4)[Y][:, :, None], ("--loss", "bce"), 4, ""),
+    ],
+)
+def test_labels_with_axes_too_many_or_too_few(
+    y: np.ndarray, flags: tuple[str, ...], classes: int, tail: str, tmp_path: Path
+) -> None:
+    """They are taken as meant, which is said; training is the same as with the axes in place."""
+    (note,) = notes(tmp_path, *flags, y=y, classes=classes, tail=tail)
+    assert f"y of data.npz has shape {y.shape}, and is taken as" in note
+    vectors = (tmp_path / "out" / "verify" / "vectors.bin").read_bytes()
+    right = y.reshape(24) if classes == 4 and not flags else y.reshape(24, classes)
+    assert notes(tmp_path, *flags, y=right, classes=classes, tail=tail) == []
+    assert (tmp_path / "out" / "verify" / "vectors.bin").read_bytes() == vectors
+
+
+def test_labels_of_pixels_with_an_axis_too_many(tmp_path: Path) -> None:
+    y = RNG.integers(0, 3, (4, 1, 8, 8))
+    np.savez(tmp_path / "data.npz", x=RNG.normal(size=(4, 2, 8, 8)), y=y)
+    flags = ("--loss", "cross-entropy", "--data", tmp_path / "data.npz", "--verify", "none", "-o", tmp_path / "out")
+    out = run(write(segmenter(), tmp_path), *flags).check_success().out
+    assert "y of data.npz has shape (4, 1, 8, 8), and is taken as (4, 8, 8)" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (Y + 1, "class indices are 0..3, not from 1: subtract 1"),
+        (np.where(Y == 2, 7, Y), "y holds 7; class indices are 0..3"),
+        (np.eye(4)[Y], "y is one-hot, of shape (24, 4); give class indices of shape (24,): y.argmax(axis=1)"),
+        (Y.astype(np.float32), "class indices are integers 0..3: y.astype('int32')"),
+        (Y[:20], "y has shape (20,); this loss takes (24,)"),
+        (Y[None], "y has shape (1, 24); this loss takes (24,)"),
+    ],
+)
+def test_labels_that_cannot_be_meant(y: np.ndarray, words: str, tmp_path: Path) -> None:
+    assert words in compiled(tmp_path, y=y).check_error("E0305", 2).err
+
+
+def test_classes_from_one_that_are_in_range(tmp_path: Path) -> None:
+    y = np.arange(60) % 3 + 1
+    (note,) = notes(tmp_path, x=RNG.normal(size=(60, 12)), y=y)
+    assert note.startswith("no sample of data.npz has class 0")
+
+
+def test_targets_of_bce(tmp_path: Path) -> None:
+    (note,) = notes(tmp_path, "--loss", "bce", y=2 * np.eye(4)[Y] - 1)
+    assert note == "labels y of data.npz go from -1 to 1: bce takes 0 to 1"
+
+
+def test_a_learning_rate_of_nothing(tmp_path: Path) -> None:
+    (note,) = notes(tmp_path, "--lr", "0")
+    assert note.startswith("--lr 0: nothing is learned")
+    assert "--lr 0: nothing" in compiled(tmp_path, "--lr", "0", "--dry-run").check_success().out
+
+
+def test_many_notes_are_all_shown(tmp_path: Path) -> None:
+    """What the user gave comes first, and is never left out for what the compiler has to say."""
+    found = notes(tmp_path, "--lr", "0", "--loss", "bce", x=PIXELS, y=np.full((24, 4, 1), 2.0), tail="Softmax")
+    starts = ("--lr 0", "x of data.npz", "y of data.npz", "all 24", "labels y", "the loss takes")
+    assert [note.startswith(start) for note, start in zip(found, starts, strict=True)] == [True] * 6

@@ -1,0 +1,131 @@
+"""Options that cannot be honoured are errors, in a dry run too; docs/options.md lists them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e import models
+from tests.e2e.broken import write
+from tests.e2e.command import run
+from tests.quantize import nets
+
+TOOLS = ("gcc", "arm-none-eabi-gcc", "arm-none-eabi-objdump", "qemu-system-arm", "llvm-mca")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model and files for it, in which the command runs; every tool is there, in name."""
+    write(models.mlp(), tmp_path)
+    write(nets.quantised(), tmp_path, "qdq.onnx")
+    x = np.random.default_rng(0).standard_normal((8, 12))
+    np.savez(tmp_path / "xy.npz", x=x, y=np.arange(8) % 4)
+    np.savez(tmp_path / "q.npz", x=nets.calibration(nets.quantised()))
+    (tmp_path / "tiles.txt").write_text("# none\n")
+    (tmp_path / "bin").mkdir()
+    for name in TOOLS:
+        (tmp_path / "bin" / name).touch()
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path
+
+
+def refused(model: str, flags: str, dry: bool = True) -> str:
+    return run(model, *flags.split(), *(["--dry-run"] if dry else [])).check_error("E0101", 2).err
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--momentum 0.9", "--momentum: is for --optimizer momentum"),
+        ("--momentum 0.5 --optimizer adam", "--momentum: is for"),
+        ("--accumulate inplace", "--accumulate: is about several samples"),
+        ("--accumulate exact --batch 1", "--accumulate: is about"),
+        ("--tiles tiles.txt --code size", "--tiles: are of code for speed"),
+        ("--lock plan.json --remat off", "--remat: has nothing to choose"),
+        ("--lock plan.json --optimise memory", "--optimise: has nothing to choose"),
+        ("--count --target host", "--count: host has no board in QEMU"),
+        ("--cycles --target host", "--cycles: host has no board"),
+        ("--verify qemu --target host", "--verify qemu: host has no board"),
+        ("--flash-budget 64KB --target host", "--flash-budget: the code of host cannot be measured"),
+        ("--cycles --target cortex-m0plus", "--cycles: the target's file names no cycle model"),
+        ("--memory sram2=1MB", "--memory: without --arena"),
+        ("--count --verify-steps 1", "--count: needs QEMU and two steps"),
+        ("--tune --code size", "--tune: counts instructions"),
+        ("--weight-decay 0.1 --quant int8 --calib xy.npz", "--weight-decay: int8 weights"),
+    ],
+)
+@pytest.mark.usefixtures("place")
+def test_together_or_for_the_target(flags: str, says: str) -> None:
+    assert says in refused("net.onnx", flags)
+
+
+@pytest.mark.parametrize(
+    ("missing", "flags", "says"),
+    [
+        ("qemu-system-arm", "--count", "--count: qemu-system-arm not found (apt-get"),
+        ("arm-none-eabi-gcc", "--count", "--count: arm-none-eabi-gcc not found (apt-get"),
+        ("gcc", "--count", "--count: no C compiler found"),
+        ("arm-none-eabi-objdump", "--cycles", "--cycles: arm-none-eabi-objdump not found"),
+        ("llvm-mca", "--cycles", "--cycles: llvm-mca not found (apt-get"),
+        ("qemu-system-arm", "--tune", "--tune: qemu-system-arm not found"),
+        ("arm-none-eabi-gcc", "--tune", "--tune: arm-none-eabi-gcc not found"),
+        ("qemu-system-arm", "--verify qemu", "--verify qemu: qemu-system-arm not found"),
+        ("gcc", "--verify host", "--verify host: no C compiler found"),
+        ("arm-none-eabi-gcc", "--flash-budget 64KB", "--flash-budget: the code of cortex-m7 cannot be measured"),
+    ],
+)
+def test_on_a_machine_without_a_tool(missing: str, flags: str, says: str, place: Path) -> None:
+    os.unlink(place / "bin" / missing)
+    for dry in (False, True) if "--tune" not in flags else (False,):
+        assert says in refused("net.onnx", flags, dry)
+    assert not (place / "out").exists()
+    if flags != "--tune":
+        (place / "bin" / missing).touch()
+        (place / "bin" / missing).chmod(0o755)
+        run("net.onnx", *flags.split(), "--dry-run").check_success()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--calib q.npz", "--calib: the model brings its ranges (QDQ), and q.npz has no labels"),
+        ("--calib q.npz --calib-range minmax", "--calib-range: says how ranges are measured"),
+        ("--momentum 0.5", "--momentum: is for"),
+    ],
+)
+@pytest.mark.usefixtures("place")
+def test_for_a_quantised_model(flags: str, says: str) -> None:
+    assert says in refused("qdq.onnx", flags)
+    run("qdq.onnx", "--calib", "nowhere.npz", "--dry-run").check_error("E0105", 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "error_id"),
+    [("--tiles nowhere.txt", "E0109"), ("--data nowhere.npz", "E0105"), ("--lock nowhere.json", "E0106")],
+)
+@pytest.mark.usefixtures("place")
+def test_a_dry_run_misses_files_too(flags: str, error_id: str) -> None:
+    run("net.onnx", *flags.split(), "--dry-run").check_error(error_id, 2)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--momentum 0.5 --optimizer momentum",
+        "--accumulate inplace --batch 2",
+        "--tiles tiles.txt",
+        "--optimise memory --remat auto",
+        "--count --verify-steps 2",
+        "--cycles --target cortex-m4",
+        "--report json --verify none --data xy.npz -v",
+        "--input-layout chw --remat auto --arena 64KB --memory sram2=1MB",
+    ],
+)
+@pytest.mark.usefixtures("place")
+def test_what_can_be_honoured_is(flags: str) -> None:
+    run("net.onnx", *flags.split(), "--dry-run").check_success()
