@@ -110,7 +110,8 @@ def _check_size(node: OnnxNode, inputs: Mapping[str, Array], most: int) -> None:
         start, limit, delta = (float(a) for a in arrays)
         elements = int(abs(limit - start) / abs(delta)) if delta else 0
     elif node.op in ("MatMul", "Gemm"):
-        first, second = arrays[0].shape or (1,), arrays[1].shape or (1,)
+        first: tuple[int, ...] = arrays[0].shape or (1,)
+        second: tuple[int, ...] = arrays[1].shape or (1,)
         rows, columns = math.prod(first[-2:-1]), math.prod(second[1:] and second[-1:])
         turned = (node.attrs.get("transA", 0), node.attrs.get("transB", 0))  # Gemm
         rows, columns = first[-1] if turned[0] else rows, second[-2] if turned[1] and second[1:] else columns

@@ -173,12 +173,15 @@ class _Mca:
         output = ""
         for _ in range(_ROUNDS):  # some errors hide others
             (self._folder / "blocks.s").write_text("\n".join(lines) + "\n", encoding="ascii")
-            command = [*self._command, "blocks.s"]
+            found = self._folder / "cycles.txt"  # a file: warnings would come in the middle of a line
+            command = [*self._command, "-o", found.name, "blocks.s"]
             output = run_program(command, self._folder, COMPILE_TIMEOUT_S, "llvm-mca").output
             bad = {int(number) - 1 for number in re.findall(r"blocks\.s:(\d+):\d+: error", output)}
             unknown = set(re.findall(r"note: instruction:\s+(\S+)", output))
             bad |= {index for index, line in enumerate(lines) if line.split(" ")[0] in unknown}
-            cycles = [int(n) / _ITERATIONS for n in re.findall(r"^Total Cycles:\s+(\d+)", output, re.MULTILINE)]
+            text = found.read_text(encoding="utf-8") if found.exists() else ""  # there is none after an error
+            totals = re.findall(r"^Total Cycles:\s+(\d+)", text, re.MULTILINE)
+            cycles = [int(n) / _ITERATIONS for n in totals]
             if len(cycles) == len(blocks):
                 return cycles
             lines = ["nop" if index in bad else line for index, line in enumerate(lines)]
