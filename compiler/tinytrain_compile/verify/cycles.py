@@ -175,12 +175,12 @@ class _Mca:
         for _ in range(_ROUNDS):  # some errors hide others
             (self._folder / "blocks.s").write_text("\n".join(lines) + "\n", encoding="ascii")
             command = [*self._command, "blocks.s", "-o", _TABLES]  # not among its warnings, which may cut any line
-            (self._folder / _TABLES).write_text("", encoding="ascii")
             output = run_program(command, self._folder, COMPILE_TIMEOUT_S, "llvm-mca").output
             bad = {int(number) - 1 for number in re.findall(r"blocks\.s:(\d+):\d+: error", output)}
             unknown = set(re.findall(r"note: instruction:\s+(\S+)", output))
             bad |= {index for index, line in enumerate(lines) if line.split(" ")[0] in unknown}
-            tables = (self._folder / _TABLES).read_text(encoding="ascii")
+            place = self._folder / _TABLES  # not there after an error
+            tables = place.read_text(encoding="ascii") if place.is_file() else ""
             cycles = [int(n) / _ITERATIONS for n in re.findall(r"^Total Cycles:\s+(\d+)", tables, re.MULTILINE)]
             if len(cycles) == len(blocks):
                 return cycles
