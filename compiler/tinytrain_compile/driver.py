@@ -14,14 +14,14 @@ from tinytrain_compile.emit import c_identifier, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.external import Externals, blaming, load_externals
 from tinytrain_compile.file_check import check_file
-from tinytrain_compile.fit import Candidate, Planner, faster, search_update, suggestions
+from tinytrain_compile.fit import Candidate, Planner
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.generate import Generated, generate
 from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
-from tinytrain_compile.micro_batch import with_micro_batch
+from tinytrain_compile.micro_batch import choose
 from tinytrain_compile.number_format import with_number_format
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.output import check_place, write_output
@@ -37,11 +37,12 @@ from tinytrain_compile.report import (
     too_slow_text,
 )
 from tinytrain_compile.rounding import StepwiseReference
-from tinytrain_compile.sparse import layers_of, resolve_update
+from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.summary import layer_updates
 from tinytrain_compile.target import Target, load_target
 from tinytrain_compile.trial import compare, like_one, with_exponents
 from tinytrain_compile.tune import KnownTiles, Tiling, choose_tiles, known_tiles
+from tinytrain_compile.ways_out import faster, suggestions
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)"""
@@ -158,9 +159,7 @@ def _choose(model: ImportedModel, options: CompileOptions, target: Target, exter
     planner = Planner(model, options, target, externals)
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
-    if options.update == "auto":
-        return with_micro_batch(planner, search_update(planner, len(layers_of(model.graph))))
-    return with_micro_batch(planner, planner.full(resolve_update(model.graph, options.update)))
+    return choose(planner)
 
 
 def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
@@ -205,9 +204,7 @@ def _check_fit(
     if limit is None or needed <= limit:
         _check_time(summary, model, candidate, options, target)
         return
-    ways = suggestions(
-        Planner(model, options, target, candidate.externals), candidate, len(layers_of(model.graph)), limit
-    )
+    ways = suggestions(Planner(model, options, target, candidate.externals), candidate)
     summary = replace(summary, suggestions=ways)
     fitting = [way.options for way in ways if way.arena_bytes <= limit]
     try_ = f"try {fitting[0]}" if fitting else f"nothing to update fits; {ways[0].options} does"
@@ -221,7 +218,7 @@ def _check_time(
     longest, needed = options.max_step_ps, candidate.choice.cost.ps
     if longest is None or needed <= longest:
         return
-    ways = faster(Planner(model, options, target, candidate.externals), candidate, len(layers_of(model.graph)))
+    ways = faster(Planner(model, options, target, candidate.externals), candidate)
     what = f"a step takes {milliseconds(needed)} by the target's figures, the limit is {milliseconds(longest)}"
     details = too_slow_text(replace(summary, suggestions=ways))
     raise CompileError("E0402", f"--update {candidate.label}", what, f"try {ways[0].options}", tuple(details))

@@ -47,8 +47,9 @@ def check_file(
     if len(samples.x) < SAMPLES:
         more = random_samples(train, SAMPLES, options.seed)
         samples = Samples(*(np.concatenate(pair) for pair in ((samples.x, more.x), (samples.y, more.y))))
-    pairs = [(samples.x[i : i + 1], samples.y[i : i + 1]) for i in range(SAMPLES)]
-    found = compare(file, ImportedValues(model, train, floats), pairs)
+    ours = ImportedValues(model, train, floats)
+    chosen = sorted(range(len(samples.x)), key=lambda i: ours.ignores(samples.y[i]))[:SAMPLES]  # whose loss says more
+    found = compare(file, ours, [(samples.x[i : i + 1], samples.y[i : i + 1]) for i in chosen])
     return replace(found, seconds=time.process_time() - start)
 
 

@@ -1,4 +1,4 @@
-"""Finds what fits: the ladder of ways to need less, the deepest update under the limits, and priced ways out.
+"""Finds what fits: the ladder of ways to need less, and the deepest update under the limits.
 
 The ladder: some recomputation, then other memories, then a smaller update; every rung is a plan of its own. A flag that
 was given is never changed.
@@ -7,7 +7,6 @@ was given is never changed.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from tinytrain_compile.data import labelled
 from tinytrain_compile.errors import CompileError
@@ -17,26 +16,23 @@ from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Choice, Rung
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
-from tinytrain_compile.ir.summary import Suggestion
 from tinytrain_compile.ladder import Means, climb
 from tinytrain_compile.memories import core_model, further_memories
-from tinytrain_compile.ops.qrescale import fractions
 from tinytrain_compile.ops.qupdate import error_ops
 from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.plan import (
     Lock,
     Planned,
     PlanOptions,
+    arena_bound,
     plan_from_lock,
-    share_of,
     spread,
     step_cost,
 )
-from tinytrain_compile.quantize import QuantOptions, WeightStore, quantise
+from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import Target
 from tinytrain_compile.training import (
-    Accumulate,
     SamplesMixError,
     TrainingOptions,
     build_training,
@@ -106,7 +102,7 @@ class Planner:
         if o.batch % micro_batch or (micro_batch > 1 and o.accumulate != "exact"):
             raise SamplesMixError(f"not with --batch {o.batch} --accumulate {o.accumulate}")
         try:
-            train = self._train(update, o.optimizer, o.batch, o.accumulate, micro_batch)
+            train = self._train(update, micro_batch)
         except CompileError as problem:
             if micro_batch == 1:
                 raise
@@ -125,21 +121,13 @@ class Planner:
             what = "the first step finds the exponents of errors in its own sample"
             raise SamplesMixError(f"{what}: give --calib with x and y to compile them in")
 
-    def _train(
-        self,
-        update: UpdatePlan,
-        optimizer: str,
-        batch: int,
-        accumulate: Accumulate,
-        micro_batch: int = 1,
-        store: WeightStore | None = None,
-    ) -> TrainGraph:
+    def _train(self, update: UpdatePlan, micro_batch: int) -> TrainGraph:
         o = self.options
         rates = (o.learning_rate, o.momentum, o.weight_decay)
-        chosen = TrainingOptions(o.loss, optimizer, *rates, batch, accumulate, micro_batch)
+        chosen = TrainingOptions(o.loss, o.optimizer, *rates, o.batch, o.accumulate, micro_batch)
         train = build_training(self.model, update, chosen)
         if o.quant == "int8":
-            train = quantise(train, QuantOptions(o.seed, store or o.weight_store, o.rescale))
+            train = quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale))
         else:
             train = join_pieces(train)
         return self.externals.assigned(train, self.target)
@@ -154,10 +142,17 @@ class Planner:
         planned, rungs = climb(train.graph, self._settings(train, quick), means)
         return planned, Choice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, rungs)
 
+    def _asked(self, update: UpdatePlan) -> TrainGraph:
+        """The training graph with as many samples in a step as --micro-batch says; E0101 if that cannot be."""
+        try:
+            return self.train(update, self.size)
+        except SamplesMixError as problem:
+            raise self._refused(problem) from problem
+
     def full(self, update: UpdatePlan) -> Candidate:
         """The candidate planned with full effort, with as many samples in a step as --micro-batch says; E0101."""
         try:
-            return self.planned(update, self.train(update, self.size))
+            return self.planned(update, self._asked(update))
         except SamplesMixError as problem:
             raise self._refused(problem) from problem
 
@@ -205,45 +200,31 @@ class Planner:
         candidate = Candidate(update, graph, planned.plan, update.label, choice, externals=self.externals)
         return self._with_one(candidate)
 
-    def price(
-        self,
-        wanted: str | UpdatePlan,
-        optimizer: str | None = None,
-        batch: int | None = None,
-        accumulate: Accumulate | None = None,
-    ) -> Price:
+    def price(self, spec: str) -> Price:
         """What an update needs, by a quick plan (an upper bound of what a full plan finds)."""
-        spec, o = wanted if isinstance(wanted, str) else wanted.label, self.options
-        key = f"{spec}|{optimizer}|{batch}|{accumulate}"
-        if key not in self._quick:
-            update = resolve_update(self.model.graph, wanted) if isinstance(wanted, str) else wanted
-            how = (optimizer or o.optimizer, batch or o.batch, accumulate or o.accumulate)
-            try:
-                train = self._train(update, *how, 1 if batch or accumulate else self.size)
-            except SamplesMixError as problem:
-                raise self._refused(problem) from problem
-            planned, choice = self._plan(train, True)
-            self._quick[key] = Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
-        return self._quick[key]
+        if spec not in self._quick:
+            planned, choice = self._plan(self._asked(resolve_update(self.model.graph, spec)), True)
+            self._quick[spec] = Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
+        return self._quick[spec]
 
-    def without_fractions(self, update: UpdatePlan) -> int:
-        """Bytes that an update needs whose int8 weights have no fraction bits."""
-        o = self.options
-        train = self._train(update, o.optimizer, o.batch, o.accumulate, self.size, store="sr8")
-        return self._plan(train, False)[0].plan.arena_bytes
+    def unhelped_price(self, spec: str) -> Price | None:
+        """What an update needs with nothing computed twice or moved, by a quick plan; None if no plan can fit."""
+        train = self._asked(resolve_update(self.model.graph, spec))
+        means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
+        room = self.options.arena_bytes
+        if room is not None:
+            room += sum(memory.capacity_bytes for memory in self.means.memories)
+            once = self.means.remat == "off" and self.means.objective is None
+            if arena_bound(train.graph, self._settings(train, True), once) > room:
+                return None
+        planned, choice = self._plan(train, True, means)
+        return Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
 
-    def recomputed(self, candidate: Candidate, mode: Literal["auto", "min"], quick: bool = True) -> tuple[int, float]:
-        """Bytes that a candidate needs with --remat `mode`, and its extra share of MACs."""
-        train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
-        planned, _ = self._plan(train, quick, replace(self.means, remat=mode, objective=None, limit_ps=None))
-        return planned.plan.arena_bytes, share_of(planned.graph, planned.plan)
-
-    def unhelped(self, candidate: Candidate) -> tuple[int, int]:
-        """Arena and modelled time of a candidate that computes nothing twice and moves nothing."""
+    def unhelped(self, candidate: Candidate) -> int:
+        """Arena of a candidate that computes nothing twice and moves nothing."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
         means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
-        planned, choice = self._plan(train, True, means)
-        return planned.plan.arena_bytes, choice.cost.ps
+        return self._plan(train, False, means)[0].plan.arena_bytes
 
     def moved(self, candidate: Candidate) -> MemoryPlan | None:
         """The candidate with all of the target's memories at hand, if it then fits."""
@@ -262,16 +243,8 @@ def search_update(planner: Planner, layer_count: int) -> Candidate:
     """The deepest last:N that keeps to the limits, for --update auto; the head alone if even that does not."""
     if planner.options.arena_bytes is None and planner.options.max_step_ps is None:
         return replace(planner.exact("all"), label="auto: all")
-    depth = deepest(planner, layer_count)
-    best: Candidate | None = planner.exact(f"last:{depth}") if depth else None
-    while depth < layer_count:
-        deeper = planner.exact(f"last:{depth + 1}")  # a full plan may fit where the quick one did not
-        if not planner.meets(deeper.plan.arena_bytes, deeper.choice.cost.ps):
-            best = best if best is not None else deeper
-            break
-        best, depth = deeper, depth + 1
-    assert best is not None
-    label = f"last:{max(depth, 1)}"
+    depth, best = deepest(planner, layer_count) or (1, planner.exact("last:1"))
+    label = f"last:{depth}"
     if depth < layer_count:
         best = _with_rungs(best, planner.price(f"last:{layer_count}").rungs, label)
     return replace(best, label=f"auto: {label}")
@@ -284,104 +257,58 @@ def _with_rungs(candidate: Candidate, above: tuple[Rung, ...], label: str) -> Ca
     return replace(candidate, choice=replace(candidate.choice, rungs=rungs))
 
 
-def deepest(planner: Planner, layer_count: int) -> int:
-    """Largest N for which the quick plan of last:N meets the limits, by bisection (deeper needs more); 0 if none."""
+NEAR, NEAR_TRIES, LIKELY_TRIES = 1.2, 4, 8
+"""Depths beyond what quick plans find that are planned with full effort: up to NEAR times what is known to fit, and how
+many of these; how many of those that need no more than that."""
 
-    def meets(depth: int) -> bool:
-        price = planner.price(f"last:{depth}")
-        return planner.meets(price.arena_bytes, price.ps)
 
-    low, high = 0, layer_count
-    if meets(high):
-        return high
+def deepest(planner: Planner, layer_count: int) -> tuple[int, Candidate] | None:
+    """The largest N found for which the full plan of last:N meets the limits, with that plan; None if none is found.
+
+    Quick plans are bisected first. But a deeper update may need less (what is kept depends on what is trained), so
+    every deeper one is planned once more without help, which is cheap, and those that need little more than what fits
+    get a full plan, the deepest first. So: log2 N quick plans with help, N without, and LIKELY_TRIES + NEAR_TRIES + 1
+    full ones (one more for each depth whose full plan needs more than its quick one, as second runs may).
+    """
+    depth, found = _by_bisection(planner, layer_count), None
+    likely, near = _deeper(planner, depth, layer_count)
+    for tries in (likely[:LIKELY_TRIES], near[:NEAR_TRIES]):
+        for deeper in tries:
+            if found is None or deeper > found[0]:
+                found = _full(planner, deeper) or found
+    while found is None and depth > 0:
+        found, depth = _full(planner, depth), depth - 1
+    return found
+
+
+def _full(planner: Planner, depth: int) -> tuple[int, Candidate] | None:
+    candidate = planner.exact(f"last:{depth}")
+    return (depth, candidate) if planner.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps) else None
+
+
+def _by_bisection(planner: Planner, layer_count: int) -> int:
+    """A depth whose quick plan meets the limits, 0 if none is found: the deepest, if deeper always needed more."""
+    low, high = 0, layer_count + 1
+    first = high - 1
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if meets(middle) else (low, middle)
+        middle, first = first or (low + high) // 2, 0
+        price = planner.price(f"last:{middle}")
+        low, high = (middle, high) if planner.meets(price.arena_bytes, price.ps) else (low, middle)
     return low
 
 
-NEAR = 1.1
-"""A quick plan that needs at most so much of the limit is made again with full effort before it is called too large."""
-
-
-def suggestions(planner: Planner, candidate: Candidate, layer_count: int, limit: int) -> tuple[Suggestion, ...]:
-    """Ways out, each priced by planning it: less to update, a smaller optimizer, no accumulation, a larger arena."""
-    found: list[Suggestion] = []
-    depth = deepest(planner, layer_count)
-    if depth:
-        size = planner.price(f"last:{depth}").arena_bytes
-        found.append(Suggestion(f"--update last:{depth}", size, f"of {layer_count} layers"))
-    found += _recomputing(planner, candidate, limit)
-    found += _more_memory(planner, candidate)
-    found += _smaller_state(planner, candidate, limit)
-    if not depth:
-        head = planner.exact("head").plan.arena_bytes
-        note = "fits" if head <= limit else "the smallest arena that trains the head"
-        found.append(Suggestion(f"--update head --arena {head}", head, note))
-    needed = candidate.plan.arena_bytes
-    found.append(Suggestion(f"--arena {needed}", needed, "fits as is"))
-    return tuple(found)
-
-
-def faster(planner: Planner, candidate: Candidate, layer_count: int) -> tuple[Suggestion, ...]:
-    """Ways out of --max-step-time, each priced by planning it: less to update, a larger arena, more time."""
-    found: list[Suggestion] = []
-    depth = deepest(planner, layer_count)
-    if depth:
-        price = planner.price(f"last:{depth}")
-        found.append(Suggestion(f"--update last:{depth}", price.arena_bytes, _step(price.ps)))
-    alone, cost = planner.unhelped(candidate)
-    if alone > candidate.plan.arena_bytes:
-        slow = "" if planner.meets(0, cost) else ", still too slow"
-        found.append(Suggestion(f"--arena {alone}", alone, f"{_step(cost)}{slow}"))
-    longest = -(-candidate.choice.cost.ps // 10**9)
-    found.append(Suggestion(f"--max-step-time {longest}ms", candidate.plan.arena_bytes, "as it is"))
-    return tuple(sorted(found, key=lambda way: way.note.endswith("slow")))
-
-
-def _step(ps: int) -> str:
-    return f"{ps / 1e9:.4g} ms a step"
-
-
-def _recomputing(planner: Planner, candidate: Candidate, limit: int) -> list[Suggestion]:
-    """More rematerialisation than was allowed, if it fits; else how far it would go."""
-    if planner.options.remat in ("auto", "min"):
-        return []
-    for mode in ("auto", "min"):
-        size, share = planner.recomputed(candidate, mode)
-        if limit < size <= NEAR * limit:
-            size, share = planner.recomputed(candidate, mode, quick=False)
-        cost = f"+{share:.0%} MACs a step"
-        if size <= limit or mode == "min":
-            return [Suggestion(f"--remat {mode}", size, cost if size <= limit else f"{cost}, still over")]
-    return []
-
-
-def _more_memory(planner: Planner, candidate: Candidate) -> list[Suggestion]:
-    """What the target's further memories would take, and their price in time by the target's figures."""
-    plan = planner.moved(candidate)
-    if plan is None:
-        return []
-    options = " ".join(f"--memory {memory.name}={memory.used_bytes}" for memory in plan.further)
-    extra = f"+{plan.extra_ps / 1e9:.3g} ms a step by the target's figures"
-    return [Suggestion(options, plan.arena_bytes, extra)]
-
-
-def _smaller_state(planner: Planner, candidate: Candidate, limit: int) -> list[Suggestion]:
-    update = candidate.update
-    found: list[Suggestion] = []
-    if planner.options.optimizer != "sgd":
-        size = planner.price(update, optimizer="sgd").arena_bytes
-        gain = f"{planner.options.optimizer} state costs {planner.price(update).arena_bytes - size} B"
-        found.append(Suggestion("--optimizer sgd", size, gain if size <= limit else f"{gain}, still over"))
-    extra = sum(value.size_bytes for value in fractions(candidate.train.graph.nodes))
-    if extra and candidate.plan.arena_bytes - extra <= limit:
-        size, cost = planner.without_fractions(update), "noise instead of fraction bits, some accuracy: docs/int8.md"
-        found.append(Suggestion("--weight-store sr8", size, cost if size <= limit else f"{cost}, still over"))
-    if planner.options.batch > 1 and planner.options.accumulate == "exact":
-        over = "no gradient sums, still over"
-        size = planner.price(update, batch=1).arena_bytes
-        found.append(Suggestion("--batch 1", size, "no gradient sums" if size <= limit else over))
-        size = planner.price(update, accumulate="inplace").arena_bytes
-        found.append(Suggestion("--accumulate inplace", size, "no gradient sums" if size <= limit else over))
-    return found
+def _deeper(planner: Planner, depth: int, layer_count: int) -> tuple[list[int], list[int]]:
+    """Depths beyond one that fits that need no more than it without help, deepest first; and slightly more, by need."""
+    o = planner.options
+    known = planner.unhelped_price(f"last:{depth}") if 0 < depth < layer_count else None
+    room = max(o.arena_bytes or 0, known.arena_bytes if known is not None else 0)
+    likely, near = list[int](), list[tuple[int, int]]()
+    for deeper in range(layer_count, depth, -1):
+        price = planner.unhelped_price(f"last:{deeper}")
+        if price is None or (o.max_step_ps is not None and price.ps > o.max_step_ps):
+            continue
+        if o.arena_bytes is None or price.arena_bytes <= room:
+            likely.append(deeper)
+        elif price.arena_bytes <= NEAR * room:
+            near.append((price.arena_bytes, deeper))
+    return likely, [deeper for _, deeper in sorted(near)]

@@ -9,14 +9,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tinytrain_compile.fit import Candidate, Planner
+from tinytrain_compile.fit import Candidate, Planner, search_update
 from tinytrain_compile.ir.cost import Rung
 from tinytrain_compile.ir.stages import UpdatePlan
-from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.training import SamplesMixError
 
 LESS = "--update"
 """How the rung of a smaller update begins."""
+
+
+def choose(planner: Planner) -> Candidate:
+    """What a command makes of a model: the update that was asked for or fits, and the largest micro-batch for it."""
+    graph, update = planner.model.graph, planner.options.update
+    if update == "auto":
+        return with_micro_batch(planner, search_update(planner, len(layers_of(graph))))
+    return with_micro_batch(planner, planner.full(resolve_update(graph, update)))
 
 
 def with_micro_batch(planner: Planner, candidate: Candidate) -> Candidate:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from typing import Any, cast
 
 from tinytrain_compile.errors import CompileError
 
@@ -56,7 +57,7 @@ def guarded_output() -> Generator[None]:
     if not isinstance(plain, io.TextIOWrapper):  # closed, or a tool's own
         yield
         return
-    output = _Output(plain.buffer, plain.encoding, "backslashreplace", line_buffering=plain.line_buffering)
+    output = _Output(cast(Any, plain).buffer, plain.encoding, "backslashreplace", line_buffering=plain.line_buffering)
     sys.stdout = output
     try:
         yield

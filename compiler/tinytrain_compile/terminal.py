@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tinytrain_compile.driver import Result
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options import CompileOptions
-from tinytrain_compile.report import kernel_lines, success_text
+from tinytrain_compile.report import kernel_lines, step_lines, success_text
 from tinytrain_compile.report.words import plural
 
 
@@ -53,6 +53,8 @@ class Terminal:
                 facts = " ".join(f"{key}={value}" for key, value in asdict(layer).items() if key != "name")
                 self._out.print(f"layer      {layer.name}: {facts}", markup=False)
             self._file(result.summary)
+            for line in step_lines(result.summary):
+                self._out.print(line, markup=False, soft_wrap=True)
         if options.dry_run:
             self._out.print("wrote      nothing (--dry-run)", markup=False)
         else:

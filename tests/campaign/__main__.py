@@ -58,10 +58,15 @@ def main() -> int:
             if tally.is_new(result):
                 print(f"FAILED {result.kind} {result.index}, see {place}: {result.problem[:SHOWN]}", flush=True)
 
-    run_cases(chosen, wanted, asked.seed, asked.jobs, report)
+    try:
+        run_cases(chosen, wanted, asked.seed, asked.jobs, report)
+    except KeyboardInterrupt:
+        print("interrupted: what was done until then", file=sys.stderr)
     print("\n".join(tally.lines()))
-    print(f"\n{len(wanted):,} cases of seed {asked.seed} in {time.monotonic() - start:.0f} s")
+    print(f"\n{tally.count:,} of {len(wanted):,} cases of seed {asked.seed} in {time.monotonic() - start:.0f} s")
     problems = tally.problems()
+    if tally.count < len(wanted):
+        problems.append("not all cases ran")
     print("\n".join(problems) or "0 failures")
     return int(bool(problems))
 

@@ -21,7 +21,7 @@ CPU_S = 60.0
 """The most that a case may take, with all programs that it starts."""
 IDLE_S = 15.0
 """A case that has not computed for so long waits for something that will not come."""
-CASES = 500
+CASES = 1000
 """Of one worker: then another begins, without what the first has gathered."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 

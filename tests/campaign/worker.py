@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import shutil
@@ -23,6 +24,7 @@ from tinytrain_compile.verify.objects import VARIABLE
 MEMORY_MB = 2048
 """The most that a case may take."""
 
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 ADDRESS_SPACE = 6 << 30
 """Keeps the machine alive: a case that asks for more gets a MemoryError, and that is an internal error."""
 
@@ -30,6 +32,7 @@ ADDRESS_SPACE = 6 << 30
 def serve(connection: Connection, kinds: Mapping[str, Kind], seed: int, folder: Path) -> None:
     """Say "ready", then answer every (kind, number) with a Result, until the other side closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # where a case hangs, nobody would see that the rest is gone
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, most))
     temporary = folder / "tmp"
@@ -61,12 +64,13 @@ def _attempt(kind: Kind, seed: int, index: int, folder: Path, noise: int) -> Res
         shutil.rmtree(used, ignore_errors=True)
         used.mkdir()
     os.chdir(place)
-    os.ftruncate(noise, 0)
     try:
-        case = kind.case(seed, index, place)
+        with warnings.catch_warnings(action="ignore"):  # those of the command count
+            case = kind.case(seed, index, place)
     except Exception as wrong:
         return Result(kind.name, index, "none", problem=f"the case was not made: {type(wrong).__name__}: {wrong}")
     before = contents(place)
+    os.ftruncate(noise, 0)
     _forget_peak()
     start = _cpu_s()
     outcome, problem = _run(case)

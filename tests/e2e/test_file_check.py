@@ -127,6 +127,13 @@ def test_loss_of_a_model_that_ends_in_it(tmp_path: Path, monkeypatch: pytest.Mon
         agreement(path)
 
 
+def test_samples_whose_label_counts_are_preferred(tmp_path: Path) -> None:
+    model = weighted_loss()
+    model.graph.node[-1].attribute.append(onnx.helper.make_attribute("ignore_index", 2))
+    np.savez(tmp_path / "data.npz", x=np.ones((4, 6), np.float32), y=np.array([2, 2, 1, 2]))
+    assert agreement(write(model, tmp_path), data=tmp_path / "data.npz").whole
+
+
 def test_what_the_evaluator_lacks_is_named_and_the_rest_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

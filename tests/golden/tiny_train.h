@@ -55,7 +55,7 @@ typedef struct {
     float values[TINY_OUTPUT_ELEMENTS];
 } tiny_output_t;
 
-typedef int32_t tiny_label_t; /* the calls take TINY_LABEL_ELEMENTS of them */
+typedef int32_t tiny_label_t;
 
 /* Callbacks move `size` bytes and return 0, or anything else to stop. */
 typedef int (*tiny_write_fn)(void *ctx, const void *data, size_t size);

@@ -190,7 +190,7 @@ def _watches(plan: MemoryPlan) -> tuple[Watch, ...]:
 def _flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tuple[str, Array]]:
     """Every constant that lies in flash: frozen weights, and initial values that are not all zero."""
     state = {value.name for value in train.graph.state}
-    more = {} if plan.inference is None else plan.inference.graph.constants
+    more: Mapping[str, Array] = {} if plan.inference is None else plan.inference.graph.constants
     return [
         (tables.of(name), data)
         for name, data in {**more, **train.graph.constants}.items()

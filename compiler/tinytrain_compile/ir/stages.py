@@ -47,7 +47,7 @@ class LabelWeights:
     def of(self, labels: Array, start: float = 0.0) -> np.float32:
         """Their sum on top of `start`, one after another in float32, as the generated code adds them."""
         total = np.float32(start)
-        for label in labels.ravel().tolist():
+        for label in (int(label) for label in labels.flat):
             if label != self.ignored:
                 total += np.float32(self.table[label] if self.table else 1.0)
         return total

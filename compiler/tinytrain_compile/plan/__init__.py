@@ -11,7 +11,7 @@ from tinytrain_compile.plan.optimise import Goal, optimise
 from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
 from tinytrain_compile.plan.pages import Memory
 from tinytrain_compile.plan.planned import Planned, plan_graph
-from tinytrain_compile.plan.planner import plan_memory
+from tinytrain_compile.plan.planner import arena_bound, plan_memory
 from tinytrain_compile.plan.price import CoreModel, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
 from tinytrain_compile.plan.spread import spread
@@ -28,6 +28,7 @@ __all__ = [
     "PlanOptions",
     "Planned",
     "RematOptions",
+    "arena_bound",
     "live_buffers_at",
     "load_per_step",
     "optimise",

@@ -7,12 +7,13 @@ from dataclasses import replace
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.bounds import cut_bound, peak_bound
 from tinytrain_compile.plan.choose import Candidate, choose
 from tinytrain_compile.plan.exact import EVALUATIONS_PER_UNIT, Optimum, smallest_peak
 from tinytrain_compile.plan.model import MemoryModel, TaskGraph, build_model
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.order import RankedOrder, list_orders
+from tinytrain_compile.plan.order import RankedOrder, best_overlap, list_orders
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.windows import improve_by_windows
 
@@ -43,6 +44,21 @@ def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
     plan = _assemble(graph, model, base, below, chosen, bound)
     validate_plan(graph, plan, options)
     return plan
+
+
+def arena_bound(graph: Graph, options: PlanOptions, once: bool) -> int:
+    """No plan needs less. once: nothing is computed twice (else only what a single node touches is certain)."""
+    model = build_model(graph, options)
+    below = max((buffer.offset + buffer.size_bytes for buffer in persistent_buffers(model, options)), default=0)
+    if once and not any(op_def(node.op).as_view for node in graph.nodes):  # a view needs less than the copy it replaces
+        return below + peak_bound(model.tasks)
+    sure = [task for task, node in enumerate(model.nodes) if not op_def(node.op).as_view]
+    return below + max((_touched(model.tasks, task) for task in sure), default=0)
+
+
+def _touched(tasks: TaskGraph, task: int) -> int:
+    """Bytes that a task reads, writes and works in, less what it may at best do in place."""
+    return sum(tasks.size[cell] for cell in tasks.touched[task]) + tasks.scratch[task] - best_overlap(tasks.pairs[task])
 
 
 def _quick_orders(tasks: TaskGraph) -> tuple[list[RankedOrder], int]:

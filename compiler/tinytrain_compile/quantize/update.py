@@ -127,10 +127,10 @@ class Updates:
         return (multiplier, shift, self.rate, exponent)
 
     def _fused(self, node: Node, parameter: Value, uses: Uses) -> None:
+        gradient = uses[0]
         if len(uses) > 1:
             self._apply(node, parameter, uses, [self._gradient(node, parameter, use) for use in uses])
             return
-        gradient = uses[0]
         scale = self._scale(node, uses, gradient.error.exponent)
         if isinstance(gradient, BiasGradient):
             if self.momentum is None:
@@ -175,7 +175,7 @@ class Updates:
 
     def _apply(self, node: Node, parameter: Value, uses: Uses, sums: list[Value]) -> None:
         """The update from sums, one for each use; a single one is left with its momentum, to be cleared."""
-        exponent, total = uses[0].error.exponent, sums[0]
+        first, total, exponent = uses[0], sums[0], uses[0].error.exponent
         if len(uses) > 1:
             total, exponent = self._together(node, uses, sums)
         scale = self._scale(node, uses, exponent)
@@ -183,7 +183,7 @@ class Updates:
             total = self._with_momentum(node, parameter, total, scale)
         if len(uses) == 1:
             sums[0] = total
-        if isinstance(uses[0], BiasGradient):
+        if isinstance(first, BiasGradient):
             self._apply_bias(node, parameter, total, scale)
         else:
             self._move(node, "QWeightApply", (parameter, total, *scale), QWeightApplyAttrs())

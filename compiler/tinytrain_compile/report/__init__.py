@@ -10,6 +10,7 @@ from tinytrain_compile.report.html import report_html
 from tinytrain_compile.report.kernels import KernelWork, kernel_lines, kernel_work
 from tinytrain_compile.report.layout import styled
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown, ops_text
+from tinytrain_compile.report.steps import step_lines
 from tinytrain_compile.report.text import does_not_fit_text, success_text
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "plan_json",
     "report_html",
     "report_json",
+    "step_lines",
     "styled",
     "success_text",
     "too_slow_text",

@@ -198,8 +198,12 @@ def _dependents(graph: Graph, source: str) -> frozenset[str]:
 
 
 def _role(node: Node, forward: frozenset[str], judged: frozenset[str]) -> Role:
-    """A mask or an argmax that only the backward pass reads is still computed on the way forward."""
-    if op_def(node.op).alias:
+    """A mask or an argmax that only the backward pass reads is still computed on the way forward.
+
+    An update makes nothing but new contents of what lives for ever. An int8 error also overwrites its own peak, but
+    what it makes is an error: a step of the backward pass.
+    """
+    if any(out == 0 for out, _ in op_def(node.op).alias):
         return "update"
     return "forward" if node.name in forward or node.name not in judged else "backward"
 

@@ -23,12 +23,12 @@ from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.picture import Picture, about_text, build_picture, label_of, name_of
 from tinytrain_compile.report.text import (
+    bound_text,
     fit_verdict,
     layer_counts,
     layer_text,
     memory_pieces,
     paging_pieces,
-    proof,
     update_counts,
     verify_pieces,
 )
@@ -141,12 +141,15 @@ class _Layout:
 def _headline(summary: Summary) -> Mapping[str, Any]:
     plan, limit = summary.plan, summary.arena_limit_bytes
     fits = limit is None or plan.arena_bytes <= limit
+    known = f"lower bound {bytes_text(plan.lower_bound_bytes)}, gap {bytes_text(plan.gap_bytes)}"
+    sentence = bound_text(plan) if fits or limit is None else f"{known}: {fit_verdict(plan, limit)}"
     return {
         "fits": fits,
         "of": "no limit given" if limit is None else f"of {bytes_text(limit)} ({share(plan.arena_bytes, limit)})",
         "over": 0 if fits or limit is None else plan.arena_bytes - limit,
-        "verdict": proof(plan) if fits or limit is None else fit_verdict(plan, limit),
-        "whole": max(plan.arena_bytes, limit or 0),
+        "verdict": sentence[0].upper() + sentence[1:],
+        "whole": max(plan.total_bytes, limit or 0),
+        "contents": "all memories" if plan.further else "the arena",
     }
 
 
@@ -166,11 +169,17 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Loss", f"{loss_name(summary)} (contract {summary.contract})"),
         ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, {batch_text(summary.train)}"),
         ("Trained", f"{name_of(summary.update_label)}: {update_counts(summary)}"),
-        ("Arena, persistent", f"{bytes_text(plan.persistent_bytes)} (what a checkpoint saves)"),
-        ("Arena, transient", bytes_text(plan.total_bytes - plan.persistent_bytes)),
+        (
+            "Persistent, all memories" if plan.further else "Arena, persistent",
+            f"{bytes_text(plan.persistent_bytes)} (what a checkpoint saves)",
+        ),
+        (
+            "Transient, all memories" if plan.further else "Arena, transient",
+            bytes_text(plan.total_bytes - plan.persistent_bytes),
+        ),
         *(("Memory", ", ".join(memory_pieces(memory))) for memory in plan.further),
         *([("Paging", ", ".join(paging_pieces(plan)))] if plan.paging else []),
-        ("Lower bound", f"{bytes_text(plan.lower_bound_bytes)}, gap {bytes_text(plan.gap_bytes)}: {proof(plan)}"),
+        ("Lower bound", bound_text(plan).removeprefix("lower bound ")),
         ("Stack, static bound", bytes_text(verify.stack_bytes)),
         ("Stack, high-water", bytes_text(verify.stack_measured_bytes)),
         ("Flash, code", bytes_text(code)),

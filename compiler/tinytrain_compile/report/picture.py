@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, Category, Holding, Role, Tenant
 from tinytrain_compile.report.words import bytes_text, plural, printable, shorten
 
@@ -14,6 +15,9 @@ HEADROOM = 1.07
 
 LIMIT_SHOWN = 1.5
 """A limit that is further above the arena than this would squash the picture; it is told in words instead."""
+
+TICK_ROOM = 0.03
+"""Height of the text at an axis, as a share of the picture's."""
 
 NAME_CELLS, SHORT_LABEL = 90, 18
 VALUES_SHOWN = 5
@@ -87,7 +91,7 @@ def build_picture(analysis: Analysis, limit_bytes: int | None) -> Picture:
     plan = analysis.plan
     steps = max(len(plan.order), 1)
     highest = plan.total_bytes
-    if limit_bytes is not None and limit_bytes <= LIMIT_SHOWN * highest:
+    if limit_bytes is not None and limit_bytes <= LIMIT_SHOWN * highest and not plan.further:
         highest = max(highest, limit_bytes)
     height = max(int(highest * HEADROOM), 1)
     used = {tenant.category for holding in analysis.holdings for tenant in holding.tenants}
@@ -98,7 +102,7 @@ def build_picture(analysis: Analysis, limit_bytes: int | None) -> Picture:
         height,
         tuple(_box(analysis, number, holding, height) for number, holding in enumerate(analysis.holdings)),
         tuple(_lines(analysis, limit_bytes, height)),
-        tuple(Line("tick", axis_text(value), height - value) for value in _ticks(height)),
+        tuple(_tick_lines(plan, height)),
         tuple(_bands(analysis)),
         tuple(_areas(analysis, categories, area_height)),
         area_height,
@@ -185,17 +189,42 @@ def _runs(tenants: tuple[Tenant, ...]) -> list[list[Tenant]]:
 
 def _lines(analysis: Analysis, limit_bytes: int | None, height: int) -> Iterator[Line]:
     plan = analysis.plan
+    if plan.further:
+        yield from _memory_lines(plan, limit_bytes, height)
+        return
     limit = limit_bytes if limit_bytes is not None and limit_bytes <= height else None
     under_limit = limit is not None and plan.arena_bytes < limit
     yield Line("arena", f"arena used {bytes_text(plan.arena_bytes)}", height - plan.arena_bytes, under_limit)
-    for memory in plan.further:
-        end = memory.base + memory.used_bytes
-        yield Line("arena", f"{name_of(memory.name)} used {bytes_text(memory.used_bytes)}", height - end, True)
     if plan.gap_bytes:
         caption = f"lower bound {bytes_text(plan.lower_bound_bytes)}"
         yield Line("bound", caption, height - plan.lower_bound_bytes, below=True)
     if limit is not None:
         yield Line("limit", f"--arena {bytes_text(limit)}", height - limit, limit < plan.arena_bytes)
+
+
+def _memory_lines(plan: MemoryPlan, limit_bytes: int | None, height: int) -> Iterator[Line]:
+    """Where each memory ends. What fits is told in words: the next memory begins there, so a limit has no place, nor
+    has a bound of all memories in a picture where each has its own addresses."""
+    of = "" if limit_bytes is None else f" of {bytes_text(limit_bytes)}"
+    yield Line("arena", f"arena used {bytes_text(plan.arena_bytes)}{of}", height - plan.arena_bytes, below=True)
+    for memory in plan.further:
+        end = memory.base + memory.used_bytes
+        used = f"{bytes_text(memory.used_bytes)} of {bytes_text(memory.capacity_bytes)}"
+        yield Line("arena", f"{name_of(memory.name)} used {used}", height - end, below=True)
+
+
+def _tick_lines(plan: MemoryPlan, height: int) -> Iterator[Line]:
+    """Addresses: in a plan of several memories each begins at 0 again."""
+    if not plan.further:
+        yield from (Line("tick", axis_text(value), height - value) for value in _ticks(height))
+        return
+    step = next(value for value in (1 << power for power in range(63)) if height // value <= 8)
+    ranges = [(0, plan.arena_bytes), *((memory.base, memory.used_bytes) for memory in plan.further)]
+    for base, size in ranges:
+        room = size - TICK_ROOM * height  # none right below the next memory's 0
+        yield from (
+            Line("tick", axis_text(value), height - base - value) for value in range(0, size, step) if value <= room
+        )
 
 
 def _ticks(height: int) -> list[int]:

@@ -96,6 +96,12 @@ def fit_verdict(plan: MemoryPlan, limit_bytes: int) -> str:
     return "a placement that fits is not excluded, the search found none"
 
 
+def bound_text(plan: MemoryPlan) -> str:
+    """The bound, of all memories where there are several, and what is proven about it."""
+    of = " of all memories" if plan.further else ""
+    return f"lower bound{of} {bytes_text(plan.lower_bound_bytes)}, gap {bytes_text(plan.gap_bytes)}: {proof(plan)}"
+
+
 def proof(plan: MemoryPlan) -> str:
     """What is known about the distance to the smallest possible arena."""
     order = "order proven minimal" if plan.order_proven else "order not proven"
@@ -253,8 +259,8 @@ def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Ro
         yield row("memory", memory_pieces(memory), width, most=2)
     if plan.paging:
         yield row("paging", paging_pieces(plan), width, most=2)
-    bound = f"lower bound {bytes_text(plan.lower_bound_bytes)}, gap {bytes_text(plan.gap_bytes)}: {proof(plan)}"
-    yield row("", [bound], width, most=1)
+    bound = bound_text(plan)
+    yield row("", bound.split(": ") if plan.further else [bound], width, ": ", most=2)
     yield row("  at peak", breakdown_pieces(analysis), width, " | ", most=2)
 
 
@@ -336,7 +342,7 @@ def _largest(analysis: Analysis, width: int) -> list[str]:
 def _suggested(summary: Summary, width: int) -> list[str]:
     """Options, price and remark in columns; the arena that the plan needs is always one way out."""
     ways: Sequence[Suggestion] = summary.suggestions
-    if not any(way.options.startswith("--arena") for way in ways):
+    if not any("--arena" in way.options.split() for way in ways):
         ways = (*ways, Suggestion(f"--arena {summary.plan.arena_bytes}", summary.plan.arena_bytes, "fits as it is"))
     options = [shorten(printable(way.options), max(width, MIN_WIDTH) // 2) for way in ways]
     prices = [bytes_text(way.arena_bytes) for way in ways]

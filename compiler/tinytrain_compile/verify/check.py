@@ -245,7 +245,10 @@ def _step_losses(run: RunResult, interface: Interface, samples: Samples, batch: 
     """The loss of each step: what PyTorch prints for all samples of its batch."""
     calls = iter(sample_indices(interface, samples, len(run.states), batch))
     steps = run.losses.reshape(len(run.states), -1).astype(np.float64)
-    return tuple(interface.terms.of_batch(step, [samples.y[next(calls)] for _ in step]) for step in steps)
+    return tuple(
+        interface.terms.of_batch([float(loss) for loss in step], [samples.y[next(calls)] for _ in step])
+        for step in steps
+    )
 
 
 def _board_name(target: Target) -> str:

@@ -22,7 +22,6 @@ NO_MODEL = "the target's file names no cycle model"
 MCA_HINT = "llvm-mca not found (apt-get install llvm)"
 _ITERATIONS = 100
 _ROUNDS = 12
-_TABLES = "blocks.tables"
 _CONDITIONS = "eq|ne|lt|gt|le|ge|cs|cc|mi|pl|hi|ls|vs|vc"
 _LEAST_SHARE = 0.0005
 """Blocks below this share of all instructions count one cycle per instruction."""
@@ -174,14 +173,15 @@ class _Mca:
         output = ""
         for _ in range(_ROUNDS):  # some errors hide others
             (self._folder / "blocks.s").write_text("\n".join(lines) + "\n", encoding="ascii")
-            command = [*self._command, "blocks.s", "-o", _TABLES]  # not among its warnings, which may cut any line
+            found = self._folder / "cycles.txt"  # a file: warnings would come in the middle of a line
+            command = [*self._command, "-o", found.name, "blocks.s"]
             output = run_program(command, self._folder, COMPILE_TIMEOUT_S, "llvm-mca").output
             bad = {int(number) - 1 for number in re.findall(r"blocks\.s:(\d+):\d+: error", output)}
             unknown = set(re.findall(r"note: instruction:\s+(\S+)", output))
             bad |= {index for index, line in enumerate(lines) if line.split(" ")[0] in unknown}
-            place = self._folder / _TABLES  # not there after an error
-            tables = place.read_text(encoding="ascii") if place.is_file() else ""
-            cycles = [int(n) / _ITERATIONS for n in re.findall(r"^Total Cycles:\s+(\d+)", tables, re.MULTILINE)]
+            text = found.read_text(encoding="utf-8") if found.exists() else ""  # there is none after an error
+            totals = re.findall(r"^Total Cycles:\s+(\d+)", text, re.MULTILINE)
+            cycles = [int(n) / _ITERATIONS for n in totals]
             if len(cycles) == len(blocks):
                 return cycles
             lines = ["nop" if index in bad else line for index, line in enumerate(lines)]

@@ -128,7 +128,7 @@ def run_program(command: list[str], folder: Path, timeout_s: float, what: str, s
     if scratch:
         place = folder.resolve() / SCRATCH
         place.mkdir(exist_ok=True)
-        environment = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(place))
+        environment = {name: str(place) for name in ("TMPDIR", "TMP", "TEMP")}
     try:
         process = _PROGRAMS.start(command, folder, environment)
     except OSError as error:

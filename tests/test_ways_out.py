@@ -1,0 +1,168 @@
+"""Priced ways out: following a line gives the bytes that it promises; --update auto finds the deepest that fits."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.e2e import models
+from tests.e2e.broken import write
+from tests.e2e.command import Outcome, run
+from tests.e2e.marks import ROOT, SHARED, needs_shared
+from tinytrain_compile import fit
+from tinytrain_compile.external import Externals
+from tinytrain_compile.fit import Planner, deepest
+from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.options import CompileOptions
+from tinytrain_compile.plan.planner import arena_bound
+from tinytrain_compile.quantize import prepare
+from tinytrain_compile.sparse import layers_of, resolve_update
+from tinytrain_compile.target import load_target
+from tinytrain_compile.ways_out import _Asked, _recomputing
+
+LINE = re.compile(r"^    (--.*?) +-> +([\d,]+) B, (.*)$|^    (--.*?) +-> +([\d,]+) B  (.*)$", re.MULTILINE)
+DIGITS = ROOT / "examples" / "digits"
+
+
+def ways(text: str) -> list[tuple[str, int, str]]:
+    """Options, bytes and note of every line below "what would fit"."""
+    found = [[group for group in match if group] for match in LINE.findall(text[text.index("would fit") :])]
+    return [(options, int(size.replace(",", "")), note) for options, size, note in found]
+
+
+def needed(outcome: Outcome) -> int:
+    """What the plan of a dry run needs, whether or not that fits."""
+    if outcome.exit_code == 0:
+        return int(re.search(r"ARENA +([\d,]+) B", outcome.out)[1].replace(",", ""))  # type: ignore[index]
+    assert outcome.error_id == "E0401", outcome.err
+    return int(re.search(r"training needs (\d+) B", outcome.err)[1])  # type: ignore[index]
+
+
+def follow_all(path: Path, *flags: str) -> dict[str, int]:
+    """Follow every line of a block; returns line -> bytes."""
+    failed = run(path, "--dry-run", *flags).check_error("E0401", 3)
+    lines = ways(failed.err)
+    assert lines, failed.err
+    for options, size, note in lines:
+        followed = run(path, "--dry-run", *flags, *options.split())
+        assert needed(followed) == size, f"{options}: promised {size}; {followed.err or followed.out}"
+        assert (followed.exit_code == 0) == ("still over" not in note), options
+    return {options: size for options, size, _ in lines}
+
+
+NETS: dict[str, tuple[onnx.ModelProto, tuple[str, ...]]] = {
+    "ds_cnn, auto": (models.ds_cnn(channels=6, blocks=1, size=(11, 5)), ("--arena", "1800", "--optimizer", "adam")),
+    "ds_cnn, batch": (
+        models.ds_cnn(channels=6, blocks=1, size=(11, 5)),
+        ("--update", "all", "--arena", "5KB", "--batch", "4", "--optimizer", "momentum"),
+    ),
+    "mlp, no second runs": (
+        models.mlp(inputs=12, hidden=20, classes=5),
+        ("--update", "all", "--arena", "3000", "--remat", "off", "--optimizer", "adamw"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_following_a_line_gives_its_bytes(name: str, tmp_path: Path) -> None:
+    model, flags = NETS[name]
+    followed = follow_all(write(model, tmp_path), *flags)
+    assert len(followed) >= 3
+
+
+def test_following_a_line_gives_its_bytes_in_int8() -> None:
+    calib = ("--quant", "int8", "--calib", str(DIGITS / "calib.npz"))
+    followed = follow_all(DIGITS / "digits.onnx", *calib, "--update", "all", "--arena", "17KB", "--batch", "2")
+    assert any("--weight-store" in line or "--update" in line for line in followed), followed
+
+
+@needs_shared
+def test_second_runs_are_never_priced_above_the_plan_itself() -> None:
+    """The int8 MCUNet with its 49 kB scheme: `--remat min` was said to need 203,008 B beside 172,560 B without."""
+    path = SHARED / "models" / "mcunet-5fps-10c-qdq.onnx"
+    scheme = str(SHARED / "schemes" / "mcunet-5fps-49kb.toml")
+    options = CompileOptions(model=path, quant="int8", update=scheme, arena_bytes=131_072)
+    model = replace_graph(load_model(path, FrontendOptions()))
+    asked = Planner(model, options, load_target("cortex-m7"), Externals())
+    candidate = asked.exact(scheme)
+    (way,) = _recomputing(_Asked(asked, candidate))
+    assert way.arena_bytes <= candidate.plan.arena_bytes == 172_560
+
+
+def replace_graph(model: ImportedModel) -> ImportedModel:
+    return replace(model, graph=prepare(model.graph, True))
+
+
+def test_ways_out_of_a_step_that_is_too_long(tmp_path: Path) -> None:
+    path = write(models.ds_cnn(channels=6, blocks=1, size=(11, 5)), tmp_path)
+    flags = ("--dry-run", "--update", "all", "--max-step-time", "100us")
+    failed = run(path, *flags).check_error("E0402", 3)
+    lines = re.findall(r"^    (--.*?) +-> +([\d,]+) B, (.*)$", failed.err, re.MULTILINE)
+    assert lines, failed.err
+    for options, size, note in lines:
+        followed = run(path, *flags, *options.split())
+        if "still" not in note:
+            assert needed(followed) == int(size.replace(",", "")), options
+
+
+# ---- the deepest update ---------------------------------------------------------------------------------------------
+
+
+@needs_shared
+def test_a_deeper_update_may_need_less() -> None:
+    """last:5 needs more than last:6 (377,120 and 361,008 B): bisection stopped at last:4."""
+    path = SHARED / "models" / "mcunet-5fps-10c-qdq.onnx"
+    found = run(path, "--quant", "int8", "--arena", "365000", "--remat", "off", "--dry-run").check_success()
+    assert "auto: last:6" in found.out
+
+
+def planner(model: onnx.ModelProto, folder: Path, **options: object) -> Planner:
+    path = Path(write(model, folder))
+    asked = CompileOptions(model=path, **options)  # type: ignore[arg-type]
+    return Planner(load_model(path, FrontendOptions()), asked, load_target("cortex-m7"), Externals())
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+def test_the_deepest_of_all_depths(share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against full plans of every depth; and the work is bounded."""
+    model = models.ds_cnn(channels=6, blocks=1, size=(11, 5))
+    free = planner(model, tmp_path)
+    count = len(layers_of(free.model.graph))
+    limit = int(free.exact("all").plan.arena_bytes * share)
+    limited = planner(model, tmp_path, arena_bytes=limit)
+    needs = {depth: limited.exact(f"last:{depth}").plan.arena_bytes for depth in range(1, count + 1)}
+    full: list[str] = []
+    real = Planner.exact
+    monkeypatch.setattr(Planner, "exact", lambda self, spec: (full.append(spec), real(self, spec))[1])
+    found = deepest(planner(model, tmp_path, arena_bytes=limit), count)
+    fitting = [depth for depth, need in needs.items() if need <= limit]
+    assert (found[0] if found else 0) == max(fitting, default=0)
+    assert len(full) <= fit.NEAR_TRIES + fit.LIKELY_TRIES + 1
+
+
+@pytest.mark.parametrize("name", ["ds_cnn", "mlp"])
+def test_no_plan_is_below_its_bound(name: str, tmp_path: Path) -> None:
+    small = {
+        "ds_cnn": models.ds_cnn(channels=6, blocks=1, size=(11, 5)),
+        "mlp": models.mlp(inputs=12, hidden=20, classes=5),
+    }
+    for remat in ("off", "min"):
+        asked = planner(small[name], tmp_path, remat=remat)
+        for spec in ("last:1", "last:3", "all"):
+            train = asked.train(resolve_update(asked.model.graph, spec))
+            bound = arena_bound(train.graph, asked._settings(train, True), remat == "off")
+            assert 0 < bound <= asked.exact(spec).plan.arena_bytes
+
+
+def test_the_block_and_the_report_agree(tmp_path: Path) -> None:
+    """plan.json of a followed line says the same."""
+    path, flags = write(NETS["ds_cnn, batch"][0], tmp_path), NETS["ds_cnn, batch"][1]
+    options, size, _ = ways(run(path, "--dry-run", *flags).check_error("E0401", 3).err)[0]
+    run(path, *flags, *options.split(), "--verify", "none", "-o", tmp_path / "out").check_success()
+    assert json.loads((tmp_path / "out" / "plan.json").read_text())["arena_bytes"] == size
