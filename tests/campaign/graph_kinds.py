@@ -32,7 +32,7 @@ def _option(*words: str) -> list[str]:
     return list(words) if words[0] in KNOWN else []
 
 
-def _common(source: Random) -> list[str]:
+def _common(source: Random, integer: bool = True) -> list[str]:
     """What every network can be asked for."""
     options = ["--seed", str(source.randrange(1000)), "--verify-steps", source.choice(("1", "2", "3"))]
     options += ["--lr", source.choice(("0", "0.001", "0.01", "0.1"))]
@@ -40,16 +40,18 @@ def _common(source: Random) -> list[str]:
     options += ["--input-layout", "chw"] if source.randrange(3) == 0 else []
     options += ["--code", source.choice(("speed", "size"))] if source.randrange(2) else []
     options += ["--flash-budget", source.choice(("4KB", "12KB", "40KB"))] if source.randrange(6) == 0 else []
-    return [*options, *_samples(source), *_memory(source)]
+    return [*options, *_samples(source, integer), *_memory(source)]
 
 
-def _samples(source: Random) -> list[str]:
+def _samples(source: Random, integer: bool) -> list[str]:
     """How many samples an update takes."""
     batch = source.choice((1, 1, 2, 3, 4))
     if batch == 1:
         return []
-    options = ["--batch", str(batch), *_option("--micro-batch", source.choice(("1", str(batch), "auto")))]
-    return [*options, "--accumulate", "inplace"] if source.randrange(4) == 0 else options
+    if source.randrange(4) == 0:
+        return ["--batch", str(batch), "--accumulate", "inplace"]
+    sizes = ("1", "auto") if integer else ("1", str(batch), "auto")  # int8 needs labels in --calib for several
+    return ["--batch", str(batch), *_option("--micro-batch", source.choice(sizes))]
 
 
 def _memory(source: Random) -> list[str]:
@@ -114,7 +116,7 @@ def run_sanitised(verify: Path) -> None:
 def _float(source: Random, folder: Path) -> Case:
     drawn = random_net(source)
     optimizer = source.choice(("sgd", "momentum", "adam", "adamw"))
-    options = [*_common(source), *_loss(drawn, source), "--optimizer", optimizer]
+    options = [*_common(source, False), *_loss(drawn, source), "--optimizer", optimizer]
     options += ["--weight-decay", "0.01"] if source.randrange(3) == 0 else []
     options += _option("--batch-norm", "keep") if source.randrange(4) == 0 else []
     return _case(drawn.finished(drawn.model), options, source, folder)
