@@ -19,6 +19,8 @@ from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement
 from tinytrain_compile.ir.types import Array, Graph
 from tinytrain_compile.options import CompileOptions
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.training import TrainingOptions, build_training
 
 SAMPLES = 2
 """Samples on which the two are compared."""
@@ -47,10 +49,18 @@ def check_file(
     if len(samples.x) < SAMPLES:
         more = random_samples(train, SAMPLES, options.seed)
         samples = Samples(*(np.concatenate(pair) for pair in ((samples.x, more.x), (samples.y, more.y))))
-    ours = ImportedValues(model, train, floats)
+    judge = _float_judge(model, floats, options) if floats is not None and train.integer and model.loss else None
+    ours = ImportedValues(model, train, floats, judge)
     chosen = sorted(range(len(samples.x)), key=lambda i: ours.ignores(samples.y[i]))[:SAMPLES]  # whose loss says more
     found = compare(file, ours, [(samples.x[i : i + 1], samples.y[i : i + 1]) for i in chosen])
     return replace(found, seconds=time.process_time() - start)
+
+
+def _float_judge(model: ImportedModel, floats: Graph, options: CompileOptions) -> TrainGraph:
+    """Training of the float32 graph, for the loss that the model ends in: what is trained plays no part in that."""
+    rates = (options.learning_rate, options.momentum, options.weight_decay)
+    chosen = TrainingOptions(options.loss, "sgd", *rates, 1, "exact", 1)
+    return build_training(replace(model, graph=floats), resolve_update(floats, "all"), chosen)
 
 
 def compare(file: FileModel, ours: ImportedValues, samples: Sequence[tuple[Array, Array | None]]) -> FileAgreement:
@@ -108,6 +118,7 @@ class _Walk:
         self._file, self._ours, self._model = file, ours, ours.model
         self._tally = _Tally()
         self._constants = dict(file.constants)
+        self._makers = {name: node for node in file.nodes for name in node.outputs}
         self._before_rounding = _before_rounding(file.nodes)
         self._index = 0
 
@@ -199,10 +210,20 @@ class _Walk:
         if name == state.loss and self._ours.loss is not None:
             return (Held(self._ours.loss, 0.0),)
         stored = form is not None or node.op == "DequantizeLinear"
-        ours = self._ours.tensor(name, stored)
         if not stored and name in self._before_rounding:
             return ()  # ours may be rounded here, and clamped to the range: compared once the file's is, too
-        return ours
+        return self._ours.tensor(name, stored or self._is_stored(name))
+
+    def _is_stored(self, name: str) -> bool:
+        """Whether a tensor only shows under another name what was read from integers."""
+        known, value = self._model.tensors, self._model.tensors.get(name)
+        node = self._makers.get(name)
+        while value is not None and node is not None and node.op in _MOVES:
+            source = known.get(node.inputs[0])
+            if source is None or source.value != value.value:
+                return False
+            node = self._makers.get(node.inputs[0])
+        return node is not None and node.op == "DequantizeLinear"
 
     def _compare(
         self, node: FileNode, name: str, ours: Sequence[Held], theirs: Sequence[Array], form: Format | None

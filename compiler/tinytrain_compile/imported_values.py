@@ -29,17 +29,24 @@ class ImportedValues:
     integer: whether it is the integer graph.
     """
 
-    def __init__(self, model: ImportedModel, train: TrainGraph | None, floats: Graph | None) -> None:
+    def __init__(
+        self,
+        model: ImportedModel,
+        train: TrainGraph | None,
+        floats: Graph | None,
+        judge: TrainGraph | None = None,
+    ) -> None:
         """floats: the forward graph to run; None: the integer graph of `train`, whose steps take one sample.
 
-        train None: only the forward graph, without a loss.
+        train None: only the forward graph, without a loss. judge: the graph that the model's own loss is taken from,
+        where that is not `train` (which may be the integer form of the float32 graph that is run).
         """
         self.model, self.integer = model, floats is None
-        self._train, self._floats = train, floats
+        self._train, self._floats, self._judge = train, floats, judge or train
         self._nodes: list[Node] = []
         self._known: dict[str, Array] = {}
-        if train is not None:
-            self._prepare(train)
+        if self._judge is not None:
+            self._prepare(self._judge)
         self._clamped = storage_clamps(model.graph)
         self._values: Mapping[str, Array] = {}
         self.loss: Array | None = None
@@ -55,10 +62,11 @@ class ImportedValues:
 
     def run(self, x: Array, y: Array | None = None) -> None:
         """Compute everything on one sample, as a step takes it (y: its label)."""
-        train = self._train
+        train = self._judge
         if train is not None and y is not None:
             source, label = train.graph.inputs[0], train.label
-            feeds = {source.name: x.reshape(source.shape), label.name: y.reshape(label.shape)}
+            sample = x if train.integer else self._real_input(x)
+            feeds = {source.name: sample.reshape(source.shape), label.name: y.reshape(label.shape)}
             self._values = run_nodes(self._nodes, {**self._known, **feeds}, train.integer)
             loss = None if self.model.loss is None else self._values[train.loss.name]
             self.loss = None if loss is None else train.terms.of_call(loss, y)

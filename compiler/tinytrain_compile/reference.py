@@ -98,6 +98,12 @@ class Trainer:
         shapes = self._train.graph.inputs[0].shape, self._train.label.shape
         return self._backpropagated(self._judged(x.reshape(shapes[0]), y.reshape(shapes[1])))
 
+    def gather(self, x: Array, y: Array) -> dict[str, Array]:
+        """The same, and what a step with several samples to an update keeps: sums, exponents, noise; no update."""
+        values = self.values(x, y)
+        self._keep(self._backward, values)
+        return values
+
     def _set_scalars(self, divisor: int | np.float32) -> None:
         """What the generated code writes itself: 1 / divisor, and in integers the learning rate over it."""
         train = self._train

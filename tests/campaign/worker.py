@@ -64,12 +64,13 @@ def _attempt(kind: Kind, seed: int, index: int, folder: Path, noise: int) -> Res
         shutil.rmtree(used, ignore_errors=True)
         used.mkdir()
     os.chdir(place)
-    os.ftruncate(noise, 0)
     try:
-        case = kind.case(seed, index, place)
+        with warnings.catch_warnings(action="ignore"):  # those of the command count
+            case = kind.case(seed, index, place)
     except Exception as wrong:
         return Result(kind.name, index, "none", problem=f"the case was not made: {type(wrong).__name__}: {wrong}")
     before = contents(place)
+    os.ftruncate(noise, 0)
     _forget_peak()
     start = _cpu_s()
     outcome, problem = _run(case)

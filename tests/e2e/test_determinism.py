@@ -64,7 +64,8 @@ def test_no_path_date_or_time_in_any_file(outputs: list[Path]) -> None:
         assert "place0" not in text, where
         assert not re.search(r"\b20[2-9]\d-\d\d-\d\d\b|\b\d\d:\d\d:\d\d\b", text), where
         assert not re.search(r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* \d", text), where
-        assert not re.search(r"0x[0-9a-f]{9,}", text), f"{where}an address of an object"
+        words = re.sub(r"_MODEL_HASH UINT64_C\(0x[0-9a-f]{16}\)", "", text)
+        assert not re.search(r"0x[0-9a-f]{9,}", words), f"{where}an address of an object"
 
 
 def test_verification_leaves_no_trace_of_the_machine(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_seed_changes_vectors_only(tmp_path: Path) -> None:
     run(path, "-o", tmp_path / "a", "--verify", "none").check_success()
     run(path, "-o", tmp_path / "b", "--verify", "none", "--seed", "1").check_success()
     first, second = tree(tmp_path / "a"), tree(tmp_path / "b")
-    assert {name for name in first if first[name] != second[name]} == {"verify/vectors.bin"}
+    assert {name for name in first if first[name] != second[name]} == {"manifest.json", "verify/vectors.bin"}
 
 
 def test_same_bytes_with_a_lock(outputs: list[Path], tmp_path: Path) -> None:

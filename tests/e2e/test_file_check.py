@@ -195,6 +195,30 @@ def test_float_model_is_compared_before_it_is_quantised(tmp_path: Path) -> None:
     assert found.whole and found.tensors == 9 and found.steps is None
 
 
+def test_own_loss_of_a_float_model_is_compared_before_it_is_quantised(tmp_path: Path) -> None:
+    np.savez(tmp_path / "calib.npz", x=np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32))
+    found = agreement(write(weighted_loss(), tmp_path), quant="int8", calib=tmp_path / "calib.npz", head="int8")
+    assert found.whole and found.max_error is not None and found.max_error < 1e-5
+
+
+def test_another_name_of_what_was_stored_is_compared_as_stored(tmp_path: Path) -> None:
+    """Behind its format a tensor is clamped, also under the name that an Identity gives it: all of x is beyond 12.7."""
+    m = Maker()
+    x, w, s = m.scale("x", 0.1), m.weight("w", (3, 6)), m.scale("s", 0.001)
+    text = f"""net (float[1, 6] x) => (float[1, 3] y) {{
+        xq = QuantizeLinear(x, {x})
+        xd = DequantizeLinear(xq, {x})
+        wd = DequantizeLinear(w, {w})
+        r = Gemm<transB = 1>(xd, wd)
+        sq = QuantizeLinear(r, {s})
+        sd = DequantizeLinear(sq, {s})
+        y = Identity(sd)
+        }}"""
+    np.savez(tmp_path / "data.npz", x=np.full((2, 6), 20, np.float32), y=np.zeros((2, 3), np.float32))
+    found = agreement(write(m.model(text), tmp_path), quant="fp32", loss="mse", data=tmp_path / "data.npz")
+    assert found.whole and found.steps is not None and found.steps <= 1
+
+
 def test_one_sample_of_the_user_is_joined_by_a_random_one(tmp_path: Path) -> None:
     path = write(tokens(), tmp_path)
     x = np.ones((1, 4, 6, 6), np.float32)

@@ -143,7 +143,7 @@ def test_step_that_is_forgotten(sound: chain.Project) -> None:
 
 
 def test_checkpoint_that_misses_a_tensor(sound: chain.Project) -> None:
-    change = once(r"    \{AT_fc3_bias, 16u\}, .*\n", "    {AT_fc3_weight, 16u},\n")
+    change = once(r"    \{AT_fc3_bias, 16u, HOLDS_FINITE\}, .*\n", "    {AT_fc3_weight, 16u, HOLDS_FINITE},\n")
     assert "checkpoint" in failure(planted(sound, "net_train.c", change))
 
 

@@ -24,7 +24,8 @@ def report(folder: Path) -> dict[str, Any]:
 
 
 def sources(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.glob("*.[ch]")}
+    """Of the C files: the header also says what verification has found."""
+    return {path.name: path.read_bytes() for path in folder.glob("*.c")}
 
 
 @pytest.mark.qemu

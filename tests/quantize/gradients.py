@@ -32,8 +32,7 @@ def gathered(train: TrainGraph, samples: Samples) -> tuple[dict[str, np.ndarray]
     trainer._set_scalars(1)
     values: dict[str, np.ndarray] = {}
     for x, y in zip(samples.x, samples.y, strict=True):
-        values = trainer._run(x.reshape(train.graph.inputs[0].shape), y.reshape(train.label.shape))
-        trainer._keep(trainer._step, values)
+        values = trainer.gather(x.reshape(train.graph.inputs[0].shape), y.reshape(train.label.shape))
     return values, trainer
 
 

@@ -251,8 +251,7 @@ def test_exponents_follow_the_largest_peak_of_a_batch() -> None:
     trainer._set_scalars(4)
     peaks: dict[str, int] = {}
     for x, y in zip(samples.x[4:], samples.y[4:], strict=True):
-        values = trainer._run(x.reshape(train.graph.inputs[0].shape), y.reshape(train.label.shape))
-        trainer._keep(trainer._step, values)
+        values = trainer.gather(x.reshape(train.graph.inputs[0].shape), y.reshape(train.label.shape))
         peaks = {node.inputs[0].name: int(values[node.inputs[1].name]) for node in updates}
     again = Trainer(train)
     again.step(samples.x[:4], samples.y[:4])

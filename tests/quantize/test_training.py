@@ -178,8 +178,7 @@ def test_eight_samples_are_the_sum_of_eight() -> None:
     parts: dict[str, Any] = {}
     for i in range(8):
         trainer._sums = trainer._cleared()
-        values = trainer._run(samples.x[i : i + 1], samples.y[i].reshape(train.label.shape))
-        trainer._keep(trainer._step, values)
+        trainer.gather(samples.x[i : i + 1], samples.y[i].reshape(train.label.shape))
         for name, data in trainer._sums.items():
             merge = np.maximum if data.ndim == 0 else np.add
             parts[name] = merge(parts[name], data) if name in parts else data
@@ -242,8 +241,7 @@ def test_later_steps_use_what_earlier_ones_saw() -> None:
     trainer = Trainer(train)
     for i in range(12):
         before = {name: trainer.state[name].copy() for name in trainer.state}
-        values = trainer._run(samples.x[i : i + 1], samples.y[i].reshape(train.label.shape))
-        trainer._keep(trainer._step, values)
+        values = trainer.gather(samples.x[i : i + 1], samples.y[i].reshape(train.label.shape))
         if i == 0:
             continue
         for node in nets.nodes_of(train, "ExponentUpdate"):

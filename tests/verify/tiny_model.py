@@ -57,7 +57,7 @@ void tiny_k_dot(const float *w, const float *x, const float *b, float *y)
 {
     float sum = b[0];
     for (int32_t i = 0; i < 4; i++) {
-        sum = TT_FMA(w[i], x[i], sum);
+        sum = w[i] * x[i] + sum;
     }
     y[0] = sum;
 }

@@ -110,12 +110,7 @@ def _check_size(node: OnnxNode, inputs: Mapping[str, Array], most: int) -> None:
         start, limit, delta = (float(a) for a in arrays)
         elements = int(abs(limit - start) / abs(delta)) if delta else 0
     elif node.op in ("MatMul", "Gemm"):
-        first: tuple[int, ...] = arrays[0].shape or (1,)
-        second: tuple[int, ...] = arrays[1].shape or (1,)
-        rows, columns = math.prod(first[-2:-1]), math.prod(second[1:] and second[-1:])
-        turned = (node.attrs.get("transA", 0), node.attrs.get("transB", 0))  # Gemm
-        rows, columns = first[-1] if turned[0] else rows, second[-2] if turned[1] and second[1:] else columns
-        elements = math.prod(np.broadcast_shapes(first[:-2], second[:-2])) * rows * columns
+        elements = _product_size(node, tuple(arrays[0].shape), tuple(arrays[1].shape))
     elif node.op in ("Gather", "GatherND"):
         axis = int(node.attrs.get("axis", 0)) % max(arrays[0].ndim, 1)
         kept = arrays[0].shape[:axis] + arrays[0].shape[axis + 1 :] if node.op == "Gather" else arrays[0].shape[1:]
@@ -124,3 +119,10 @@ def _check_size(node: OnnxNode, inputs: Mapping[str, Array], most: int) -> None:
         elements = math.prod(np.broadcast_shapes(*(a.shape for a in arrays))) if node.op in _BROADCASTING else 0
     if elements > most:
         raise MemoryError
+
+
+def _product_size(node: OnnxNode, first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    """Elements of a MatMul or a Gemm."""
+    rows = first[-1] if node.attrs.get("transA", 0) else math.prod(first[-2:-1])
+    columns = second[0] if node.attrs.get("transB", 0) else math.prod(second[-1:] if second[1:] else ())
+    return math.prod(np.broadcast_shapes(first[:-2], second[:-2])) * rows * columns
