@@ -126,11 +126,14 @@ def test_dry_run_exit_codes(mlp: str) -> None:
     run(mlp, "--dry-run", "--arena", "100").check_error("E0401", 3)
 
 
-def test_verbose_lists_layers(mlp: str, tmp_path: Path) -> None:
+def test_verbose_lists_layers_and_steps(mlp: str, tmp_path: Path) -> None:
     quiet = run(mlp, "-o", tmp_path / "out", "--dry-run", "--update", "head").out
     loud = run(mlp, "-o", tmp_path / "out", "--dry-run", "--update", "head", "-v").out
     added = [line for line in loud.splitlines() if line not in quiet.splitlines()]
-    assert [line.split()[1].rstrip(":") for line in added] == ["fc1/Gemm", "fc2/Gemm", "fc3/Gemm"]
+    layers, (heads, *steps) = added[:3], added[3:]
+    assert [line.split()[1].rstrip(":") for line in layers] == ["fc1/Gemm", "fc2/Gemm", "fc3/Gemm"]
+    assert heads.split() == ["step", "node", "op", "phase", "live", "frees"]
+    assert [line.split()[0] for line in steps] == [str(number) for number in range(len(steps))]
     assert "elements=0" in added[0]
     assert "elements=44" in added[2]
 
