@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from transcripts import PAGES, refresh, sandbox
@@ -24,34 +25,33 @@ def reference_pages() -> dict[str, str]:
     return {path: text.rstrip("\n") + "\n" for path, text in pages.items()}
 
 
-def outdated() -> dict[str, str]:
-    """Path -> new text of every page that is not what it should be."""
-    pages = {
-        path: text
-        for path, text in reference_pages().items()
-        if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != text
-    }
-    for path in PAGES:
+def outdated(chosen: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Path and new text of every page (of these, or of all) that is not what it should be, as soon as it is known."""
+    for path, text in reference_pages().items():
+        if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != text:
+            yield path, text
+    for path in chosen or PAGES:
         print(f"running the commands of {path}", flush=True)
         with sandbox() as folder:
             page = refresh(path, folder)
         if page.differences():
             print("\n".join(page.differences()))
-            pages[path] = page.new
-    return pages
+            yield path, page.new
 
 
 def main() -> None:
-    """Write or check all pages."""
+    """Write or check all pages, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a page is out of date")
-    check = parser.parse_args().check
-    pages = outdated()
-    for path, text in pages.items():
-        if not check:
+    parser.add_argument("pages", nargs="*", help="pages whose output is made anew; all without any")
+    options = parser.parse_args()
+    found = 0
+    for path, text in outdated(options.pages):
+        found += 1
+        if not options.check:
             (ROOT / path).write_text(text, encoding="utf-8")
-        print(f"{'out of date' if check else 'wrote'}: {path}")
-    sys.exit(1 if check and pages else 0)
+        print(f"{'out of date' if options.check else 'wrote'}: {path}", flush=True)
+    sys.exit(1 if options.check and found else 0)
 
 
 if __name__ == "__main__":

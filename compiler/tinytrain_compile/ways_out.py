@@ -101,7 +101,7 @@ def _less(asked: _Asked) -> list[Suggestion]:
 
 
 def _recomputing(asked: _Asked) -> list[Suggestion]:
-    """More rematerialisation than was allowed, if it fits; else how far it would go."""
+    """More rematerialisation than was allowed, if it fits. (Where `auto` does not, `min` would not, and takes long.)"""
     if asked.planner.options.remat in ("auto", "min") or asked.planner.options.optimise is not None:
         return []
 
@@ -111,8 +111,7 @@ def _recomputing(asked: _Asked) -> list[Suggestion]:
     o, tried = asked.planner.options, [r for r in asked.candidate.choice.rungs if r.how.startswith("recompute")]
     # The ladder has made the same plan for `auto` already; where it is too large there is no need to make it again.
     hopeless = o.update != "auto" and any((r.arena_bytes or 0) > (o.arena_bytes or 0) for r in tried)
-    found = [] if hopeless else asked.way("--remat auto", note, over=False, remat="auto")
-    return found or asked.way("--remat min", note, remat="min")
+    return [] if hopeless else asked.way("--remat auto", note, over=False, remat="auto")
 
 
 def _more_memory(asked: _Asked) -> list[Suggestion]:
