@@ -268,7 +268,7 @@ def command(**flags: Any) -> None:
 
 
 def main() -> None:
-    """Run the command; every error is one line on stderr and an exit code of contracts.md."""
+    """Run the command; every error is one line on stderr and its exit code (`--explain`)."""
     try:
         with guarded_output(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of libraries: what matters to the user is an error or a note
