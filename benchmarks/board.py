@@ -9,12 +9,12 @@ import numpy as np
 from tests.lower.sanitised import Make
 from tests.ops.case import Case
 
+from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.lower.kernels import Features, features_of
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
-from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.kernel_runs import PREFIX, KernelRun, count_kernels

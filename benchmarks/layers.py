@@ -10,9 +10,9 @@ from tests.ops import case_quantised as quantised
 from tests.ops.case import Case, make
 
 from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.error import NO_CLAMP
+from tinytrain_compile.ops.int8.pointwise import QAddAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
-from tinytrain_compile.ops.qerror import NO_CLAMP
-from tinytrain_compile.ops.qpointwise import QAddAttrs
 
 SEED = 5
 SETTLED_BITS = 2

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from tests.e2e.big_models import MODELS
 
-from tinytrain_compile.driver import compile_model
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.pipeline import compile_model
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.plan.traffic import accessed
 from tinytrain_compile.target import Target, load_target
 

@@ -24,7 +24,7 @@ from benchmarks.board import measure
 from benchmarks.float_ratios import float_table
 from benchmarks.instructions import SHORT_TARGETS, TARGETS, layer_rows
 from benchmarks.layers import LAYERS, rows_layer
-from tinytrain_compile.lower.kernels.bands import NoRowsError
+from tinytrain_compile.lower.streams.kernels import NoRowsError
 
 BAR = 1.05
 """Largest ratio."""

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tests.e2e.big_models import MODELS
 
-from tinytrain_compile.driver import compile_model
-from tinytrain_compile.options import CompileOptions
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.pipeline import compile_model
 from tinytrain_compile.report.analysis import work_of
 
 SHARED = Path(os.environ.get("TINYTRAIN_SHARED") or Path(__file__).resolve().parents[2] / "shared")

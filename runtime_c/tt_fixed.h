@@ -1,6 +1,6 @@
 /* Scalar helpers in integers: fixed point, int8 errors with exponents, stochastic rounding.
  *
- * Twins in compiler/tinytrain_compile/ops/fixed_point.py, qpointwise.py and qupdate.py. Sums that could overflow are
+ * Twins in compiler/tinytrain_compile/ops/fixed_point.py, int8/pointwise.py and int8/update.py. Sums that could overflow are
  * saturated; right shifts of negative numbers are arithmetic, as GCC, Clang and Arm define them. A factor f is stored
  * as (multiplier, shift): f = multiplier * 2^(shift - 31), multiplier 0 or in [2^30, 2^31). Exponents stay far inside
  * +-2^30. */

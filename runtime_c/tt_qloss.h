@@ -1,4 +1,4 @@
-/* Losses in integers. Twins in compiler/tinytrain_compile/ops/qloss.py, qweighted.py and qtargets.py. */
+/* Losses in integers. Twins in compiler/tinytrain_compile/ops/int8/loss.py, int8/weighted_loss.py and int8/targets.py. */
 #ifndef TT_QLOSS_H
 #define TT_QLOSS_H
 

@@ -20,12 +20,12 @@ sys.path.insert(0, str(ROOT))
 from ortools.sat.python import cp_model  # noqa: E402
 from tests.plan.plan_graphs import training_graph  # noqa: E402
 
-from tinytrain_compile.driver import _load, _stored  # noqa: E402
-from tinytrain_compile.external import Externals  # noqa: E402
-from tinytrain_compile.fit import Planner  # noqa: E402
+from tinytrain_compile.compile.candidates import Planner  # noqa: E402
+from tinytrain_compile.compile.external_kernels import Externals  # noqa: E402
+from tinytrain_compile.compile.options import CompileOptions  # noqa: E402
+from tinytrain_compile.compile.pipeline import _load, _stored  # noqa: E402
 from tinytrain_compile.ir import Attrs, Graph, Node, TensorType, Value  # noqa: E402
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register  # noqa: E402
-from tinytrain_compile.options import CompileOptions  # noqa: E402
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory, plan_with_remat, share_of  # noqa: E402
 from tinytrain_compile.plan.bounds import peak_bound  # noqa: E402
 from tinytrain_compile.plan.exact import Optimum  # noqa: E402

@@ -13,7 +13,10 @@ from tests.e2e import chain, models
 from tests.e2e.broken import write
 from tests.e2e.command import run, run_process
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile import __version__, cli, driver
+from tinytrain_compile import __version__
+from tinytrain_compile.cli import command
+from tinytrain_compile.compile import pipeline
+from tinytrain_compile.compile.options import parse_shapes, parse_size
 from tinytrain_compile.errors import ERRORS, CompileError
 from tinytrain_compile.ir import parse_graph, print_graph
 from tinytrain_compile.ops.base import OPS, Split, attribute_types
@@ -21,7 +24,6 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.pool import PoolAttrs
-from tinytrain_compile.options import parse_shapes, parse_size
 from tinytrain_compile.target import list_targets
 
 NESTED = {kind.__name__: kind for kind in (Split, ConvAttrs, GemmAttrs, NllAttrs, PoolAttrs)}
@@ -138,7 +140,7 @@ def test_verbose_lists_layers_and_steps(mlp: str, tmp_path: Path) -> None:
     assert "elements=44" in added[2]
 
 
-@pytest.mark.parametrize("stage", driver.STAGES)
+@pytest.mark.parametrize("stage", pipeline.STAGES)
 def test_dump_after(stage: str, mlp: str, tmp_path: Path) -> None:
     text = run(mlp, "-o", tmp_path / "out", "--dump-after", stage, "--update", "head").check_success().out
     assert not (tmp_path / "out").exists()
@@ -243,7 +245,7 @@ def test_internal_error_is_one_line(mlp: str, monkeypatch: pytest.MonkeyPatch) -
     def broken(*_arguments: object) -> None:
         raise KeyError("several\nlines of \x1b[31mtrouble")
 
-    monkeypatch.setattr(driver, "load_target", broken)
+    monkeypatch.setattr(pipeline, "load_target", broken)
     outcome = run(mlp).check_error("E0901", 1)
     assert "KeyError" in outcome.err
     loud = run(mlp, "-v")
@@ -255,7 +257,7 @@ def test_interrupt(mlp: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(driver, "load_target", interrupted)
+    monkeypatch.setattr(pipeline, "load_target", interrupted)
     outcome = run(mlp)
     assert (outcome.exit_code, outcome.out) == (130, "")
     assert outcome.err.split("\n") == ["", "interrupted; nothing was written", ""]  # the first ends the line of ^C
@@ -263,7 +265,7 @@ def test_interrupt(mlp: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_exit_code_is_documented() -> None:
     assert {kind.exit_code for kind in ERRORS.values()} == {1, 2, 3, 4, 5}
-    assert (cli.EXIT_INTERNAL, cli.EXIT_INPUT) == (1, 2)
+    assert (command.EXIT_INTERNAL, command.EXIT_INPUT) == (1, 2)
 
 
 # ---- parsing --------------------------------------------------------------------------------------------------------

@@ -16,12 +16,12 @@ from tests.e2e.command import Outcome, run, tree
 from tests.e2e.marks import needs_qemu
 from tests.ops import case_quantised as quantised
 from tests.quantize import nets
-from tinytrain_compile.flash import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
+from tinytrain_compile.compile.code_mix import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.qconv_tiles import GRAD_WEIGHT
-from tinytrain_compile.ops.qerror import NO_CLAMP
+from tinytrain_compile.ops.int8.conv_form import GRAD_WEIGHT
+from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.verify import FlashSizes
 
 # ---- what is chosen -------------------------------------------------------------------------------------------------

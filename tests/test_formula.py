@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinytrain_compile.formula import LIMIT, LONGEST, parse_formula
+from tinytrain_compile.files.formula import LIMIT, LONGEST, parse_formula
 
 NUMBERS = {"a": 7, "b": 3, "zero": 0}
 

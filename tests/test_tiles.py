@@ -10,15 +10,15 @@ import pytest
 from tests.ops import case_quantised as quantised
 from tests.ops.case import Case, make
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.resources import runtime_headers
+from tinytrain_compile.files.tiles import RULE, Found, TileKey, candidates, read_tiles, tile_key, write_tiles
 from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.lower.lower import ScratchError, lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.linear import GemmAttrs
-from tinytrain_compile.ops.qerror import NO_CLAMP
-from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.target import load_target
-from tinytrain_compile.tiles import RULE, Found, TileKey, candidates, read_tiles, tile_key, write_tiles
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.kernel_runs import KernelRun, count_kernels
 

@@ -14,17 +14,17 @@ from tests.e2e import models
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 from tests.e2e.marks import ROOT, SHARED, needs_shared
-from tinytrain_compile import fit
-from tinytrain_compile.external import Externals
-from tinytrain_compile.fit import Planner, deepest
+from tinytrain_compile.compile import candidates
+from tinytrain_compile.compile.candidates import Planner, deepest
+from tinytrain_compile.compile.external_kernels import Externals
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.suggestions import _Asked, _recomputing
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.options import CompileOptions
 from tinytrain_compile.plan.planner import arena_bound
 from tinytrain_compile.quantize import prepare
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.target import load_target
-from tinytrain_compile.ways_out import _Asked, _recomputing
 
 LINE = re.compile(r"^    (--.*?) +-> +([\d,]+) B, (.*)$|^    (--.*?) +-> +([\d,]+) B  (.*)$", re.MULTILINE)
 DIGITS = ROOT / "examples" / "digits"
@@ -143,7 +143,7 @@ def test_the_deepest_of_all_depths(share: float, tmp_path: Path, monkeypatch: py
     found = deepest(planner(model, tmp_path, arena_bytes=limit), count)
     fitting = [depth for depth, need in needs.items() if need <= limit]
     assert (found[0] if found else 0) == max(fitting, default=0)
-    assert len(full) <= fit.NEAR_TRIES + fit.LIKELY_TRIES + 1
+    assert len(full) <= candidates.NEAR_TRIES + candidates.LIKELY_TRIES + 1
 
 
 @pytest.mark.parametrize("name", ["ds_cnn", "mlp"])

@@ -1,5 +1,5 @@
 """python -m tinytrain_compile."""
 
-from tinytrain_compile.start import main
+from tinytrain_compile.cli.start import main
 
 main()

@@ -17,7 +17,7 @@ from tests.campaign.judge import OUT
 from tests.campaign.model_kinds import NET
 from tests.campaign.nets import Drawn, image_net, random_net
 from tests.campaign.qdq_form import qdq_form
-from tinytrain_compile.cli import command
+from tinytrain_compile.cli.command import command
 from tinytrain_compile.target import list_targets
 
 KNOWN = {name for parameter in command.params for name in parameter.opts}

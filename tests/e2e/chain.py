@@ -11,21 +11,21 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.inference import infer_one
+from tinytrain_compile.compile.memories import further_memories
+from tinytrain_compile.compile.reference import run_reference
+from tinytrain_compile.compile.rounding import StepwiseReference
 from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
+from tinytrain_compile.files.resources import runtime_headers
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
-from tinytrain_compile.inference import infer_one
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, Features, features_of
-from tinytrain_compile.memories import further_memories
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
-from tinytrain_compile.reference import run_reference
-from tinytrain_compile.resources import runtime_headers
-from tinytrain_compile.rounding import StepwiseReference
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import TrainingOptions, build_training

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinytrain_compile import cli
+from tinytrain_compile.cli import command
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def run(*arguments: str | Path) -> Outcome:
     sys.argv = ["tinytrain-compile", *map(str, arguments)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            cli.main()
+            command.main()
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

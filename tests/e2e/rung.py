@@ -8,10 +8,10 @@ from unittest import mock
 
 import pytest
 
-from tinytrain_compile import driver
-from tinytrain_compile.file_check import check_file
+from tinytrain_compile.compile import pipeline
+from tinytrain_compile.compile.file_check import check_file
+from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.ir.summary import FileAgreement
-from tinytrain_compile.options import CompileOptions
 
 
 class _DoneError(Exception):
@@ -29,7 +29,7 @@ def _check(*arguments: Any) -> None:
 def agreement(path: Path, **options: Any) -> FileAgreement:
     """What a compilation with these options finds; E0605 if the file and the imported graph differ."""
     settings = {"update": "last:1", "verify": "host", **options}
-    with mock.patch.object(driver, "check_file", _check), pytest.raises(_DoneError) as done:
-        driver.compile_model(CompileOptions(path, path.parent / "out", **settings))
+    with mock.patch.object(pipeline, "check_file", _check), pytest.raises(_DoneError) as done:
+        pipeline.compile_model(CompileOptions(path, path.parent / "out", **settings))
     assert done.value.found is not None
     return done.value.found

@@ -19,11 +19,11 @@ from tests.e2e import chain, models
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.quantize import nets
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.reference import run_reference
+from tinytrain_compile.compile.trial import like_one, settled_on
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
-from tinytrain_compile.reference import run_reference
 from tinytrain_compile.target import load_target
-from tinytrain_compile.trial import like_one, settled_on
 from tinytrain_compile.verify import run_steps
 
 BATCH, CLASSES, RATE, MOMENTUM = 4, 3, 0.1, 0.9

@@ -15,7 +15,7 @@ from tests.e2e import models
 from tests.e2e.broken import FILES, MODELS, OPTIONS, Broken, write
 from tests.e2e.command import Outcome, run, run_process, tree
 from tinytrain_compile.errors import ERRORS
-from tinytrain_compile.resources import data_dir
+from tinytrain_compile.files.resources import data_dir
 
 CASES = [*MODELS, *OPTIONS, *FILES]
 

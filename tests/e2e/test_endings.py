@@ -17,7 +17,8 @@ import pytest
 from tests.e2e import models
 from tests.e2e.broken import write
 from tests.e2e.command import run, run_process, tree
-from tinytrain_compile import output, start
+from tinytrain_compile.cli import start
+from tinytrain_compile.files import output_folder
 from tinytrain_compile.verify import temporary
 
 COMMAND = [sys.executable, "-m", "tinytrain_compile"]
@@ -84,7 +85,7 @@ def test_a_terminal_that_hangs_up(
     """It ends the command as Ctrl-C does, except under nohup."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
     hang_up = types.SimpleNamespace(main=lambda: signal.raise_signal(signal.SIGHUP))
-    monkeypatch.setitem(sys.modules, "tinytrain_compile.cli", hang_up)
+    monkeypatch.setitem(sys.modules, "tinytrain_compile.cli.command", hang_up)
     try:
         start.main()
         ended = None
@@ -107,7 +108,7 @@ def test_an_interrupt_after_the_output_says_so(mlp: str, tmp_path: Path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(output, "_sweep", interrupted)
+        patch.setattr(output_folder, "_sweep", interrupted)
         outcome = run(mlp, "-o", tmp_path / "out", "--verify", "none")
     assert (outcome.exit_code, outcome.err) == (130, "\ninterrupted; the output is complete\n")
     assert (tmp_path / "out" / "manifest.json").is_file()

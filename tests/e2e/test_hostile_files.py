@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.e2e import models
 from tests.e2e.broken import weight, write
 from tests.e2e.command import run
-from tinytrain_compile import data
+from tinytrain_compile.files import samples
 
 KERNEL = '[[kernel]]\nop = "Gemm"\nfunction = "f"\nfiles = ["{}"]\n'
 OPTIONS = {
@@ -207,7 +207,7 @@ def test_batched_products_of_constants_are_not_mistaken_for_large_ones(tmp_path:
 @pytest.mark.parametrize("kind", ["shape", "zeros"])
 def test_data_that_would_take_all_memory(kind: str, mlp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A header that says more than is there, and zeros that pack well."""
-    monkeypatch.setattr(data, "MOST_DATA_BYTES", 1 << 20)
+    monkeypatch.setattr(samples, "MOST_DATA_BYTES", 1 << 20)
     with zipfile.ZipFile(tmp_path / "data.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         header = io.BytesIO()
         shape = (1 << 40, 12) if kind == "shape" else (1 << 15, 12)

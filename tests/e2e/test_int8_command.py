@@ -16,10 +16,10 @@ from tests.e2e.command import Outcome, run, tree
 from tests.e2e.exact import check_exact, check_on
 from tests.e2e.marks import ROOT, SHARED, needs_qemu, needs_shared
 from tests.quantize import nets
-from tinytrain_compile.data import random_samples
-from tinytrain_compile.options import CompileOptions
-from tinytrain_compile.reference import Trainer
-from tinytrain_compile.trial import compare, settled_on
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.compile.trial import compare, settled_on
+from tinytrain_compile.files.samples import random_samples
 
 
 @pytest.fixture(scope="module")

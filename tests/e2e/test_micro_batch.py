@@ -17,12 +17,12 @@ from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.trial import like_one, settled_on
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import SamplesMixError
-from tinytrain_compile.trial import like_one, settled_on
 from tinytrain_compile.verify import RunResult, run_steps
 
 SIZES = (1, 2, 4)

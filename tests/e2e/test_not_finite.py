@@ -11,10 +11,10 @@ import pytest
 
 from tests.e2e import chain, models
 from tests.quantize import nets
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.reference import run_reference
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
-from tinytrain_compile.reference import run_reference
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import run_steps
 

@@ -14,9 +14,9 @@ from tests.e2e.models import mlp
 from tests.frontend.models import write
 from tests.frontend.qdq import Maker
 from tests.quantize import nets
-from tinytrain_compile.driver import compile_model
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.pipeline import compile_model
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.options import CompileOptions
 
 HOST = ("--verify", "host", "--update", "all")
 

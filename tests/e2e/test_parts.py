@@ -13,8 +13,8 @@ import pytest
 from tests.e2e import chain, models
 from tests.e2e.test_watched_plans import bundle_of, outcome, report
 from tests.quantize import nets
+from tinytrain_compile.compile.memories import further_memories
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
-from tinytrain_compile.memories import further_memories
 from tinytrain_compile.plan import Planned, PlanOptions, RematOptions, plan_graph, plan_memory, plan_with_remat, spread
 from tinytrain_compile.plan.parts import candidates, with_views
 from tinytrain_compile.target import load_target

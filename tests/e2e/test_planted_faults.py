@@ -14,7 +14,7 @@ from tests.e2e import chain, models
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile import generate
+from tinytrain_compile.compile import code
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.plan import PlanError, PlanOptions, validate_plan
@@ -172,7 +172,7 @@ def test_other_rounding_on_the_board_only(sound: chain.Project) -> None:
 
 
 def test_command_ends_with_exit_code_5_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound_emit = generate.emit_project
+    sound_emit = code.emit_project
 
     def faulty(*arguments: object) -> SourceBundle:
         bundle = sound_emit(*arguments)  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ def test_command_ends_with_exit_code_5_and_writes_nothing(tmp_path: Path, monkey
         files = {**bundle.files, "net_kernels.c": change(bundle.files["net_kernels.c"])}
         return replace(bundle, files=files)
 
-    monkeypatch.setattr(generate, "emit_project", faulty)
+    monkeypatch.setattr(code, "emit_project", faulty)
     path = write(models.mlp(), tmp_path)
     outcome = run(path, "-o", tmp_path / "out", "--verify", "host", "--lr", "0.5").check_error("E0601", 5)
     assert "'fc3_weight', step 0" in outcome.err

@@ -10,9 +10,9 @@ import pytest
 
 from tests.e2e.command import run
 from tests.e2e.marks import SHARED, needs_qemu, needs_shared
-from tinytrain_compile.driver import compile_model
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.pipeline import compile_model
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.options import CompileOptions
 
 pytestmark = needs_shared
 NAMES = ("mbv2-w0.35", "mcunet-5fps", "proxyless-w0.3")

@@ -15,10 +15,10 @@ import pytest
 from tests.e2e import chain, models
 from tests.e2e.command import run
 from tests.e2e.marks import SHARED, needs_shared
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.rounding import StepwiseReference
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import SourceBundle
-from tinytrain_compile.rounding import StepwiseReference
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import run_steps
 

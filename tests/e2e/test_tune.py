@@ -12,9 +12,9 @@ from tests.e2e import models
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import ROOT, needs_qemu
-from tinytrain_compile.manifest import MANIFEST
-from tinytrain_compile.output import write_output
-from tinytrain_compile.tiles import Found, TileKey, tiles_text
+from tinytrain_compile.files.manifest import MANIFEST
+from tinytrain_compile.files.output_folder import write_output
+from tinytrain_compile.files.tiles import Found, TileKey, tiles_text
 
 LINE = "cortex-m7 | 12 | Gemm 1:float32 -> 1:float32 | 0123456789ab | rule | 5 -> 5\n"
 

@@ -12,15 +12,15 @@ import pytest
 
 from tests.e2e import chain, models
 from tests.quantize import nets
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.memories import further_memories
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.resources import read_text, runtime_headers
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
-from tinytrain_compile.memories import further_memories
 from tinytrain_compile.plan import PlanOptions, plan_memory, spread
-from tinytrain_compile.resources import read_text, runtime_headers
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import RunResult, run_steps
 

@@ -15,13 +15,13 @@ import pytest
 from tests.e2e import chain, models
 from tests.emit.device import ERR_FORMAT, ERR_NAN, HEAD_BYTES, OK, Device
 from tests.quantize import nets
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.trial import settled_on
 from tinytrain_compile.emit.checkpoint import contents, model_hash, stored
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import ChannelSlice, TrainGraph, UpdatePlan
 from tinytrain_compile.plan import RematOptions
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
-from tinytrain_compile.trial import settled_on
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 

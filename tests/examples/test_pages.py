@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.e2e.marks import ROOT, needs_qemu
 from tests.examples.pages import check_page, transcripts
-from tinytrain_compile.cli import command
+from tinytrain_compile.cli.command import command
 from tinytrain_compile.frontend import supported_operators
 from tinytrain_compile.report import errors_markdown, ops_markdown
 

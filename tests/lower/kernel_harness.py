@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.ops.case import Case
+from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.lower import share_kernels
@@ -18,8 +19,7 @@ from tinytrain_compile.lower.kernels import SIZE, SPEED, Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.ops.base import Overlap
-from tinytrain_compile.ops.qloss import LOSSES
-from tinytrain_compile.resources import data_dir
+from tinytrain_compile.ops.int8.loss import LOSSES
 
 C_FLAGS = (
     *("-std=c11", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize"),

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from tests.lower.kernel_harness import Built, run
+from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.resources import runtime_headers
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.kernel_runs import PREFIX, KernelRun, count_kernels

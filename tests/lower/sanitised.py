@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from tests.ops.case import Case
+from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.lower.kernels import Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
-from tinytrain_compile.resources import data_dir
 
 FLAGS = ("-std=c11", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off")
 Make = Callable[[Node, str, Features], tuple[Kernel, int]]

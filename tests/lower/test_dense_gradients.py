@@ -11,8 +11,8 @@ from tests.ops.case import Case
 from tinytrain_compile.lower.kernels import SIZE, features_of
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.qconv_tiles import backward_rows, weight_tiles
-from tinytrain_compile.ops.qerror import NO_CLAMP
+from tinytrain_compile.ops.int8.conv_form import backward_rows, weight_tiles
+from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 

@@ -16,7 +16,8 @@ from tests.lower.kernel_harness import Built, build, inplace_pairs, run
 from tests.ops.cases import Case, cases_of
 from tests.ops.random_linear import RANDOM_PRODUCTS, random_products
 from tests.ops.random_structure import RANDOM, random_cases
-from tinytrain_compile.lower.kernels import base, conv, pool
+from tinytrain_compile.lower.kernels import base
+from tinytrain_compile.lower.kernels.float32 import conv, pool
 from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
 from tinytrain_compile.ops import OPS, _exact, linear, loss, run_node
 from tinytrain_compile.ops import pool as pooling

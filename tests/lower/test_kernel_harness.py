@@ -13,9 +13,13 @@ import pytest
 from tests.lower.kernel_harness import Memory, build, compare, inplace_pairs, run
 from tests.ops.cases import cases_of
 from tinytrain_compile.ir import Node
-from tinytrain_compile.lower.kernels import KERNELS, Features, qconv, qends, qfine, qmomentum
+from tinytrain_compile.lower.kernels import KERNELS, Features
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
-from tinytrain_compile.lower.kernels.qconv import mask_operand
+from tinytrain_compile.lower.kernels.int8 import conv as int8_conv
+from tinytrain_compile.lower.kernels.int8 import conv_end as int8_conv_end
+from tinytrain_compile.lower.kernels.int8 import momentum as int8_momentum
+from tinytrain_compile.lower.kernels.int8 import update_fine as int8_update_fine
+from tinytrain_compile.lower.kernels.int8.conv import mask_operand
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import OPS
 
@@ -48,7 +52,7 @@ def _mask_ignored(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def operand(node: Node, kind: str, shape: tuple[int, ...]) -> tuple[list[Any], None]:
         return mask_operand(node, kind, shape)[0], None
 
-    monkeypatch.setattr(qconv, "mask_operand", operand)
+    monkeypatch.setattr(int8_conv, "mask_operand", operand)
 
 
 def _bias_left_out(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,19 +60,19 @@ def _bias_left_out(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
         rest = (i32(0), *args[1:]) if function.startswith("tt_requantise8") else args
         return call_int(function, acc, *rest, dtype=dtype)
 
-    monkeypatch.setattr(qends, "call_int", helper)
+    monkeypatch.setattr(int8_conv_end, "call_int", helper)
 
 
 def _unrounded(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qconv, "FRACTION_BITS", 7)
+    monkeypatch.setattr(int8_conv, "FRACTION_BITS", 7)
 
 
 def _fine_unrounded(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qfine, "FRACTION_BITS", 7)
+    monkeypatch.setattr(int8_update_fine, "FRACTION_BITS", 7)
 
 
 def _same_noise_everywhere(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qmomentum, "flat_index", lambda _shape, index: index[0] * 0)
+    monkeypatch.setattr(int8_momentum, "flat_index", lambda _shape, index: index[0] * 0)
 
 
 @pytest.mark.parametrize(

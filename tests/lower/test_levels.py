@@ -11,9 +11,9 @@ from tests.e2e.marks import needs_qemu
 from tests.lower.test_boards import CONVOLUTIONS, fuzz_cases
 from tests.ops.case import Case
 from tests.ops.cases import cases_of
+from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.lower.kernels import features_of
 from tinytrain_compile.lower.lower import lower_node
-from tinytrain_compile.resources import data_dir
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify.kernel_runs import INCLUDED
 

@@ -16,8 +16,8 @@ from tests.lower.test_boards import fuzz_cases
 from tests.ops.case import Case
 from tests.ops.random_structure import random_cases
 from tinytrain_compile.lower.kernels import Features, features_of
-from tinytrain_compile.lower.kernels.bands import POINTWISE, NoRowsError, band_spec
-from tinytrain_compile.lower.rows import TABLE
+from tinytrain_compile.lower.streams.functions import TABLE
+from tinytrain_compile.lower.streams.kernels import POINTWISE, NoRowsError, band_spec
 from tinytrain_compile.target import load_target
 
 OPS = ("QConv", "QConvGradInput", *POINTWISE)

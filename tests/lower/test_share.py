@@ -17,7 +17,7 @@ from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.lower import share_kernels
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.qerror import NO_CLAMP
+from tinytrain_compile.ops.int8.error import NO_CLAMP
 
 COMPUTED = sorted(name for name, op in OPS.items() if not (op.view or op.page))
 

@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.ir.kernels import Kernel
-from tinytrain_compile.resources import data_dir
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify.firmware import COMPILE_FLAGS
 

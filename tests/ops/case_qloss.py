@@ -8,9 +8,11 @@ import numpy as np
 
 from tests.ops.case import Case, Rng, generator, make
 from tests.ops.case_quantised import bytes_of, exponent, peak
-from tinytrain_compile.ops import OPS, qloss, qweighted
+from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import split_factor
-from tinytrain_compile.ops.qweighted import LabelWeightAttrs
+from tinytrain_compile.ops.int8 import loss as int8_loss
+from tinytrain_compile.ops.int8 import weighted_loss as int8_weighted_loss
+from tinytrain_compile.ops.int8.weighted_loss import LabelWeightAttrs
 
 SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((1, 10), 1),
@@ -32,14 +34,14 @@ def _logits(rng: Rng, index: int) -> tuple[np.ndarray, int, float, int]:
     if kind == 1:
         logits.ravel()[int(rng.integers(0, logits.size))] = 127
     scale = SCALES[index % len(SCALES)]
-    return logits, axis, scale, qloss.table_bits(shape[axis])
+    return logits, axis, scale, int8_loss.table_bits(shape[axis])
 
 
 def _labelled(rng: Rng, index: int) -> tuple[tuple[Any, ...], int, float, int, int | None]:
     """((logits, labels, largest, sum, table), axis, scale, bits, ignored label); some labels are no class."""
     logits, axis, scale, bits = _logits(rng, index)
-    table = qloss.exponentials(scale, bits)
-    sums = OPS["QSoftmaxSum"].reference((logits, table), qloss.SoftmaxSumAttrs(axis, bits))
+    table = int8_loss.exponentials(scale, bits)
+    sums = OPS["QSoftmaxSum"].reference((logits, table), int8_loss.SoftmaxSumAttrs(axis, bits))
     classes = logits.shape[axis]
     low, high = [(0, classes), (-1, classes + 1)][index % 2]
     labels = rng.integers(low, high, sums[0].shape).astype(np.int32)
@@ -49,17 +51,17 @@ def _labelled(rng: Rng, index: int) -> tuple[tuple[Any, ...], int, float, int, i
 @generator("QSoftmaxSum", COUNT)
 def _softmax_sum(rng: Rng, index: int) -> Case:
     logits, axis, scale, bits = _logits(rng, index)
-    return make("QSoftmaxSum", (logits, qloss.exponentials(scale, bits)), qloss.SoftmaxSumAttrs(axis, bits))
+    return make("QSoftmaxSum", (logits, int8_loss.exponentials(scale, bits)), int8_loss.SoftmaxSumAttrs(axis, bits))
 
 
 @generator("QSoftmaxLoss", COUNT)
 def _softmax_loss(rng: Rng, index: int) -> Case:
     operands, axis, scale, bits, ignored = _labelled(rng, index)
     logits, labels = operands[:2]
-    loss_bits = qloss.loss_fraction_bits(scale, logits.shape[axis], labels.size)
-    distance = split_factor(scale * 2.0 ** (loss_bits - qloss.DISTANCE_BITS))
+    loss_bits = int8_loss.loss_fraction_bits(scale, logits.shape[axis], labels.size)
+    distance = split_factor(scale * 2.0 ** (loss_bits - int8_loss.DISTANCE_BITS))
     share = split_factor(2.0**-loss_bits / labels.size)
-    attrs = qloss.QLossAttrs(axis, "mean", ignored, bits, loss_bits, distance, share)
+    attrs = int8_loss.QLossAttrs(axis, "mean", ignored, bits, loss_bits, distance, share)
     return make("QSoftmaxLoss", operands[:4], attrs)
 
 
@@ -75,8 +77,8 @@ def _weights_of(
     """((labels, class weights), attributes): a mean of some weights, of none that counts, or a sum."""
     labels, kind = operands[1], index % 4
     weights = rng.uniform(0, 3, operands[0].shape[axis]) * (rng.random(operands[0].shape[axis]) < 0.8)
-    weights = qweighted.class_weights(np.maximum(weights, 1e-3), labels.size) * (kind != 3)
-    divisor = 1 << qweighted.weight_bits(labels.size) if kind == 2 else 0
+    weights = int8_weighted_loss.class_weights(np.maximum(weights, 1e-3), labels.size) * (kind != 3)
+    divisor = 1 << int8_weighted_loss.weight_bits(labels.size) if kind == 2 else 0
     return (labels, weights.astype(np.int32)), LabelWeightAttrs(ignored, divisor)
 
 
@@ -90,16 +92,16 @@ def _weighted(rng: Rng, index: int, operands: tuple[Any, ...], axis: int, ignore
 def _weighted_loss(rng: Rng, index: int) -> Case:
     operands, axis, scale, bits, ignored = _labelled(rng, index)
     logits, labels = operands[:2]
-    loss_bits = qloss.loss_fraction_bits(scale, logits.shape[axis], labels.size)
-    distance, share = split_factor(scale * 2.0 ** (loss_bits - qloss.DISTANCE_BITS)), split_factor(2.0**-loss_bits)
-    attrs = qloss.QLossAttrs(axis, "mean", ignored, bits, loss_bits, distance, share)
+    loss_bits = int8_loss.loss_fraction_bits(scale, logits.shape[axis], labels.size)
+    distance, share = split_factor(scale * 2.0 ** (loss_bits - int8_loss.DISTANCE_BITS)), split_factor(2.0**-loss_bits)
+    attrs = int8_loss.QLossAttrs(axis, "mean", ignored, bits, loss_bits, distance, share)
     return make("QWeightedSoftmaxLoss", (*operands[:4], *_weighted(rng, index, operands, axis, ignored)), attrs)
 
 
 @generator("QWeightedSoftmaxError", COUNT)
 def _weighted_error(rng: Rng, index: int) -> Case:
     operands, axis, _scale, bits, ignored = _labelled(rng, index)
-    attrs = qloss.QLossErrorAttrs(axis, "mean", ignored, bits, qweighted.weight_probe(bits))
+    attrs = int8_loss.QLossErrorAttrs(axis, "mean", ignored, bits, int8_weighted_loss.weight_probe(bits))
     kind, weights = index // len(SHAPES), _weighted(rng, index, operands, axis, ignored)
     return make("QWeightedSoftmaxError", (peak(rng, kind), exponent(rng, kind), *operands, *weights), attrs)
 
@@ -107,6 +109,6 @@ def _weighted_error(rng: Rng, index: int) -> Case:
 @generator("QSoftmaxError", COUNT)
 def _softmax_error(rng: Rng, index: int) -> Case:
     operands, axis, _scale, bits, ignored = _labelled(rng, index)
-    attrs = qloss.QLossErrorAttrs(axis, "mean", ignored, bits, qloss.probe(bits))
+    attrs = int8_loss.QLossErrorAttrs(axis, "mean", ignored, bits, int8_loss.probe(bits))
     kind = index // len(SHAPES)
     return make("QSoftmaxError", (peak(rng, kind), exponent(rng, kind), *operands), attrs)

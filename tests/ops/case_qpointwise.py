@@ -18,8 +18,8 @@ from tests.ops.case_quantised import (
     peak,
     zero_point,
 )
-from tinytrain_compile.ops.qerror import MaskAttrs
-from tinytrain_compile.ops.qpointwise import (
+from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.ops.int8.pointwise import (
     ErrorAttrs,
     ErrorUnitAttrs,
     QAddAttrs,

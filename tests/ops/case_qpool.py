@@ -8,8 +8,8 @@ from tests.ops.case import Case, Rng, generator, make
 from tests.ops.case_quantised import KINDS, bytes_of, exponent, peak
 from tests.ops.case_structure import POOLS, _output_shape
 from tinytrain_compile.ops import OPS
+from tinytrain_compile.ops.int8.pool import QMaxPoolGradAttrs
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, overlap
-from tinytrain_compile.ops.qpool import QMaxPoolGradAttrs
 
 OVERLAPPING = (
     *((shape, attrs) for shape, attrs in POOLS if overlap(attrs)),

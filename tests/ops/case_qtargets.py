@@ -7,9 +7,9 @@ import numpy as np
 from tests.ops.case import Case, Rng, generator, make
 from tests.ops.case_qpointwise import SHAPES, any_floats
 from tests.ops.case_quantised import bytes_of, exponent, peak, zero_point
-from tinytrain_compile.ops import qtargets
 from tinytrain_compile.ops.fixed_point import split_factor
-from tinytrain_compile.ops.qtargets import SIGMOID_BITS, TargetErrorAttrs, TargetLossAttrs
+from tinytrain_compile.ops.int8 import targets as int8_targets
+from tinytrain_compile.ops.int8.targets import SIGMOID_BITS, TargetErrorAttrs, TargetLossAttrs
 
 SCALES = (0.05, 0.3, 1.7, 0.004)
 COUNT = 4 * len(SHAPES)
@@ -26,8 +26,8 @@ def _pair(rng: Rng, index: int, classes: bool) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _mse(zero: int, scale: float, count: int) -> tuple[int, int, tuple[int, int], int]:
-    bits = qtargets.difference_bits(count)
-    return zero, bits, split_factor(2.0**bits / scale), (1 << (bits + qtargets.REACH_BITS)) - 1
+    bits = int8_targets.difference_bits(count)
+    return zero, bits, split_factor(2.0**bits / scale), (1 << (bits + int8_targets.REACH_BITS)) - 1
 
 
 def _bce(zero: int) -> tuple[int, int, tuple[int, int], int]:
@@ -46,7 +46,7 @@ def _squares(rng: Rng, index: int) -> Case:
 def _square_errors(rng: Rng, index: int) -> Case:
     outputs, targets, zero, kind, scale = _pair(rng, index, False)
     known = _mse(zero, scale, outputs.size)
-    attrs = TargetErrorAttrs(*known, qtargets.probe(known[1]))
+    attrs = TargetErrorAttrs(*known, int8_targets.probe(known[1]))
     return make("QMeanSquaredErrorGrad", (peak(rng, kind), exponent(rng, kind), outputs, targets), attrs, ())
 
 
@@ -55,12 +55,12 @@ def _entropies(rng: Rng, index: int) -> Case:
     logits, targets, zero, _kind, scale = _pair(rng, index, True)
     total, distance = split_factor(2.0**-20 / logits.size), split_factor(scale * 2.0 ** (20 - 22))
     attrs = TargetLossAttrs(*_bce(zero), total, distance, 20)
-    return make("QSigmoidCrossEntropy", (logits, targets, qtargets.sigmoids(scale)), attrs, ())
+    return make("QSigmoidCrossEntropy", (logits, targets, int8_targets.sigmoids(scale)), attrs, ())
 
 
 @generator("QSigmoidCrossEntropyGrad", COUNT)
 def _entropy_errors(rng: Rng, index: int) -> Case:
     logits, targets, zero, kind, scale = _pair(rng, index, True)
-    attrs = TargetErrorAttrs(*_bce(zero), probe=qtargets.probe(SIGMOID_BITS))
-    operands = (peak(rng, kind), exponent(rng, kind), logits, targets, qtargets.sigmoids(scale))
+    attrs = TargetErrorAttrs(*_bce(zero), probe=int8_targets.probe(SIGMOID_BITS))
+    operands = (peak(rng, kind), exponent(rng, kind), logits, targets, int8_targets.sigmoids(scale))
     return make("QSigmoidCrossEntropyGrad", operands, attrs, ())

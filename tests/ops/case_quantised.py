@@ -12,8 +12,8 @@ from tests.ops.case_linear import CONVS, weight_parts
 from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factor, split_factors
-from tinytrain_compile.ops.qconv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
-from tinytrain_compile.ops.qerror import MaskAttrs
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.int8.error import MaskAttrs
 
 Geometry = tuple[tuple[int, ...], int, ConvAttrs]
 

@@ -8,9 +8,9 @@ from tests.ops.case import Case, Rng, generator, listed, make
 from tests.ops.case_quantised import KINDS, bytes_of, momentum_factors, noise, peak, steps, velocity_exponent, words
 from tinytrain_compile.ir import NO_ATTRS
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factors
-from tinytrain_compile.ops.qrescale import ChannelRescaleAttrs, rescale_op
-from tinytrain_compile.ops.qshared import GradientAddAttrs
-from tinytrain_compile.ops.qupdate import ExponentAttrs, QWeightApplyAttrs
+from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, rescale_op
+from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
+from tinytrain_compile.ops.int8.update import ExponentAttrs, QWeightApplyAttrs
 
 ERRORS: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (1, 1, 1, 6), (1, 3, 3, 7), (4, 5), (1, 9), (1, 12, 11, 1))
 

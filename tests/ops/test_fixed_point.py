@@ -15,16 +15,16 @@ from tinytrain_compile.ir import Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import infer, op_def, run_node
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.qconv import (
+from tinytrain_compile.ops.int8.conv import (
     QConvAttrs,
     QConvGradInputAttrs,
     QConvUpdateAttrs,
     moved_weight,
     step_size,
 )
-from tinytrain_compile.ops.qerror import MaskAttrs
-from tinytrain_compile.ops.qpointwise import QAddAttrs, QRescaleAttrs, QuantAttrs
-from tinytrain_compile.ops.qupdate import needed_exponent, probe_exponent, settle, settled_exponent, split_rate
+from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.ops.int8.pointwise import QAddAttrs, QRescaleAttrs, QuantAttrs
+from tinytrain_compile.ops.int8.update import needed_exponent, probe_exponent, settle, settled_exponent, split_rate
 
 EDGES = (0, 1, -1, 2, -2, 3, -3, 127, -128, 2**30, -(2**30), 2**30 + 1, fx.INT32_MAX, fx.INT32_MAX - 1, fx.INT32_MIN)
 MULTIPLIERS = (0, 1, 2**30, 2**30 + 1, 0x5A82799A, fx.INT32_MAX)

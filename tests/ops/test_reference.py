@@ -15,9 +15,10 @@ from tests.ops.case_linear import CONVS
 from tests.ops.case_structure import POOLS
 from tests.ops.cases import Bits, Case, cases_of, make
 from tinytrain_compile.ir import NO_ATTRS, Attrs
-from tinytrain_compile.ops import OPS, Split, qloss, run_node
+from tinytrain_compile.ops import OPS, Split, run_node
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
+from tinytrain_compile.ops.int8 import loss as int8_loss
 from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
@@ -66,7 +67,7 @@ def runtime_result(op: str, *arrays: np.ndarray, **attributes: Any) -> np.ndarra
 # ---- both float types, and what inference says ----------------------------------------------------------------------
 
 
-FLOAT32_ONLY = ("Dequantize", "DequantizeError", *qloss.LOSSES)
+FLOAT32_ONLY = ("Dequantize", "DequantizeError", *int8_loss.LOSSES)
 """Ops from integers to float32: defined to the bit, so in no other type."""
 
 

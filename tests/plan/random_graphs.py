@@ -10,8 +10,8 @@ from tinytrain_compile.ir import Graph, GraphBuilder, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.pointwise import QuantAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
-from tinytrain_compile.ops.qpointwise import QuantAttrs
 from tinytrain_compile.ops.shape import ConcatAttrs, ReduceAttrs, ReshapeAttrs, SliceAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 

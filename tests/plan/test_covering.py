@@ -14,7 +14,7 @@ from tinytrain_compile.ir.buffers import Buffer, Over, load_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.qconv import QConvAttrs
+from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
 from tinytrain_compile.plan.choose import decide
 from tinytrain_compile.plan.cpsat import decide as decide_by_solver

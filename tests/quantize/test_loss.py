@@ -17,9 +17,10 @@ from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import Features
-from tinytrain_compile.ops import OPS, qloss
+from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START, split_factor
-from tinytrain_compile.ops.qupdate import settled_exponent
+from tinytrain_compile.ops.int8 import loss as int8_loss
+from tinytrain_compile.ops.int8.update import settled_exponent
 from tinytrain_compile.report.formats import island_nodes
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
@@ -32,15 +33,15 @@ LOSS = {"LogSoftmax", "NegativeLogLikelihood", "NegativeLogLikelihoodGrad", "Log
 def integer_loss(logits: np.ndarray, label: int, scale: float) -> tuple[float, np.ndarray, int]:
     """(loss, errors, their exponent) of one group as a first step finds them."""
     classes, labels = logits.size, np.asarray([label], np.int32)
-    bits, x = qloss.table_bits(classes), logits[None]
-    table = qloss.exponentials(scale, bits)
-    sums = OPS["QSoftmaxSum"].reference((x, table), qloss.SoftmaxSumAttrs(1, bits))
-    loss_bits = qloss.loss_fraction_bits(scale, classes, 1)
-    factors = (split_factor(math.ldexp(scale, loss_bits - qloss.DISTANCE_BITS)), split_factor(2.0**-loss_bits))
-    attrs = qloss.QLossAttrs(1, "mean", None, bits, loss_bits, *factors)
+    bits, x = int8_loss.table_bits(classes), logits[None]
+    table = int8_loss.exponentials(scale, bits)
+    sums = OPS["QSoftmaxSum"].reference((x, table), int8_loss.SoftmaxSumAttrs(1, bits))
+    loss_bits = int8_loss.loss_fraction_bits(scale, classes, 1)
+    factors = (split_factor(math.ldexp(scale, loss_bits - int8_loss.DISTANCE_BITS)), split_factor(2.0**-loss_bits))
+    attrs = int8_loss.QLossAttrs(1, "mean", None, bits, loss_bits, *factors)
     (loss,) = OPS["QSoftmaxLoss"].reference((x, labels, *sums), attrs)
-    error, zero = qloss.QLossErrorAttrs(1, "mean", None, bits), np.asarray(0, np.int32)
-    p = EXPONENT_START + qloss.probe(bits)
+    error, zero = int8_loss.QLossErrorAttrs(1, "mean", None, bits), np.asarray(0, np.int32)
+    p = EXPONENT_START + int8_loss.probe(bits)
     for _ in range(2):
         state = np.asarray([p, 0], np.int32)
         errors, peak = OPS["QSoftmaxError"].reference((zero, state, x, labels, *sums, table), error)
@@ -74,7 +75,7 @@ def test_loss_and_gradient_are_those_of_float(classes: int, scale: float) -> Non
 
 def test_a_table_of_a_thousand_classes_fits() -> None:
     for classes in (2, 3, 10, 1000, 1024, 100_000):
-        bits = qloss.table_bits(classes)
+        bits = int8_loss.table_bits(classes)
         assert classes << bits < 2**31 <= classes << (bits + 1)
 
 
@@ -93,8 +94,8 @@ def test_only_the_output_is_converted() -> None:
 
 def test_the_loss_agrees_with_the_float_loss() -> None:
     """The first loss of the whole network, before anything is trained."""
-    from tinytrain_compile.data import random_samples
-    from tinytrain_compile.reference import Trainer
+    from tinytrain_compile.compile.reference import Trainer
+    from tinytrain_compile.files.samples import random_samples
 
     train = nets.int8_train(nets.cnn(), head="int8")
     samples = random_samples(train, 6, 0)
@@ -162,23 +163,23 @@ def test_a_float_head_is_noticed(tmp_path: Path) -> None:
 
 
 def _planted(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., object]) -> None:
-    monkeypatch.setattr(qloss, name, wrong)
+    monkeypatch.setattr(int8_loss, name, wrong)
     with pytest.raises(AssertionError):
         check_accuracy(10, 0.06)
 
 
 def test_a_table_of_another_scale_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = qloss.exponentials
+    real = int8_loss.exponentials
     _planted(monkeypatch, "exponentials", lambda scale, bits: real(scale * 1.02, bits))
 
 
 def test_a_coarse_logarithm_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = qloss.binary_log
+    real = int8_loss.binary_log
     _planted(monkeypatch, "binary_log", lambda values: (real(values) >> 14) << 14)
 
 
 def test_a_coarse_inverse_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = qloss.ratio
+    real = int8_loss.ratio
     _planted(monkeypatch, "ratio", lambda a, b: (real(a, b) >> 24) << 24)
 
 

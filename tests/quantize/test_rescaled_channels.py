@@ -14,11 +14,12 @@ from tests.e2e import chain
 from tests.e2e.models import Network
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs
-from tinytrain_compile.data import random_samples, stored_input
+from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.files.samples import random_samples, stored_input
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import OPS
-from tinytrain_compile.ops.qrescale import RESCALES, ChannelRescaleAttrs, Operands, rescale_op
+from tinytrain_compile.ops.int8.rescale import RESCALES, ChannelRescaleAttrs, Operands, rescale_op
 from tinytrain_compile.quantize import (
     QuantOptions,
     WeightStore,
@@ -28,7 +29,6 @@ from tinytrain_compile.quantize import (
     quantise,
     rescale,
 )
-from tinytrain_compile.reference import Trainer
 from tinytrain_compile.report.formats import quant_tensors
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training

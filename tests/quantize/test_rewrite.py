@@ -17,8 +17,8 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Quant
 from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.activation import ClipAttrs
-from tinytrain_compile.ops.qconv import QConvAttrs, QConvUpdateAttrs
-from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.int8.update import ERROR_OPS, exponents_read
 from tinytrain_compile.quantize.prepare import real_range
 from tinytrain_compile.report.formats import island_nodes, islands, quant_tensors
 

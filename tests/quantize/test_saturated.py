@@ -17,12 +17,12 @@ from tests.e2e import chain
 from tests.frontend.models import write
 from tests.frontend.qdq import Maker
 from tests.quantize import nets
+from tinytrain_compile.compile.reference import Trainer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.interpreter import run_graph
 from tinytrain_compile.quantize import QuantOptions, prepare, quantise, saturated
-from tinytrain_compile.reference import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 

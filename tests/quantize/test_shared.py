@@ -12,11 +12,11 @@ from tests.e2e.exact import check_exact, check_on
 from tests.e2e.models import Network
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.compile.trial import like_one, settled_on
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.quantize.update import Updates
-from tinytrain_compile.reference import Trainer
-from tinytrain_compile.trial import like_one, settled_on
 
 HEAD = "pads = [1, 1, 1, 1]"
 

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from tests.quantize import nets
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops import qfine
 from tinytrain_compile.ops.base import OPS
-from tinytrain_compile.ops.qupdate import QWeightApplyAttrs, settle
+from tinytrain_compile.ops.int8 import update_fine as int8_update_fine
+from tinytrain_compile.ops.int8.update import QWeightApplyAttrs, settle
 from tinytrain_compile.plan import PlanOptions, plan_memory
 from tinytrain_compile.quantize import WeightStore, count_saturations
 from tinytrain_compile.quantize.saturation import UPDATES
 from tinytrain_compile.quantize.store import fine_weights
-from tinytrain_compile.reference import Trainer
 from tinytrain_compile.report.analysis import analyse
 from tinytrain_compile.report.formats import quant_tensors
 
@@ -72,21 +72,21 @@ def test_fine_weights_saturate_and_come_back() -> None:
 
 
 def test_a_lost_fraction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = qfine.moved_fine
-    monkeypatch.setattr(qfine, "moved_fine", lambda w, f, *rest: real(w, np.zeros_like(f), *rest))
+    real = int8_update_fine.moved_fine
+    monkeypatch.setattr(int8_update_fine, "moved_fine", lambda w, f, *rest: real(w, np.zeros_like(f), *rest))
     with pytest.raises(AssertionError):
         check_fine_steps()
 
 
 def test_a_weight_that_is_not_rounded_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """(v >> 8, v & 255) instead of the rounded weight."""
-    real = qfine.moved_fine
+    real = int8_update_fine.moved_fine
 
     def floored(*arguments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         w, fraction = real(*arguments)  # type: ignore[arg-type]
         return np.where(fraction < 0, w - 1, w).astype(np.int8), fraction
 
-    monkeypatch.setattr(qfine, "moved_fine", floored)
+    monkeypatch.setattr(int8_update_fine, "moved_fine", floored)
     with pytest.raises(AssertionError):
         check_fine_steps()
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from tests.quantize import nets
+from tinytrain_compile.compile.reference import Trainer
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ops import OPS, qtargets
+from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START
-from tinytrain_compile.ops.qtargets import TargetErrorAttrs, TargetLossAttrs
-from tinytrain_compile.ops.qupdate import settled_exponent
-from tinytrain_compile.reference import Trainer
+from tinytrain_compile.ops.int8 import targets as int8_targets
+from tinytrain_compile.ops.int8.targets import TargetErrorAttrs, TargetLossAttrs
+from tinytrain_compile.ops.int8.update import settled_exponent
 from tinytrain_compile.report.formats import island_nodes, islands
 
 FLOAT = {"mse": "MeanSquaredError", "bce": "SigmoidCrossEntropy"}
@@ -127,10 +128,10 @@ def test_an_integer_head_has_an_integer_loss(name: str) -> None:
 
 def test_squares_add_up_in_64_bits() -> None:
     for count in (1, 2, 7, 8, 1000, 65_535, 65_536, 1 << 20):
-        limit = (1 << (qtargets.difference_bits(count) + qtargets.REACH_BITS)) - 1
+        limit = (1 << (int8_targets.difference_bits(count) + int8_targets.REACH_BITS)) - 1
         assert count * limit**2 < 2**63, count
-    assert qtargets.difference_bits(8) >= 16 and qtargets.difference_bits(1 << 20) >= qtargets.LEAST_BITS
-    assert qtargets.difference_bits(1 << 23) < qtargets.LEAST_BITS
+    assert int8_targets.difference_bits(8) >= 16 and int8_targets.difference_bits(1 << 20) >= int8_targets.LEAST_BITS
+    assert int8_targets.difference_bits(1 << 23) < int8_targets.LEAST_BITS
 
 
 # ---- planted faults -------------------------------------------------------------------------------------------------
@@ -142,13 +143,13 @@ def half(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize(("name", "what"), [("mse", "fixed"), ("bce", "fixed"), ("bce", "sigmoids")])
 def test_a_wrong_conversion_is_noticed(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qtargets, what, half(getattr(qtargets, what)))
+    monkeypatch.setattr(int8_targets, what, half(getattr(int8_targets, what)))
     with pytest.raises(AssertionError):
         check_accuracy(name)
 
 
 def test_a_coarse_logarithm_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = qtargets.binary_log
-    monkeypatch.setattr(qtargets, "binary_log", lambda values: (real(values) >> 14) << 14)
+    real = int8_targets.binary_log
+    monkeypatch.setattr(int8_targets, "binary_log", lambda values: (real(values) >> 14) << 14)
     with pytest.raises(AssertionError):
         check_accuracy("bce")

@@ -25,14 +25,15 @@ from tests.quantize.gradients import (
     per_channel,
     scales_of,
 )
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops import qconv, qerror
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.qerror import MaskAttrs
-from tinytrain_compile.ops.qupdate import ERROR_OPS, settle, split_rate
-from tinytrain_compile.reference import Trainer
+from tinytrain_compile.ops.int8 import conv as int8_conv
+from tinytrain_compile.ops.int8 import error as int8_error
+from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.ops.int8.update import ERROR_OPS, settle, split_rate
 
 # ---- 1: rounding of the stored weight -------------------------------------------------------------------------------
 
@@ -73,7 +74,7 @@ def test_an_integer_step_is_float_sgd_on_the_real_parameter(model: Callable[[], 
         name = node.inputs[0].name
         total, exponent = sums[name]
         multiplier, shift = (constants[value.name] for value in node.inputs[2:4])
-        size, power = qconv.step_size(multiplier, shift, shared, np.asarray([exponent, 0]), 0)
+        size, power = int8_conv.step_size(multiplier, shift, shared, np.asarray([exponent, 0]), 0)
         move = total * per_channel(size * 2.0**power, total)
         real = (move * per_channel(scales[name], total)).reshape(gradients[name].shape)
         np.testing.assert_allclose(real, np.float32(rate) * gradients[name], rtol=1e-6, atol=0)
@@ -117,7 +118,7 @@ def test_weight_gradient_is_of_centred_inputs() -> None:
     g = np.asarray([[[[3], [-4]], [[5], [6]]]], np.int8)
     for stored, expected in ((-128, 0), (-127, 10), (127, 2550)):
         x = np.full((1, 2, 2, 1), stored, np.int8)
-        assert qconv.weight_gradient(x, g, -128, ConvAttrs((1, 1))).item() == expected
+        assert int8_conv.weight_gradient(x, g, -128, ConvAttrs((1, 1))).item() == expected
 
 
 # ---- 4: masks -------------------------------------------------------------------------------------------------------
@@ -127,12 +128,12 @@ def test_masks_at_the_limits() -> None:
     y = np.asarray([-128, -127, 0, 126, 127], np.int8)
     errors = np.arange(10, 60, 10)
     whole, relu = MaskAttrs("value"), MaskAttrs("value", low=0)
-    assert qerror.masked(errors, y, whole).tolist() == [0, 20, 30, 40, 0]
-    assert qerror.masked(errors, y, relu).tolist() == [0, 0, 0, 40, 0]
+    assert int8_error.masked(errors, y, whole).tolist() == [0, 20, 30, 40, 0]
+    assert int8_error.masked(errors, y, relu).tolist() == [0, 0, 0, 40, 0]
     for attrs, expected in ((whole, 0b01110), (relu, 0b01000)):
         (bits,) = OPS["QClipMask"].reference((y,), attrs)
         assert bits.tolist() == [expected]
-    assert qerror.masked(errors, np.asarray([0b01110], np.uint8), MaskAttrs("bits")).tolist() == [0, 20, 30, 40, 0]
+    assert int8_error.masked(errors, np.asarray([0b01110], np.uint8), MaskAttrs("bits")).tolist() == [0, 20, 30, 40, 0]
 
 
 def test_masks_take_the_bounds_of_the_fused_relu() -> None:
@@ -295,8 +296,8 @@ def test_a_missing_zero_point_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("kind", ["value", "bits"])
 def test_a_missing_mask_is_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = qerror.masked
-    monkeypatch.setattr(qerror, "masked", lambda e, mask, k: e if k.kind == kind else real(e, mask, k))
+    real = int8_error.masked
+    monkeypatch.setattr(int8_error, "masked", lambda e, mask, k: e if k.kind == kind else real(e, mask, k))
     with pytest.raises(AssertionError):
         check_gradients(nets.cnn() if kind == "value" else saturated())
 

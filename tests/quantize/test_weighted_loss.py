@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests.quantize import nets
-from tinytrain_compile.ops import OPS, qweighted
+from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START
-from tinytrain_compile.ops.qloss import QLossErrorAttrs
-from tinytrain_compile.ops.qupdate import settled_exponent
+from tinytrain_compile.ops.int8 import weighted_loss as int8_weighted_loss
+from tinytrain_compile.ops.int8.loss import QLossErrorAttrs
+from tinytrain_compile.ops.int8.update import settled_exponent
 from tinytrain_compile.report.data import LOSS_NAMES
 
 WEIGHTS: tuple[list[float] | None, ...] = (None, [1.0, 0.25, 3.0], [2e-6, 0.0, 5e-6])
@@ -102,8 +103,8 @@ def test_a_plain_mean_needs_no_weights() -> None:
 
 
 def test_a_wrong_weight_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = qweighted.class_weights
-    monkeypatch.setattr(qweighted, "class_weights", lambda weights, groups: real(np.sqrt(weights), groups))
+    real = int8_weighted_loss.class_weights
+    monkeypatch.setattr(int8_weighted_loss, "class_weights", lambda weights, groups: real(np.sqrt(weights), groups))
     with pytest.raises(AssertionError):
         check_accuracy([1.0, 0.25, 3.0], "mean", None)
 
@@ -111,7 +112,7 @@ def test_a_wrong_weight_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_divisor_that_counts_all_labels_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = OPS["QLabelWeight"]
 
-    def wrong(arrays: tuple[np.ndarray, ...], attrs: qweighted.LabelWeightAttrs) -> tuple[np.ndarray, ...]:
+    def wrong(arrays: tuple[np.ndarray, ...], attrs: int8_weighted_loss.LabelWeightAttrs) -> tuple[np.ndarray, ...]:
         every = rule.reference(arrays, replace(attrs, ignore_index=None))
         return rule.reference(arrays, attrs)[0], every[1]
 

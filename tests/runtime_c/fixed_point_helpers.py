@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops import op_def, qloss
-from tinytrain_compile.ops.qconv import moved_weight
-from tinytrain_compile.ops.qfine import moved_fine
-from tinytrain_compile.ops.qmomentum import moved_velocity
-from tinytrain_compile.ops.qpointwise import ErrorUnitAttrs, QuantAttrs, exponent_factor, round_even
-from tinytrain_compile.ops.qupdate import multiply_rate, probe_exponent, settle, settled_exponent, split_rate
+from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.int8 import loss as int8_loss
+from tinytrain_compile.ops.int8.conv import moved_weight
+from tinytrain_compile.ops.int8.momentum import moved_velocity
+from tinytrain_compile.ops.int8.pointwise import ErrorUnitAttrs, QuantAttrs, exponent_factor, round_even
+from tinytrain_compile.ops.int8.update import multiply_rate, probe_exponent, settle, settled_exponent, split_rate
+from tinytrain_compile.ops.int8.update_fine import moved_fine
 
 Words = np.ndarray
 Rng = np.random.Generator
@@ -203,9 +204,9 @@ def _settle_first(exponent: int, peak: int, float_peak: int) -> Sequence[Any]:
 
 
 def _cross_entropy(total: Words, bits: Words, distance: Words, m: Words, e: Words, loss_bits: Words) -> Sequence[Any]:
-    above = qloss.binary_log(total) - (bits << qloss.LOG_BITS)
-    log_part = fx.requantise(above, qloss.LN2[0], loss_bits + qloss.LN2[1] - qloss.LOG_BITS)
-    return (log_part + fx.requantise(distance << qloss.DISTANCE_BITS, m, e),)
+    above = int8_loss.binary_log(total) - (bits << int8_loss.LOG_BITS)
+    log_part = fx.requantise(above, int8_loss.LN2[0], loss_bits + int8_loss.LN2[1] - int8_loss.LOG_BITS)
+    return (log_part + fx.requantise(distance << int8_loss.DISTANCE_BITS, m, e),)
 
 
 INVERSE_SCALE, INVERSE_UNIT = (float(np.float32(1.0 / value)) for value in (SCALE, UNIT))
@@ -342,12 +343,12 @@ HELPERS = (
         2,
         scalar=True,
     ),
-    Helper("binary_log", "y0 = tt_binary_log(a0);", (SUM,), lambda a: (qloss.binary_log(a),)),
+    Helper("binary_log", "y0 = tt_binary_log(a0);", (SUM,), lambda a: (int8_loss.binary_log(a),)),
     Helper(
         "ratio",
         "const int32_t low = a0 < a1 ? a0 : a1; y0 = tt_ratio(low, a0 < a1 ? a1 : a0);",
         (SUM, SUM),
-        lambda a, b: (int(qloss.ratio(min(a, b), np.asarray(max(a, b)))),),
+        lambda a, b: (int(int8_loss.ratio(min(a, b), np.asarray(max(a, b)))),),
         scalar=True,
     ),
     Helper(
@@ -360,7 +361,7 @@ HELPERS = (
         "scaled_float",
         "y0 = (int32_t)tt_bits(tt_scaled_float(a0, a1, a2));",
         (WORD, MULTIPLIER, between(-90, 90, -90, -31, 0, 90)),
-        lambda a, m, e: (int(np.float32(qloss.scaled_float(a, m, e)).view(np.int32)),),
+        lambda a, m, e: (int(np.float32(int8_loss.scaled_float(a, m, e)).view(np.int32)),),
         scalar=True,
     ),
     Helper(

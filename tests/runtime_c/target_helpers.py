@@ -5,20 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from tests.runtime_c.fixed_point_helpers import FLOAT, MULTIPLIER, WORD, Helper, Words, between, real
-from tinytrain_compile.ops import qtargets, qweighted
 from tinytrain_compile.ops.fixed_point import INT32_MAX
-from tinytrain_compile.ops.qtargets import SIGMOID_BITS, TargetAttrs, TargetLossAttrs
+from tinytrain_compile.ops.int8 import targets as int8_targets
+from tinytrain_compile.ops.int8 import weighted_loss as int8_weighted_loss
+from tinytrain_compile.ops.int8.targets import SIGMOID_BITS, TargetAttrs, TargetLossAttrs
 
 SHIFT = between(-60, 60, -60, 0, 1, 20, 60)
 
 
 def _fixed(values: Words, m: Words, shift: Words) -> tuple[Words]:
-    return (qtargets.fixed(real(values), m, shift),)
+    return (int8_targets.fixed(real(values), m, shift),)
 
 
 def _difference(value: int, target: int, m: int, shift: int, limit: int) -> tuple[int]:
     attrs = TargetAttrs(0, 0, (m, shift), limit)
-    return (int(qtargets.differences(np.asarray(value), real(np.asarray(target)), attrs)),)
+    return (int(int8_targets.differences(np.asarray(value), real(np.asarray(target)), attrs)),)
 
 
 def _sigmoid_loss(distance: int, target: int, m: int, shift: int, loss_bits: int) -> tuple[int]:
@@ -26,7 +27,7 @@ def _sigmoid_loss(distance: int, target: int, m: int, shift: int, loss_bits: int
     table = np.full(256, (1 << SIGMOID_BITS) - abs(distance) * 500_000, np.int32)
     whole = ((1 << 30), 1)
     attrs = TargetLossAttrs(0, SIGMOID_BITS, ((1 << 30), 29), INT32_MAX, whole, (m, shift), loss_bits)
-    return (int(qtargets.bce_terms(np.asarray([distance]), real(np.asarray([target])), table, attrs)[0]),)
+    return (int(int8_targets.bce_terms(np.asarray([distance]), real(np.asarray([target])), table, attrs)[0]),)
 
 
 TARGET_HELPERS = (
@@ -50,7 +51,9 @@ TARGET_HELPERS = (
         "quotient_float",
         "y0 = (int32_t)tt_bits(tt_quotient_float(tt_product(a0, a1 >> 1), a2, a3, a4));",
         (WORD, WORD, between(1, 1 << 30, 1, 3, 1 << 30), MULTIPLIER, between(-60, 40, -60, 0, 40)),
-        lambda a, b, d, m, e: (int(np.float32(qweighted.quotient_float(a * (b >> 1), d, m, e)).view(np.int32)),),
+        lambda a, b, d, m, e: (
+            int(np.float32(int8_weighted_loss.quotient_float(a * (b >> 1), d, m, e)).view(np.int32)),
+        ),
         scalar=True,
     ),
     Helper(
@@ -59,7 +62,7 @@ TARGET_HELPERS = (
         "y2 = (int32_t)(tt_square(a0) & 0x7fffffff);",
         (WORD, WORD, MULTIPLIER, between(-60, 40, -60, -31, 0, 40)),
         lambda a, b, m, e: (
-            int(np.float32(qtargets.wide_float(a * b, m, e)).view(np.int32)),
+            int(np.float32(int8_targets.wide_float(a * b, m, e)).view(np.int32)),
             (a * a) >> 32,
             (a * a) & 0x7FFFFFFF,
         ),

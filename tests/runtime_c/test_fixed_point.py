@@ -17,8 +17,8 @@ from tests.runtime_c.fixed_point_helpers import Helper
 from tests.runtime_c.lane_helpers import LANE_HELPERS
 from tests.runtime_c.target_helpers import TARGET_HELPERS
 from tests.runtime_c.test_scalar_math import FLAGS, WARNINGS
+from tinytrain_compile.files.resources import data_dir, runtime_headers
 from tinytrain_compile.ir.stages import Interface, SourceBundle
-from tinytrain_compile.resources import data_dir, runtime_headers
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import compile_project, link_project

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tinytrain_compile.resources import data_dir
+from tinytrain_compile.files.resources import data_dir
 
 PROGRAM = r"""
 #define TT_HAS_FMA 1

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.runtime_c.test_scalar_math import FUNCTIONS, assert_same_bits, bit_patterns
+from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.ir.stages import Interface, SourceBundle
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.resources import read_text
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import compile_project, link_project

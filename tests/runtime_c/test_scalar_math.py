@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.resources import data_dir
 
 FLAGS = "-std=c11 -O2 -ffp-contract=off -fno-fast-math -fno-math-errno"
 WARNINGS = "-Wall -Wextra -Wconversion -Wshadow -Wvla -Wdouble-promotion -pedantic -Werror"

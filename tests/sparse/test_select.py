@@ -11,12 +11,12 @@ from tests.e2e import chain, models
 from tests.e2e.gradients import largest_error
 from tests.e2e.models import Network
 from tests.training import nets
+from tinytrain_compile.compile.summary import layer_updates
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.sparse.scheme import load_scheme
-from tinytrain_compile.summary import layer_updates
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tinytrain_compile import resources
+from tinytrain_compile.files import resources
 
 
 def test_checkout_has_both_folders() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.resources import data_dir
+from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.target import Region, list_targets, load_target
 from tinytrain_compile.target.loader import parse_target
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from tests.e2e import chain, models
 from tests.e2e.models import Network
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.reference import run_reference
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.reference import run_reference
 from tinytrain_compile.training import join_pieces
 
 

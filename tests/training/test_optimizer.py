@@ -13,10 +13,10 @@ import pytest
 from tests.e2e import chain, models
 from tests.e2e.gradients import LossFunction
 from tests.training import nets
-from tinytrain_compile.data import random_samples
+from tinytrain_compile.compile.reference import Trainer, run_reference
+from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.reference import Trainer, run_reference
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import RunResult, run_steps
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle, StateSlot
-from tinytrain_compile.resources import read_text
 from tinytrain_compile.verify import Rounded, State, Step
 
 INPUTS = 4

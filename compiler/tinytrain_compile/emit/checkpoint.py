@@ -8,7 +8,7 @@ import numpy as np
 
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
-from tinytrain_compile.ops.qrescale import RESCALES, rescaled_tables
+from tinytrain_compile.ops.int8.rescale import RESCALES, rescaled_tables
 
 HEAD_BYTES, CRC_BYTES = 16, 4
 """Of a checkpoint, before and behind the state: format, model hash, size; CRC-32."""

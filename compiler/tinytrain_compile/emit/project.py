@@ -22,8 +22,8 @@ from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.qconv_tiles import GRAD_WEIGHT
-from tinytrain_compile.ops.qupdate import error_exponents
+from tinytrain_compile.ops.int8.conv_form import GRAD_WEIGHT
+from tinytrain_compile.ops.int8.update import error_exponents
 
 PAGE_HEADER, EXTERNAL_HEADER = "tt_page.h", "tt_external.h"
 KERNEL_HEADERS = ("tt_float_pairs.h", "tt_mve_sums.h", "tt_mve.h", "tt_mve_float.h")

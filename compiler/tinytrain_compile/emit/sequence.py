@@ -11,8 +11,8 @@ from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.qconv_tiles import GRAD_WEIGHT
-from tinytrain_compile.ops.qupdate import ERROR_OPS, exponents_read
+from tinytrain_compile.ops.int8.conv_form import GRAD_WEIGHT
+from tinytrain_compile.ops.int8.update import ERROR_OPS, exponents_read
 
 CALLS_PER_FUNCTION = 14
 _ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bits": "U8"}

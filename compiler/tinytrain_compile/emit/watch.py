@@ -9,7 +9,7 @@ from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import op_def, scratch_bytes
-from tinytrain_compile.ops.qupdate import ERROR_OPS
+from tinytrain_compile.ops.int8.update import ERROR_OPS
 
 Span = tuple[int, int]
 """Bytes [low, high)."""

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.user_file import read_file
+from tinytrain_compile.files.user_file import read_file
 
 MAX_FILE_BYTES = 1 << 30
 

@@ -10,8 +10,8 @@ import onnx
 from onnx import numpy_helper
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.user_file import open_file
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.user_file import open_file
 
 MAX_RANK = 16
 MAX_DIM = 2**31

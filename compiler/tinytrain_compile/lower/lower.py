@@ -14,12 +14,12 @@ from tvm import s_tir, te
 from tinytrain_compile.ir.kernels import Kernel, KernelSet, Tiles
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.external import external_kernel
-from tinytrain_compile.lower.float_lanes import FloatLanePrinter
-from tinytrain_compile.lower.float_pairs import PairPrinter
 from tinytrain_compile.lower.kernels import KERNELS, VECTOR_KERNELS, Features, KernelSpec, kernel_spec
-from tinytrain_compile.lower.lanes import LanePrinter
 from tinytrain_compile.lower.passes import lower_schedule
-from tinytrain_compile.lower.printer import Parameter, Printer
+from tinytrain_compile.lower.printing.float_lanes import FloatLanePrinter
+from tinytrain_compile.lower.printing.float_pairs import PairPrinter
+from tinytrain_compile.lower.printing.int_lanes import LanePrinter
+from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.ops import op_def
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
+from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
-from tinytrain_compile.ops.qconv import QConvAttrs
 
 Shape = tuple[int, ...]
 _CONV = (

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.user_file import MOST_TEXT_BYTES, read_file
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of, offsets_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation
@@ -30,7 +31,6 @@ from tinytrain_compile.plan.traffic import accessed
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_paging import validate_paging
 from tinytrain_compile.plan.validate_remat import validate_remat
-from tinytrain_compile.user_file import MOST_TEXT_BYTES, read_file
 
 ARENA = "arena"
 MOST = 1 << 31

@@ -14,7 +14,7 @@ from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.qupdate import ERROR_OPS
+from tinytrain_compile.ops.int8.update import ERROR_OPS
 from tinytrain_compile.plan.assign import Choice, Item, Use
 from tinytrain_compile.plan.explain import load_per_step
 from tinytrain_compile.plan.options import PlanOptions, Spend

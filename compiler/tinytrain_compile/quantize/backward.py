@@ -11,11 +11,11 @@ import numpy as np
 from tinytrain_compile.ir.types import Attrs, Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX
+from tinytrain_compile.ops.int8.conv import QConvGradInputAttrs
+from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.ops.int8.pointwise import ErrorAttrs
+from tinytrain_compile.ops.int8.pool import QMaxPoolGradAttrs, sum_bound
 from tinytrain_compile.ops.pool import PoolGradAttrs, always_full, overlap
-from tinytrain_compile.ops.qconv import QConvGradInputAttrs
-from tinytrain_compile.ops.qerror import MaskAttrs
-from tinytrain_compile.ops.qpointwise import ErrorAttrs
-from tinytrain_compile.ops.qpool import QMaxPoolGradAttrs, sum_bound
 from tinytrain_compile.ops.shape import ConcatAttrs, ExpandAttrs, ReshapeAttrs, SliceAttrs
 from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Mask, ShiftTables
 from tinytrain_compile.quantize.forward import Forward, IntegerLayer, pool_as_conv

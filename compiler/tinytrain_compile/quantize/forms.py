@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tinytrain_compile.ir.types import Node, Quant, Value
-from tinytrain_compile.ops.qerror import NO_CLAMP, MaskAttrs
+from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.ops.int8.pointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs, rescale_lift
 from tinytrain_compile.ops.linear import GemmAttrs, join_split, operands
 from tinytrain_compile.ops.pool import PoolAttrs, always_full
-from tinytrain_compile.ops.qconv import QConvAttrs
-from tinytrain_compile.ops.qpointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs, rescale_lift
 from tinytrain_compile.ops.shape import EmbedAttrs, ReduceAttrs, ReshapeAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred, ShiftTables
 from tinytrain_compile.quantize.rescale import Rescaling

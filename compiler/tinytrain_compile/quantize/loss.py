@@ -9,7 +9,8 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops import qloss, qweighted
+from tinytrain_compile.ops.int8 import loss as int8_loss
+from tinytrain_compile.ops.int8 import weighted_loss as int8_weighted_loss
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred, Err
@@ -63,11 +64,11 @@ class IntegerLoss:
         nll, groups = loss.attrs, loss.inputs[1].elements
         assert isinstance(nll, NllAttrs)
         classes, scale = logits.value.shape[attrs.axis], logits.quant.scale[0]
-        if qloss.loss_fraction_bits(scale, classes, groups) < qloss.LEAST_LOSS_BITS:
+        if int8_loss.loss_fraction_bits(scale, classes, groups) < int8_loss.LEAST_LOSS_BITS:
             return False
-        bits = qloss.table_bits(classes)
-        table = self._r.table(f"{node.name}.exponentials", qloss.exponentials(scale, bits))
-        sums = qloss.SoftmaxSumAttrs(attrs.axis, bits)
+        bits = int8_loss.table_bits(classes)
+        table = self._r.table(f"{node.name}.exponentials", int8_loss.exponentials(scale, bits))
+        sums = int8_loss.SoftmaxSumAttrs(attrs.axis, bits)
         largest, total = self._r.emit("QSoftmaxSum", (logits.value, table), sums, node)
         self._r.forms[largest.name] = Act(largest, logits.quant)
         unit, share = (self._factor(nll) / groups, 1.0 / groups) if nll.reduction == "mean" else (1.0, 1.0)
@@ -82,8 +83,10 @@ class IntegerLoss:
         """With the weights of labels; for a sum, the largest class weight goes into the unit."""
         groups, real = self._groups_of_one(known.label), self._class_weights(loss, classes)
         mean = known.nll.reduction == "mean"
-        table = self._r.table(f"{loss.name}.weights", qweighted.class_weights(real, groups))
-        attrs = qweighted.LabelWeightAttrs(known.nll.ignore_index, 0 if mean else 1 << qweighted.weight_bits(groups))
+        table = self._r.table(f"{loss.name}.weights", int8_weighted_loss.class_weights(real, groups))
+        attrs = int8_weighted_loss.LabelWeightAttrs(
+            known.nll.ignore_index, 0 if mean else 1 << int8_weighted_loss.weight_bits(groups)
+        )
         weights = self._r.emit("QLabelWeight", (known.label, table), attrs, loss)
         unit = 1.0 if mean else float(real.max())
         return replace(known, weights=weights, unit=unit, share=unit)
@@ -105,7 +108,7 @@ class IntegerLoss:
         if any(value.name not in self._r.constants for value in weights):
             return False
         real = self._class_weights(loss, classes)
-        fits = self._groups_of_one(label) * classes <= qweighted.MOST_RATIOS
+        fits = self._groups_of_one(label) * classes <= int8_weighted_loss.MOST_RATIOS
         return fits and bool(np.isfinite(real).all() and (real >= 0).all() and (real > 0).any())
 
     def _loss_of(self, node: Node) -> Node | None:
@@ -140,14 +143,14 @@ class IntegerLoss:
         if known is None:
             return False
         scale, shape = known.logits.quant.scale[0], known.logits.value.shape
-        bits = qloss.loss_fraction_bits(scale, shape[known.nll.axis], known.label.elements)
-        attrs = qloss.QLossAttrs(
+        bits = int8_loss.loss_fraction_bits(scale, shape[known.nll.axis], known.label.elements)
+        attrs = int8_loss.QLossAttrs(
             known.nll.axis,
             known.nll.reduction,
             known.nll.ignore_index,
             known.bits,
             bits,
-            fx.split_factor(math.ldexp(scale, bits - qloss.DISTANCE_BITS)),
+            fx.split_factor(math.ldexp(scale, bits - int8_loss.DISTANCE_BITS)),
             fx.split_factor(math.ldexp(known.share, -bits)),
         )
         inputs = (known.logits.value, known.label, known.largest, known.total, *known.weights)
@@ -167,8 +170,8 @@ class IntegerLoss:
         if known is None:
             return False
         nll = known.nll
-        probe = qweighted.weight_probe(known.bits) if known.weights else qloss.probe(known.bits)
-        attrs = qloss.QLossErrorAttrs(nll.axis, nll.reduction, nll.ignore_index, known.bits, probe)
+        probe = int8_weighted_loss.weight_probe(known.bits) if known.weights else int8_loss.probe(known.bits)
+        attrs = int8_loss.QLossErrorAttrs(nll.axis, nll.reduction, nll.ignore_index, known.bits, probe)
         inputs = (known.logits.value, known.label, known.largest, known.total, known.table, *known.weights)
         op = "QWeightedSoftmaxError" if known.weights else "QSoftmaxError"
         error: Err = self._r.emit_error(op, (), inputs, attrs, node, known.unit)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Phase, Value
 from tinytrain_compile.ops.base import Split
-from tinytrain_compile.ops.qrescale import ChannelRescaleAttrs, rescale_op
+from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, rescale_op
 from tinytrain_compile.quantize.forms import ShiftTables
 from tinytrain_compile.quantize.state import Rewriter
 

@@ -8,7 +8,7 @@ from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import infer, op_def
-from tinytrain_compile.ops.qupdate import error_exponents
+from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward

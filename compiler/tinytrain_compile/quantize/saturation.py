@@ -9,7 +9,7 @@ import numpy as np
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import Saturations
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.ops.qrescale import RESCALES, rescaled_tables
+from tinytrain_compile.ops.int8.rescale import RESCALES, rescaled_tables
 
 LIMIT = 127
 UPDATES = ("QConvUpdate", "QConvMomentum", "QWeightApply")

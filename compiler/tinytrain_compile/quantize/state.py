@@ -14,8 +14,8 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, Phase, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.base import SumOverflowError
-from tinytrain_compile.ops.qpointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
-from tinytrain_compile.ops.qupdate import ExponentAttrs
+from tinytrain_compile.ops.int8.pointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
+from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Form, Mask, Role, ShiftTables
 
 

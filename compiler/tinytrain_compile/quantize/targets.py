@@ -6,8 +6,8 @@ import math
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops import qtargets
-from tinytrain_compile.ops.qloss import DISTANCE_BITS, LEAST_LOSS_BITS, LOG_BITS
+from tinytrain_compile.ops.int8 import targets as int8_targets
+from tinytrain_compile.ops.int8.loss import DISTANCE_BITS, LEAST_LOSS_BITS, LOG_BITS
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.state import Rewriter
 
@@ -49,21 +49,21 @@ class TargetLoss:
     def _count_of_one(self, outputs: Act) -> int:
         return outputs.value.elements // self._r.train.micro_batch
 
-    def _differences(self, outputs: Act, count: int) -> qtargets.TargetAttrs | None:
+    def _differences(self, outputs: Act, count: int) -> int8_targets.TargetAttrs | None:
         """In fixed point, for so many that are added up."""
-        bits = qtargets.difference_bits(count)
-        if bits < qtargets.LEAST_BITS:
+        bits = int8_targets.difference_bits(count)
+        if bits < int8_targets.LEAST_BITS:
             return None
         target = fx.split_factor(math.ldexp(1.0 / outputs.quant.scale[0], bits))
-        limit = (1 << (bits + qtargets.REACH_BITS)) - 1
-        return qtargets.TargetAttrs(outputs.quant.zero, bits, target, limit)
+        limit = (1 << (bits + int8_targets.REACH_BITS)) - 1
+        return int8_targets.TargetAttrs(outputs.quant.zero, bits, target, limit)
 
     def _mse(self, node: Node, outputs: Act) -> bool:
         known = self._differences(outputs, outputs.value.elements)
         if known is None:
             return False
         share = math.ldexp(outputs.quant.scale[0] ** 2, -2 * known.bits) / outputs.value.elements
-        return self._loss(node, outputs, qtargets.TargetLossAttrs(*_fields(known), fx.split_factor(share)))
+        return self._loss(node, outputs, int8_targets.TargetLossAttrs(*_fields(known), fx.split_factor(share)))
 
     def _mse_error(self, node: Node, outputs: Act) -> bool:
         count = self._count_of_one(outputs)
@@ -73,11 +73,11 @@ class TargetLoss:
 
     # ---- bce ----------------------------------------------------------------------------------------------------
 
-    def _probabilities(self, outputs: Act) -> qtargets.TargetAttrs | None:
-        bits = qtargets.SIGMOID_BITS
+    def _probabilities(self, outputs: Act) -> int8_targets.TargetAttrs | None:
+        bits = int8_targets.SIGMOID_BITS
         if _loss_bits(outputs) < LEAST_LOSS_BITS:
             return None
-        return qtargets.TargetAttrs(outputs.quant.zero, bits, fx.split_factor(2.0**bits))
+        return int8_targets.TargetAttrs(outputs.quant.zero, bits, fx.split_factor(2.0**bits))
 
     def _bce(self, node: Node, outputs: Act) -> bool:
         known = self._probabilities(outputs)
@@ -86,7 +86,7 @@ class TargetLoss:
         bits, scale = _loss_bits(outputs), outputs.quant.scale[0]
         distance = fx.split_factor(math.ldexp(scale, bits - DISTANCE_BITS))
         total = fx.split_factor(math.ldexp(1.0 / outputs.value.elements, -bits))
-        attrs = qtargets.TargetLossAttrs(*_fields(known), total, distance, bits)
+        attrs = int8_targets.TargetLossAttrs(*_fields(known), total, distance, bits)
         return self._loss(node, outputs, attrs)
 
     def _bce_error(self, node: Node, outputs: Act) -> bool:
@@ -99,21 +99,21 @@ class TargetLoss:
         pair = (outputs.value, node.inputs[-1])
         if not node.op.startswith("Sigmoid"):
             return pair
-        return (*pair, self._r.table("sigmoids", qtargets.sigmoids(outputs.quant.scale[0])))
+        return (*pair, self._r.table("sigmoids", int8_targets.sigmoids(outputs.quant.scale[0])))
 
-    def _loss(self, node: Node, outputs: Act, attrs: qtargets.TargetLossAttrs) -> bool:
+    def _loss(self, node: Node, outputs: Act, attrs: int8_targets.TargetLossAttrs) -> bool:
         (loss,) = self._r.emit(f"Q{node.op}", self._operands(node, outputs), attrs, node)
         self._r.forms[node.outputs[0].name] = loss
         return True
 
-    def _error(self, node: Node, outputs: Act, known: qtargets.TargetAttrs, unit: float) -> bool:
-        attrs = qtargets.TargetErrorAttrs(*_fields(known), qtargets.probe(known.bits))
+    def _error(self, node: Node, outputs: Act, known: int8_targets.TargetAttrs, unit: float) -> bool:
+        attrs = int8_targets.TargetErrorAttrs(*_fields(known), int8_targets.probe(known.bits))
         operands = self._operands(node, outputs)
         self._r.forms[node.outputs[0].name] = self._r.emit_error(f"Q{node.op}", (), operands, attrs, node, unit)
         return True
 
 
-def _fields(known: qtargets.TargetAttrs) -> tuple[int, int, tuple[int, int], int]:
+def _fields(known: int8_targets.TargetAttrs) -> tuple[int, int, tuple[int, int], int]:
     return known.zero, known.bits, known.target, known.limit
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tinytrain_compile.ir.cost import Choice
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, LayerUpdate, Summary
-from tinytrain_compile.ops.qloss import LOSSES
+from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json
 from tinytrain_compile.report.code import code_json, tiles_json

@@ -8,9 +8,9 @@ from typing import Any
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.qloss import LOSSES
-from tinytrain_compile.ops.qrescale import RESCALES, fractions, rescaled_tables
-from tinytrain_compile.ops.qupdate import ERROR_OPS
+from tinytrain_compile.ops.int8.loss import LOSSES
+from tinytrain_compile.ops.int8.rescale import RESCALES, fractions, rescaled_tables
+from tinytrain_compile.ops.int8.update import ERROR_OPS
 
 BORDERS = ("Quantize", "Dequantize", "QuantizeError", "DequantizeError")
 VELOCITIES = {"QMomentum": 1, "QConvMomentum": 7, "QConvMomentumFine": 7}

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.resources import data_dir
+from tinytrain_compile.files.resources import data_dir
+from tinytrain_compile.files.toml_table import Table, TableKind, parse_table, read_table
 from tinytrain_compile.target.model import Core, Features, MemoryBank, QemuBoard, Region, Target
-from tinytrain_compile.toml_table import Table, TableKind, parse_table, read_table
 
 _KIND = TableKind("E0102", "E0103", "compare with the files in targets/", "a target name or a readable .toml file")
 

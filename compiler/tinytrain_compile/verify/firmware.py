@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
-from tinytrain_compile.resources import read_text
 from tinytrain_compile.target import QemuBoard, Region, Target
 
 GUARD_BYTES = 4096

@@ -19,8 +19,8 @@ from tinytrain_compile.lower.kernels.base import (
     reduce_axes,
     total,
 )
-from tinytrain_compile.lower.kernels.elementwise import LIGHT, broadcast, pointwise
-from tinytrain_compile.lower.lanes import LANES
+from tinytrain_compile.lower.kernels.float32.elementwise import LIGHT, broadcast, pointwise
+from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
 from tinytrain_compile.ops.shape import (
     ConcatAttrs,

@@ -1,0 +1,70 @@
+"""What the terminal shows: a progress line while long stages run, and the report block at the end."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.pipeline import Result
+from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.report import kernel_lines, step_lines, success_text
+from tinytrain_compile.report.words import plural
+
+
+class Terminal:
+    """Writes progress to stderr (only if it is a terminal) and results to stdout."""
+
+    def __init__(self, color: str, verbose: bool) -> None:
+        force = {"always": True, "never": False}.get(color)
+        self._out = Console(force_terminal=force, no_color=color == "never", highlight=False, soft_wrap=True)
+        self._verbose = verbose
+        self._progress: Progress | None = None
+        self._task = None
+
+    def progress(self, what: str, share: float) -> None:
+        """Show what is being done; `share` is the part done, from 0 to 1."""
+        if not sys.stderr.isatty():
+            return
+        if self._progress is None:
+            columns = (BarColumn(24), TextColumn("{task.description}"), TimeElapsedColumn())
+            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._progress.start()
+            self._task = self._progress.add_task(what, total=1.0)
+        assert self._task is not None
+        self._progress.update(self._task, description=what, completed=share)
+
+    def clear(self) -> None:
+        """Take the progress line away."""
+        if self._progress is not None:
+            self._progress.stop()
+
+    def success(self, result: Result, options: CompileOptions) -> None:
+        """Print the report block and where the files are."""
+        assert result.summary is not None
+        if "text" in options.report:
+            for line in (*success_text(result.summary), *kernel_lines(result.summary)):
+                self._out.print(line, markup=False)
+        if self._verbose:
+            for layer in result.summary.layers:
+                facts = " ".join(f"{key}={value}" for key, value in asdict(layer).items() if key != "name")
+                self._out.print(f"layer      {layer.name}: {facts}", markup=False)
+            self._file(result.summary)
+            for line in step_lines(result.summary):
+                self._out.print(line, markup=False, soft_wrap=True)
+        if options.dry_run:
+            self._out.print("wrote      nothing (--dry-run)", markup=False)
+        else:
+            count, digest = len(result.files), result.digest[:16]
+            self._out.print(f"wrote      {options.out}/ ({count} files)  sha256 {digest}", markup=False)
+
+    def _file(self, summary: Summary) -> None:
+        """What the comparison with the model file covered, and what it cost."""
+        file = summary.verify.file
+        if file is not None:
+            done = f"{plural(file.tensors, 'tensor')} on {plural(file.samples, 'sample')}"
+            line = f"file       compared with the reference: {done}, {file.seconds:.2f} s of CPU time"
+            self._out.print(line, markup=False)

@@ -1,0 +1,93 @@
+"""Options that cannot be honoured together, or with this model, target or machine: an error for each, never silence.
+
+docs/options.md says which options without an effect are harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinytrain_compile.compile.number_format import has_formats
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.samples import labelled, load_inputs
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.target import Target
+
+_RULES: tuple[tuple[str, Callable[[dict[str, Any]], bool], str, str], ...] = (
+    ("momentum", lambda f: f["optimizer"] != "momentum", "is for --optimizer momentum", "add that"),
+    ("accumulate", lambda f: f["batch"] == 1, "is about several samples", "add --batch N"),
+    ("optimise", lambda f: f["lock"] is not None, "has nothing to choose under --lock", "leave out --lock"),
+    ("remat", lambda f: f["lock"] is not None, "has nothing to choose under --lock", "leave out --lock"),
+    ("tiles", lambda f: f["code"] == "size", "are of code for speed, and --code size has none", "leave out --code"),
+)
+"""Flag that is given, when it has no meaning, why, and what to do."""
+
+
+def check_flags(flags: dict[str, Any], given: frozenset[str]) -> None:
+    """E0101 for flags of the command line that leave another one that is `given` nothing to do."""
+    for name, useless, what, way in _RULES:
+        if name in given and useless(flags):
+            flag = "--" + name.replace("_", "-")
+            raise CompileError("E0101", flag, what, f"{way}, or leave {flag} out")
+    _check_counting(flags)
+
+
+def _check_counting(flags: dict[str, Any]) -> None:
+    """E0101 for --count, --cycles or --tune without QEMU, or --tune with what leaves it nothing to do."""
+    if (flags["count"] or flags["cycles"]) and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
+        what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
+        raise CompileError("E0101", "--count" if flags["count"] else "--cycles", what, "leave these options out")
+    if flags["tune"] and (flags["verify"] != "qemu" or flags["dry_run"] or flags["code"] == "size"):
+        what = "counts instructions of kernels for speed in QEMU"
+        raise CompileError("E0101", "--tune", what, "leave out --verify, --dry-run and --code size")
+
+
+def check_machine(options: CompileOptions, target: Target) -> None:
+    """E0101 for what this target or this machine cannot do, before anything takes time; a dry run says it too."""
+    asked = [f"--{flag}" for flag in ("cycles", "count", "tune") if getattr(options, flag)]
+    wanted = "verify" in options.given and options.verify != "none"
+    if asked or wanted or options.flash_budget_bytes is not None:
+        from tinytrain_compile.verify import find_tools
+
+        tools = find_tools()
+        host = "" if tools.host_cc is not None else "no C compiler found (apt-get install gcc)"
+        board = tools.missing_for_qemu() if target.qemu is not None else f"{target.name} has no board in QEMU"
+        if asked:
+            _refuse(asked[0], board or host or (_no_cycles(target) if options.cycles else ""))
+        if wanted:
+            _refuse(f"--verify {options.verify}", board if options.verify == "qemu" else host)
+        if options.flash_budget_bytes is not None:
+            _check_budget(target, tools.cross_cc is None)
+
+
+def _refuse(flag: str, missing: str) -> None:
+    if missing:
+        raise CompileError("E0101", flag, missing, f"leave {flag.partition(' ')[0]} out, or change that")
+
+
+def _no_cycles(target: Target) -> str:
+    from tinytrain_compile.verify.cycles import missing_for_cycles
+
+    return missing_for_cycles(target.cycle_model)
+
+
+def _check_budget(target: Target, missing: bool) -> None:
+    if missing or (target.qemu is None and not target.gcc_flags):
+        what = f"the code of {target.name} cannot be measured here (no cross compiler)"
+        raise CompileError("E0101", "--flash-budget", what, "install gcc-arm-none-eabi, or leave the option out")
+
+
+def check_model(options: CompileOptions, model: ImportedModel) -> None:
+    """E0101 for options that this model leaves nothing to do."""
+    if not has_formats(model):
+        return
+    if "calib_range" in options.given:
+        what = "says how ranges are measured, and this model brings its own (QDQ)"
+        raise CompileError("E0101", "--calib-range", what, "leave it out")
+    if options.calib is not None and load_inputs(options.calib, model).size and not labelled(options.calib):
+        what = (
+            f"the model brings its ranges (QDQ), and {options.calib.name} has no labels y for the exponents of errors"
+        )
+        raise CompileError("E0101", "--calib", what, "add y, or leave --calib out")

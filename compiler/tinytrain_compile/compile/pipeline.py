@@ -1,0 +1,308 @@
+"""The order of the stages, and nowhere else: model file in, complete output folder and summary out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tinytrain_compile.compile.candidates import Candidate, Planner
+from tinytrain_compile.compile.code import Generated, generate
+from tinytrain_compile.compile.combinations import check_machine, check_model
+from tinytrain_compile.compile.data_notes import data_notes, option_notes
+from tinytrain_compile.compile.external_kernels import Externals, blaming, load_externals
+from tinytrain_compile.compile.file_check import check_file
+from tinytrain_compile.compile.micro_batch import choose
+from tinytrain_compile.compile.number_format import with_number_format
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.reference import run_reference
+from tinytrain_compile.compile.rounding import StepwiseReference
+from tinytrain_compile.compile.suggestions import faster, suggestions
+from tinytrain_compile.compile.summary import layer_updates
+from tinytrain_compile.compile.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
+from tinytrain_compile.compile.trial import compare, like_one, with_exponents
+from tinytrain_compile.emit import c_identifier, with_stack
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.output_folder import check_place, write_output
+from tinytrain_compile.files.samples import load_inputs, make_samples
+from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.ir import print_graph
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
+from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
+from tinytrain_compile.plan import Lock, read_lock
+from tinytrain_compile.quantize import calibrate, count_saturations, prepare, saturated
+from tinytrain_compile.report import (
+    does_not_fit_text,
+    milliseconds,
+    plan_json,
+    report_html,
+    report_json,
+    too_slow_text,
+)
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.target import Target, load_target
+
+Progress = Callable[[str, float], None]
+"""(what is being done, share done from 0 to 1)"""
+
+STAGES = ("frontend", "training", "plan")
+"""Stages whose result --dump-after prints."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """summary: what the report shows; files: paths written, relative to the output folder; dump: for --dump-after."""
+
+    summary: Summary | None
+    files: tuple[str, ...] = ()
+    digest: str = ""
+    dump: str = ""
+
+
+def _silent(_what: str, _share: float) -> None:
+    return None
+
+
+def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
+    """Run all stages. Raises CompileError; then the output folder is as it was."""
+    target = load_target(options.target)
+    check_machine(options, target)
+    externals = load_externals(options)
+    if not options.dry_run and not options.dump_after:
+        check_place(options.out, _expected(options), options.force)
+    tiles = known_tiles(options)
+    progress("reading the model", 0.0)
+    model = _load(options)
+    options, notes = with_number_format(options, model)
+    check_model(options, model)
+    if options.dump_after == "frontend":
+        return Result(None, dump=print_graph(_stored(model, options).graph))
+    progress("planning", 0.1)
+    floats, model = None if model.quantised else model.graph, _stored(model, options)
+    candidate = _choose(model, options, target, externals)
+    if options.dump_after == "training":
+        return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
+    summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
+    if options.dump_after == "plan":
+        return Result(None, dump=json.dumps(plan_json(summary), indent=1))
+    _check_fit(summary, model, candidate, options, target)
+    if options.dry_run:
+        if options.data is not None:  # a dry run refuses what the run itself would
+            make_samples(model, candidate.train, options)
+        return Result(summary)
+    samples = make_samples(model, candidate.train, options)
+    progress("comparing the file with what was imported", 0.13)
+    agreed = check_file(model, floats if options.quant == "int8" else model.graph, candidate.of_one, samples, options)
+    progress("running the model on your data", 0.15)
+    one = with_exponents(candidate.of_one, model, options)
+    candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
+    said = (*summary.notes, *data_notes(model, one, options))
+    summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options), notes=said)
+    with blaming(candidate.plan.order):
+        tiling = _tiles(candidate, options, target, samples, tiles, progress)
+        made = _generate(candidate, options, target, progress, tiling)
+        summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
+        summary = _verify(summary, made.bundle, samples, options, target, progress, agreed)
+    progress("writing", 0.98)
+    tiling.save(options)
+    more = {**tiling.files, **_check_files(made.bundle, samples, options, target, candidate.train)}
+    bundle = with_stack(made.bundle, summary.verify.stack_bytes)
+    return _write(summary, {**bundle.files, **more}, options, _inputs(options, externals))
+
+
+def _load(options: CompileOptions) -> ImportedModel:
+    """The forward graph."""
+    wanted = FrontendOptions(
+        options.input_shapes,
+        options.input_layout,
+        options.label,
+        classes=options.classes,
+        seed=options.seed,
+        batch_norm=options.batch_norm,
+    )
+    return load_model(options.model, wanted)
+
+
+def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
+    """For int8 the graph with formats. For that, and for a quantised model, with the saturation of storage as Clips."""
+    graph = model.graph
+    if options.quant == "fp32":
+        return replace(model, graph=saturated(graph)) if model.quantised else model
+    if options.batch_norm == "keep":
+        what = "integer layers take the normalisation behind them into their weights"
+        raise CompileError("E0101", "--batch-norm keep", what, "leave --batch-norm out, or use --quant fp32")
+    if not model.quantised:
+        if options.calib is None:
+            what = "int8 training of a float model needs calibration data"
+            raise CompileError("E0306", options.model.name, what, "give --calib FILE.npz with inputs x, or a QDQ model")
+        graph = calibrate(graph, load_inputs(options.calib, model), options.calib_range)
+    return replace(model, graph=prepare(graph, options.head == "fp32", model.quantised))
+
+
+def _expected(options: CompileOptions) -> tuple[str, ...]:
+    """Files that every run writes: what the output folder is looked at for before anything takes time."""
+    prefix = c_identifier(options.model.stem)
+    made = (f"{prefix}_{name}" for name in ("train.h", "train.c", "internal.h", "kernels.c", "weights.c"))
+    return ("report.json", "plan.json", "CMakeLists.txt", "tt_runtime.h", *made)
+
+
+def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
+    """Files that the user gave."""
+    named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
+    given = (options.model, options.data, options.calib, options.lock, options.tiles)
+    return (*named, *(path for path in given if path is not None), *externals.paths)
+
+
+def _choose(model: ImportedModel, options: CompileOptions, target: Target, externals: Externals) -> Candidate:
+    planner = Planner(model, options, target, externals)
+    if options.lock is not None:
+        return _locked(planner, options.update, read_lock(options.lock))
+    return choose(planner)
+
+
+def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
+    """The plan of a lock; `--update auto` is then what the lock trains, unless that is said in a file."""
+    graph = planner.model.graph
+    if update != "auto":
+        return planner.locked(resolve_update(graph, update), lock)
+    try:
+        chosen = resolve_update(graph, lock.update.removeprefix("auto: "), files=False)
+    except CompileError as problem:
+        what = f"it trains {lock.update!r}, which says nothing about this model"
+        raise CompileError("E0106", lock.file, what, "name the scheme with --update, if it was one") from problem
+    return replace(planner.locked(chosen, lock), label=lock.update)
+
+
+def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
+    return Summary(
+        model=options.model.name,
+        target=target.name,
+        target_summary=target.summary,
+        quant=options.quant,
+        contract=model.contract,
+        optimizer=options.optimizer,
+        learning_rate=options.learning_rate,
+        arena_limit_bytes=options.arena_bytes,
+        update_label=candidate.label,
+        layers=layer_updates(model.graph, candidate.update),
+        train=candidate.train,
+        plan=candidate.plan,
+        choice=candidate.choice,
+        verify=VerifyReport("none", 0, "skipped", "not verified"),
+        code_bytes=None,
+        const_bytes=None,
+        external_functions=candidate.externals.functions,
+    )
+
+
+def _check_fit(
+    summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target
+) -> None:
+    limit, needed = options.arena_bytes, candidate.plan.arena_bytes
+    if limit is None or needed <= limit:
+        _check_time(summary, model, candidate, options, target)
+        return
+    ways = suggestions(Planner(model, options, target, candidate.externals), candidate)
+    summary = replace(summary, suggestions=ways)
+    fitting = [way.options for way in ways if way.arena_bytes <= limit]
+    larger = next((way.options for way in ways if "--arena" in way.options.split()), f"--arena {needed}")
+    try_ = f"try {fitting[0]}" if fitting else f"nothing fits into it; try {larger}"
+    what = f"training needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"
+    raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))
+
+
+def _check_time(
+    summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target
+) -> None:
+    longest, needed = options.max_step_ps, candidate.choice.cost.ps
+    if longest is None or needed <= longest:
+        return
+    ways = faster(Planner(model, options, target, candidate.externals), candidate)
+    what = f"a step takes {milliseconds(needed)} by the target's figures, the limit is {milliseconds(longest)}"
+    details = too_slow_text(replace(summary, suggestions=ways))
+    raise CompileError("E0402", f"--update {candidate.label}", what, f"try {ways[0].options}", tuple(details))
+
+
+def _tiles(
+    candidate: Candidate,
+    options: CompileOptions,
+    target: Target,
+    samples: Samples,
+    known: KnownTiles,
+    progress: Progress,
+) -> Tiling:
+    def report(done: int, count: int) -> None:
+        progress(f"searching tiles, {done} of {count} kernels", 0.2)
+
+    return choose_tiles(candidate, options, target, samples, known, report)
+
+
+def _generate(
+    candidate: Candidate, options: CompileOptions, target: Target, progress: Progress, tiling: Tiling
+) -> Generated:
+    def report(done: int, count: int) -> None:
+        progress(f"lowering kernels, {done} of {count} nodes", 0.2 + 0.4 * done / max(count, 1))
+
+    return generate(candidate, options, target, report, tiling.used.nodes)
+
+
+def _verify(
+    summary: Summary,
+    bundle: SourceBundle,
+    samples: Samples,
+    options: CompileOptions,
+    target: Target,
+    progress: Progress,
+    agreed: FileAgreement | None,
+) -> Summary:
+    from tinytrain_compile.verify import verify
+
+    if options.verify == "none":
+        return replace(
+            summary, verify=VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
+        )
+    progress("running the numpy reference", 0.62)
+    train = summary.train
+    whole = run_reference(train, samples, options.verify_steps) if train.integer else None
+    reference = whole or StepwiseReference(train, samples, options.seed)
+    progress(f"building and running the firmware ({options.verify})", 0.75)
+    report = verify(
+        bundle,
+        target,
+        samples,
+        reference,
+        options.verify,
+        steps=options.verify_steps,
+        batch=summary.train.batch,
+        count=options.count or options.cycles,
+        cycles=options.cycles,
+        file=agreed,
+    )
+    if whole is not None:
+        report = replace(report, saturations=count_saturations(train, whole.states[-1]))
+    return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
+
+
+def _write(
+    summary: Summary, made: Mapping[str, str | bytes], options: CompileOptions, inputs: tuple[Path, ...]
+) -> Result:
+    """The output folder: what was made, and reports."""
+    files = dict(made)
+    files["report.json"] = json.dumps(report_json(summary), indent=1) + "\n"
+    files["plan.json"] = json.dumps(plan_json(summary), indent=1) + "\n"
+    if "html" in options.report:
+        files["report.html"] = report_html(summary)
+    written = write_output(options.out, files, inputs, options.force)
+    return Result(summary, written.paths, written.digest)
+
+
+def _check_files(
+    bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target, train: TrainGraph
+) -> dict[str, str | bytes]:
+    from tinytrain_compile.verify.firmware import verification_files, verification_input
+
+    files: dict[str, str | bytes] = dict(verification_files(bundle, target))
+    files["verify/vectors.bin"] = verification_input(bundle.interface, samples, options.verify_steps, train.batch, None)
+    return files

@@ -1,0 +1,185 @@
+"""Runs training steps with the numpy reference: what the generated code is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ops.base import op_def, run_node
+from tinytrain_compile.ops.int8.update import (
+    ERROR_OPS,
+    exponents_read,
+    multiply_rate,
+    probe_exponent,
+    settled_exponent,
+    split_rate,
+)
+from tinytrain_compile.ops.interpreter import run_nodes
+from tinytrain_compile.verify import ReferenceRun
+
+
+class Trainer:
+    """A model in training: holds its state between steps. Arrays may be float32 or float64."""
+
+    def __init__(self, train: TrainGraph) -> None:
+        self._train = train
+        graph = train.graph
+        self._constants = dict(graph.constants)
+        self.state: dict[str, Array] = {value.name: self._constants[value.name] for value in graph.state}
+        self._sums = self._cleared()
+        self._settled = train.settled
+        needed = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
+        infer = graph.ancestors(graph.outputs)
+        self._infer = [node for node in graph.nodes if node.name in infer]
+        step = [node for node in graph.nodes if node.phase == "step" and node.name in needed]
+        judged = graph.ancestors((train.loss,))
+        self._forward = [node for node in step if node.name in judged]
+        self._backward = [node for node in step if node.name not in judged]
+        self._apply = [node for node in graph.nodes if node.phase == "apply"]
+        self._latest = {v.name: v.name for v in (*graph.state, *graph.accumulators)}
+        for node in graph.nodes:
+            for out, source in op_def(node.op).alias:
+                owner = self._latest.get(node.inputs[source].name)
+                if owner is not None:
+                    self._latest[node.outputs[out].name] = owner
+
+    def run_nodes(self, nodes: Iterable[Node], known: Mapping[str, Array]) -> dict[str, Array]:
+        """Evaluate nodes in order; what runs them otherwise overrides this."""
+        return run_nodes(nodes, known, self._train.integer)
+
+    def owner(self, name: str) -> str | None:
+        """The state or sum that a value is the latest content of."""
+        return self._latest.get(name)
+
+    def infer(self, x: Array) -> Array:
+        """The model's output for one input slot: a micro-batch of samples (graph layout)."""
+        graph = self._train.graph
+        feeds = {**self._constants, **self.state, graph.inputs[0].name: x}
+        return self.run_nodes(self._infer, feeds)[graph.outputs[0].name]
+
+    def set_rate(self, learning_rate: float) -> None:
+        """What m_set_lr does."""
+        self.state[self._train.learning_rate.name] = np.asarray(learning_rate, np.float32)
+
+    def step(self, xs: Array, ys: Array) -> list[float]:
+        """One update from `batch` samples; the loss of each micro-batch. One that is not finite changes nothing."""
+        train, losses, counted = self._train, list[float](), 0
+        weights, weight = train.terms.weights, np.float32(0.0)
+        self._set_scalars(train.batch if train.in_place else 1)
+        shapes = (train.graph.inputs[0].shape, train.label.shape)
+        for x, y in zip(*(a.reshape(-1, *shape) for a, shape in zip((xs, ys), shapes, strict=True)), strict=True):
+            values = self._judged(x, y)
+            losses.append(float(train.terms.of_call(values[train.loss.name], y)))
+            if not np.isfinite(losses[-1]):
+                continue
+            counted += train.micro_batch
+            if weights is None or not np.isin(y, weights.nothing).all():
+                weight = weight if weights is None else weights.of(y, float(weight))
+                self._keep(self._backward, self._backpropagated(values))
+        if self._apply and counted:
+            self._update(counted if train.weight_sum is None else weight)
+        return losses
+
+    def _update(self, divisor: int | np.float32) -> None:
+        """What m_apply does."""
+        if divisor == 0:  # no label counts
+            self._sums = self._cleared()
+            return
+        self._set_scalars(divisor if self._train.terms.divisor != "one" else 1)
+        held = {**self._constants, **self.state, **self._sums}
+        held |= {name: held[owner] for name, owner in self._latest.items()}
+        self._keep(self._apply, self.run_nodes(self._apply, held))
+
+    def values(self, x: Array, y: Array) -> dict[str, Array]:
+        """Every value of a step on one micro-batch, by name; nothing is kept of it."""
+        shapes = self._train.graph.inputs[0].shape, self._train.label.shape
+        return self._backpropagated(self._judged(x.reshape(shapes[0]), y.reshape(shapes[1])))
+
+    def gather(self, x: Array, y: Array) -> dict[str, Array]:
+        """The same, and what a step with several samples to an update keeps: sums, exponents, noise; no update."""
+        values = self.values(x, y)
+        self._keep(self._backward, values)
+        return values
+
+    def _set_scalars(self, divisor: int | np.float32) -> None:
+        """What the generated code writes itself: 1 / divisor, and in integers the learning rate over it."""
+        train = self._train
+        if train.inverse_count is not None:
+            self._sums[train.inverse_count.name] = np.asarray(np.float32(1.0) / np.float32(divisor), np.float32)
+        if train.rate is None:
+            return
+        rate, one = np.float32(self.state[train.learning_rate.name]), np.float32(1.0)
+        if isinstance(divisor, np.floating):
+            parts = [rate / divisor, np.float32(train.momentum or 0.0) * divisor, one / divisor]
+            split = [split_rate(part) for part in parts]
+        else:
+            samples = 1 if train.terms.divisor == "one" else divisor
+            count = 1 if train.in_place else samples
+            momentum = multiply_rate(split_rate(np.float32(train.momentum or 0.0)), count)
+            split = [split_rate(rate, samples), momentum, split_rate(one, count)]
+        self._sums[train.rate.name] = split[0] if train.momentum is None else np.concatenate(split)
+
+    def _cleared(self) -> dict[str, Array]:
+        dtypes = {"float32": np.float32, "int32": np.int32}
+        return {v.name: np.zeros(v.shape, dtypes[v.dtype]) for v in self._train.graph.accumulators}
+
+    def _judged(self, x: Array, y: Array) -> dict[str, Array]:
+        """All values that the loss depends on, and the loss: nothing that outlives a step is overwritten yet."""
+        feeds = {self._train.graph.inputs[0].name: x, self._train.label.name: y}
+        return self.run_nodes(self._forward, {**self._constants, **self.state, **self._sums, **feeds})
+
+    def _backpropagated(self, values: dict[str, Array]) -> dict[str, Array]:
+        """These, and what the rest of the step makes of them."""
+        if self._settled:
+            return self.run_nodes(self._backward, values)
+        self._settled = True
+        for node in self._backward:
+            if node.op in ERROR_OPS:
+                self._settle(node, values)
+            values = run_nodes((node,), values, self._train.integer)
+        return values
+
+    def _settle(self, node: Node, values: dict[str, Array]) -> None:
+        """First step: run an error with an exponent that is surely large enough, then choose the right one."""
+        own, read = node.inputs[1].name, node.inputs[2 : 2 + exponents_read(node.op)]
+        floats = node.op == "QuantizeError"
+        start = probe_exponent([int(values[v.name][0]) for v in read], getattr(node.attrs, "probe", 0))
+        values[own] = np.asarray([start, 0], np.int32)
+        peak = int(run_node(node, tuple(values[v.name] for v in node.inputs), exact=True)[1])
+        values[own] = np.asarray([settled_exponent(start, peak, floats), 0], np.int32)
+        self.state[own] = values[own]
+
+    def _keep(self, nodes: Iterable[Node], values: dict[str, Array]) -> None:
+        """The latest content of state and sums, from what the overwriting nodes made."""
+        for node in nodes:
+            for out, _ in op_def(node.op).alias:
+                name = node.outputs[out].name
+                owner = self._latest.get(name)
+                if owner in self.state:
+                    self.state[owner] = values[name]
+                elif owner is not None:
+                    self._sums[owner] = values[name]
+
+
+def inferred(train: TrainGraph, output: Array) -> Array:
+    """What the check program puts together: the output of the first sample and, of several, that of all."""
+    whole = output.ravel()
+    return whole if train.micro_batch == 1 else np.concatenate([whole[: whole.size // train.micro_batch], whole])
+
+
+def run_reference(train: TrainGraph, samples: Samples, steps: int) -> ReferenceRun:
+    """Outputs of the first micro-batch before and after, losses, and the state after every step."""
+    trainer = Trainer(train)
+    count, batch = len(samples.x), train.batch
+    probe = samples.x[[i % count for i in range(train.micro_batch)]].reshape(train.graph.inputs[0].shape)
+    first = inferred(train, trainer.infer(probe))
+    losses: list[float] = []
+    states: list[dict[str, Array]] = []
+    for step in range(steps):
+        chosen = [(step * batch + i) % count for i in range(batch)]
+        losses += trainer.step(samples.x[chosen], samples.y[chosen])
+        states.append(dict(trainer.state))
+    return ReferenceRun(np.asarray(losses, np.float32), first, inferred(train, trainer.infer(probe)), tuple(states))

@@ -1,0 +1,153 @@
+"""Ways out of a limit that is too small: lines of options, each priced by doing what it says.
+
+A line's figure is that of the plan which its options lead to, by the same way, searches and effort, so whoever follows
+it gets these bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tinytrain_compile.compile.candidates import Candidate, Planner, deepest
+from tinytrain_compile.compile.micro_batch import choose
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.summary import Suggestion
+from tinytrain_compile.ops.int8.rescale import fractions
+from tinytrain_compile.plan import share_of
+from tinytrain_compile.sparse import layers_of
+
+Note = Callable[[Candidate], str]
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What was asked for, and the candidate that does not keep to the limits."""
+
+    planner: Planner
+    candidate: Candidate
+
+    def follow(self, **changes: Any) -> tuple[Planner, Candidate] | None:
+        """What the same command makes with other options; None if it refuses them."""
+        p = self.planner
+        planner = Planner(p.model, replace(p.options, **changes), p.target, p.externals)
+        try:
+            return planner, choose(planner)
+        except CompileError:
+            return None
+
+    def way(self, text: str, note: Note, over: bool = True, **changes: Any) -> list[Suggestion]:
+        """The line with its price. over: also if that is above the limits still."""
+        pinned = self.planner.options.update == "auto" and "update" not in changes
+        if pinned:  # not auto again: with other options it may choose anything, and a search for each line is too much
+            spec = self.candidate.label.removeprefix("auto: ")
+            text, changes = f"--update {spec} {text}", {**changes, "update": spec}
+        found = self.follow(**changes)
+        if found is None:
+            return []
+        planner, candidate = found
+        size, ps = candidate.plan.arena_bytes, candidate.choice.cost.ps
+        meets = planner.meets(size, ps)
+        if not meets and not over:
+            return []
+        slow = planner.options.max_step_ps is not None and ps > planner.options.max_step_ps
+        still = "" if meets else ", still too slow" if slow and planner.meets(size, 0) else ", still over"
+        return [Suggestion(text, size, note(candidate) + still)]
+
+
+def suggestions(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...]:
+    """Ways out of --arena: less to update, second runs, other memories, a smaller state, a larger arena."""
+    asked, found = _Asked(planner, candidate), list[Suggestion]()
+    found += _less(asked)
+    some = bool(found)
+    found += _recomputing(asked)
+    found += _more_memory(asked)
+    found += _smaller_state(asked)
+    if not some and planner.options.update != "auto":
+        head = planner.exact("head").plan.arena_bytes
+        limit = planner.options.arena_bytes or 0
+        note = "fits" if head <= limit else "the smallest arena that trains the head"
+        found += asked.way(f"--update head --arena {head}", lambda _: note, update="head", arena_bytes=head)
+    needed = candidate.plan.arena_bytes
+    found += asked.way(f"--arena {needed}", lambda _: "fits as is", arena_bytes=needed)
+    return tuple(found)
+
+
+def faster(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...]:
+    """Ways out of --max-step-time: less to update, a larger arena, more time."""
+    asked, found = _Asked(planner, candidate), list[Suggestion]()
+    found += _less(asked)
+    alone = planner.unhelped(candidate)
+    if alone > candidate.plan.arena_bytes:
+        found += asked.way(f"--arena {alone}", _step, arena_bytes=alone)
+    longest = -(-candidate.choice.cost.ps // 10**9)
+    found += asked.way(f"--max-step-time {longest}ms", lambda _: "as it is", max_step_ps=longest * 10**9)
+    return tuple(sorted(found, key=lambda way: way.note.endswith(("slow", "over"))))
+
+
+def _step(candidate: Candidate) -> str:
+    return f"{candidate.choice.cost.ps / 1e9:.4g} ms a step"
+
+
+def _less(asked: _Asked) -> list[Suggestion]:
+    """The deepest update that keeps to the limits. Where auto did not find one there is none."""
+    options, count = asked.planner.options, len(layers_of(asked.planner.model.graph))
+    best = None if options.update == "auto" else deepest(asked.planner, count)
+    if best is None:
+        return []
+    note: Note = _step if options.max_step_ps is not None else lambda _: f"of {count} layers"
+    return asked.way(f"--update last:{best[0]}", note, over=False, update=f"last:{best[0]}")
+
+
+def _recomputing(asked: _Asked) -> list[Suggestion]:
+    """More rematerialisation than was allowed, if it fits. (Where `auto` does not, `min` would not, and takes long.)"""
+    if asked.planner.options.remat in ("auto", "min") or asked.planner.options.optimise is not None:
+        return []
+
+    def note(candidate: Candidate) -> str:
+        return f"+{share_of(candidate.train.graph, candidate.plan):.0%} MACs a step"
+
+    o, tried = asked.planner.options, [r for r in asked.candidate.choice.rungs if r.how.startswith("recompute")]
+    # The ladder has made the same plan for `auto` already; where it is too large there is no need to make it again.
+    hopeless = o.update != "auto" and any((r.arena_bytes or 0) > (o.arena_bytes or 0) for r in tried)
+    return [] if hopeless else asked.way("--remat auto", note, over=False, remat="auto")
+
+
+def _more_memory(asked: _Asked) -> list[Suggestion]:
+    """What the target's further memories would take, and their price in time by the target's figures."""
+    plan = asked.planner.moved(asked.candidate)
+    if plan is None:
+        return []
+    sizes = {memory.name: memory.used_bytes for memory in plan.further}
+
+    def note(candidate: Candidate) -> str:
+        return f"+{candidate.plan.extra_ps / 1e9:.3g} ms a step by the target's figures"
+
+    text = " ".join(f"--memory {name}={size}" for name, size in sizes.items())
+    return asked.way(text, note, over=False, memories=sizes)
+
+
+def _smaller_state(asked: _Asked) -> list[Suggestion]:
+    """Optimizer state, fraction bits and gradient sums that training can do without."""
+    o, candidate = asked.planner.options, asked.candidate
+    found: list[Suggestion] = []
+    if o.optimizer != "sgd":
+
+        def cost(without: Candidate) -> str:
+            return f"{o.optimizer} state costs {candidate.plan.arena_bytes - without.plan.arena_bytes} B"
+
+        found += asked.way("--optimizer sgd", cost, optimizer="sgd")
+    extra = sum(value.size_bytes for value in fractions(candidate.train.graph.nodes))
+    if extra and candidate.plan.arena_bytes - extra <= (o.arena_bytes or 0):
+        noise = "noise instead of fraction bits, some accuracy: docs/int8.md"
+        found += asked.way("--weight-store sr8", lambda _: noise, weight_store="sr8")
+    if o.batch > 1 and o.accumulate == "exact":
+        several = asked.planner.size > 1
+        one, size = (" --micro-batch 1", 1) if several else ("", o.micro_batch)
+        if several:
+            found += asked.way("--micro-batch 1", lambda _: "one sample at a time", micro_batch=1)
+        found += asked.way(f"--batch 1{one}", lambda _: "no gradient sums", batch=1, micro_batch=size)
+        inplace: dict[str, Any] = {"accumulate": "inplace", "micro_batch": size}
+        found += asked.way(f"--accumulate inplace{one}", lambda _: "no gradient sums", **inplace)
+    return found

@@ -1,0 +1,109 @@
+"""Runs of the numpy reference on the user's data: error exponents to compile in, and int8 against the float model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, stored_input
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.summary import Agreement
+from tinytrain_compile.ir.types import Array, Graph
+from tinytrain_compile.ops.int8.update import error_exponents
+from tinytrain_compile.ops.interpreter import run_graph
+from tinytrain_compile.report import work_of
+
+TRIAL_SAMPLES = 8
+"""Samples whose backward passes give the exponents that are compiled in."""
+COMPARED_SAMPLES, FEWEST_SAMPLES = 100, 16
+"""Samples on which int8 and float outputs are compared: the first, fewer of a large model."""
+COMPARED_MACS = 10**9
+
+
+def with_exponents(train: TrainGraph, model: ImportedModel, options: CompileOptions) -> TrainGraph:
+    """The graph with the exponents that its errors have on labelled calibration data, if it needs and has any.
+
+    The reference trains on the first TRIAL_SAMPLES with learning rate 0: exponents follow the peaks, weights stay.
+    """
+    if train.settled or options.calib is None or not labelled(options.calib):
+        return train
+    samples = load_samples(options.calib, model, train)
+    return settled_on(train, Samples(samples.x[:TRIAL_SAMPLES], samples.y[:TRIAL_SAMPLES]))
+
+
+def like_one(train: TrainGraph, one: TrainGraph) -> TrainGraph:
+    """A graph of several samples with the exponents that were found for one."""
+    if not one.settled or train.settled:
+        return train
+    known = {name: one.graph.constants[name] for name in error_exponents(one.graph.nodes)}
+    return replace(train, graph=replace(train.graph, constants={**train.graph.constants, **known}), settled=True)
+
+
+def settled_on(train: TrainGraph, samples: Samples) -> TrainGraph:
+    """The graph with exponents that hold the errors of these samples."""
+    trainer = Trainer(train)
+    trainer.set_rate(0.0)
+    for i in range(0, len(samples.x), train.batch):
+        chosen = slice(i, i + train.batch)
+        trainer.step(samples.x[chosen], samples.y[chosen])
+    constants = dict(train.graph.constants)
+    for name in error_exponents(train.graph.nodes):
+        constants[name] = np.asarray([trainer.state[name][0], 0], np.int32)
+    return replace(train, graph=replace(train.graph, constants=constants), settled=True)
+
+
+def compare(train: TrainGraph, model: ImportedModel, floats: Graph | None, options: CompileOptions) -> Agreement | None:
+    """The untrained model on --data, or else on --calib: against its float form (None: there is none), and labels.
+
+    None without data, or where it has neither class labels nor a float form to be compared with.
+    """
+    path = options.data or options.calib
+    floats = floats if train.integer else None
+    with_labels = path is not None and labelled(path)
+    if path is None or not (with_labels or floats is not None):
+        return None
+    if with_labels:
+        samples = load_samples(path, model, train)
+        x, y = samples.x, samples.y
+    else:
+        x, y = stored_input(load_inputs(path, model), train), None
+    macs = max(work_of(train)[0], 1)
+    count = min(len(x), COMPARED_SAMPLES, max(FEWEST_SAMPLES, COMPARED_MACS // macs))
+    classes = y[:count].ravel() if y is not None and y.dtype == np.int32 and y[:count].size == count else None
+    if classes is None and floats is None:
+        return None
+    trainer = Trainer(train)
+    ours = np.stack([trainer.infer(x[i : i + 1]).ravel() for i in range(count)]).astype(np.float64)
+    return _agreement(ours, None if floats is None else _outputs(floats, load_inputs(path, model)[:count]), classes)
+
+
+def _outputs(floats: Graph, inputs: Array) -> Array:
+    """What the float model gives, a row per sample."""
+    source, out = floats.inputs[0], floats.outputs[0].name
+    runs = (run_graph(floats, {source.name: x.reshape(source.shape)}) for x in inputs)
+    return np.stack([values[out].ravel() for values in runs]).astype(np.float64)
+
+
+def _agreement(ours: Array, real: Array | None, classes: Array | None) -> Agreement:
+    """Figures of two sets of outputs, a row per sample."""
+    top = ours.argmax(axis=1)
+    known = Agreement(len(ours), None if classes is None else _share(top, classes))
+    if real is None:
+        return known
+    best = real.argmax(axis=1)
+    return replace(
+        known,
+        float_accuracy=None if classes is None else _share(best, classes),
+        top1_agreement=_share(top, best) if ours.shape[1] > 1 else None,
+        output_rmse=math.sqrt(np.mean((ours - real) ** 2)),
+        output_rms=math.sqrt(np.mean(real**2)),
+    )
+
+
+def _share(a: Array, b: Array) -> float:
+    return float(np.count_nonzero(a == b)) / len(a)

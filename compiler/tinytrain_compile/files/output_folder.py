@@ -1,0 +1,273 @@
+"""Writes the files of a run into the output folder, all or none, and touches nothing there that no run wrote.
+
+The folder may hold whatever else the user keeps there, so it is not exchanged as a whole. Files are moved one by one,
+under a journal by which a run that is interrupted is undone, by itself or by the next one: docs/adr/0019-output.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.manifest import MANIFEST, manifest_text, objection, read_manifest, unchanged
+
+JOURNAL, STAGED = ".tinytrain-journal", ".tinytrain-new-"
+"""Folders in the output folder: the first while files are moved; the second before that, and while it is removed."""
+WRITTEN = "the output is complete"
+"""What to say of an interrupt that came when everything was in place."""
+_NEW, _OLD = "new", "old"
+_PATIENCE_S, _STALE_S = 2.0, 600.0
+"""Moving takes milliseconds: a journal that stays so long was left by a run that was killed. So were new files."""
+_ANOTHER = "choose another folder with -o, or add --force, which overwrites files of these names"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a run has written: paths relative to the folder, and the SHA-256 over all of it."""
+
+    paths: tuple[str, ...]
+    digest: str
+
+
+def write_output(
+    folder: Path, files: Mapping[str, str | bytes], inputs: Iterable[Path] = (), force: bool = False
+) -> Written:
+    """Replace what an earlier run wrote into `folder` by `files`, with a manifest of them.
+
+    inputs: files that this run has read: they stay, if only an earlier run wrote them. force: overwrite files of the
+    same names that no run wrote, or that were changed since. Raises CompileError E0104; then `folder` is as it was.
+    """
+    data = {path: content.encode() if isinstance(content, str) else content for path, content in files.items()}
+    data[MANIFEST] = manifest_text(data)
+    made = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
+    exchange = _Exchange(folder, inputs, force)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        exchange.stage(data)
+        exchange.run()
+        _sweep(folder)
+    except OSError as problem:
+        if not exchange.complete:  # network file systems may complain of a rename that they have made
+            raise _cannot(folder, problem) from problem
+    except KeyboardInterrupt as problem:
+        if exchange.complete:
+            problem.args = (WRITTEN,)
+        raise
+    finally:
+        exchange.clean()
+        for place in made:
+            with suppress(OSError):
+                place.rmdir()
+    return Written(tuple(sorted(data)), digest_of(data))
+
+
+def check_place(folder: Path, names: Iterable[str] = (), force: bool = False) -> None:
+    """Raise CompileError E0104 if a run may not write files of these names into `folder`; see `write_output`."""
+    try:
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise CompileError("E0104", str(folder), "is not a folder", "choose another name with -o")
+        if folder.is_dir():
+            _settle(folder)
+            _known(folder, {*names, MANIFEST}, force)
+    except OSError as error:
+        raise _cannot(folder, error) from error
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write one file whole or not at all. Errors: OSError."""
+    fresh = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        fresh.write_bytes(text.encode())
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+class _Exchange:
+    """One exchange of files. Until `complete` it leaves the folder as it was, however it ends."""
+
+    def __init__(self, folder: Path, inputs: Iterable[Path], force: bool) -> None:
+        self._folder, self._inputs, self._force = folder, inputs, force
+        self._staged = folder / f"{STAGED}{secrets.token_hex(8)}"
+        self._journal = folder / JOURNAL
+        self._names: tuple[str, ...] = ()
+        self.complete = False
+
+    def stage(self, data: Mapping[str, bytes]) -> None:
+        """Write everything, which is where a disk may be full, and nothing is in its place yet."""
+        self._staged.mkdir()
+        (self._staged / _OLD).mkdir()
+        (self._staged / MANIFEST).write_bytes(manifest_text(data))
+        for path, content in data.items():
+            place = self._staged / _NEW / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+        self._names = tuple(data)
+
+    def run(self) -> None:
+        """Move files out of their places and into them. The last rename, of the journal, makes it so."""
+        moving = False
+        try:
+            self._begin()
+            leaving = self._leaving()
+            moving = True
+            for path in _manifest_first(leaving):
+                _move(self._folder / path, self._journal / _OLD / path)
+            for path in reversed(_manifest_first(self._names)):
+                _move(self._journal / _NEW / path, self._folder / path)
+            _prune(self._folder, leaving)
+            os.rename(self._journal, self._staged)
+            self.complete = True
+        except BaseException as problem:
+            if not self._staged.exists():
+                self._undo(problem)
+            elif moving:  # interrupted between the last rename and the line after it
+                self.complete = True
+            raise
+
+    def clean(self) -> None:
+        """Remove the files that are not needed any more; what cannot be removed stays for `_sweep`."""
+        try:
+            shutil.rmtree(self._staged, ignore_errors=True)
+        except KeyboardInterrupt as problem:
+            shutil.rmtree(self._staged, ignore_errors=True)
+            if self.complete:
+                problem.args = (WRITTEN,)
+            raise
+
+    def _begin(self) -> None:
+        """Make the new files the journal: no two runs move files at a time."""
+        try:
+            os.rename(self._staged, self._journal)
+        except OSError:
+            if not self._journal.exists():
+                raise
+            _settle(self._folder)
+            os.rename(self._staged, self._journal)
+
+    def _leaving(self) -> list[str]:
+        """Files that have to make place, or that only the earlier run had."""
+        known = _known(self._folder, self._names, self._force)
+        read = {path.resolve() for path in self._inputs}
+        names, leaving = set(self._names), list[str]()
+        for path in sorted({*known, *names}):
+            place = self._folder / path
+            obsolete = path in known and unchanged(place, known[path]) and place.resolve() not in read
+            if os.path.lexists(place) and (path in names or obsolete):
+                leaving.append(path)
+        return leaving
+
+    def _undo(self, problem: BaseException) -> None:
+        try:
+            _undo(self._folder, self._staged)
+        except OSError as other:
+            what = f"lies between two outputs ({problem}; then {other})"
+            way = "compile again with this -o, which begins by putting the earlier output back"
+            raise CompileError("E0104", str(self._folder), what, way) from other
+
+
+def _known(folder: Path, names: Iterable[str], force: bool) -> dict[str, str]:
+    """The manifest of an earlier output; E0104 if there is something that files of these names would destroy."""
+    try:
+        manifest = read_manifest(folder / MANIFEST)
+    except ValueError as problem:
+        if not force:
+            what = f"holds a {MANIFEST} that no run has written ({problem})"
+            raise CompileError("E0104", str(folder), what, _ANOTHER) from problem
+        manifest = {}
+    what = objection(folder, names, manifest or {}, force)
+    if what:
+        old = (
+            ""
+            if manifest is not None
+            else f" (without {MANIFEST}, as versions up to 0.1.0 left it, all of it is yours)"
+        )
+        raise CompileError("E0104", str(folder), f"holds {what}{old}", _ANOTHER)
+    return manifest or {}
+
+
+def _settle(folder: Path) -> None:
+    """Wait while another run moves files; if it was killed while it did, put back what it had moved."""
+    journal = folder / JOURNAL
+    end = time.monotonic() + _PATIENCE_S
+    while journal.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    if journal.exists():
+        aside = folder / f"{STAGED}{secrets.token_hex(8)}"
+        _undo(folder, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _undo(folder: Path, aside: Path) -> None:
+    """Put every file back to where it was before the journal, then move the journal aside. May be begun again."""
+    journal = folder / JOURNAL
+    if not journal.exists():  # another run has undone this one
+        return
+    new = read_manifest(journal / MANIFEST) or {}
+    for path in _manifest_first(new):
+        placed = os.path.lexists(folder / path) and not os.path.lexists(journal / _NEW / path)
+        if placed and unchanged(folder / path, new[path]):
+            _move(folder / path, journal / _NEW / path)
+    for path in reversed(_manifest_first(_files(journal / _OLD))):
+        _move(journal / _OLD / path, folder / path)
+    _prune(folder, new)
+    os.rename(journal, aside)
+
+
+def _manifest_first(paths: Iterable[str]) -> list[str]:
+    """All paths in order, the manifest before the rest: no folder has one that is not complete."""
+    return sorted(paths, key=lambda path: (path != MANIFEST, path))
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Relative paths of all files and links below a folder."""
+    for place, folders, files in os.walk(folder):
+        for name in (*files, *(name for name in folders if (Path(place) / name).is_symlink())):
+            yield (Path(place) / name).relative_to(folder).as_posix()
+
+
+def _move(source: Path, target: Path) -> None:
+    """Rename, overwriting nothing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, f"{target.name} came up meanwhile")
+    os.rename(source, target)
+
+
+def _prune(folder: Path, paths: Iterable[str]) -> None:
+    """Remove the sub-folders of these files that are empty now."""
+    inner = {above for path in paths for above in Path(path).parents[:-1]}
+    for place in sorted(inner, key=lambda place: -len(place.parts)):
+        with suppress(OSError):
+            (folder / place).rmdir()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what runs that were killed have left."""
+    for place in folder.glob(f"{STAGED}*"):
+        with suppress(OSError):
+            if not place.is_symlink() and time.time() - place.stat().st_mtime > _STALE_S:
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """SHA-256 over names and contents, in name order."""
+    total = hashlib.sha256()
+    for path in sorted(files):
+        total.update(f"{path}\0{len(files[path])}\0".encode() + files[path])
+    return total.hexdigest()
+
+
+def _cannot(folder: Path, problem: OSError) -> CompileError:
+    return CompileError(
+        "E0104", str(folder), f"cannot be written ({problem.strerror or problem})", "check the folder and disk"
+    )

@@ -1,0 +1,32 @@
+"""Finds the data folders that are not Python: `targets/` and `runtime_c/`, in a checkout and in an installed wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HEADERS = (
+    *("tt_runtime.h", "tt_float_pairs.h", "tt_fixed.h", "tt_qloss.h", "tt_dsp_sums.h", "tt_dsp.h"),
+    *("tt_mve_sums.h", "tt_mve.h", "tt_mve_float.h", "tt_state.h", "tt_page.h", "tt_external.h"),
+)
+"""Of runtime_c/: what goes beside generated C. tt_debug.h is for the tests."""
+_PACKAGE = Path(__file__).resolve().parent.parent
+_ROOTS = (_PACKAGE / "_data", _PACKAGE.parent.parent)
+"""A wheel carries the folders inside the package (pyproject: force-include); a checkout has them at its root."""
+
+
+def data_dir(name: str) -> Path:
+    """The folder `targets` or `runtime_c`; FileNotFoundError if the installation is incomplete."""
+    for root in _ROOTS:
+        if (root / name).is_dir():
+            return root / name
+    raise FileNotFoundError(f"data folder {name!r} is missing from the installation of tinytrain-compile")
+
+
+def read_text(folder: str, path: str) -> str:
+    """A text file of a data folder, for instance read_text("runtime_c", "tt_runtime.h")."""
+    return (data_dir(folder) / path).read_text(encoding="utf-8")
+
+
+def runtime_headers() -> dict[str, str]:
+    """File name -> text of the headers that generated C includes."""
+    return {name: read_text("runtime_c", name) for name in HEADERS}

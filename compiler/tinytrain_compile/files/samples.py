@@ -1,0 +1,145 @@
+"""Samples for verification: from --data, or random by seed."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files import labels
+from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ops.loss import NllAttrs
+
+INT8_SPREAD = 40
+"""Standard deviation of random int8 inputs, in units of the input's scale."""
+
+
+def make_samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -> Samples:
+    """Enough samples for all verification steps, in the graph's layout."""
+    if options.data is not None:
+        return load_samples(options.data, model, train)
+    return random_samples(train, options.verify_steps * train.batch, options.seed)
+
+
+def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
+    """Standard normal inputs; uniform classes, or standard normal targets (0 or 1 for binary cross entropy)."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, *train.of_one(train.graph.inputs[0])[1:])).astype(np.float32)
+    quant = train.graph.inputs[0].quant
+    if train.integer and quant is not None:
+        x = stored_input(x * np.float32(quant.scale[0] * INT8_SPREAD), train)
+    shape = _many(count, train.of_one(train.label))
+    classes = class_count(train)
+    if classes:
+        return Samples(x, rng.integers(0, classes, shape).astype(np.int32))
+    if any(node.op.endswith("SigmoidCrossEntropy") for node in train.graph.nodes):
+        return Samples(x, rng.integers(0, 2, shape).astype(np.float32))
+    return Samples(x, rng.standard_normal(shape).astype(np.float32))
+
+
+def _many(count: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of `count` tensors in one array: in place of a batch axis of 1, or in front where there is none."""
+    return (count, *shape[1:]) if shape[:1] == (1,) else (count, *shape)
+
+
+def class_count(train: TrainGraph) -> int:
+    """Number of classes that labels index; 0 where labels are values."""
+    for node in train.graph.nodes:
+        if isinstance(node.attrs, NllAttrs):
+            return node.inputs[0].shape[node.attrs.axis]
+    return 0
+
+
+def ignored_labels(train: TrainGraph) -> tuple[int, ...]:
+    """The label that does not count, if the model's own loss has one."""
+    found = (node.attrs.ignore_index for node in train.graph.nodes if isinstance(node.attrs, NllAttrs))
+    return tuple(index for index in found if index is not None)
+
+
+def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples:
+    """Arrays `x` (samples first, ONNX layout) and `y` of an .npz; CompileError E0105 or E0305."""
+    x, y = _read(path, ("x", "y"))
+    graph_x = _inputs(path, x, model)
+    return Samples(stored_input(graph_x, train), _labels(path, y, len(x), model, train))
+
+
+def stored_input(x: Array, train: TrainGraph) -> Array:
+    """Real inputs as the model takes them: float32, or int8 by the input's scale and zero point."""
+    source = train.graph.inputs[0]
+    if source.dtype != "int8":
+        return x
+    assert source.quant is not None
+    q = np.rint(x.astype(np.float64) / source.quant.scale[0]) + source.quant.zero
+    return np.clip(q, source.quant.low, source.quant.high).astype(np.int8)
+
+
+def labelled(path: Path) -> bool:
+    """Whether an .npz holds labels `y`; False if it cannot be read (who reads the rest will say so)."""
+    try:
+        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
+            return "y.npy" in archive.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+
+
+def raw_labels(path: Path) -> Array | None:
+    """Array `y` of an .npz as it is, None if there is none; CompileError E0105."""
+    return _read(path, ("y",))[0] if labelled(path) else None
+
+
+def load_inputs(path: Path, model: ImportedModel) -> Array:
+    """Array `x` of a calibration file, in the graph's layout; CompileError E0105."""
+    (x,) = _read(path, ("x",))
+    return _inputs(path, x, model)
+
+
+def _read(path: Path, names: tuple[str, ...]) -> list[Array]:
+    try:
+        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
+            return [_array(archive, name) for name in names]
+    except Exception as problem:  # a damaged or hostile file breaks zipfile and numpy in many ways
+        reason = problem.args[0] if isinstance(problem, KeyError) else getattr(problem, "strerror", None) or problem
+        hint = f"give an .npz with {' and '.join(names)}"
+        raise CompileError("E0105", str(path.name), f"cannot be read ({reason})", hint) from problem
+
+
+def _inputs(path: Path, x: Array, model: ImportedModel) -> Array:
+    wanted = model.input_shape[1:]
+    if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
+        raise CompileError(
+            "E0105", path.name, f"x is {x.dtype} {x.shape}", f"expected numbers of shape (samples, {_dims(wanted)})"
+        )
+    if not np.isfinite(x).all():
+        raise CompileError("E0105", path.name, "x holds NaN or infinity", "clean the data")
+    return np.ascontiguousarray(x.astype(np.float32).transpose(model.input_perm))
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> Array:
+    if archive.getinfo(f"{name}.npy").file_size > MOST_DATA_BYTES:
+        raise ValueError(f"{name} is larger than {MOST_DATA_BYTES >> 20} MB")
+    with archive.open(f"{name}.npy") as stream:
+        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+
+
+def label_shape(count: int, model: ImportedModel, train: TrainGraph) -> tuple[int, ...]:
+    """Shape of the labels of so many samples in a file."""
+    return _many(count, train.of_one(train.label) if class_count(train) else model.output_shape)
+
+
+def _labels(path: Path, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
+    classes = class_count(train)
+    y = labels.shaped(path.name, y, label_shape(count, model, train), classes)
+    if classes:
+        return labels.class_indices(path.name, y, classes, ignored_labels(train))
+    each = labels.values(path.name, y).reshape(count, *model.output_shape)
+    return np.ascontiguousarray(each.transpose(0, *(axis + 1 for axis in model.output_perm)))
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))

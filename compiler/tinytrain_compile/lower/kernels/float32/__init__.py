@@ -1,0 +1,14 @@
+"""How the float32 operators are computed; the same file names as in ops/."""
+
+from tinytrain_compile.lower.kernels.float32 import (
+    activation,
+    conv,
+    elementwise,
+    linear,
+    loss,
+    normalise,
+    pool,
+    update,
+)
+
+__all__ = ["activation", "conv", "elementwise", "linear", "loss", "normalise", "pool", "update"]

@@ -1,0 +1,336 @@
+"""Convolutions. 1x1 is a matrix product; k x k gathers im2col rows into scratch; depthwise is computed in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from tvm import te, tirx
+
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
+from tinytrain_compile.lower.kernels.float32.linear import (
+    PAIR,
+    Elements,
+    Finish,
+    Load,
+    Schedule,
+    add_bias,
+    matrix_product,
+    paired_tile,
+    product_tiles,
+    whole_weight,
+)
+from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
+from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.ops.conv import (
+    ConvAttrs,
+    ConvGradInputAttrs,
+    backward_patch,
+    forward_patch,
+    gathers,
+    gathers_error,
+)
+from tinytrain_compile.ops.linear import operands
+
+CHANNEL_TILE = 4
+"""Channels that a depthwise kernel handles per visit of a tap, so that the border test is paid once for all of them."""
+LANE_CHANNELS = 16
+"""The same on vectors."""
+
+FEW_PRODUCTS = 6
+"""Products of an output channel with a row of taps up to which a weight gradient's tile has the whole row."""
+
+Place = Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
+"""(y, x, tap row, tap column) -> (row, column, condition or None): see Window"""
+
+
+def weight_parts(values: Sequence[Value]) -> list[te.Tensor]:
+    """Operands for a weight in one part or two."""
+    return [placeholder(v, name) for v, name in zip(values, ("w", "w_rest"), strict=False)]
+
+
+def _all(conditions: list[Any]) -> Any:
+    live = [c for c in conditions if c is not None]
+    if not live:
+        return None
+    result = live[0]
+    for condition in live[1:]:
+        result = tirx.And(result, condition)
+    return result
+
+
+def guard(condition: Any, value: Any) -> Any:
+    """`value` where the condition, if there is one, holds, else 0."""
+    return value if condition is None else guarded(condition, value)
+
+
+class Window:
+    """Index arithmetic between pixels and taps of a convolution, and the tests that keep it inside the image."""
+
+    def __init__(self, conv: ConvAttrs, image_hw: tuple[int, int]) -> None:
+        self._conv = conv
+        self._image = image_hw
+        self._out = conv.output_hw(*image_hw)
+
+    def forward(self, y: Any, x: Any, r: Any, s: Any) -> tuple[Any, Any, Any]:
+        """(row, column, condition or None) of the input pixel under tap (r, s) of output pixel (y, x)."""
+        rows: list[Any] = []
+        tests: list[Any] = []
+        for axis, (position, tap) in enumerate(((y, r), (x, s))):
+            begin, end = self._conv.pads[axis], self._conv.pads[axis + 2]
+            index = position * self._conv.strides[axis] + tap * self._conv.dilations[axis] - begin
+            rows.append(index)
+            tests.append(index >= 0 if begin else None)
+            reach = (self._out[axis] - 1) * self._conv.strides[axis] + (
+                self._conv.kernel[axis] - 1
+            ) * self._conv.dilations[axis]
+            tests.append(index < self._image[axis] if end or reach - begin >= self._image[axis] else None)
+        return rows[0], rows[1], _all(tests)
+
+    def backward(self, y: Any, x: Any, r: Any, s: Any) -> tuple[Any, Any, Any]:
+        """(row, column, condition or None) of the output pixel whose tap (r, s) reads input pixel (y, x)."""
+        rows: list[Any] = []
+        tests: list[Any] = []
+        for axis, (position, tap) in enumerate(((y, r), (x, s))):
+            stride = self._conv.strides[axis]
+            offset = position + self._conv.pads[axis] - tap * self._conv.dilations[axis]
+            tests.append(offset >= 0 if self._conv.kernel[axis] > 1 else None)
+            tests.append(offset < self._out[axis] * stride)
+            if stride > 1:
+                tests.append(tirx.EQ(tirx.indexmod(offset, stride), 0))
+                offset = tirx.indexdiv(offset, stride)
+            rows.append(offset)
+        return rows[0], rows[1], _all(tests)
+
+
+@kernel("Conv")
+def conv(node: Node, features: Features) -> KernelSpec:
+    """Forward convolution: picks the form by groups and kernel size."""
+    attrs = node.attrs
+    assert isinstance(attrs, ConvAttrs)
+    parts, bias_index = operands(len(node.inputs), attrs.bias, attrs.split)
+    x_value, y_value = node.inputs[0], node.outputs[0]
+    weights = weight_parts([node.inputs[i] for i in parts])
+    bias = placeholder(node.inputs[bias_index], "bias") if bias_index is not None else None
+    extra = [] if bias is None else [bias]
+    w = whole_weight(weights, attrs.split, 0, 3)
+    n, height, width, c = x_value.shape
+    out_c = y_value.shape[3]
+    if attrs.groups == 1 and not gathers(attrs) and attrs.strides == (1, 1):
+        x = placeholder(x_value, "x", (n * height * width, c))
+        extents = (n * height * width, out_c, c)
+        inputs = [x, *weights, *extra]
+        peel = attrs.split is not None
+        return matrix_product(
+            inputs,
+            extents,
+            lambda i, a: x[i, a],
+            lambda a, j: w(j, 0, 0, a),
+            features,
+            bias,
+            peel,
+            apart=(True, True),
+        )
+    x = placeholder(x_value, "x")
+    inputs = [x, *weights, *extra]
+    window = Window(attrs, (height, width))
+    finish = add_bias(bias)
+    if attrs.groups == 1:
+        patch, lanes = forward_patch(attrs, x_value.shape), _has_lanes(features, attrs, out_c)
+        tile, turn = _patch_tile(patch.width, out_c, features, attrs)
+        if lanes:
+            tile = _lane_tile(patch.width, out_c, features, apart=True)
+        form = PatchForm(y_value.shape, tile, gathers(attrs), attrs.split is not None, lanes=lanes, turn=turn)
+        out, schedule = patch_conv(patch, form, lambda *i: x[i], w, finish)
+    else:
+        lanes = _is_depthwise(attrs, x_value.shape[3], out_c) and _has_lanes(features, attrs, out_c)
+        out, schedule = grouped(y_value.shape, attrs, x, w, window.forward, finish, lanes)
+    return KernelSpec(inputs, [out], schedule)
+
+
+def _has_lanes(features: Features, conv: ConvAttrs, channels: int) -> bool:
+    """Whether channels are computed four at a time; a weight in two parts is not."""
+    return features.float_lanes and conv.split is None and channels >= LANES
+
+
+def _is_depthwise(conv: ConvAttrs, in_c: int, out_c: int) -> bool:
+    return conv.groups == in_c == out_c
+
+
+def _patch_tile(
+    width: int, channels: int, features: Features, conv: ConvAttrs, ragged: bool = False
+) -> tuple[tuple[int, int], int]:
+    """((pixels, channels) of a tile, terms in a turn); ragged: see best_tile."""
+    if features.pairs and conv.split is None:
+        return paired_tile(min(width, features.paired_tile[0]), channels, features), PAIR
+    return (features.tile[0], best_tile(channels, features.tile[1], ragged)), 1
+
+
+def _lane_tile(width: int, channels: int, features: Features, apart: bool) -> tuple[int, int]:
+    """(pixels, channels): no more pixels than the scratch is for."""
+    tile, _ = lane_tiles((width, channels), features, (False, apart), most=Features().tile[0])
+    return tile
+
+
+def _by_channels(
+    shape: tuple[int, ...], term: Callable[..., Any], finish: Finish, lanes: bool
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,c] = finish(term(n, y, x, c), n, y, x, c), where term is a sum; a few channels together."""
+    acc = te.compute(shape, term, "acc")
+    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
+    vectors = min(LANE_CHANNELS, -(-shape[3] // LANES) * LANES)
+    tiles = {3: vectors if lanes else best_tile(shape[3], CHANNEL_TILE)}
+    return out, lambda sch: tile_reduction(sch, tiles, lanes=3 if lanes else None)
+
+
+def grouped(
+    shape: tuple[int, ...],
+    attrs: ConvAttrs,
+    data: Elements,
+    weight: Load,
+    place: Place,
+    finish: Finish,
+    lanes: bool = False,
+) -> tuple[te.Tensor, Schedule]:
+    """Depthwise and grouped convolution: a few output channels share one visit (and border test) of each tap."""
+    per_group_in = int(data.shape[3]) // attrs.groups
+    per_group_out = shape[3] // attrs.groups
+    r, s, a = reduce_axes(*attrs.kernel, per_group_in)
+
+    def term(b: Any, y: Any, x: Any, o: Any) -> Any:
+        row, col, inside = place(y, x, r, s)
+        group = o if per_group_out == 1 else tirx.indexdiv(o, per_group_out)
+        channel = group if per_group_in == 1 else group * per_group_in + a
+        return total(guard(inside, data[b, row, col, channel] * weight(o, r, s, a)), [r, s, a])
+
+    return _by_channels(shape, term, finish, lanes)
+
+
+@kernel("ConvGradInput")
+def conv_grad_input(node: Node, features: Features) -> KernelSpec:
+    """Data gradient: every input pixel collects from the output pixels whose taps read it."""
+    attrs = node.attrs
+    assert isinstance(attrs, ConvGradInputAttrs)
+    c = attrs.conv
+    weights = weight_parts(node.inputs[1:])
+    w = whole_weight(weights, c.split, 0, 3)
+    n, height, width, in_c = node.outputs[0].shape
+    out_c = node.inputs[0].shape[3]
+    if c.groups == 1 and not gathers(c) and c.strides == (1, 1):
+        dy = placeholder(node.inputs[0], "dy", (n * height * width, out_c))
+        extents = (n * height * width, in_c, out_c)
+        peel = c.split is not None
+        return matrix_product(
+            [dy, *weights],
+            extents,
+            lambda i, a: dy[i, a],
+            lambda a, j: w(a, 0, 0, j),
+            features,
+            peel=peel,
+            long=1,
+            apart=(True, False),
+        )
+    dy = placeholder(node.inputs[0], "dy")
+    window = Window(c, attrs.input_hw)
+    inputs = [dy, *weights]
+    finish = add_bias(None)
+    if c.groups == 1:
+        patch, shape = backward_patch(c, attrs.input_hw, node.inputs[0].shape), node.outputs[0].shape
+        lanes, copies = _has_lanes(features, c, in_c), gathers_error(c, attrs.input_hw)
+        tile, turn = _patch_tile(patch.width, in_c, features, c, features.ragged)
+        if lanes:
+            tile = _lane_tile(patch.width, in_c, features, apart=False)
+        apart = features.ragged and not copies  # most phases of a 1x1 convolution have no tap: they are stores of zeros
+        form = PatchForm(shape, tile, copies, c.split is not None, runs=False, apart=apart, lanes=lanes, turn=turn)
+        out, schedule = patch_conv(patch, form, lambda *i: dy[i], lambda o, r, s, a: w(a, r, s, o), finish)
+    else:
+        lanes = _is_depthwise(c, in_c, out_c) and _has_lanes(features, c, in_c)
+        out, schedule = grouped_grad_input(node.outputs[0].shape, c, dy, w, window.backward, finish, lanes)
+    return KernelSpec(inputs, [out], schedule)
+
+
+def grouped_grad_input(
+    shape: tuple[int, ...],
+    c: ConvAttrs,
+    dy: Elements,
+    weight: Load,
+    place: Place,
+    finish: Finish,
+    lanes: bool = False,
+) -> tuple[te.Tensor, Schedule]:
+    """Data gradient of a depthwise or grouped convolution."""
+    per_group_in, per_group_out = shape[3] // c.groups, int(dy.shape[3]) // c.groups
+    r, s, a = reduce_axes(*c.kernel, per_group_out)
+
+    def term(b: Any, y: Any, x: Any, i: Any) -> Any:
+        row, col, inside = place(y, x, r, s)
+        group = i if per_group_in == 1 else tirx.indexdiv(i, per_group_in)
+        lane = 0 if per_group_in == 1 else tirx.indexmod(i, per_group_in)
+        channel = group if per_group_out == 1 else group * per_group_out + a
+        return total(guard(inside, dy[b, row, col, channel] * weight(channel, r, s, lane)), [r, s, a])
+
+    return _by_channels(shape, term, finish, lanes)
+
+
+@kernel("ConvGradWeight")
+def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
+    """Weight gradient: every tap sums dy times the pixel that it reads, over all output pixels."""
+    attrs = node.attrs
+    assert isinstance(attrs, ConvAttrs)
+    x_value, dy_value = node.inputs
+    n, height, width, c = x_value.shape
+    o = node.outputs[0].shape[0]
+    if attrs.groups == 1 and not gathers(attrs) and attrs.strides == (1, 1):
+        pixels = n * height * width
+        x, dy = placeholder(x_value, "x", (pixels, c)), placeholder(dy_value, "dy", (pixels, o))
+        extents = (o, c, pixels)
+        return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, long=0)
+    x, dy = placeholder(x_value, "x"), placeholder(dy_value, "dy")
+    window, per_group = Window(attrs, (height, width)), node.outputs[0].shape[3]
+    tiles, lanes = product_tiles(o, per_group, features, 0), None
+    tile = (tiles[0], tiles[1])
+    if features.float_lanes and max(o, per_group) >= LANES and (attrs.groups == 1 or _is_depthwise(attrs, c, o)):
+        tile, axis = lane_tiles((o, per_group), features, (False, False))
+        lanes = (0, 3)[axis]
+        if attrs.groups > 1:
+            tile = (min(LANE_CHANNELS, -(-o // LANES) * LANES), 1)
+    row = attrs.kernel[1] * per_group
+    schedule = None
+    if features.pairs and attrs.groups == 1 and row <= FEW_PRODUCTS:
+        cut = {0: best_tile(o, math.prod(features.wide_tile) // row), 2: attrs.kernel[1], 3: per_group}
+        schedule = partial(tile_reduction, tiles=cut, edges=True)
+    out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), tile, lanes, schedule)
+    return KernelSpec([x, dy], [out], schedule)
+
+
+def weight_sums(
+    shape: tuple[int, ...],
+    attrs: ConvAttrs,
+    x: Elements,
+    dy: Elements,
+    window: Window,
+    finish: Finish,
+    tile: tuple[int, int],
+    lanes: int | None = None,
+    schedule: Schedule | None = None,
+) -> tuple[te.Tensor, Schedule]:
+    """out[o,r,s,i] = finish(sum of dy times x over all output pixels whose tap lies inside), tiled unless told."""
+    o, _, _, per_group_in = shape
+    per_group_out = o // attrs.groups
+    b, y, q = reduce_axes(*(int(d) for d in dy.shape[:3]))
+
+    def term(out: Any, r: Any, s: Any, i: Any) -> Any:
+        row, col, inside = window.forward(y, q, r, s)
+        group = out if per_group_out == 1 else tirx.indexdiv(out, per_group_out)
+        channel = i if attrs.groups == 1 else group * per_group_in + i
+        return total(guard(inside, dy[b, y, q, out] * x[b, row, col, channel]), [b, y, q])
+
+    acc = te.compute(shape, term, "acc")
+    out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
+    tiles = {0: tile[0], 3: tile[1]}
+    return out, schedule or (lambda sch: tile_reduction(sch, tiles, lanes=lanes))

@@ -1,0 +1,100 @@
+"""Element-wise arithmetic: one loop over all elements, or nested loops where operands broadcast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import s_tir, te
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
+from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.schedules import four_at_a_time
+
+SCALAR = Features()
+LIGHT, HEAVY = 4, 1
+"""Vectors in a turn of the loop: of functions of a few instructions, and of others."""
+
+
+def element_schedule(extent: int, features: Features, most: int) -> Callable[[s_tir.Schedule], None]:
+    """Of loops over elements, the last of this extent; most: see `unary`."""
+    if not features.float_lanes or most == 0 or extent < LANES:
+        return plain
+    return lambda sch: four_at_a_time(sch, most=most)
+
+
+def pointwise(node: Node, function: Callable[..., Any], features: Features = SCALAR, most: int = 0) -> KernelSpec:
+    """A kernel that applies a scalar function to every element of operands of one shape; most: see `unary`."""
+    size = (node.outputs[0].elements,)
+    inputs = [placeholder(v, name, size) for v, name in zip(node.inputs, ("a", "b", "c"), strict=False)]
+    out = te.compute(size, lambda i: function(*(x[i] for x in inputs)), "out")
+    return KernelSpec(inputs, [out], element_schedule(size[0], features, most))
+
+
+def broadcast(node: Node, function: Callable[..., Any], features: Features = SCALAR, most: int = 0) -> KernelSpec:
+    """As `pointwise`, for operands that broadcast to the output's shape by numpy's rules."""
+    shape = node.outputs[0].shape
+    if all(value.shape == shape for value in node.inputs):
+        return pointwise(node, function, features, most)
+    groups = _merge_axes(shape, [_aligned(v.shape, len(shape)) for v in node.inputs])
+    extents = [math.prod(shape[i] for i in group) for group in groups] or [1]
+    inputs: list[te.Tensor] = []
+    for value, name in zip(node.inputs, ("a", "b", "c"), strict=False):
+        aligned = _aligned(value.shape, len(shape))
+        inputs.append(placeholder(value, name, [math.prod(aligned[i] for i in g) for g in groups] or [1]))
+
+    def body(*index: Any) -> Any:
+        loads = [x(*(i if int(dim) > 1 else 0 for i, dim in zip(index, x.shape, strict=True))) for x in inputs]
+        return function(*loads)
+
+    return KernelSpec(inputs, [te.compute(tuple(extents), body, "out")], element_schedule(extents[-1], features, most))
+
+
+def _aligned(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    return (1,) * (rank - len(shape)) + shape
+
+
+def _merge_axes(shape: tuple[int, ...], operands: list[tuple[int, ...]]) -> list[list[int]]:
+    """Neighbouring axes that every operand either spans or broadcasts alike become one loop."""
+    groups: list[list[int]] = []
+    patterns: list[tuple[bool, ...]] = []
+    for axis, extent in enumerate(shape):
+        if extent == 1:
+            continue
+        pattern = tuple(operand[axis] == 1 for operand in operands)
+        if patterns and patterns[-1] == pattern:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+            patterns.append(pattern)
+    return groups
+
+
+def _binary(op: str, function: Callable[[Any, Any], Any], most: int = 0) -> None:
+    kernel(op)(lambda node, features: broadcast(node, function, features, most))
+
+
+def unary(op: str, function: Callable[..., Any], most: int = 0) -> None:
+    """Enter the kernel of an op that works element by element: function(operand elements ...) -> element.
+
+    most: vectors in a turn of the loop, where there are vectors; 0: lanes cannot do what is computed.
+    """
+    kernel(op)(lambda node, features: pointwise(node, function, features, most))
+
+
+_binary("Add", lambda a, b: a + b, LIGHT)
+_binary("Sub", lambda a, b: a - b, LIGHT)
+_binary("Mul", lambda a, b: a * b, LIGHT)
+_binary("Div", lambda a, b: a / b)
+unary("Neg", lambda x: f32(0) - x, LIGHT)
+unary("Sqrt", lambda x: call("tt_sqrtf", x))
+unary("Exp", lambda x: call("tt_expf", x), HEAVY)
+unary("Log", lambda x: call("tt_logf", x))
+unary("Erf", lambda x: call("tt_erff", x), HEAVY)
+unary("SqrtGrad", lambda dy, y: dy / (y + y))
+unary("ErfGrad", lambda dy, x: dy * (call("tt_expf", f32(0) - x * x) * f32(2 / math.sqrt(math.pi))), HEAVY)
+
+
+__all__ = ["LIGHT", "Features", "broadcast", "element_schedule", "pointwise", "unary"]

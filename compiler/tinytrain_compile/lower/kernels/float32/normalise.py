@@ -1,0 +1,187 @@
+"""Softmax and normalisation: per group a few sums in registers, then one pass that rewrites the group.
+
+Every sum over a group is finished before the group's first element is written, and element i is read before it is
+written: what the in-place declarations in ops/normalise.py promise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import s_tir, te
+
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    call,
+    f32,
+    kernel,
+    placeholder,
+    reduce_axes,
+    total,
+)
+from tinytrain_compile.lower.kernels.shape import axis_groups
+from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.schedules import four_at_a_time
+from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
+
+
+class Groups:
+    """A tensor seen as groups of elements: which loops walk over groups (kept) and which inside one (summed)."""
+
+    def __init__(self, shape: Sequence[int], axes: Sequence[int]) -> None:
+        self._groups = axis_groups(shape, axes)
+        self.kept = tuple(extent for extent, inside in self._groups if not inside) or (1,)
+        self.summed = tuple(extent for extent, inside in self._groups if inside) or (1,)
+        self.count = math.prod(self.summed)
+        if all(inside for _, inside in self._groups):
+            self._groups.insert(0, (1, False))
+        if not any(inside for _, inside in self._groups):
+            self._groups.append((1, True))
+        self.shape = tuple(extent for extent, _ in self._groups)
+
+    def tensor(self, value: Value, name: str) -> te.Tensor:
+        """A placeholder of the grouped shape."""
+        return placeholder(value, name, self.shape)
+
+    def index(self, kept: Sequence[Any], summed: Sequence[Any]) -> tuple[Any, ...]:
+        """Indices of the grouped tensor from indices of the group and of the element in it."""
+        outer, inner = iter(kept), iter(summed)
+        return tuple(next(inner) if inside else next(outer) for _, inside in self._groups)
+
+    def outer(self, index: Sequence[Any]) -> tuple[Any, ...]:
+        """The group's indices out of indices of the grouped tensor."""
+        return tuple(i for i, (_, inside) in zip(index, self._groups, strict=True) if not inside)
+
+    def sum(self, name: str, term: Callable[..., Any], reducer: Callable[..., Any] = total) -> te.Tensor:
+        """One sum per group of term(group's indices, index of the grouped tensor)."""
+        axes = reduce_axes(*self.summed, prefix=f"{name}_k")
+        return te.compute(self.kept, lambda *kept: reducer(term(kept, self.index(kept, axes)), axes), name)
+
+    def scalar(self, name: str, value: Callable[..., Any]) -> te.Tensor:
+        """One number per group: value(group's indices)."""
+        return te.compute(self.kept, lambda *kept: value(kept), name)
+
+    def rewrite(self, value: Callable[..., Any]) -> te.Tensor:
+        """The output: value(group's indices, index of the grouped tensor)."""
+        return te.compute(self.shape, lambda *index: value(self.outer(index), index), "out")
+
+    def schedule(
+        self, sch: s_tir.Schedule, features: Features, sums: Sequence[str], scalars: Sequence[str] = ()
+    ) -> None:
+        """Groups outside, elements inside; before a group's elements, its sums and then its scalars in registers."""
+        loops = sch.get_loops(sch.get_sblock("out"))
+        inside = [summed for _, summed in self._groups]
+        outer = [loop for loop, summed in zip(loops, inside, strict=True) if not summed]
+        sch.reorder(*outer, *[loop for loop, summed in zip(loops, inside, strict=True) if summed])
+        self._attach(sch, outer[-1], sums, scalars)
+        self.rewrite_on_lanes(sch, features)
+
+    def rewrite_on_lanes(self, sch: s_tir.Schedule, features: Features) -> None:
+        """Neighbours in a group are rewritten four at a time, where there are vectors."""
+        if features.float_lanes and self._groups[-1][1] and self.shape[-1] >= LANES:
+            four_at_a_time(sch, most=1)
+
+    def schedule_at(self, sch: s_tir.Schedule, anchor: str, sums: Sequence[str]) -> None:
+        """As `schedule`, inside the loops of `anchor`, a per-group statistic that is itself an output of the kernel."""
+        last = sch.get_loops(sch.get_sblock(anchor))[-1]
+        sch.reverse_compute_at(sch.get_sblock("out"), last, preserve_unit_loops=True)
+        self._attach(sch, last, sums, ())
+
+    def _attach(self, sch: s_tir.Schedule, loop: Any, sums: Sequence[str], scalars: Sequence[str]) -> None:
+        for name in reversed((*sums, *scalars)):
+            block = sch.get_sblock(name)
+            sch.compute_at(block, loop, preserve_unit_loops=True)
+            sch.set_scope(block, 0, "local")
+            if name in sums:
+                sch.decompose_reduction(block, sch.get_loops(block)[-len(self.summed)])
+
+
+def _max(term: Any, axes: Sequence[Any]) -> Any:
+    return te.max(term, list(axes))
+
+
+def _axis_groups(node: Node) -> Groups:
+    attrs = node.attrs
+    assert isinstance(attrs, AxisAttrs)
+    return Groups(node.inputs[0].shape, (attrs.axis,))
+
+
+@kernel("Softmax", "LogSoftmax")
+def softmax(node: Node, features: Features) -> KernelSpec:
+    """Maximum, sum of exponentials, result: exp is computed twice rather than kept."""
+    groups = _axis_groups(node)
+    x = groups.tensor(node.inputs[0], "x")
+    top = groups.sum("top", lambda _g, at: x[at], _max)
+    mass = groups.sum("mass", lambda g, at: call("tt_expf", x[at] - top[g]))
+    if node.op == "Softmax":
+        rest = groups.scalar("rest", lambda g: f32(1) / mass[g])
+        out = groups.rewrite(lambda g, at: call("tt_expf", x[at] - top[g]) * rest[g])
+    else:
+        rest = groups.scalar("rest", lambda g: call("tt_logf", mass[g]))
+        out = groups.rewrite(lambda g, at: (x[at] - top[g]) - rest[g])
+    return KernelSpec([x], [out], lambda sch: groups.schedule(sch, features, ("top", "mass"), ("rest",)))
+
+
+@kernel("SoftmaxGrad", "LogSoftmaxGrad")
+def softmax_grad(node: Node, features: Features) -> KernelSpec:
+    """One sum per group, then the result."""
+    groups = _axis_groups(node)
+    dy, y = groups.tensor(node.inputs[0], "dy"), groups.tensor(node.inputs[1], "y")
+    if node.op == "SoftmaxGrad":
+        mean = groups.sum("mean", lambda _g, at: dy[at] * y[at])
+        out = groups.rewrite(lambda g, at: y[at] * (dy[at] - mean[g]))
+    else:
+        mean = groups.sum("mean", lambda _g, at: dy[at])
+        out = groups.rewrite(lambda g, at: dy[at] - call("tt_expf", y[at]) * mean[g])
+    return KernelSpec([dy, y], [out], lambda sch: groups.schedule(sch, features, ("mean",)))
+
+
+@kernel("Normalize")
+def normalize(node: Node, features: Features) -> KernelSpec:
+    """Mean, variance around it, then the normalised group; two passes, as cancellation would cost digits."""
+    attrs = node.attrs
+    assert isinstance(attrs, NormalizeAttrs)
+    groups = Groups(node.inputs[0].shape, attrs.axes)
+    x = groups.tensor(node.inputs[0], "x")
+    share = f32(1.0 / groups.count)
+    whole = groups.sum("whole", lambda _g, at: x[at])
+    spread = groups.sum("spread", lambda g, at: _square(x[at] - whole[g] * share))
+
+    def statistics(*g: Any) -> tuple[Any, Any]:
+        return whole[g] * share, f32(1) / call("tt_sqrtf", spread[g] * share + f32(attrs.epsilon))
+
+    mean, rstd = te.compute(groups.kept, statistics, "group")  # one loop nest, blocks group_v0 and group_v1
+    out = groups.rewrite(lambda g, at: (x[at] - mean[g]) * rstd[g])
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        groups.schedule_at(sch, "group_v1", ("whole", "spread"))
+        sch.set_scope(sch.get_sblock("group_v0"), 0, "local")
+        groups.rewrite_on_lanes(sch, features)
+
+    return KernelSpec([x], [out, rstd], schedule)
+
+
+def _square(x: Any) -> Any:
+    return x * x
+
+
+@kernel("NormalizeGrad")
+def normalize_grad(node: Node, features: Features) -> KernelSpec:
+    """Two means per group, then the result."""
+    attrs = node.attrs
+    assert isinstance(attrs, NormalizeAttrs)
+    groups = Groups(node.inputs[0].shape, attrs.axes)
+    dy, xhat = groups.tensor(node.inputs[0], "dxhat"), groups.tensor(node.inputs[1], "xhat")
+    rstd = placeholder(node.inputs[2], "rstd", groups.kept)
+    share = f32(1.0 / groups.count)
+    total_dy = groups.sum("whole", lambda _g, at: dy[at])
+    total_slope = groups.sum("slope", lambda _g, at: dy[at] * xhat[at])
+    mean = groups.scalar("mean", lambda g: total_dy[g] * share)
+    slope = groups.scalar("mean_slope", lambda g: total_slope[g] * share)
+    out = groups.rewrite(lambda g, at: rstd[g] * ((dy[at] - mean[g]) - xhat[at] * slope[g]))
+    sums, means = ("whole", "slope"), ("mean", "mean_slope")
+    return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, features, sums, means))

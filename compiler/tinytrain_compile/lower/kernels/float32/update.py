@@ -1,0 +1,122 @@
+"""Optimizer steps: one loop over the parameter, which is overwritten in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import s_tir, te
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
+from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.schedules import four_at_a_time
+from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
+
+
+def _operands(node: Node, names: tuple[str, ...]) -> list[te.Tensor]:
+    return [placeholder(v, name, (v.elements,)) for v, name in zip(node.inputs, names, strict=False)]
+
+
+def _gradient(w: Any, g: Any, scale: te.Tensor | None, decay: float) -> Any:
+    g = g if scale is None else g * scale[0]
+    return g + f32(decay) * w if decay else g
+
+
+def _blend(old: Any, share: float, new: Any) -> Any:
+    return f32(share) * old + new if share else new
+
+
+@kernel("SgdUpdate")
+def sgd(node: Node, features: Features) -> KernelSpec:
+    """w -= rate (g + decay w)."""
+    attrs = node.attrs
+    assert isinstance(attrs, SgdAttrs)
+    inputs = _operands(node, ("w", "g", "rate", "scale"))
+    w, g, rate = inputs[:3]
+    scale = inputs[3] if attrs.scaled else None
+    out = te.compute(w.shape, lambda i: w[i] - rate[0] * _gradient(w[i], g[i], scale, attrs.weight_decay), "out")
+    return KernelSpec(inputs, [out], _schedule(node, features, "out"))
+
+
+@kernel("MomentumUpdate")
+def momentum(node: Node, features: Features) -> KernelSpec:
+    """v = momentum v + g; w -= rate v (v is stored first, then read back)."""
+    attrs = node.attrs
+    assert isinstance(attrs, SgdAttrs)
+    inputs = _operands(node, ("w", "v", "g", "rate", "scale"))
+    w, v, g, rate = inputs[:4]
+    scale = inputs[4] if attrs.scaled else None
+    velocity = te.compute(
+        v.shape, lambda i: _blend(v[i], attrs.momentum, _gradient(w[i], g[i], scale, attrs.weight_decay)), "v_new"
+    )
+    weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
+    return KernelSpec(inputs, [weight, velocity], _schedule(node, features, "v_new", "w_new"))
+
+
+def _schedule(node: Node, features: Features, *stages: str) -> Callable[[s_tir.Schedule], None]:
+    """Several stages over the same elements in one loop, on vectors if there are."""
+    if features.float_lanes and node.outputs[0].elements >= LANES:
+        return lambda sch: four_at_a_time(sch, *stages, most=1)
+    return lambda sch: _fuse(sch, *stages)
+
+
+def _fuse(sch: Any, *stages: str) -> None:
+    if len(stages) > 1:
+        sch.merge(*(sch.get_loops(sch.get_sblock(name))[0] for name in stages))
+
+
+@kernel("AdamUpdate")
+def adam(node: Node, _features: Features) -> KernelSpec:
+    """Both moments, then the weight, in one loop."""
+    attrs = node.attrs
+    assert isinstance(attrs, AdamAttrs)
+    inputs = _operands(node, ("w", "m", "v", "g", "rate", "power", "scale"))
+    w, m, v, g, rate, power = inputs[:6]
+    scale = inputs[6] if attrs.scaled else None
+    decay = 0.0 if attrs.decoupled else attrs.weight_decay
+
+    def grad(i: Any) -> Any:
+        return _gradient(w[i], g[i], scale, decay)
+
+    first = te.compute(m.shape, lambda i: _blend(m[i], attrs.beta1, f32(1 - attrs.beta1) * grad(i)), "m_new")
+    second = te.compute(
+        v.shape, lambda i: _blend(v[i], attrs.beta2, f32(1 - attrs.beta2) * (grad(i) * grad(i))), "v_new"
+    )
+
+    def step(i: Any) -> Any:
+        root = call("tt_sqrtf", second[i] / (f32(1) - power[1])) + f32(attrs.epsilon)
+        move = first[i] / (f32(1) - power[0]) / root
+        if attrs.decoupled and attrs.weight_decay:
+            move = move + f32(attrs.weight_decay) * w[i]
+        return w[i] - rate[0] * move
+
+    weight = te.compute(w.shape, step, "w_new")
+    return KernelSpec(inputs, [weight, first, second], lambda sch: _fuse(sch, "m_new", "v_new", "w_new"))
+
+
+@kernel("AdamTick")
+def adam_tick(node: Node, _features: Features) -> KernelSpec:
+    """The powers of both decay rates advance by one step."""
+    attrs = node.attrs
+    assert isinstance(attrs, AdamAttrs)
+    (power,) = _operands(node, ("power",))
+    rates = (f32(attrs.beta1), f32(attrs.beta2))
+    out = te.compute((2,), lambda i: power[i] * te.if_then_else(i < 1, rates[0], rates[1]), "power_new")
+    return KernelSpec([power], [out], plain)
+
+
+@kernel("Accumulate")
+def accumulate(node: Node, features: Features) -> KernelSpec:
+    """acc += g."""
+    acc, g = _operands(node, ("acc", "g"))
+    out = te.compute(acc.shape, lambda i: acc[i] + g[i], "out")
+    return KernelSpec([acc, g], [out], _schedule(node, features, "out"))
+
+
+@kernel("Clear")
+def clear(node: Node, features: Features) -> KernelSpec:
+    """acc = 0."""
+    (acc,) = _operands(node, ("acc",))
+    out = te.compute(acc.shape, lambda _i: f32(0), "out")
+    return KernelSpec([acc], [out], _schedule(node, features, "out"))

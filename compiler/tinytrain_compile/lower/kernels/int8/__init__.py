@@ -1,0 +1,31 @@
+"""How the integer operators are computed; the same file names as in ops/int8/."""
+
+from tinytrain_compile.lower.kernels.int8 import (
+    conv,
+    loss,
+    momentum,
+    pointwise,
+    pool,
+    rescale,
+    shared_parameter,
+    targets,
+    update,
+    update_fine,
+)
+from tinytrain_compile.lower.kernels.int8.helium import conv as helium_conv
+from tinytrain_compile.lower.kernels.int8.helium import pointwise as helium_pointwise
+
+__all__ = [
+    "conv",
+    "helium_conv",
+    "helium_pointwise",
+    "loss",
+    "momentum",
+    "pointwise",
+    "pool",
+    "rescale",
+    "shared_parameter",
+    "targets",
+    "update",
+    "update_fine",
+]

@@ -1,0 +1,280 @@
+"""Integer convolutions: the float kernels' loops over int32 sums, with an epilogue that makes int8 of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import te, tirx
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    CodeStyle,
+    Features,
+    KernelSpec,
+    call_int,
+    guarded,
+    i32,
+    kernel,
+    placeholder,
+)
+from tinytrain_compile.lower.kernels.float32.conv import (
+    Window,
+    grouped,
+    grouped_grad_input,
+    weight_parts,
+)
+from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, whole_weight
+from tinytrain_compile.lower.kernels.int8.conv_end import error_end, requantised_end
+from tinytrain_compile.lower.kernels.int8.dense_gradient import (
+    gradient_rows,
+    keeps_tables,
+    row_gradient,
+    weight_gradient,
+)
+from tinytrain_compile.lower.kernels.int8.depthwise import Band, dense_rows, depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
+from tinytrain_compile.lower.kernels.int8.dsp.windows import row_conv
+from tinytrain_compile.lower.kernels.int8.operands import Centred, mask_operand, tables
+from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
+from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.int8.conv_form import error_patch, is_plane, is_product, is_rows
+from tinytrain_compile.ops.int8.tiles import pair_tiles
+
+Stages = Sequence[te.Tensor]
+FRACTION_BITS = 8
+"""Of a weight, while an update is rounded."""
+SCALE = ("multiplier", "shift", "rate", "p")
+"""Operands that scale a gradient, see `step`."""
+
+
+# ---- forward --------------------------------------------------------------------------------------------------------
+
+
+@kernel("QConv")
+def qconv(node: Node, features: Features) -> KernelSpec:
+    """Sums of (x - zero) w, plus bias, requantised per channel; k x k gathers centred pixels as int16."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    conv, shape = attrs.conv, node.outputs[0].shape
+    parts = 1 if conv.split is None else 2
+    weights = weight_parts(node.inputs[1 : 1 + parts])
+    whole = whole_weight(weights, conv.split, 0, 3)
+    bias, multiplier, shift = tables(node, 1 + parts, ("bias", "multiplier", "shift"))
+    n, height, width, channels = node.inputs[0].shape
+
+    finish, stages = requantised_end(node, (bias, multiplier, shift))
+
+    def weight(*index: Any) -> Any:
+        return i32(whole(*index))
+
+    if is_product(conv):
+        pixels = n * height * width
+        x = placeholder(node.inputs[0], "x", (pixels, channels))
+        extents, (weights, right) = (pixels, shape[3], channels), forward_weight(node)
+        left = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
+        return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
+    if is_rows(node):
+        return row_kernel(node, [bias, multiplier, shift], finish, features.style, stages)
+    x = placeholder(node.inputs[0], "x")
+    data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
+    if conv.groups == 1:
+        copies, patch = gathers(conv), forward_patch(conv, node.inputs[0].shape)
+        form = PatchForm(shape, features.integer_tile, copies, conv.split is not None)
+
+        def element(*index: Any) -> Any:
+            return data[index].astype("int16") if copies else data[index]
+
+        out, schedule = patch_conv(patch, form, element, weight, finish, i32)
+    elif is_plane(node):
+        out, schedule = depthwise(node, x, whole, finish, features.style, stages)
+    else:
+        out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
+    return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
+
+
+def forward_weight(node: Node) -> tuple[list[te.Tensor], Widened]:
+    """A 1x1 weight by (output channel, input channel): its parts, and how it is read."""
+    attrs, outputs, channels = node.attrs, node.outputs[0].shape[3], node.inputs[0].shape[3]
+    assert isinstance(attrs, QConvAttrs)
+    if attrs.conv.split is not None:
+        weights = weight_parts(node.inputs[1:3])
+        whole = whole_weight(weights, attrs.conv.split, 0, 3)
+        return weights, Widened(lambda j, a: whole(j, 0, 0, a), peel=True)
+    w = placeholder(node.inputs[1], "w", (outputs, channels))
+    return [w], Widened(lambda j, a: w[j, a], pitch=channels)
+
+
+def row_kernel(
+    node: Node,
+    operands: list[te.Tensor],
+    finish: Finish,
+    style: CodeStyle,
+    stages: Sequence[te.Tensor],
+    band: Band | None = None,
+) -> KernelSpec:
+    """k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero point."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    conv, channels = attrs.conv, node.inputs[0].shape[3]
+    run = conv.kernel[1] * channels
+    w = placeholder(node.inputs[1], "w", (node.outputs[0].shape[3], conv.kernel[0], run))
+    x, shape, tiles, read = dense_rows(node, band)
+
+    def element(*place: Any) -> Any:
+        inside, value = read(*place)
+        return guarded(inside, value.astype("int16") - tirx.const(attrs.x_zero, "int16"))
+
+    pitches = (conv.strides[0], conv.strides[1] * channels)
+
+    def weight(o: Any, _p: Any, _q: Any, r: Any, f: Any) -> Any:
+        return w[o, r, f]
+
+    out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, style, stages)
+    return KernelSpec([x, w, *operands], [out], schedule)
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+
+@kernel("QConvGradInput")
+def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
+    """Sums of g w, requantised per input channel to the exponent of the error that comes out."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    conv, shape, out_c = attrs.conv, node.outputs[0].shape, node.inputs[3].shape[3]
+    peak, p_out, p_in = tables(node, 0, ("peak", "p_out", "p_in"))
+    multiplier, shift = tables(node, 4, ("multiplier", "shift"))
+    weights = weight_parts(node.inputs[6 : 6 + (1 if conv.split is None else 2)])
+    whole = whole_weight(weights, conv.split, 0, 3)
+    pixels, flat = shape[0] * shape[1] * shape[2], is_product(conv)
+    masks, keep = mask_operand(node, attrs.mask, (pixels, shape[3]) if flat else shape)
+    g = placeholder(node.inputs[3], "g", (pixels, out_c) if flat else None)
+
+    def weight(*index: Any) -> Any:
+        return i32(whole(*index))
+
+    tiles = None if flat else gradient_rows(node, features)
+    kept = flat or is_plane(node) or tiles is not None
+    finish, stages = error_end((peak, p_out, p_in, multiplier, shift), keep, kept)
+
+    if flat:
+        extents = (pixels, shape[3], out_c)
+        left = Widened(lambda i, a: g[i, a], pitch=out_c)
+        right = transposed_weight(node, weights, whole, features.turned)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
+        inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
+        return KernelSpec(inputs, [out, None], schedule)
+    if tiles is not None:
+        g = placeholder(node.inputs[3], "g", (*node.inputs[3].shape[:2], node.inputs[3].shape[2] * out_c))
+        out, schedule = row_gradient(node, g, whole, finish, tiles, features.style, stages)
+        inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
+        return KernelSpec(inputs, [out, None], schedule)
+    window = Window(conv, attrs.input_hw)
+    if conv.groups == 1:
+        patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
+        form = PatchForm(shape, features.integer_tile, copies, conv.split is not None, runs=False)
+        out, schedule = patch_conv(patch, form, lambda *i: g[i], lambda o, r, s, a: weight(a, r, s, o), finish, i32)
+    elif is_plane(node):
+        out, schedule = depthwise_gradient(node, g, whole, finish, features.style, stages)
+    else:
+        out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
+    inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
+    return KernelSpec(inputs, [out, None], schedule)
+
+
+def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned: bool) -> Widened:
+    """A 1x1 weight by (input channel, output channel); one in one part is regrouped to a matrix in `weights`."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    if attrs.conv.split is not None:
+        return Widened(lambda j, a: whole(a, 0, 0, j), peel=True)
+    out_c, _, _, in_c = node.inputs[6].shape
+    if turned:
+        rows = weights[0] = placeholder(node.inputs[6], "w", (in_c, out_c))
+        return Widened(lambda j, a: rows[j, a], pitch=out_c)
+    matrix = weights[0] = placeholder(node.inputs[6], "w", (out_c, in_c))
+    return Widened(lambda j, a: matrix[a, j], pitch=in_c, columns=True)
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
+
+
+def step(operands: Sequence[te.Tensor], channel: Any, fraction_bits: int) -> tuple[Any, Any]:
+    """(multiplier, exponent) that scale a channel's gradient; operands (multiplier, shift, rate, p)."""
+    multiplier, shift, rate, p = operands
+    exponent = shift[channel].astype("int32") + rate[1] + p[0] + i32(fraction_bits - 31)
+    return call_int("tt_high_multiply", multiplier[channel], rate[0]), exponent
+
+
+def kept_steps(
+    scale: Sequence[te.Tensor], kept: Callable[[Any], Any] = lambda exponent: exponent
+) -> tuple[Callable[[Any], Any], list[te.Tensor]]:
+    """(channel -> (its multiplier, its exponent as it is kept), the stages that hold them in registers)."""
+    shape = scale[0].shape
+    size = te.compute(shape, lambda o: step(scale, o, FRACTION_BITS)[0], "size")
+    exponent = te.compute(shape, lambda o: kept(step(scale, o, FRACTION_BITS)[1]), "exponent")
+    return lambda o: (size[o], exponent[o]), [size, exponent]
+
+
+def moved_weight(
+    w: Any,
+    gradient: Any,
+    scale: tuple[Any, Any],
+    noise: te.Tensor,
+    salt: te.Tensor | None,
+    index: Any,
+    limit: int,
+    spare: int = 0,
+    move: str = "tt_quick_move",
+) -> Any:
+    """An int8 weight after its step; index: of the weight in its tensor; spare: free bits above the gradient's.
+
+    noise: its state, or without a salt the seed of both.
+    """
+    random = call_int("tt_noise", noise[0], i32(0) if salt is None else salt[0], index)
+    return call_int(move, i32(w), gradient, *scale, random, i32(limit), i32(spare), dtype="int8")
+
+
+@kernel("QConvUpdate")
+def qconv_update(node: Node, features: Features) -> KernelSpec:
+    """The weight gradient of a few weights at a time in registers, then their step: the gradient is never stored."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvUpdateAttrs)
+    shape = node.inputs[0].shape
+    w, scale = placeholder(node.inputs[0], "w"), tables(node, 3, SCALE)
+    noise, salt = tables(node, 7, ("noise", "salt"))
+    _, kernel_h, kernel_w, channels = shape
+
+    spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
+    if keeps_tables(node, features):
+        seed = te.compute((1,), lambda _i: call_int("tt_noise_seed", noise[0], salt[0]), "seed")
+        kept, stages = kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
+        stages, random, move = [*stages, seed], (seed, None), "tt_kept_move"
+    else:
+        kept, stages, random, move = None, [], (noise, salt), "tt_quick_move"
+
+    def finish(acc: Any, o: Any, r: Any, s: Any, i: Any) -> Any:
+        index = ((o * kernel_h + r) * kernel_w + s) * channels + i
+        size = kept(o) if kept else step(scale, o, FRACTION_BITS)
+        return moved_weight(w[o, r, s, i], acc, size, *random, index, attrs.limit, spare, move)
+
+    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features, stages)
+    return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)
+
+
+@kernel("QConvSum")
+def qconv_sum(node: Node, features: Features) -> KernelSpec:
+    """The weight gradient, added to its running sum."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvUpdateAttrs)
+    summed = placeholder(node.inputs[0], "sum")
+
+    def finish(acc: Any, *index: Any) -> Any:
+        return call_int("tt_add", summed[index], acc)
+
+    x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, features)
+    return KernelSpec([summed, x, g], [out], schedule)

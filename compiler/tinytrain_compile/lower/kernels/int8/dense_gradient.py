@@ -1,0 +1,161 @@
+"""Sums of integer gradients of dense convolutions: of weights, and of data where these are k x k."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tvm import te, tirx
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import CodeStyle, Features, guarded, placeholder
+from tinytrain_compile.lower.kernels.float32.conv import Window, weight_sums
+from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
+from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
+from tinytrain_compile.lower.kernels.int8.dsp.windows import has_windows, inside_image, row_conv
+from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums
+from tinytrain_compile.lower.kernels.int8.operands import Centred
+from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
+from tinytrain_compile.ops.int8.conv_form import backward_rows, error_patch, geometry, is_product, weight_tiles
+from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
+from tinytrain_compile.ops.int8.tiles import RowTiles, pair_tiles
+
+DEPTHWISE_TILE = 4
+"""Channels of a depthwise weight that are summed together."""
+Gradient = tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]
+"""(x, g, out, schedule)"""
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+
+def gradient_rows(node: Node, features: Features) -> RowTiles | None:
+    """Tiles of a k x k data gradient if it is to run over widened rows of the error."""
+    tiles = backward_rows(node)
+    if tiles is None:
+        return None
+    reaches = (error_patch(node).rows, error_patch(node).columns)
+    zeros = any(reach.window * reach.phases > reach.kernel for reach in reaches)
+    return tiles if features.widens(has_windows(tiles, node.inputs[3].shape[3], features.style), zeros) else None
+
+
+def row_gradient(
+    node: Node,
+    g: te.Tensor,
+    weight: Load,
+    finish: Finish,
+    tiles: RowTiles,
+    style: CodeStyle,
+    stages: Sequence[te.Tensor],
+) -> tuple[te.Tensor, Schedule]:
+    """Like a convolution of the error g (n, rows, columns x channels) with the turned weight, phase by phase."""
+    patch = error_patch(node)
+    reaches, channels = (patch.rows, patch.columns), patch.channels
+    div, mod = tirx.indexdiv, tirx.indexmod
+
+    def element(b: Any, y: Any, position: Any) -> Any:
+        row, place = y + patch.rows.ends[0], position + patch.columns.ends[0] * channels
+        inside = inside_image(row, place, (patch.rows.extent, patch.columns.extent * channels))
+        return guarded(inside, g[b, row, place].astype("int16"))
+
+    def factor(o: Any, p: Any, q: Any, r: Any, f: Any) -> Any:
+        tests: list[Any] = []
+        taps: list[Any] = []
+        for reach, phase, place in zip(reaches, (p, q), (r, div(f, channels)), strict=True):
+            turn = reach.turn(phase, place)
+            taps.append(reach.tap(phase, turn))
+            tests += [turn >= 0, turn < reach.taps, taps[-1] < reach.kernel] if reach.phases > 1 else []
+        value = weight(mod(f, channels), *taps, o).astype("int16")
+        return guarded(functools.reduce(tirx.And, tests), value) if tests else value
+
+    run, shape = patch.columns.window * channels, node.outputs[0].shape
+    return row_conv(shape, (1, channels), element, factor, run, finish, tiles, style, stages, channels)
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
+
+
+def _maps(node: Node, features: Features) -> CorrelationTiles | None:
+    """Tiles of a weight gradient if it is to run over widened maps."""
+    tiles = weight_tiles(node)
+    if tiles is None or (features.lanes and lane_sums(node.inputs[0].shape)):
+        return None
+    return tiles if features.widens(tiles.tile == (2, 2), False) else None
+
+
+def keeps_tables(node: Node, features: Features) -> bool:
+    """Whether what the end of a channel's sums reads can be kept in registers: see `stages` of weight_gradient."""
+    return is_product(geometry(node)) or _maps(node, features) is not None
+
+
+def weight_gradient(
+    node: Node,
+    attrs: QConvUpdateAttrs,
+    shape: tuple[int, ...],
+    finish: Finish,
+    features: Features,
+    stages: Sequence[te.Tensor] = (),
+) -> Gradient:
+    """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight).
+
+    stages: what finish reads of an output channel, if keeps_tables.
+    """
+    conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
+    if is_product(conv):
+        return _flat_weight_gradient(node, attrs.x_zero, finish, features.style, stages)
+    tiles = _maps(node, features)
+    if tiles is not None:
+        return _correlated(node, attrs, finish, tiles, stages)
+    x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
+    window = Window(conv, (x_value.shape[1], x_value.shape[2]))
+    tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
+    lanes = lane_sums(shape) if features.lanes else None
+    out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile, schedule=lanes)
+    return x, g, out, schedule
+
+
+def _correlated(
+    node: Node, attrs: QConvUpdateAttrs, finish: Finish, tiles: CorrelationTiles, stages: Sequence[te.Tensor]
+) -> Gradient:
+    """The same of a dense k x k convolution, or one with a stride: tap columns and image channels are one axis."""
+    conv, (x_value, g_value) = attrs.conv, node.inputs[1:3]
+    (batch, height, width, channels), (_, rows, columns, outputs) = x_value.shape, g_value.shape
+    x, g = placeholder(x_value, "x"), placeholder(g_value, "g", (batch, rows * columns, outputs))
+    div, mod = tirx.indexdiv, tirx.indexmod
+
+    def image(b: Any, j: Any, phase: Any, line: Any, position: Any) -> Any:
+        row = line * conv.strides[0] + phase - conv.pads[0]
+        column = position * conv.strides[1] + div(j, channels) * conv.dilations[1] - conv.pads[1]
+        value = x[b, row, column, mod(j, channels)].astype("int16") - tirx.const(attrs.x_zero, "int16")
+        return guarded(inside_image(row, column, (height, width)), value)
+
+    def weight(acc: Any, o: Any, r: Any, j: Any) -> Any:
+        return finish(acc, o, r, div(j, channels), mod(j, channels))
+
+    form = (outputs, conv.kernel[0], conv.kernel[1] * channels)
+    out, schedule = correlation(form, columns, g, image, weight, tiles, stages)
+    return x, g, out, schedule
+
+
+def _flat_weight_gradient(
+    node: Node, x_zero: int, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
+) -> Gradient:
+    """The same for a 1x1 convolution: a product over pixels."""
+    outputs, _, _, inputs = node.inputs[0].shape
+    x_value, g_value = node.inputs[1:3]
+    pixels = math.prod(x_value.shape[:3])
+    x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
+    extents = (outputs, inputs, pixels)
+    left = Widened(lambda o, k: g[k, o], 0, outputs, columns=True)
+    right = Widened(lambda i, k: x[k, i], -x_zero, inputs, columns=True)
+
+    def weight(acc: Any, o: Any, i: Any) -> Any:
+        return finish(acc, o, 0, 0, i)
+
+    tiles = pair_tiles(*extents)
+    out, schedule = pair_product(extents, left, right, weight, tiles, style, stages, channel_axis=0)
+    return x, g, out, schedule

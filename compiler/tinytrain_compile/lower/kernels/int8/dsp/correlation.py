@@ -1,0 +1,127 @@
+"""Weight gradients of dense convolutions: sums over a map of the error times the image under a tap, in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.lower.intrinsics import dsp
+from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
+from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
+from tinytrain_compile.ops.int8.tiles import LANES
+
+
+def correlation(
+    shape: tuple[int, int, int],
+    width: int,
+    error: te.Tensor,
+    image: Load,
+    finish: Finish,
+    tiles: CorrelationTiles,
+    tables: Sequence[te.Tensor] = (),
+) -> tuple[te.Tensor, Schedule]:
+    """out[o,r,j] = finish(sum over n, y, x of error[n, y * width + x, o] image(n, j, tap row r, y, x), o, r, j).
+
+    shape: (output channels, rows of taps, columns of taps times image channels). error: int8 (n, pixels, channels).
+    image(n, j, phase, row of it, x): int16, 0 outside of the image. tables: what finish reads of an output channel.
+    """
+    outputs, taps, columns = shape
+    (ti, tj), across = tiles.tile, tiles.pitch // LANES
+    div, mod = tirx.indexdiv, tirx.indexmod
+
+    def of_error(i: Any, b: Any, step: Any, p: Any, odd: Any, half: Any) -> Any:
+        lane = odd + half * 2
+        if tiles.pitch == width:
+            return error[b, step * LANES + lane, i * ti + p].astype("int16")
+        row, column = div(step, across), mod(step, across) * LANES + lane
+        return guarded(column < width, error[b, row * width + column, i * ti + p].astype("int16"))
+
+    def of_image(j: Any, b: Any, phase: Any, step: Any, q: Any, odd: Any, half: Any) -> Any:
+        return image(b, j * tj + q, phase, div(step, across), mod(step, across) * LANES + odd + half * 2)
+
+    left = te.compute((outputs // ti, tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
+    steps = tiles.image_rows * across
+    right = te.compute((columns // tj, tiles.batch, tiles.phases, steps, tj, 2, 2), of_image, "right")
+    b, step, odd, half = axes = reduce_axes(tiles.batch, tiles.blocks, 2, 2)
+
+    def term(i: Any, r: Any, j: Any, p: Any, q: Any) -> Any:
+        first = tiles.first(r) * across if taps > 1 else 0
+        phase = tiles.phase(r) if taps > 1 else 0
+        place = (b, phase, first + step, q, odd, half)
+        return total(i32(left[i, b, step, p, odd, half]) * i32(right[(j, *place)]), axes)
+
+    acc = te.compute((outputs // ti, taps, columns // tj, ti, tj), term, "acc")
+    out = te.compute(
+        shape, lambda o, r, j: finish(acc[div(o, ti), r, div(j, tj), mod(o, ti), mod(j, tj)], o, r, j), "out"
+    )
+    return out, lambda sch: _schedule(sch, tiles, width, int(error.shape[2]), tables)
+
+
+def _schedule(
+    sch: s_tir.Schedule, tiles: CorrelationTiles, width: int, channels: int, tables: Sequence[te.Tensor]
+) -> None:
+    out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
+    o, tap, j = sch.get_loops(out)
+    kept, moved = ((o, 0), (j, 1)) if tiles.strip_axis == 0 else ((j, 1), (o, 0))
+    strip, inside, kept_tile = sch.split(kept[0], [None, tiles.strip // tiles.tile[kept[1]], tiles.tile[kept[1]]])
+    outer, moved_tile = sch.split(moved[0], [None, tiles.tile[moved[1]]])
+    inner = [kept_tile, moved_tile] if kept[1] == 0 else [moved_tile, kept_tile]
+    sch.reorder(strip, outer, inside, tap, *inner)
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, tap, preserve_unit_loops=True)
+    names = ("left", "right")
+    sch.compute_at(sch.get_sblock(names[moved[1]]), outer, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock(names[kept[1]]), strip, preserve_unit_loops=True)
+    for loop in inner:
+        sch.unroll(loop)
+    keep_results(sch, tap, 4)
+    keep_tables(sch, tables, *((inside, 3) if kept[1] == 0 else (outer, 2)))
+    _sums(sch, tiles)
+    _widen_error(sch, tiles, width, channels)
+    step, row, *lanes = sch.get_loops(sch.get_sblock("right"))[-4:]
+    line, block = sch.split(step, [None, tiles.pitch // LANES])
+    sch.reorder(line, block, *lanes, row)
+    for loop in (*lanes, row):
+        sch.unroll(loop)
+
+
+def _sums(sch: s_tir.Schedule, tiles: CorrelationTiles) -> None:
+    """All four sums of a square tile are one call; others take a few calls per turn."""
+    acc = sch.get_sblock("acc")
+    rows, columns, batch, step, *lanes = sch.get_loops(acc)[-6:]
+    square = tiles.tile == (2, 2)
+    if square:
+        inner = [rows, columns, step, *lanes] if tiles.blocks > 1 else [step, rows, columns, *lanes]
+        sch.reorder(batch, *inner)
+    else:
+        first, few = sch.split(step, [None, max(u for u in (1, 2, 3, 4) if tiles.blocks % u == 0)])
+        sch.reorder(batch, first, few, rows, columns, *lanes)
+        for loop in (few, rows, columns):
+            sch.unroll(loop)
+    start = sch.decompose_reduction(acc, batch)
+    for loop in sch.get_loops(start)[-2:]:
+        sch.unroll(loop)
+    if square:
+        sch.tensorize(rows, dsp.dot_2x2(tiles.blocks))
+    else:
+        sch.tensorize(lanes[0], dsp.dot4_spread())
+
+
+def _widen_error(sch: s_tir.Schedule, tiles: CorrelationTiles, width: int, channels: int) -> None:
+    step, row, *lanes = sch.get_loops(sch.get_sblock("left"))[-4:]
+    whole, given = tiles.pitch == width, (0, channels, True)
+    if whole and tiles.tile[0] == 2 and tiles.blocks > 1:
+        sch.tensorize(step, dsp.widen_two(*given, tiles.blocks))
+    elif whole:
+        sch.reorder(row, step, *lanes)
+        sch.tensorize(lanes[0], dsp.widen4(*given))
+    else:
+        line, block = sch.split(step, [None, tiles.pitch // LANES])
+        sch.reorder(line, row, block, *lanes)
+        for loop in lanes:
+            sch.unroll(loop)
+        sch.annotate(block, HINT, 1)

@@ -1,0 +1,137 @@
+"""Integer products: both operands widened to int16 in scratch, then summed in pairs (SMLAD where the core has it)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.lower.intrinsics import dsp
+from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
+from tinytrain_compile.ops.int8.tiles import LANES, PairTiles
+
+
+@dataclass(frozen=True)
+class Widened:
+    """One operand: element (row, k) as an int8 expression, and what is added to make it int16.
+
+    pitch: elements from a row to the next, whose elements are neighbours in memory; columns: or the other way round (a
+    matrix (k, row)); 0: neither. peel: its load has conditions to be split off.
+    """
+
+    load: Load
+    offset: int = 0
+    pitch: int = 0
+    columns: bool = False
+    peel: bool = False
+
+    def element(self, row: Any, k: Any) -> Any:
+        """The widened element."""
+        wide = self.load(row, k).astype("int16")
+        return wide + tirx.const(self.offset, "int16") if self.offset else wide
+
+
+def pair_product(
+    extents: tuple[int, int, int],
+    left: Widened,
+    right: Widened,
+    finish: Finish,
+    tiles: PairTiles,
+    style: CodeStyle,
+    tables: Sequence[te.Tensor] = (),
+    channel_axis: int = 1,
+) -> tuple[te.Tensor, Schedule]:
+    """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n); tables: what finish reads of a channel, m or n."""
+    m, n, k = extents
+    (ti, tj), steps = tiles.tile, tiles.depth // LANES
+    a, b = _stage(left, (m, k), ti, tiles, "left"), _stage(right, (n, k), tj, tiles, "right")
+    step, odd, half = axes = reduce_axes(steps, 2, 2)
+
+    def term(i: Any, j: Any, p: Any, q: Any) -> Any:
+        return total(i32(a[i, step, p, odd, half]) * i32(b[j, step, q, odd, half]), axes)
+
+    acc = te.compute((m // ti, n // tj, ti, tj), term, "acc")
+    div, mod = tirx.indexdiv, tirx.indexmod
+    out = te.compute((m, n), lambda i, j: finish(acc[div(i, ti), div(j, tj), mod(i, ti), mod(j, tj)], i, j), "out")
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        _loops(sch, tiles, tables, channel_axis)
+        _sums(sch, tiles, style.pair_steps)
+        _widen(sch, "left", left, tiles.depth == k)
+        _widen(sch, "right", right, tiles.depth == k)
+
+    return out, schedule
+
+
+def _stage(operand: Widened, extents: tuple[int, int], tile: int, tiles: PairTiles, name: str) -> te.Tensor:
+    """An operand as blocks of LANES elements of each row of a tile, even ones before odd ones (see tt_widen4)."""
+    rows, k = extents
+
+    def element(i: Any, step: Any, p: Any, odd: Any, half: Any) -> Any:
+        position = step * LANES + odd + half * 2
+        value = operand.element(i * tile + p, position)
+        return value if tiles.depth == k else guarded(position < k, value)
+
+    return te.compute((rows // tile, tiles.depth // LANES, tile, 2, 2), element, name)
+
+
+def _loops(sch: s_tir.Schedule, tiles: PairTiles, tables: Sequence[te.Tensor], channel_axis: int) -> None:
+    """Strip of one operand, tile of the other, tile of the strip; operands are widened where their loop starts."""
+    out = sch.get_sblock("out")
+    loops = list(sch.get_loops(out))
+    kept, moved = tiles.strip_axis, 1 - tiles.strip_axis
+    strip, inside, kept_tile = sch.split(loops[kept], [None, tiles.strip // tiles.tile[kept], tiles.tile[kept]])
+    outer, moved_tile = sch.split(loops[moved], [None, tiles.tile[moved]])
+    inner = [moved_tile, kept_tile] if kept == 0 else [kept_tile, moved_tile]  # a column's factors are read once
+    sch.reorder(strip, outer, inside, *inner)
+    acc = sch.get_sblock("acc")
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, inside, preserve_unit_loops=True)
+    names = ("left", "right")
+    sch.compute_at(sch.get_sblock(names[moved]), outer, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock(names[kept]), strip, preserve_unit_loops=True)
+    for loop in inner:
+        sch.unroll(loop)
+    keep_results(sch, inside, 3)
+    keep_tables(sch, tables, *((outer, 2) if channel_axis == moved else (inside, 3)))
+
+
+def _sums(sch: s_tir.Schedule, tiles: PairTiles, most_steps: int) -> None:
+    acc = sch.get_sblock("acc")
+    rows, columns, step, *lanes = sch.get_loops(acc)[-5:]
+    square, steps = tiles.tile == (2, 2), tiles.depth // LANES
+    if square and steps > 1:
+        start = sch.decompose_reduction(acc, rows)
+    else:
+        first, few = sch.split(step, [None, max(u for u in range(1, most_steps + 1) if steps % u == 0)])
+        sch.reorder(first, few, rows, columns, *lanes)
+        for loop in () if square else (few, rows, columns):
+            sch.unroll(loop)
+        start = sch.decompose_reduction(acc, first)
+    for loop in sch.get_loops(start)[-2:]:
+        sch.unroll(loop)
+    if square:
+        sch.tensorize(rows, dsp.dot_2x2(steps))
+    else:
+        sch.tensorize(lanes[0], dsp.dot4_spread())
+
+
+def _widen(sch: s_tir.Schedule, name: str, operand: Widened, whole: bool) -> None:
+    step, row, *lanes = sch.get_loops(sch.get_sblock(name))[-4:]
+    steps, two = int(sch.get(step).extent), int(sch.get(row).extent) == 2
+    given = (operand.offset, operand.pitch, operand.columns)
+    if whole and operand.pitch and two and steps > 1:
+        sch.tensorize(step, dsp.widen_two(*given, steps))
+        return
+    sch.reorder(row, step, *lanes)
+    if whole and operand.pitch:
+        sch.tensorize(lanes[0], dsp.widen4(*given))
+    else:
+        for lane in lanes:
+            sch.unroll(lane)
+    if operand.peel or not whole:
+        sch.annotate(step, HINT, 1)

@@ -1,0 +1,269 @@
+"""Integer depthwise convolution: a channel's image lies in scratch as int16 with its border, so no tap is tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.lower.intrinsics import dsp, helium
+from tinytrain_compile.lower.kernels.base import SPEED, CodeStyle, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
+from tinytrain_compile.ops.int8.tiles import PlaneTiles, RowTiles
+
+WINDOW = 514
+"""Elements by which operands of `tt_dot_windows` may be apart: as far as an instruction reaches."""
+
+Pixel = Callable[[Any, Any, Any, Any], Any]
+"""(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
+
+
+def within(place: Any, extent: int) -> Any:
+    """Whether a place along an axis of an image is inside of it."""
+    return tirx.And(place >= 0, place < extent)
+
+
+def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
+    """Whether a pixel lies in the image; the test of columns last, because it may be split off."""
+    return tirx.And(within(row, image_hw[0]), within(column, image_hw[1]))
+
+
+@dataclass(frozen=True)
+class Taps:
+    """What each phase of the output is multiplied with.
+
+    load(channel, phase row, phase column, row, column): int16, 0 where there is none. ahead(phase row, phase column):
+    by how many rows and columns of the plane a phase is ahead of the first.
+    """
+
+    load: Load
+    ahead: Callable[[Any, Any], tuple[Any, Any]] = lambda _row, _column: (0, 0)
+
+
+def plane_conv(
+    shape: tuple[int, ...],
+    strides: tuple[int, int],
+    pixel: Pixel,
+    taps: Taps,
+    finish: Finish,
+    tiles: PlaneTiles,
+    style: CodeStyle,
+    tables: Sequence[te.Tensor] = (),
+    lanes: int = 0,
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,c] = finish(sum over taps of plane[c, y stride + r, x stride + s] tap(c, r, s)), phase by phase.
+
+    tables: what finish reads of a channel. lanes: columns of taps, if four pixels are computed at a time on vectors.
+    """
+    n, height, width, channels = shape
+    rows, columns = tiles.phases
+    plane = te.compute((n, channels, *tiles.plane), lambda b, c, y, x: pixel(b, y, x, c), "plane")
+    factors = te.compute((channels, rows, columns, *tiles.taps), taps.load, "taps")
+    r, s = reduce_axes(tiles.taps[0], lanes or tiles.taps[1])
+
+    def term(b: Any, y: Any, p: Any, x: Any, q: Any, c: Any) -> Any:
+        down, right = taps.ahead(p, q)
+        value = plane[b, c, y * strides[0] + down + r, x * strides[1] + right + s]
+        return total(i32(value) * i32(factors[c, p, q, r, s]), [r, s])
+
+    cut = (n, height // rows, rows, width // columns, columns, channels)  # the same elements in the same order
+    order = (0, 1, 2, 4, 5, 3) if lanes else (0, 1, 2, 3, 4, 5)  # four pixels are neighbours
+
+    def turned(b: Any, y: Any, p: Any, q: Any, c: Any, x: Any) -> Any:
+        return term(b, y, p, x, q, c)
+
+    acc = te.compute([cut[axis] for axis in order], turned if lanes else term, "acc")
+
+    def element(b: Any, y: Any, p: Any, x: Any, q: Any, c: Any) -> Any:
+        index = (b, y, p, x, q, c)
+        return finish(acc[tuple(index[axis] for axis in order)], b, y * rows + p, x * columns + q, c)
+
+    step = strides[1] if lanes else 0
+    return te.compute(cut, element, "out"), lambda sch: _schedule(sch, tiles, style, tables, step)
+
+
+def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, tables: Sequence[te.Tensor], step: int) -> None:
+    out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
+    batch, height, phase_row, width, phase_column, channel = sch.get_loops(out)
+    strip, row = sch.split(height, [None, tiles.strip])
+    column, pixel = sch.split(width, [None, tiles.width])
+    sch.reorder(batch, channel, strip, phase_row, phase_column, row, column, pixel)
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, column, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("plane"), strip, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("taps"), channel, preserve_unit_loops=True)
+    if step:
+        sch.vectorize(pixel)
+    else:
+        _pair_sums(sch, tiles, style)
+        sch.unroll(pixel)
+        keep_results(sch, column, 7)
+    keep_tables(sch, tables, channel, 2)
+    if step:
+        _pixel_sums(sch, tiles, style, step)
+    else:
+        sch.tensorize(sch.get_loops(sch.get_sblock("acc_update"))[-1], dsp.dot(2))
+    for name in ("plane", "taps"):
+        sch.annotate(sch.get_loops(sch.get_sblock(name))[-1], HINT, 1)
+
+
+def _pair_sums(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle) -> None:
+    acc = sch.get_sblock("acc")
+    own = sch.get_loops(acc)[7:]
+    spatial, (r, s) = own[:6], own[6:]
+    many, lanes = sch.split(s, [None, 2])
+    sch.reorder(r, many, *spatial, lanes)
+    for loop in (many, *spatial):
+        sch.unroll(loop)
+    if tiles.taps[0] <= style.unrolled_rows:
+        sch.unroll(r)
+    start = sch.decompose_reduction(acc, r)
+    for loop in sch.get_loops(start)[7:]:
+        sch.unroll(loop)
+
+
+def _pixel_sums(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, step: int) -> None:
+    """Of four pixels of a row, the sums over a row of taps are one helper call."""
+    acc = sch.get_sblock("acc")
+    own = sch.get_loops(acc)[7:]
+    (*spatial, pixels), (r, s) = own[:6], own[6:]
+    sch.reorder(r, *spatial, pixels, s)
+    if tiles.taps[0] <= style.unrolled_rows:
+        sch.unroll(r)
+    count = int(sch.get(s).extent)
+    start = sch.decompose_reduction(acc, r)
+    for loop in sch.get_loops(start)[7:]:
+        sch.unroll(loop)
+    sch.tensorize(pixels, helium.taps_x4(count, step))
+
+
+# ---- dense ----------------------------------------------------------------------------------------------------------
+
+
+def row_conv(
+    shape: tuple[int, ...],
+    pitches: tuple[int, int],
+    element: Load,
+    weight: Load,
+    run: int,
+    finish: Finish,
+    tiles: RowTiles,
+    style: CodeStyle,
+    tables: Sequence[te.Tensor] = (),
+    tap: int = 0,
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]), for every phase.
+
+    element(n, row, position in the row): int16, 0 outside of the image; pitches: rows and elements between output
+    pixels of a phase; run: elements under a row of taps (the rest of tiles.run is zero weights). weight(o, phase row,
+    phase column, r, f). tap: elements under one tap, if weights differ in more than the place by tap.
+    """
+    n, height, width, channels = shape
+    down, right = tiles.phases
+    rows = te.compute((n, tiles.rows, tiles.pitch), element, "rows")
+
+    (across, deep), in_turn = tiles.tile, _in_turn(tiles)
+
+    def placed(window: Any, row: Any) -> tuple[Any, Any]:
+        return (row, window) if in_turn else (window, row)
+
+    def filled(p: Any, q: Any, o: Any, first: Any, second: Any, f: Any) -> Any:
+        window, row = placed(first, second)
+        value = weight(o * deep + window, p, q, row, f).astype("int16")
+        return value if run == tiles.run else guarded(f < run, value)
+
+    blocks = (down, right, channels // deep, *placed(deep, tiles.taps), tiles.run)
+    weights = te.compute(blocks, filled, "weights")
+    r, f = reduce_axes(tiles.taps, tiles.run)
+
+    def term(b: Any, y: Any, p: Any, x: Any, q: Any, o: Any, i: Any, j: Any) -> Any:
+        position = (x * across + i) * pitches[1] + f
+        return total(i32(rows[b, y * pitches[0] + r, position]) * i32(weights[(p, q, o, *placed(j, r), f)]), [r, f])
+
+    high = height // down if down > 1 else height  # may be a variable
+    cut = (n, high, down, width // right, right, channels)  # the same elements in the same order
+    acc = te.compute((*cut[:3], cut[3] // across, right, channels // deep, across, deep), term, "acc")
+    div, mod = tirx.indexdiv, tirx.indexmod
+
+    def result(b: Any, y: Any, p: Any, x: Any, q: Any, o: Any) -> Any:
+        value = acc[b, y, p, div(x, across), q, div(o, deep), mod(x, across), mod(o, deep)]
+        return finish(value, b, y * down + p, x * right + q, o)
+
+    out = te.compute(cut, result, "out")
+    apart = pitches[1] if has_windows(tiles, pitches[1], style) else 0
+    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart, tap)
+
+
+def _in_turn(tiles: RowTiles) -> bool:
+    """Whether the windows of a tile's two channels lie row by row, because one would end too far behind the other."""
+    return tiles.taps * tiles.run > WINDOW
+
+
+def has_windows(tiles: RowTiles, apart: int, style: CodeStyle) -> bool:
+    """Whether one helper call computes all sums of a tile: its numbers are parts of instructions."""
+    fits = max(apart, tiles.run) <= WINDOW
+    return fits and tiles.taps > 1 and tiles.tile == (2, 2) and style.row_calls == SPEED.row_calls
+
+
+def _schedule_rows(
+    sch: s_tir.Schedule,
+    tiles: RowTiles,
+    whole: bool,
+    style: CodeStyle,
+    tables: Sequence[te.Tensor],
+    apart: int,
+    tap: int,
+) -> None:
+    """apart: elements between the windows of a tile's two pixels, if one call sums over them; or 0."""
+    out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
+    batch, height, phase_row, width, phase_column, channel = sch.get_loops(out)
+    strip, row = sch.split(height, [None, tiles.strip])
+    column, pixel = sch.split(width, [None, tiles.tile[0]])
+    part, pair, one = sch.split(channel, [None, tiles.channels // tiles.tile[1], tiles.tile[1]])
+    outer = [part, strip] if tiles.weights_first else [strip, part]
+    sch.reorder(batch, *outer, row, column, pair, phase_row, phase_column, one, pixel)
+    sch.unroll(one)
+    sch.unroll(pixel)
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, phase_column, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("weights"), part, preserve_unit_loops=True)
+    own = sch.get_loops(acc)[8:]
+    if apart:
+        sch.storage_align(sch.get_sblock("rows"), 0, 1, 2, 0)  # a pitch of whole words, whatever of it is read
+        start = sch.decompose_reduction(acc, own[6])
+        sums = dsp.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart, _in_turn(tiles))
+    else:
+        own = _row_turns(sch, own, tiles, style)
+        start = sch.decompose_reduction(acc, own[0])
+        sums = dsp.dot(tiles.lanes)
+    for loop in sch.get_loops(start)[8:]:
+        sch.unroll(loop)
+    keep_results(sch, phase_column, 8)
+    keep_tables(sch, tables, pair, 6)
+    sch.tensorize(own[6] if apart else own[-1], sums)
+    sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
+    channel, first, second, _ = sch.get_loops(sch.get_sblock("weights"))[-4:]
+    if _in_turn(tiles):
+        sch.reorder(second, first)
+    else:
+        sch.fuse(channel, first)
+    if not whole:
+        sch.annotate(sch.get_loops(sch.get_sblock("weights"))[-1], HINT, 1)
+    elif tap:
+        sch.split(sch.get_loops(sch.get_sblock("weights"))[-1], [None, tap])
+
+
+def _row_turns(sch: s_tir.Schedule, own: Sequence[Any], tiles: RowTiles, style: CodeStyle) -> list[Any]:
+    """The sums' loops (outer ones first) where a call adds a few products to one sum."""
+    *spatial, r, f = own
+    steps = tiles.run // tiles.lanes
+    turn = max(u for u in range(1, style.row_calls + 1) if steps % u == 0)
+    many, few, lanes = sch.split(f, [None, turn, tiles.lanes])
+    sch.reorder(r, many, few, *spatial, lanes)
+    for loop in (few, *spatial):
+        sch.unroll(loop)
+    return [r, many, few, *spatial, lanes]

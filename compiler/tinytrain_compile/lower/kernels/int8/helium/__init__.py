@@ -1,0 +1,1 @@
+"""Integer kernels on vectors, for cores with Helium (mve_int)."""

@@ -1,0 +1,358 @@
+"""Integer kernels on vectors, where a layer has whole vectors of channels: what int8/conv.py computes, to the byte."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tvm import te, tirx
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    address,
+    call_int,
+    i32,
+    placeholder,
+    vector_kernel,
+)
+from tinytrain_compile.lower.kernels.float32.conv import Window, weight_parts, weight_sums
+from tinytrain_compile.lower.kernels.float32.linear import Finish, whole_weight
+from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
+from tinytrain_compile.lower.kernels.int8.depthwise import Band, dense_rows, depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums, patch_lanes
+from tinytrain_compile.lower.kernels.int8.helium.product import (
+    Epilogue,
+    Rows,
+    channel_product,
+    copied_rows,
+    fits,
+    kept_lanes,
+    patch_product,
+    pixel_product,
+    turned_rows,
+)
+from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, kept_here, mask_operand, tables
+from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
+from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.conv import ConvAttrs, gathers_error
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.int8.conv_form import (
+    backward_planes,
+    error_patch,
+    forward_planes,
+    is_plane,
+    is_product,
+    is_rows,
+)
+from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.ops.int8.tiles import PlaneTiles, pair_tiles
+
+MOST_TAPS, LARGEST_STEP = 8, 40
+"""Of tt_dot16_x4."""
+
+
+@vector_kernel("QConv")
+def vector_conv(node: Node, features: Features) -> KernelSpec | None:
+    """1x1: pixels are copied where the plan may overwrite them, weights read where they lie. k x k: see _patches."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    if is_plane(node):
+        return vector_depthwise(node, features)
+    conv, shape = attrs.conv, node.outputs[0].shape
+    *image, channels = node.inputs[0].shape
+    extents = (math.prod(image), shape[3], channels)
+    if not is_product(conv):
+        return vector_dense(node)
+    if not fits(extents):
+        return None
+    sliced = conv.split is not None
+    weights = weight_parts(node.inputs[1 : 2 + sliced])
+    whole = whole_weight(weights, conv.split, 0, 3)
+    operands = tables(node, 2 + sliced, ("bias", "multiplier", "shift"))
+    kept, finish = requantised(attrs, operands, "tt_clamp_x4")
+    x = placeholder(node.inputs[0], "x", (extents[0] * channels,))
+    if sliced:
+        right = Rows(lambda j, a: whole(j, 0, 0, a), "pieced")
+    else:
+        weights = [placeholder(node.inputs[1], "w", (shape[3], channels))]
+        right = Rows(lambda j, a: weights[0][j, a])
+    strip = copied_rows(extents, pair_tiles(*extents), sliced)
+    end = Epilogue(finish, attrs.x_zero, kept)
+    out, schedule = channel_product(extents, Rows(lambda e: x[e], "copied"), right, end, strip)
+    return KernelSpec([x, *weights, *operands], [out], schedule)
+
+
+def vector_dense(node: Node, band: Band | None = None) -> KernelSpec | None:
+    """k x k over all channels: the rows of the image lie copied with their border, then the patches of a few pixels."""
+    attrs, (*image, channels), shape = node.attrs, node.inputs[0].shape, node.outputs[0].shape
+    assert isinstance(attrs, QConvAttrs)
+    conv, run = attrs.conv, attrs.conv.kernel[1] * channels
+    if not (is_rows(node) and fits((math.prod(image), shape[3], conv.kernel[0] * run))):
+        return None
+    w = placeholder(node.inputs[1], "w", (shape[3], conv.kernel[0] * run))
+    x, shape, tiles, read = dense_rows(node, band)
+    operands = tables(node, 2, ("bias", "multiplier", "shift"))
+    kept, finish = requantised(attrs, operands, "tt_clamp_x4")
+
+    def element(*place: Any) -> Any:
+        return tirx.if_then_else(*read(*place), tirx.const(attrs.x_zero, "int8"))
+
+    pitches, end = (conv.strides[0], conv.strides[1] * channels), Epilogue(finish, attrs.x_zero, kept)
+    out, schedule = patch_product(shape, pitches, element, lambda o, k: w[o, k], run, end, tiles)
+    return KernelSpec([x, w, *operands], [out], schedule)
+
+
+def _on_rows(tiles: PlaneTiles, conv: ConvAttrs, step: int) -> bool:
+    """Whether four pixels of a row, and a row of taps, are what tt_dot16_x4 takes."""
+    columns = -(-conv.kernel[1] // tiles.phases[1])
+    return tiles.width == LANES and 1 < columns <= MOST_TAPS and step <= LARGEST_STEP
+
+
+def vector_depthwise(node: Node, features: Features, band: Band | None = None) -> KernelSpec | None:
+    """Depthwise: four pixels of a row of a channel at a time."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    if not _on_rows(forward_planes(node), attrs.conv, attrs.conv.strides[1]):
+        return None
+    parts = 1 if attrs.conv.split is None else 2
+    weights = weight_parts(node.inputs[1 : 1 + parts])
+    whole = whole_weight(weights, attrs.conv.split, 0, 3)
+    x, operands = _image(node, 0, "x", band), tables(node, 1 + parts, ("bias", "multiplier", "shift"))
+    kept, finish = requantised(attrs, operands, "tt_clamp")
+    out, schedule = depthwise(node, x, whole, finish, features.style, kept, True, band)
+    return KernelSpec([x, *weights, *operands], [out], schedule)
+
+
+def _image(node: Node, index: int, name: str, band: Band | None) -> te.Tensor:
+    return placeholder(node.inputs[index], name) if band is None else band.image
+
+
+def near(clamp: str, shift: Any) -> Any:
+    """A shift as helpers on vectors take it, by tt_clamp or its twin."""
+    return call_int(clamp, shift, i32(-31), i32(31))
+
+
+def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tuple[list[te.Tensor], Finish]:
+    """(what is kept of a channel, the end of its sums); operands: bias, multiplier, shift."""
+    bias, multiplier, shift = operands
+    kept = [kept_lanes(bias, "kept_bias"), kept_lanes(multiplier, "kept_multiplier")]
+    if attrs.shifts_down:
+        kept.append(kept_lanes(shift, "kept_shift"))
+    else:
+        kept.append(kept_lanes(shift, "kept_shift", lambda c: near(clamp, i32(shift[c]))))
+    helper = "tt_requantise8_down_x4" if attrs.shifts_down else "tt_requantise8_x4"
+
+    def finish(acc: Any, *index: Any) -> Any:
+        factors = [table[index[-1]] for table in kept]
+        return call_int(helper, acc, *factors, i32(attrs.y_zero), i32(attrs.low), i32(attrs.high), dtype="int8")
+
+    return kept, finish
+
+
+def vector_product(node: Node, x: te.Tensor, extents: tuple[Any, int, int]) -> KernelSpec | None:
+    """1x1 of some pixels, whose number is a variable: these and weights are read where they lie."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    if not fits(extents):
+        return None
+    w, operands = placeholder(node.inputs[1], "w", extents[1:]), tables(node, 2, ("bias", "multiplier", "shift"))
+    kept, finish = requantised(attrs, operands, "tt_clamp_x4")
+    left, right, end = Rows(lambda i, a: x[i, a]), Rows(lambda j, a: w[j, a]), Epilogue(finish, attrs.x_zero, kept)
+    out, schedule = channel_product(extents, left, right, end)
+    return KernelSpec([x, w, *operands], [out], schedule)
+
+
+@vector_kernel("QConvGradInput")
+def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
+    """1x1: errors where they lie; of four input channels, weights are turned at a time."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    if is_plane(node):
+        return vector_depthwise_gradient(node, features)
+    conv, (*image, channels) = attrs.conv, node.outputs[0].shape
+    if conv.groups == 1 and conv.split is None and not is_product(conv) and channels % LANES == 0:
+        return _patch_gradient(node, attrs)
+    pixels = math.prod(image)
+    return vector_error_product(node, features, pixels, pixels) if is_product(conv) else None
+
+
+def vector_error_product(node: Node, features: Features, pixels: Any, strip: int | None = None) -> KernelSpec | None:
+    """The data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip."""
+    attrs, channels, out_c = node.attrs, node.outputs[0].shape[3], node.inputs[3].shape[3]
+    assert isinstance(attrs, QConvGradInputAttrs)
+    extents = (pixels, channels, out_c)
+    if not fits(extents):
+        return None
+    conv, sliced = attrs.conv, attrs.conv.split is not None
+    g = te.placeholder((pixels, out_c), "int8", "g")
+    if sliced:
+        weights = weight_parts(node.inputs[6:8])
+        whole = whole_weight(weights, conv.split, 0, 3)
+        right = Rows(lambda j, a: whole(a, 0, 0, j), "pieced")
+    elif features.turned:
+        weights = [placeholder(node.inputs[6], "w", (channels, out_c))]
+        right = Rows(lambda j, a: weights[0][j, a])
+    else:
+        weights = [placeholder(node.inputs[6], "w", (out_c, channels))]
+        right = Rows(lambda j, a: weights[0][a, j], "turned", channels)
+    masks, keep = mask_lanes(node, attrs.mask, (extents[0], channels))
+    error = ErrorEnd(node, keep, "tt_clamp_x4")
+    left, end = Rows(lambda i, a: g[i, a]), Epilogue(error.finish, 0, error.kept)
+    out, schedule = channel_product(extents, left, right, end, strip)
+    operands = [*error.exponents, g, *error.factor, *weights, *masks]
+    return KernelSpec(operands, [out, None], schedule)
+
+
+def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
+    """k x k over all channels: an error, which all lanes share, times the weights of four neighbouring channels."""
+    conv, shape = attrs.conv, node.outputs[0].shape
+    g, w = placeholder(node.inputs[3], "g"), placeholder(node.inputs[6], "w")
+    patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
+    masks, keep = mask_lanes(node, attrs.mask, shape)
+    error = ErrorEnd(node, keep, "tt_clamp_x4")
+    form = PatchForm(shape, (2 if patch.width % 2 == 0 else 1, LANES), copies, peel=False)
+    out, schedule = patch_conv(
+        patch,
+        form,
+        lambda *i: g[i],
+        lambda o, r, s, a: i32(w[a, r, s, o]),
+        error.finish,
+        i32,
+        lambda sch, across: patch_lanes(sch, across, error.kept, copies),
+    )
+    return KernelSpec([*error.exponents, g, *error.factor, w, *masks], [out, None], schedule)
+
+
+def vector_depthwise_gradient(node: Node, features: Features, band: Band | None = None) -> KernelSpec | None:
+    """Depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    if not _on_rows(backward_planes(node), attrs.conv, 1):
+        return None
+    weights = weight_parts(node.inputs[6 : 6 + (1 if attrs.conv.split is None else 2)])
+    whole = whole_weight(weights, attrs.conv.split, 0, 3)
+    masks, keep = mask_operand(node, attrs.mask, node.outputs[0].shape)
+
+    def kept(*index: Any) -> Any:
+        assert keep is not None
+        return call_int("tt_keep_x4", keep(*index), dtype="bool")
+
+    error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), _image(node, 3, "g", band)
+    out, schedule = depthwise_gradient(node, g, whole, error.finish, features.style, error.kept, True, band)
+    operands = [*error.exponents, g, *error.factor, *weights, *masks]
+    return KernelSpec(operands, [out, None], schedule)
+
+
+class ErrorEnd:
+    """The end of an error's sums: operands (peak, p_out, p_in, g, multiplier, shift, ..., mask) of a node.
+
+    lift: bits by which the sums are multiplied.
+    """
+
+    def __init__(self, node: Node, keep: Keep | None, clamp: str, lift: int = 0) -> None:
+        self.exponents = tables(node, 0, ("peak", "p_out", "p_in"))
+        self.factor = tables(node, 4, ("multiplier", "shift"))
+        self._keep = keep
+        (_, p_out, p_in), (multiplier, shift) = self.exponents, self.factor
+
+        def exponent(c: Any) -> Any:
+            return near(clamp, i32(shift[c]) + (p_in[0] - p_out[0] - i32(lift)))
+
+        self.kept = [kept_lanes(multiplier, "kept_multiplier"), kept_lanes(shift, "kept_shift", exponent)]
+
+    def finish(self, acc: Any, *index: Any) -> Any:
+        """An int8 error of a sum; index: of the element."""
+        operands = (kept_here(self._keep, index), acc, *(table[index[-1]] for table in self.kept))
+        return call_int("tt_rescaled_error_x4", *operands, address(self.exponents[0]), dtype="int8")
+
+
+def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
+    """mask_operand, where four neighbours are tested together: their bits are in one byte."""
+    if not attrs.kind:
+        return [], None
+    if attrs.kind == "value":
+        value = placeholder(node.inputs[-1], "mask", shape)
+        limits = (i32(attrs.low), i32(attrs.high))
+
+        def passed(*index: Any) -> Any:
+            return call_int("tt_passes_x4", i32(value[index]), *limits, dtype="bool")
+
+        return [value], passed
+    bits = placeholder(node.inputs[-1], "mask")
+
+    def four(*index: Any) -> Any:
+        flat = functools.reduce(lambda done, axis: done * axis[1] + axis[0], zip(index, shape, strict=True), i32(0))
+        return call_int("tt_bits_x4", i32(bits[tirx.indexdiv(flat, 8)]) >> tirx.indexmod(flat, 8), dtype="bool")
+
+    return [bits], four
+
+
+@vector_kernel("QConvUpdate", "QConvSum")
+def vector_update(node: Node, _features: Features) -> KernelSpec | None:
+    """1x1: both operands turned, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvUpdateAttrs)
+    outputs, kernel_h, kernel_w, inputs = shape = node.inputs[0].shape
+    conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
+    if is_product(conv):
+        pixels = math.prod(x_value.shape[:3])
+        extents = (outputs, inputs, pixels)
+        return _flat_update(node, attrs, extents) if kernel_h == kernel_w == 1 and fits(extents) else None
+    if conv.groups > 1 or inputs % LANES:
+        return None
+    old, x, g = placeholder(node.inputs[0], "w"), placeholder(x_value, "x"), placeholder(g_value, "g")
+    operands, kept, moved = _step(node, attrs)
+
+    def finish(acc: Any, *index: Any) -> Any:
+        o, r, s, i = index
+        return moved(old[index], acc, o, ((o * kernel_h + r) * kernel_w + s) * inputs + i)
+
+    window, lanes = Window(conv, (x_value.shape[1], x_value.shape[2])), lane_sums(shape, True, kept)
+    out, schedule = weight_sums(
+        shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, (1, 1), schedule=lanes
+    )
+    return KernelSpec([old, x, g, *operands], [out], schedule)
+
+
+def _flat_update(node: Node, attrs: QConvUpdateAttrs, extents: tuple[int, int, int]) -> KernelSpec:
+    (outputs, inputs, pixels), (x_value, g_value) = extents, node.inputs[1:3]
+    x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
+    old = placeholder(node.inputs[0], "w", (outputs, inputs))
+    operands, kept, moved = _step(node, attrs)
+
+    def finish(acc: Any, o: Any, i: Any) -> Any:
+        return moved(old[o, i], acc, o, o * inputs + i)
+
+    left = Rows(lambda o, k: g[k, o], "turned", outputs)
+    right = Rows(lambda i, k: x[k, i], "turned", inputs)
+    end = Epilogue(finish, attrs.x_zero, kept)
+    out, schedule = pixel_product(extents, left, right, end, turned_rows(extents, pair_tiles(*extents)))
+    return KernelSpec([old, x, g, *operands], [out], schedule)
+
+
+def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Any]]:
+    """(operands, what is kept of a channel, moved) of a step or a running sum.
+
+    moved(old weight or sum, gradient, output channel, index of the weight): of four neighbours.
+    """
+    if node.op == "QConvSum":
+
+        def added(old: Any, acc: Any, _o: Any, _index: Any) -> Any:
+            return call_int("tt_add_x4", old, acc)
+
+        return [], [], added
+    *scale, noise, salt = operands = tables(node, 3, (*SCALE, "noise", "salt"))
+    spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
+    size, kept = kept_steps(scale)
+
+    def moved(old: Any, acc: Any, o: Any, index: Any) -> Any:
+        random = call_int("tt_noise_x4", noise[0], salt[0], index)
+        return call_int("tt_quick_move_x4", i32(old), acc, *size(o), random, i32(attrs.limit), i32(spare), dtype="int8")
+
+    return operands, kept, moved

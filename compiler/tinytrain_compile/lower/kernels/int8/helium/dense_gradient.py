@@ -1,0 +1,90 @@
+"""Schedules of sums on vectors: register tiles of four lanes, each term a value they share times four neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import s_tir, te
+
+from tinytrain_compile.lower.kernels.float32.linear import Schedule
+from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.schedules import keep_tables
+
+MOST_VECTORS = 3
+"""Of sums side by side, for each of two rows: with them and what is loaded, the eight registers are full."""
+
+
+def vectors_of(extent: int) -> int:
+    """Vectors of a tile along an axis of whole vectors."""
+    return max(count for count in range(1, MOST_VECTORS + 1) if extent % (count * LANES) == 0)
+
+
+def lane_sums(shape: tuple[int, ...], ends: bool = False, tables: Sequence[te.Tensor] = ()) -> Schedule | None:
+    """Of weight gradients (out, row, column, in): four input channels, or four of a depthwise one, at a time.
+
+    ends: what becomes of the sums is in lanes too, and not scalar; tables: what it reads of an output channel. None:
+    there are no whole vectors.
+    """
+    axis = 0 if shape[3] == 1 else 3
+    if shape[axis] % LANES:
+        return None
+    vectors = vectors_of(shape[axis])
+    pair = 2 if axis == 3 and shape[0] % 2 == 0 else 1
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        loops = list(sch.get_loops(sch.get_sblock("out")))
+        inner = {0: [pair], axis: [vectors, LANES]}
+        tiled: list[Any] = []
+        for place in sorted(inner):
+            loops[place], *own = sch.split(loops[place], [None, *inner[place]])
+            tiled += own
+        sch.reorder(*loops, *tiled)
+        for loop in tiled[:-1] if ends else tiled:
+            sch.unroll(loop)
+        _lane_tile(sch, loops[-1], len(loops), 4, axis)
+        keep_tables(sch, tables, loops[0], 1)
+        if ends:
+            sch.vectorize(tiled[-1])
+
+    return schedule
+
+
+def patch_lanes(sch: s_tir.Schedule, across: int, tables: Sequence[te.Tensor], copies: bool) -> None:
+    """Of patch_conv: so many pixels by up to three vectors of channels; tables: what is kept of a channel."""
+    batch, row, p, x, q, o = sch.get_loops(sch.get_sblock("out"))
+    vectors = vectors_of(int(sch.get(o).extent))
+    tile, pixel = sch.split(x, [None, across])
+    group, vector, lane = sch.split(o, [None, vectors, LANES])
+    sch.reorder(batch, row, tile, p, q, group, pixel, vector, lane)
+    _lane_tile(sch, group, 6, 6, 5)
+    for table in tables:
+        block = sch.get_sblock(str(table.op.name))
+        sch.set_scope(block, 0, "local")
+        sch.compute_at(block, group, preserve_unit_loops=True)
+        many, four = sch.split(sch.get_loops(block)[-1], [None, LANES])
+        sch.unroll(many)
+        sch.vectorize(four)
+    if copies:
+        sch.compute_at(sch.get_sblock("cols"), tile, preserve_unit_loops=True)
+    for loop in (pixel, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+
+
+def _lane_tile(sch: s_tir.Schedule, place: Any, depth: int, rank: int, axis: int) -> None:
+    """The sums of a tile in registers, where a loop (the depth-th) starts: `axis` of their `rank` axes is in lanes."""
+    acc = sch.get_sblock("acc")
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, place, preserve_unit_loops=True)
+    own = sch.get_loops(acc)[depth:]
+    spatial, reductions = list(own[:rank]), own[rank:]
+    spatial[axis], lane = sch.split(spatial[axis], [None, LANES])
+    sch.reorder(*reductions, *spatial, lane)
+    for loop in spatial:
+        sch.unroll(loop)
+    sch.vectorize(lane)  # as long as its block is known to be a sum
+    start = sch.get_loops(sch.decompose_reduction(acc, reductions[0]))[depth:]
+    for loop in start[:-1]:
+        sch.unroll(loop)
+    sch.vectorize(start[-1])

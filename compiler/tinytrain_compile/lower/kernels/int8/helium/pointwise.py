@@ -1,0 +1,242 @@
+"""Integer kernels element by element, four at a time on vectors: what int8/pointwise.py and int8/update.py compute.
+
+They are for operands of whole vectors; the others keep the kernels of those files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import s_tir, te
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    address,
+    call_int,
+    i32,
+    placeholder,
+    reduce_axes,
+    total,
+    vector_kernel,
+)
+from tinytrain_compile.lower.kernels.float32.activation import packed
+from tinytrain_compile.lower.kernels.float32.linear import Finish
+from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
+from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes
+from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here, passes, tables
+from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.schedules import keep_tables
+from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.ops.int8.pointwise import ADD_BITS, LIFT, SUM_BITS, ErrorAttrs, QAddAttrs, QRescaleAttrs
+from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
+
+MOST_VECTORS = 4
+"""Of channels whose sums are in registers together."""
+
+
+def _flat(node: Node, index: int, name: str) -> te.Tensor:
+    value = node.inputs[index]
+    return placeholder(value, name, (value.elements,))
+
+
+def is_ragged(elements: Any, lanes: int = LANES) -> bool:
+    """Whether there are no whole vectors of them; a number that is not known yet is one of rows of whole vectors."""
+    return isinstance(elements, int) and elements % lanes > 0
+
+
+def _each_four(sch: s_tir.Schedule, name: str = "out") -> None:
+    """The last loop of a stage is one over vectors."""
+    _, lane = sch.split(sch.get_loops(sch.get_sblock(name))[-1], [None, LANES])
+    sch.vectorize(lane)
+
+
+def _rescaled(value: Any, factor: tuple[int, int]) -> Any:
+    return call_int("tt_rescale_x4", value, i32(factor[0]), i32(factor[1]))
+
+
+def _saturated(value: Any, attrs: QAddAttrs | QRescaleAttrs) -> Any:
+    return call_int("tt_saturate8_x4", value, i32(attrs.y_zero), i32(attrs.low), i32(attrs.high), dtype="int8")
+
+
+# ---- activations ----------------------------------------------------------------------------------------------------
+
+
+@vector_kernel("QAdd")
+def vector_add(node: Node, _features: Features) -> KernelSpec | None:
+    """Both operands at 8 bits of fraction on the output's scale."""
+    attrs = node.attrs
+    assert isinstance(attrs, QAddAttrs)
+    if is_ragged(node.outputs[0].elements):
+        return None
+    a, b = _flat(node, 0, "a"), _flat(node, 1, "b")
+
+    def lifted(x: te.Tensor, i: Any, zero: int, factor: tuple[int, int]) -> Any:
+        return _rescaled(Centred(x, zero)[i] * i32(1 << ADD_BITS), factor)
+
+    def element(i: Any) -> Any:
+        left = lifted(a, i, attrs.a_zero, attrs.a_factor)
+        summed = call_int("tt_add_x4", left, lifted(b, i, attrs.b_zero, attrs.b_factor))
+        return _saturated(call_int("tt_halve_x4", summed, i32(SUM_BITS)), attrs)
+
+    return KernelSpec([a, b], [te.compute(a.shape, element, "out")], _each_four)
+
+
+@vector_kernel("QRescale")
+def vector_rescale(node: Node, _features: Features) -> KernelSpec | None:
+    """Another scale, element by element."""
+    attrs = node.attrs
+    assert isinstance(attrs, QRescaleAttrs)
+    if attrs.axes or is_ragged(node.outputs[0].elements):
+        return None
+    x = _flat(node, 0, "x")
+
+    def element(i: Any) -> Any:
+        return _saturated(_rescaled(Centred(x, attrs.x_zero)[i] * i32(1 << attrs.lift), attrs.factor), attrs)
+
+    return KernelSpec([x], [te.compute(x.shape, element, "out")], _each_four)
+
+
+@vector_kernel("QClipMask")
+def vector_clip_mask(node: Node, _features: Features) -> KernelSpec | None:
+    """Eight elements are compared together."""
+    attrs = node.attrs
+    assert isinstance(attrs, MaskAttrs)
+    limits = (i32(attrs.low), i32(attrs.high))
+    if is_ragged(node.inputs[0].elements, 8):
+        return None
+    return packed(node, lambda y: passes(y, attrs), lambda y: call_int("tt_passed_x8", y, *limits, dtype="uint8"))
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+
+@vector_kernel("ErrorScale")
+def vector_error_scale(node: Node, _features: Features) -> KernelSpec | None:
+    """Another unit for each of four channels, and another exponent."""
+    attrs, channels = node.attrs, node.inputs[3].shape[-1]
+    assert isinstance(attrs, ErrorAttrs)
+    if channels % LANES:
+        return None
+    shape = (node.inputs[3].elements // channels, channels)
+    masks, keep = mask_lanes(node, attrs.mask, shape)
+    error, e = ErrorEnd(node, keep, "tt_clamp_x4", LIFT), placeholder(node.inputs[3], "e", shape)
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        row, channel = sch.get_loops(sch.get_sblock("out"))
+        channel, lane = sch.split(channel, [None, LANES])
+        sch.reorder(channel, row, lane)
+        for table in error.kept:
+            block = sch.get_sblock(str(table.op.name))
+            sch.set_scope(block, 0, "local")
+            sch.compute_at(block, channel, preserve_unit_loops=True)
+            sch.vectorize(sch.get_loops(block)[-1])
+        sch.vectorize(lane)
+
+    out = te.compute(shape, lambda *i: error.finish(i32(e[i]) * i32(1 << LIFT), *i), "out")
+    return KernelSpec([*error.exponents, e, *error.factor, *masks], [out, None], schedule)
+
+
+@vector_kernel("ErrorAdd")
+def vector_error_add(node: Node, _features: Features) -> KernelSpec | None:
+    """The sum of two errors with exponents of their own."""
+    attrs, shape = node.attrs, (node.inputs[4].elements,)
+    assert isinstance(attrs, ErrorAttrs)
+    if is_ragged(shape[0]):
+        return None
+    peak, p_out, p_a, p_b = tables(node, 0, ("peak", "p_out", "p_a", "p_b"))
+    a, b = _flat(node, 4, "a"), _flat(node, 5, "b")
+    masks, keep = mask_lanes(node, attrs.mask, shape)
+
+    def lift(p: te.Tensor, name: str) -> te.Tensor:
+        return te.compute((1,), lambda _i: call_int("tt_lift", p[0] - p_out[0]), name)
+
+    lifts = [lift(p_a, "lift_a"), lift(p_b, "lift_b")]
+
+    def element(i: Any) -> Any:
+        operands = zip((a, b), (p_a, p_b), lifts, strict=True)
+        left, right = (call_int("tt_lifted_x4", i32(e[i]), p[0] - p_out[0], up[0]) for e, p, up in operands)
+        summed = (kept_here(keep, (i,)), left + right, i32(SUM_BITS), address(peak))
+        return call_int("tt_summed_error_x4", *summed, dtype="int8")
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        keep_tables(sch, lifts)
+        _each_four(sch)
+
+    return KernelSpec([peak, p_out, p_a, p_b, a, b, *masks], [te.compute(shape, element, "out"), None], schedule)
+
+
+# ---- updates --------------------------------------------------------------------------------------------------------
+
+
+@vector_kernel("QBiasUpdate", "QBiasSum")
+def vector_bias(node: Node, _features: Features) -> KernelSpec | None:
+    """The sums of g over all pixels, a few vectors of channels at a time; then the step, or a running sum."""
+    g_value = node.inputs[1]
+    pixels, channels = math.prod(g_value.shape[:-1]), g_value.shape[-1]
+    if channels % LANES:
+        return None
+    old, g = placeholder(node.inputs[0], "bias"), placeholder(g_value, "g", (pixels, channels))
+    operands: Sequence[te.Tensor] = tables(node, 2, SCALE) if node.op == "QBiasUpdate" else ()
+
+    def finish(acc: Any, c: Any) -> Any:
+        if not operands:
+            return call_int("tt_add_x4", old[c], acc)
+        multiplier, shift, rate, p = operands
+        factor = call_int("tt_high_multiply_x4", multiplier[c], rate[0])
+        return call_int("tt_moved_bias_x4", old[c], acc, factor, i32(shift[c]) + (rate[1] + p[0] - i32(31)))
+
+    out, schedule = _channel_sums(g, finish)
+    return KernelSpec([old, g, *operands], [out], schedule)
+
+
+def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Any]:
+    """out[c] = finish(sum over rows of g[row, c], c)."""
+    rows, channels = (int(extent) for extent in g.shape)
+    (k,) = reduce_axes(rows)
+    acc = te.compute((channels,), lambda c: total(i32(g[k, c]), [k]), "acc")
+    vectors = max(count for count in range(1, MOST_VECTORS + 1) if channels % (count * LANES) == 0)
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        part, vector, lane = sch.split(sch.get_loops(sch.get_sblock("out"))[0], [None, vectors, LANES])
+        block = sch.get_sblock("acc")
+        sch.set_scope(block, 0, "local")
+        sch.compute_at(block, part, preserve_unit_loops=True)
+        own, row = sch.get_loops(block)[1:]
+        own, own_lane = sch.split(own, [None, LANES])
+        sch.reorder(row, own, own_lane)
+        sch.vectorize(own_lane)  # as long as its block is known to be a sum
+        start = sch.get_loops(sch.decompose_reduction(block, row))
+        for loop in (start[1], own, vector):
+            sch.unroll(loop)
+        for loop in (start[2], lane):
+            sch.vectorize(loop)
+
+    return te.compute((channels,), lambda c: finish(acc[c], c), "out"), schedule
+
+
+@vector_kernel("QWeightApply")
+def vector_weight_apply(node: Node, _features: Features) -> KernelSpec | None:
+    """The step of a running sum of weight gradients, four weights of a channel at a time."""
+    attrs, channels = node.attrs, node.inputs[0].shape[0]
+    assert isinstance(attrs, QWeightApplyAttrs)
+    row = node.inputs[0].elements // channels
+    if row % LANES:
+        return None
+    w, summed = (placeholder(v, name, (channels, row)) for v, name in zip(node.inputs, ("w", "sum"), strict=False))
+    scale, (noise, salt) = tables(node, 2, SCALE), tables(node, 6, ("noise", "salt"))
+    size, kept = kept_steps(scale)
+
+    def element(o: Any, i: Any) -> Any:
+        random = call_int("tt_noise_x4", noise[0], salt[0], o * row + i)
+        moved = (i32(w[o, i]), summed[o, i], *size(o), random, i32(attrs.limit), i32(0))
+        return call_int("tt_quick_move_x4", *moved, dtype="int8")
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        keep_tables(sch, kept, sch.get_loops(sch.get_sblock("out"))[0], 1)
+        _each_four(sch)
+
+    return KernelSpec([w, summed, *scale, noise, salt], [te.compute(w.shape, element, "out")], schedule)

@@ -1,0 +1,301 @@
+"""Integer products on vectors: int8 as it lies in memory (or copied, or turned), four output channels at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.lower.intrinsics import helium
+from tinytrain_compile.lower.kernels.base import i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.printing.int_lanes import LANES, LARGEST_PITCH
+from tinytrain_compile.lower.schedules import HINT
+from tinytrain_compile.ops.int8.tiles import PairTiles, RowTiles
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One operand of a product: element (row, k), int8.
+
+    how: "here" (rows lie in memory as they are read), "copied" (load is then of the elements one after the other),
+    "turned" (columns, `pitch` apart), or "pieced".
+    """
+
+    load: Load
+    how: str = "here"
+    pitch: int = 0
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What becomes of the sums: finish(sum, m, n), with lanes along n.
+
+    zero: zero point of the other operand than that whose rows are channels. tables: what finish reads of a channel.
+    """
+
+    finish: Finish
+    zero: int = 0
+    tables: Sequence[te.Tensor] = field(default_factory=tuple)
+
+
+def fits(extents: tuple[int, int, int]) -> bool:
+    """Whether a product has whole vectors of output channels, and sums."""
+    return extents[1] % LANES == 0 and extents[2] > 1
+
+
+def kept_lanes(operand: te.Tensor, name: str, value: Any = None) -> te.Tensor:
+    """An operand of a channel that is loaded once, as int32."""
+    return te.compute(operand.shape, value or (lambda c: i32(operand[c])), name)
+
+
+def channel_product(
+    extents: tuple[Any, int, int], left: Rows, right: Rows, end: Epilogue, strip: int | None = None
+) -> tuple[te.Tensor, Schedule]:
+    """out[m,n] = finish(sum_k (left(m,k) - zero) right(n,k), m, n), four channels n at a time for all m of a strip.
+
+    strip: rows of a copied left operand in scratch. None: all rows are a strip, none is copied, and what is made of the
+    right operand lies in scratch before (see streams/kernels.py).
+    """
+    (m, n, k), zero = extents, end.zero
+    a, b = _copied(left, (m, k)) if left.how == "copied" else left.load, _stage(right, (n, k), "right")
+    acc = _sums((m,), n, k, a, b)
+    correction = Correction(b, (n, k), zero, strip is None)
+
+    def element(i: Any, j: Any) -> Any:
+        value = acc[i, tirx.indexdiv(j, LANES), tirx.indexmod(j, LANES)]
+        return end.finish(correction.added(value, j), i, j)
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        row, channel = sch.get_loops(sch.get_sblock("out"))
+        first, row = sch.split(row, [None, strip] if strip else [1, None])
+        channel, lane = sch.split(channel, [None, LANES])
+        sch.reorder(first, channel, row, lane)
+        _compute_sums(sch, row, 3, k)
+        correction.move(sch, channel)
+        for table in end.tables:
+            sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
+        _fill(sch, "left", left, first, k * (strip or 0))
+        _fill(sch, "right", right, channel if strip else None, k)
+        correction.compute(sch, 2)
+        sch.vectorize(lane)
+
+    return te.compute((m, n), element, "out"), schedule
+
+
+def pixel_product(
+    extents: tuple[int, int, int], left: Rows, right: Rows, end: Epilogue, strip: int
+) -> tuple[te.Tensor, Schedule]:
+    """out[m,n] = finish(sum_k left(m,k) (right(n,k) - zero), m, n); channels are m, and lanes along n.
+
+    strip: rows of the right operand in scratch; tables are scalars.
+    """
+    (m, n, k), zero = extents, end.zero
+    a, b = _stage(left, (m, k), "left"), _stage(right, (n, k), "right")
+    acc = _sums((m,), n, k, a, b)
+    rows = _row_sums(a, (m, k)) if zero else None
+
+    def element(i: Any, j: Any) -> Any:
+        value = acc[i, tirx.indexdiv(j, LANES), tirx.indexmod(j, LANES)]
+        return end.finish(value if rows is None else value - rows[i] * i32(zero), i, j)
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        row, column = sch.get_loops(sch.get_sblock("out"))
+        first, column, lane = sch.split(column, [None, strip // LANES, LANES])
+        sch.reorder(first, row, column, lane)
+        _compute_sums(sch, column, 3, k)
+        for table in end.tables:
+            _move(sch, str(table.op.name), row)
+        if rows is not None:
+            _move(sch, "row_sum", row)
+        _fill(sch, "left", left, row, k)
+        _fill(sch, "right", right, first, k)
+        if rows is not None:
+            _compute_row_sums(sch, 2, k)
+        sch.vectorize(lane)
+
+    return te.compute((m, n), element, "out"), schedule
+
+
+def patch_product(
+    shape: tuple[int, ...],
+    pitches: tuple[int, int],
+    element: Load,
+    right: Load,
+    run: int,
+    end: Epilogue,
+    tiles: RowTiles,
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,o] = finish(sum over k of (patch(n,y,x)[k] - zero) right(o, k)): a dense convolution.
+
+    A patch is what the taps of a pixel read: of every row of taps a run of `run` elements, which begins a pitch (rows
+    and elements) after the last pixel's. element(n, row, position in the row): int8, the zero point outside of the
+    image. Scratch holds the rows of a strip, and the patches of a few pixels.
+    """
+    count, height, width, channels = shape
+    depth, row_pitch = tiles.taps * run, (width - 1) * pitches[1] + run
+    across = patch_pixels(width, depth, tiles, row_pitch)
+    rows = te.compute((count, tiles.rows, row_pitch), element, "rows")
+
+    def patch(b: Any, y: Any, x: Any, k: Any) -> Any:
+        return rows[b, y * pitches[0] + tirx.indexdiv(k, run), x * pitches[1] + tirx.indexmod(k, run)]
+
+    patches = te.compute((count, height, width, depth), patch, "patches")
+    acc = _sums((count, height, width), channels, depth, lambda *i: patches[i], right)
+    correction = Correction(right, (channels, depth), end.zero)
+
+    def value(b: Any, y: Any, x: Any, o: Any) -> Any:
+        summed = acc[b, y, x, tirx.indexdiv(o, LANES), tirx.indexmod(o, LANES)]
+        return end.finish(correction.added(summed, o), b, y, x, o)
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        batch, row, column, channel = sch.get_loops(sch.get_sblock("out"))
+        strip, row = sch.split(row, [None, tiles.strip])
+        group, pixel = sch.split(column, [None, across])
+        channel, lane = sch.split(channel, [None, LANES])
+        sch.reorder(batch, strip, row, group, channel, pixel, lane)
+        _compute_sums(sch, pixel, 6, depth)
+        correction.move(sch, channel)
+        for table in end.tables:
+            sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
+        sch.compute_at(sch.get_sblock("patches"), group, preserve_unit_loops=True)
+        sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
+        if run > 1:
+            _, piece = sch.split(sch.get_loops(sch.get_sblock("patches"))[-1], [None, run])
+            sch.tensorize(piece, helium.copy_row(run))
+        sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
+        correction.compute(sch, 5)
+        sch.vectorize(lane)
+
+    return te.compute(shape, value, "out"), schedule
+
+
+def patch_pixels(width: int, depth: int, tiles: RowTiles, row_pitch: int) -> int:
+    """Of how many pixels of a row the patches lie in scratch: what the scratch of widened rows has room for."""
+    room = tiles.scratch_bytes - (tiles.strip_rows * row_pitch + 7) // 8 * 8
+    return max((pixels for pixels in range(1, width + 1) if width % pixels == 0 and pixels * depth <= room), default=1)
+
+
+def copied_rows(extents: tuple[int, int, int], tiles: PairTiles, pieced: bool) -> int:
+    """How many rows of the left operand lie copied at a time: whole strips (or tiles) of the plan, whose input may lie
+    above its output; as many as fit in the scratch of the pairs."""
+    m, _, k = extents
+    unit = tiles.strip if tiles.strip_axis == 0 else tiles.tile[0]
+    room = tiles.scratch_bytes - (LANES * k + 8 if pieced else 0)
+    return max((rows for rows in range(unit, m + 1, unit) if m % rows == 0 and rows * k <= room), default=unit)
+
+
+def turned_rows(extents: tuple[int, int, int], tiles: PairTiles) -> int:
+    """How many rows of the right operand lie turned at a time, besides one of the left."""
+    _, n, k = extents
+    room = tiles.scratch_bytes - k - 8
+    return max((rows for rows in range(LANES, n + 1, LANES) if n % rows == 0 and rows * k <= room), default=LANES)
+
+
+def _stage(rows: Rows, shape: tuple[int, int], name: str) -> Load:
+    if rows.how == "here":
+        return rows.load
+    staged = te.compute(shape, rows.load, name)
+    return lambda *index: staged[index]
+
+
+def _copied(rows: Rows, shape: tuple[int, int]) -> Load:
+    """Rows in one piece, so that one call copies several."""
+    staged = te.compute((shape[0] * shape[1],), rows.load, "left")
+
+    def element(i: Any, k: Any) -> Any:
+        return staged[i * shape[1] + k]
+
+    return element
+
+
+def _sums(rows: tuple[int, ...], n: int, k: int, a: Load, b: Load) -> te.Tensor:
+    """acc[*rows, n // LANES, LANES], of a(*row, k) and b(n, k)."""
+    (axis,) = reduce_axes(k)
+
+    def term(*index: Any) -> Any:
+        *row, j, lane = index
+        return total(i32(a(*row, axis)) * i32(b(j * LANES + lane, axis)), [axis])
+
+    return te.compute((*rows, n // LANES, LANES), term, "acc")
+
+
+def _row_sums(rows: Load, shape: tuple[int, int]) -> te.Tensor:
+    (axis,) = reduce_axes(shape[1], prefix="s")
+    return te.compute((shape[0],), lambda row: total(i32(rows(row, axis)), [axis]), "row_sum")
+
+
+class Correction:
+    """What sums with rows of channels lack if the other operand's zero point is not 0: a row's sum times it.
+
+    early: computed before everything, in scratch.
+    """
+
+    def __init__(self, rows: Load, shape: tuple[int, int], zero: int, early: bool = False) -> None:
+        self._zero, self._depth, self._early = zero, shape[1], early
+        if zero:
+            sums = _row_sums(rows, shape)
+            self._values = te.compute((shape[0],), lambda j: sums[j] * i32(-zero), "correction")
+            if early:
+                self._values = kept_lanes(self._values, "kept_correction")
+
+    def added(self, value: Any, channel: Any) -> Any:
+        """A sum of this channel, made right."""
+        return value + self._values[channel] if self._zero else value
+
+    def move(self, sch: s_tir.Schedule, place: Any) -> None:
+        """To where the loop over channels starts."""
+        if self._zero:
+            sch.vectorize(sch.get_loops(_move(sch, str(self._values.op.name), place))[-1])
+            _move(sch, "row_sum", sch.get_loops(sch.get_sblock("correction"))[-1] if self._early else place)
+
+    def compute(self, sch: s_tir.Schedule, depth: int) -> None:
+        """Once what it reads is at its place as well; that loop is the depth-th."""
+        if self._zero:
+            _compute_row_sums(sch, 1 if self._early else depth, self._depth)
+
+
+def _compute_sums(sch: s_tir.Schedule, place: Any, depth: int, k: int) -> None:
+    """Where a loop, the depth-th, starts."""
+    acc = _move(sch, "acc", place)
+    lanes = sch.get_loops(acc)[-2]
+    start = sch.decompose_reduction(acc, lanes)
+    for loop in sch.get_loops(start)[depth:]:
+        sch.unroll(loop)
+    sch.tensorize(lanes, helium.dot_x4(k))
+
+
+def _compute_row_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
+    """Once they are at their place, the depth-th loop, and what they read is as well."""
+    block = sch.get_sblock("row_sum")
+    axis = sch.get_loops(block)[-1]
+    start = sch.decompose_reduction(block, axis)
+    for loop in (*sch.get_loops(start)[depth:], *sch.get_loops(block)[depth:-1]):
+        sch.unroll(loop)
+    sch.tensorize(axis, helium.row_sum(k))
+
+
+def _move(sch: s_tir.Schedule, name: str, place: Any) -> Any:
+    """A stage into registers, where a loop starts."""
+    block = sch.get_sblock(name)
+    sch.set_scope(block, 0, "local")
+    sch.compute_at(block, place, preserve_unit_loops=True)
+    return block
+
+
+def _fill(sch: s_tir.Schedule, name: str, rows: Rows, place: Any, k: int) -> None:
+    """Compute what lies in scratch where its loop starts (None: before everything)."""
+    if rows.how == "here":
+        return
+    block = sch.get_sblock(name)
+    if place is not None:
+        sch.compute_at(block, place, preserve_unit_loops=True)
+    column = sch.get_loops(block)[-1]
+    if rows.how == "copied":
+        sch.tensorize(column, helium.copy_row(k))
+    elif rows.how == "turned" and rows.pitch < LARGEST_PITCH:
+        sch.tensorize(column, helium.turn_column(k, rows.pitch))
+    elif rows.how == "pieced":
+        sch.annotate(column, HINT, 1)

@@ -1,0 +1,152 @@
+"""Cross entropy of int8 logits in integers: two sums per group of classes, then an error per class, or the loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    call_int,
+    guarded,
+    i32,
+    kernel,
+    placeholder,
+    plain,
+    reduce_axes,
+    select,
+    total,
+)
+from tinytrain_compile.lower.kernels.float32.loss import Labels, label_counts
+from tinytrain_compile.lower.kernels.int8.operands import error_output, tables
+from tinytrain_compile.lower.schedules import scalars
+from tinytrain_compile.ops.int8.loss import QLossAttrs, QLossErrorAttrs, SoftmaxSumAttrs
+from tinytrain_compile.ops.int8.weighted_loss import LabelWeightAttrs
+from tinytrain_compile.ops.loss import NllAttrs
+
+
+def _view(node: Node, attrs: NllAttrs, first: int) -> tuple[Labels, te.Tensor, te.Tensor, te.Tensor]:
+    """(labels, logits, largest, sum) as (outer, [classes,] inner); operands from `first` on."""
+    logits, labels, largest, summed = node.inputs[first : first + 4]
+    view = Labels(replace(node, inputs=(logits, labels)), attrs, logits.shape)
+    groups = (view.outer, view.inner)
+    x = placeholder(logits, "logits", (view.outer, view.classes, view.inner))
+    return view, x, placeholder(largest, "largest", groups), placeholder(summed, "sum", groups)
+
+
+def _exponential(table: te.Tensor, largest: Any, logit: Any) -> Any:
+    return table[i32(largest) - i32(logit)]
+
+
+@kernel("QSoftmaxSum")
+def softmax_sum(node: Node, _features: Features) -> KernelSpec:
+    """The maximum, then the sum of table entries."""
+    attrs = node.attrs
+    assert isinstance(attrs, SoftmaxSumAttrs)
+    shape, classes = node.inputs[0].shape, node.inputs[0].shape[attrs.axis]
+    groups = (math.prod(shape[: attrs.axis]), math.prod(shape[attrs.axis + 1 :]))
+    x = placeholder(node.inputs[0], "logits", (groups[0], classes, groups[1]))
+    (table,) = tables(node, 1, ("table",))
+    (k,), (j,) = reduce_axes(classes, prefix="k"), reduce_axes(classes, prefix="j")
+    largest = te.compute(groups, lambda o, i: te.max(x[o, k, i], [k]), "largest")
+    summed = te.compute(groups, lambda o, i: total(_exponential(table, largest[o, i], x[o, j, i]), [j]), "sum")
+    return KernelSpec([x, table], [largest, summed], plain)
+
+
+@kernel("QSoftmaxLoss", "QWeightedSoftmaxLoss")
+def softmax_loss(node: Node, _features: Features) -> KernelSpec:
+    """Fixed-point terms, added; the sum becomes a float32 by its bits."""
+    attrs = node.attrs
+    assert isinstance(attrs, QLossAttrs)
+    view, x, largest, summed = _view(node, attrs, 0)
+    a, b = reduce_axes(view.outer, view.inner)
+
+    def term(label: Any) -> Any:
+        distance = i32(largest[a, b]) - i32(x[a, label, b])
+        rest = (i32(attrs.distance[0]), i32(attrs.distance[1]), i32(attrs.loss_bits))
+        value = call_int("tt_cross_entropy", summed[a, b], i32(attrs.bits), distance, *rest)
+        return call_int("tt_product", weights[0][a, b], value, dtype="int64") if weights else value
+
+    weights = _weights(node, 4, view)
+    acc = te.compute((1,), lambda _: total(view.weighted(a, b, term), [a, b]), "acc")
+    to = (i32(attrs.total[0]), i32(attrs.total[1]))
+
+    def finished(i: Any) -> Any:
+        if weights:
+            return call_int("tt_quotient_float", acc[i], weights[1][0], *to, dtype="float32")
+        return call_int("tt_scaled_float", acc[i], *to, dtype="float32")
+
+    out = te.compute((1,), finished, "out")
+    return KernelSpec([x, *view.inputs, largest, summed, *weights], [out], scalars("acc"))
+
+
+def _weights(node: Node, first: int, view: Labels) -> list[te.Tensor]:
+    """(weight of each label, divisor) from operand `first` on, if labels have weights."""
+    if len(node.inputs) <= first:
+        return []
+    return [placeholder(node.inputs[first], "weight", (view.outer, view.inner)), *tables(node, first + 1, ("divisor",))]
+
+
+@kernel("QLabelWeight")
+def label_weight(node: Node, _features: Features) -> KernelSpec:
+    """The weight of each label; then their sum, or 1 if that is 0."""
+    attrs = node.attrs
+    assert isinstance(attrs, LabelWeightAttrs)
+    count, (table,) = node.inputs[0].elements, tables(node, 1, ("weights",))
+    labels = placeholder(node.inputs[0], "labels", (count,))
+    classes, ignored = node.inputs[1].elements, attrs.ignore_index
+
+    def weight(i: Any) -> Any:
+        return guarded(label_counts(labels[i], classes, ignored), table[labels[i]])
+
+    out = te.compute((count,), weight, "weight")
+    if attrs.divisor:
+        return KernelSpec([labels, table], [out, te.compute((1,), lambda _: i32(attrs.divisor), "divisor")], plain)
+    (k,) = reduce_axes(count)
+    acc = te.compute((1,), lambda _: total(out[k], [k]), "acc")
+    divisor = te.compute((1,), lambda i: select(tirx.EQ(acc[i], i32(0)), i32(1), acc[i]), "divisor")
+    return KernelSpec([labels, table], [out, divisor], scalars("acc"))
+
+
+@kernel("QSoftmaxError", "QWeightedSoftmaxError")
+def softmax_error(node: Node, _features: Features) -> KernelSpec:
+    """One division per group; every class is then scaled like any requantised sum."""
+    attrs = node.attrs
+    assert isinstance(attrs, QLossErrorAttrs)
+    peak, p_out = tables(node, 0, ("peak", "p_out"))
+    view, x, largest, summed = _view(node, attrs, 2)
+    (table,) = tables(node, 6, ("table",))
+    groups = (view.outer, view.inner)
+    weights = _weights(node, 7, view)
+
+    def factor(o: Any, i: Any) -> Any:
+        inverse = call_int("tt_ratio", i32(1 << attrs.bits), summed[o, i])
+        if not weights:
+            return inverse
+        return call_int("tt_high_multiply", inverse, call_int("tt_ratio", weights[0][o, i], weights[1][0]))
+
+    inverse = te.compute(groups, factor, "inverse")
+    shift = (2 if weights else 1) - attrs.bits
+
+    def element(o: Any, c: Any, i: Any) -> Any:
+        above = _exponential(table, largest[o, i], x[o, c, i])
+        above = above - select(view.hits(o, c, i), summed[o, i], i32(0))
+        value = call_int("tt_requantise", above, inverse[o, i], i32(shift) - p_out[0])
+        return error_output(view.weighted(o, i, lambda _label: value), peak)
+
+    out = te.compute((view.outer, view.classes, view.inner), element, "out")
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        o, c, i = sch.get_loops(sch.get_sblock("out"))
+        sch.reorder(o, i, c)
+        block = sch.get_sblock("inverse")
+        sch.compute_at(block, i, preserve_unit_loops=True)
+        sch.set_scope(block, 0, "local")
+
+    inputs = [peak, p_out, x, *view.inputs, largest, summed, table, *weights]
+    return KernelSpec(inputs, [out, None], schedule)

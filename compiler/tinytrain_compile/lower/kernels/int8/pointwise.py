@@ -1,0 +1,228 @@
+"""Integer kernels that work element by element: sums and rescaling of activations and errors, borders of islands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import s_tir, te
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    address,
+    call,
+    call_int,
+    f32,
+    i32,
+    kernel,
+    placeholder,
+    plain,
+    reduce_axes,
+    total,
+)
+from tinytrain_compile.lower.kernels.float32.activation import packed
+from tinytrain_compile.lower.kernels.int8.operands import (
+    Centred,
+    kept_factors,
+    kept_here,
+    mask_operand,
+    passes,
+    saturated,
+    tables,
+)
+from tinytrain_compile.lower.schedules import best_tile, keep_tables, tile_reduction
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.ops.int8.pointwise import (
+    ADD_BITS,
+    LIFT,
+    SUM_BITS,
+    ErrorAttrs,
+    ErrorUnitAttrs,
+    QAddAttrs,
+    QRescaleAttrs,
+    QuantAttrs,
+)
+
+CHANNEL_TILE = 4
+"""Channels that are summed together by a mean."""
+
+
+def _inverse(value: float) -> Any:
+    return f32(float(np.float32(1.0 / value)))
+
+
+def _flat(node: Node, index: int, name: str) -> te.Tensor:
+    value = node.inputs[index]
+    return placeholder(value, name, (value.elements,))
+
+
+def _map(node: Node, name: str, function: Callable[[Any], Any]) -> KernelSpec:
+    """A kernel from one operand to an output of as many elements."""
+    x = _flat(node, 0, name)
+    return KernelSpec([x], [te.compute(x.shape, lambda i: function(x[i]), "out")], plain)
+
+
+@kernel("QAdd")
+def qadd(node: Node, _features: Features) -> KernelSpec:
+    """Both operands at 8 bits of fraction on the output's scale; a saturated sum is far outside of int8 anyway."""
+    attrs = node.attrs
+    assert isinstance(attrs, QAddAttrs)
+    a, b = _flat(node, 0, "a"), _flat(node, 1, "b")
+
+    def rescaled(x: te.Tensor, i: Any, zero: int, factor: tuple[int, int]) -> Any:
+        lifted = Centred(x, zero)[i] * i32(1 << ADD_BITS)
+        return call_int("tt_rescale", lifted, i32(factor[0]), i32(factor[1]))
+
+    def element(i: Any) -> Any:
+        left = rescaled(a, i, attrs.a_zero, attrs.a_factor)
+        summed = call_int("tt_quick_add", left, rescaled(b, i, attrs.b_zero, attrs.b_factor))
+        return saturated(call_int("tt_halve", summed, i32(SUM_BITS)), attrs.y_zero, attrs.low, attrs.high)
+
+    return KernelSpec([a, b], [te.compute(a.shape, element, "out")], plain)
+
+
+@kernel("QRescale")
+def qrescale(node: Node, _features: Features) -> KernelSpec:
+    """Another scale, element by element or of sums over axes."""
+    attrs = node.attrs
+    assert isinstance(attrs, QRescaleAttrs)
+
+    def finish(acc: Any) -> Any:
+        scaled = call_int("tt_rescale", acc * i32(1 << attrs.lift), i32(attrs.factor[0]), i32(attrs.factor[1]))
+        return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
+
+    if not attrs.axes:
+        x = _flat(node, 0, "x")
+        data = Centred(x, attrs.x_zero)
+        return KernelSpec([x], [te.compute(x.shape, lambda i: finish(data[i]), "out")], plain)
+    x, shape = placeholder(node.inputs[0], "x"), node.outputs[0].shape
+    data, summed = Centred(x, attrs.x_zero), sorted(attrs.axes)
+    reductions = reduce_axes(*(node.inputs[0].shape[axis] for axis in summed))
+
+    def term(*index: Any) -> Any:
+        place = list(index)
+        for axis, reduction in zip(summed, reductions, strict=True):
+            place[axis] = reduction
+        return total(data[tuple(place)], reductions)
+
+    acc = te.compute(shape, term, "acc")
+    out = te.compute(shape, lambda *i: finish(acc(*i)), "out")
+    tiles = {len(shape) - 1: best_tile(shape[-1], CHANNEL_TILE)}
+    return KernelSpec([x], [out], lambda sch: tile_reduction(sch, tiles))
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+
+@kernel("ErrorScale")
+def error_scale(node: Node, _features: Features) -> KernelSpec:
+    """Another unit per channel, and another exponent."""
+    attrs = node.attrs
+    assert isinstance(attrs, ErrorAttrs)
+    channels = node.inputs[3].shape[-1]
+    shape = (node.inputs[3].elements // channels, channels)
+    peak, p_out, p_in = tables(node, 0, ("peak", "p_out", "p_in"))
+    e, (multiplier, shift) = placeholder(node.inputs[3], "e", shape), tables(node, 4, ("multiplier", "shift"))
+    masks, keep = mask_operand(node, attrs.mask, shape)
+
+    factor, stages = kept_factors(multiplier, lambda c: i32(shift[c]) + p_in[0] - p_out[0] - i32(LIFT))
+
+    def element(i: Any, c: Any) -> Any:
+        operands = (kept_here(keep, (i, c)), i32(e[i, c]) * i32(1 << LIFT), *factor(c), address(peak))
+        return call_int("tt_rescaled_error", *operands, dtype="int8")
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        i, c = sch.get_loops(sch.get_sblock("out"))
+        sch.reorder(c, i)
+        keep_tables(sch, stages, c, 1)
+
+    out = te.compute(shape, element, "out")
+    return KernelSpec([peak, p_out, p_in, e, multiplier, shift, *masks], [out, None], schedule)
+
+
+@kernel("ErrorAdd")
+def error_add(node: Node, _features: Features) -> KernelSpec:
+    """The sum of two errors with exponents of their own."""
+    attrs = node.attrs
+    assert isinstance(attrs, ErrorAttrs)
+    peak, p_out, p_a, p_b = tables(node, 0, ("peak", "p_out", "p_a", "p_b"))
+    a, b = _flat(node, 4, "a"), _flat(node, 5, "b")
+    masks, keep = mask_operand(node, attrs.mask, (node.inputs[4].elements,))
+
+    def lift(p: te.Tensor, name: str) -> te.Tensor:
+        return te.compute((1,), lambda _i: call_int("tt_lift", p[0] - p_out[0]), name)
+
+    lifts = [lift(p_a, "lift_a"), lift(p_b, "lift_b")]
+
+    def element(i: Any) -> Any:
+        operands = zip((a, b), (p_a, p_b), lifts, strict=True)
+        parts = [call_int("tt_lifted", i32(e[i]), p[0] - p_out[0], lift[0]) for e, p, lift in operands]
+        summed = (kept_here(keep, (i,)), parts[0] + parts[1], i32(SUM_BITS), address(peak))
+        return call_int("tt_summed_error", *summed, dtype="int8")
+
+    out = te.compute(a.shape, element, "out")
+    return KernelSpec([peak, p_out, p_a, p_b, a, b, *masks], [out, None], lambda sch: keep_tables(sch, lifts))
+
+
+# ---- borders of float islands ---------------------------------------------------------------------------------------
+
+
+@kernel("Quantize")
+def quantise(node: Node, _features: Features) -> KernelSpec:
+    """round(x / scale) + zero, clamped."""
+    attrs = node.attrs
+    assert isinstance(attrs, QuantAttrs)
+    rest = (_inverse(attrs.scale), i32(attrs.zero), i32(attrs.low), i32(attrs.high))
+    return _map(node, "x", lambda x: call_int("tt_quantise", x, *rest, dtype="int8"))
+
+
+@kernel("Dequantize")
+def dequantise(node: Node, features: Features) -> KernelSpec:
+    """(q - zero) scale; without an FPU the float32 is made of integers (the product rounds once either way)."""
+    attrs = node.attrs
+    assert isinstance(attrs, QuantAttrs)
+    if not features.fpu and 2.0**-126 <= attrs.scale <= 2.0**118:
+        scale = [i32(part) for part in fx.split_factor(float(np.float32(attrs.scale)))]
+        return _map(node, "q", lambda q: call("tt_scaled_float", i32(q) - i32(attrs.zero), *scale))
+    return _map(node, "q", lambda q: (i32(q) - i32(attrs.zero)).astype("float32") * f32(attrs.scale))
+
+
+@kernel("QuantizeError")
+def quantise_error(node: Node, _features: Features) -> KernelSpec:
+    """round(g / (unit 2**p)); the peak gathers magnitudes as float bits."""
+    attrs = node.attrs
+    assert isinstance(attrs, ErrorUnitAttrs)
+    peak, p_out = tables(node, 0, ("peak", "p_out"))
+    g = _flat(node, 2, "g")
+
+    def element(i: Any) -> Any:
+        factor = call("tt_exponent_factor", i32(0) - p_out[0])
+        return call_int("tt_quantise_error", g[i], _inverse(attrs.unit), factor, address(peak), dtype="int8")
+
+    return KernelSpec([peak, p_out, g], [te.compute(g.shape, element, "out"), None], plain)
+
+
+@kernel("DequantizeError")
+def dequantise_error(node: Node, _features: Features) -> KernelSpec:
+    """e 2**p unit."""
+    attrs = node.attrs
+    assert isinstance(attrs, ErrorUnitAttrs)
+    (p,), e = tables(node, 0, ("p",)), _flat(node, 1, "e")
+
+    def element(i: Any) -> Any:
+        return e[i].astype("float32") * call("tt_exponent_factor", p[0]) * f32(attrs.unit)
+
+    return KernelSpec([p, e], [te.compute(e.shape, element, "out")], plain)
+
+
+@kernel("QClipMask")
+def clip_mask(node: Node, _features: Features) -> KernelSpec:
+    """Where the clamp to int8 was not active."""
+    attrs = node.attrs
+    assert isinstance(attrs, MaskAttrs)
+    limits = (i32(attrs.low), i32(attrs.high))
+    return packed(node, lambda y: passes(y, attrs), lambda y: call_int("tt_passed8", y, *limits, dtype="uint8"))

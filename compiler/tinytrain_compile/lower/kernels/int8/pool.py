@@ -1,0 +1,34 @@
+"""The int8 error of a MaxPool whose windows overlap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call_int, i32, kernel, placeholder
+from tinytrain_compile.lower.kernels.float32.pool import PoolWindow, channel_tiles, won_gradient
+from tinytrain_compile.lower.kernels.int8.operands import error_output, tables
+from tinytrain_compile.lower.schedules import tile_reduction
+from tinytrain_compile.ops.int8.pointwise import LIFT
+from tinytrain_compile.ops.int8.pool import QMaxPoolGradAttrs
+
+
+@kernel("QMaxPoolGrad")
+def qmax_pool_grad(node: Node, _features: Features) -> KernelSpec:
+    """Every pixel collects from the windows in which it won, then takes the exponent of the error that comes out."""
+    attrs, shape = node.attrs, node.outputs[0].shape
+    assert isinstance(attrs, QMaxPoolGradAttrs)
+    peak, p_out, p_in = tables(node, 0, ("peak", "p_out", "p_in"))
+    g, index = placeholder(node.inputs[3], "g"), placeholder(node.inputs[4], "index")
+    window = PoolWindow(attrs.pool, attrs.input_hw)
+    acc = te.compute(shape, won_gradient(attrs, window, index, lambda *i: i32(g[i]), i32(0)), "acc")
+
+    def element(*i: Any) -> Any:
+        exponent = p_in[0] - p_out[0] - i32(LIFT)
+        return error_output(call_int("tt_shift", acc[i] * i32(1 << LIFT), exponent), peak)
+
+    out = te.compute(shape, element, "out")
+    tiles = channel_tiles(shape[3])
+    return KernelSpec([peak, p_out, p_in, g, index], [out, None], lambda sch: tile_reduction(sch, tiles))

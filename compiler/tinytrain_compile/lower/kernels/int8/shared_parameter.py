@@ -1,0 +1,47 @@
+"""Integer kernels of parameters that several layers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call_int, i32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.int8.operands import tables
+from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
+
+
+@kernel("QSharedBias")
+def qshared_bias(node: Node, _features: Features) -> KernelSpec:
+    """One number per channel."""
+    bias, multiplier, shift = tables(node, 0, ("bias", "multiplier", "shift"))
+    out = te.compute(
+        bias.shape, lambda c: call_int("tt_requantise", bias[c], multiplier[c], shift[c].astype("int32")), "out"
+    )
+    return KernelSpec([bias, multiplier, shift], [out], plain)
+
+
+@kernel("QGradientAdd")
+def qgradient_add(node: Node, _features: Features) -> KernelSpec:
+    """Both terms at the common exponent, which is the second result."""
+    attrs = node.attrs
+    assert isinstance(attrs, GradientAddAttrs)
+    channels, row = node.inputs[0].shape[0], node.inputs[0].elements // node.inputs[0].shape[0]
+    a, b = (placeholder(v, name, (channels, row)) for v, name in zip(node.inputs, ("a", "b"), strict=False))
+    p_a, p_b = tables(node, 2, ("p_a", "p_b"))
+    factors = tables(node, 4, ("multiplier_a", "shift_a", "multiplier_b", "shift_b"))
+
+    def exponent() -> Any:
+        return tirx.max(p_a[0] + i32(attrs.lifted), p_b[0]) - i32(attrs.lift)
+
+    def term(sums: Any, multiplier: Any, shift: Any, p: Any) -> Any:
+        return call_int("tt_scaled", sums, multiplier, shift.astype("int32") + p - exponent() - i32(31))
+
+    def element(o: Any, i: Any) -> Any:
+        first = term(a[o, i], factors[0][o], factors[1][o], p_a[0])
+        return call_int("tt_add", first, term(b[o, i], factors[2][o], factors[3][o], p_b[0]))
+
+    total = te.compute((channels, row), element, "total")
+    common = te.compute((1,), lambda _i: exponent(), "exponent")
+    return KernelSpec([a, b, p_a, p_b, *factors], [total, common], plain)

@@ -1,0 +1,112 @@
+"""Integer updates of what is not a convolution weight: biases, sums, exponents, noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import te, tirx
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    address,
+    call_int,
+    i32,
+    kernel,
+    placeholder,
+    plain,
+    reduce_axes,
+    total,
+)
+from tinytrain_compile.lower.kernels.float32.linear import Schedule
+from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
+from tinytrain_compile.lower.kernels.int8.operands import tables
+from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.ops.int8.update import ExponentAttrs, QWeightApplyAttrs
+
+CHANNEL_TILE = 4
+"""Channels of an error that are summed together."""
+
+
+def error_sums(g: te.Tensor, finish: Callable[[Any, Any], Any]) -> tuple[te.Tensor, Schedule]:
+    """(out, schedule) of out[c] = finish(sum of g over all pixels, c); g is (pixels, channels)."""
+    pixels, channels = (int(d) for d in g.shape)
+    (k,) = reduce_axes(pixels)
+    acc = te.compute((channels,), lambda c: total(i32(g[k, c]), [k]), "acc")
+    out = te.compute((channels,), lambda c: finish(acc[c], c), "out")
+    tiles = {0: best_tile(channels, CHANNEL_TILE)}
+    return out, lambda sch: tile_reduction(sch, tiles)
+
+
+def _pixels(node: Node) -> te.Tensor:
+    value = node.inputs[1]
+    return placeholder(value, "g", (math.prod(value.shape[:-1]), value.shape[-1]))
+
+
+def _moved_bias(bias: Any, summed: Any, scale: list[te.Tensor], channel: Any) -> Any:
+    return call_int("tt_subtract", bias, call_int("tt_scaled", summed, *step(scale, channel, 0)))
+
+
+@kernel("QBiasUpdate")
+def qbias_update(node: Node, _features: Features) -> KernelSpec:
+    """The sums of g over all pixels, then the step."""
+    bias, g, scale = placeholder(node.inputs[0], "bias"), _pixels(node), tables(node, 2, SCALE)
+    out, schedule = error_sums(g, lambda acc, c: _moved_bias(bias[c], acc, scale, c))
+    return KernelSpec([bias, g, *scale], [out], schedule)
+
+
+@kernel("QBiasSum")
+def qbias_sum(node: Node, _features: Features) -> KernelSpec:
+    """The sums of g over all pixels, added to the running sum."""
+    summed, g = placeholder(node.inputs[0], "sum"), _pixels(node)
+    out, schedule = error_sums(g, lambda acc, c: call_int("tt_add", summed[c], acc))
+    return KernelSpec([summed, g], [out], schedule)
+
+
+@kernel("QBiasApply")
+def qbias_apply(node: Node, _features: Features) -> KernelSpec:
+    """The step of a running sum."""
+    bias, summed = tables(node, 0, ("bias", "sum"))
+    scale = tables(node, 2, SCALE)
+    out = te.compute(bias.shape, lambda c: _moved_bias(bias[c], summed[c], scale, c), "out")
+    return KernelSpec([bias, summed, *scale], [out], plain)
+
+
+@kernel("QWeightApply")
+def qweight_apply(node: Node, _features: Features) -> KernelSpec:
+    """The step of a running sum of weight gradients."""
+    attrs = node.attrs
+    assert isinstance(attrs, QWeightApplyAttrs)
+    channels, row = node.inputs[0].shape[0], node.inputs[0].elements // node.inputs[0].shape[0]
+    w, summed = (placeholder(v, name, (channels, row)) for v, name in zip(node.inputs, ("w", "sum"), strict=False))
+    scale, (noise, salt) = tables(node, 2, SCALE), tables(node, 6, ("noise", "salt"))
+
+    def element(o: Any, i: Any) -> Any:
+        index = o * row + i
+        return moved_weight(w[o, i], summed[o, i], step(scale, o, FRACTION_BITS), noise, salt, index, attrs.limit)
+
+    return KernelSpec([w, summed, *scale, noise, salt], [te.compute(w.shape, element, "out")], plain)
+
+
+@kernel("ExponentUpdate")
+def exponent_update(node: Node, _features: Features) -> KernelSpec:
+    """The helper writes the state and returns the cleared peak."""
+    attrs = node.attrs
+    assert isinstance(attrs, ExponentAttrs)
+    state, peak = tables(node, 0, ("state", "peak"))
+    if node.inputs[0].shape == (3,):
+        kept = te.compute((1,), lambda i: call_int("tt_settle_kept", address(state), peak[i]), "out")
+        return KernelSpec([state, peak], [None, kept], plain)
+    is_float = tirx.const(attrs.float_peak, "bool")
+    cleared = te.compute((1,), lambda i: call_int("tt_settle", address(state), peak[i], is_float), "out")
+    return KernelSpec([state, peak], [None, cleared], plain)
+
+
+@kernel("NoiseTick")
+def noise_tick(node: Node, _features: Features) -> KernelSpec:
+    """One step of the generator."""
+    (state,) = tables(node, 0, ("state",))
+    return KernelSpec([state], [te.compute((1,), lambda i: call_int("tt_next_noise", state[i]), "out")], plain)

@@ -1,0 +1,59 @@
+"""Updates of int8 weights with 8 fraction bits: the helper writes the fraction and returns the weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    Features,
+    KernelSpec,
+    address,
+    call_int,
+    i32,
+    kernel,
+    placeholder,
+    plain,
+)
+from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, step
+from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
+from tinytrain_compile.lower.kernels.int8.operands import tables
+from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
+from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
+
+
+def moved_fine(w: Any, fraction: Any, gradient: Any, scale: tuple[Any, Any], limit: int) -> Any:
+    """An int8 weight after its step; fraction: the address of its fraction, which is overwritten."""
+    return call_int("tt_moved_fine", fraction, i32(w), gradient, *scale, i32(limit), dtype="int8")
+
+
+@kernel("QConvUpdateFine")
+def qconv_update_fine(node: Node, features: Features) -> KernelSpec:
+    """QConvUpdate with fractions."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvUpdateAttrs)
+    w, scale, fraction = placeholder(node.inputs[0], "w"), tables(node, 3, SCALE), placeholder(node.inputs[7], "f")
+
+    def finish(acc: Any, *index: Any) -> Any:
+        return moved_fine(w[index], address(fraction, *index), acc, step(scale, index[0], FRACTION_BITS), attrs.limit)
+
+    x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, features)
+    return KernelSpec([w, x, g, *scale, fraction], [out, None], schedule)
+
+
+@kernel("QWeightApplyFine")
+def qweight_apply_fine(node: Node, _features: Features) -> KernelSpec:
+    """QWeightApply with fractions."""
+    attrs = node.attrs
+    assert isinstance(attrs, QWeightApplyAttrs)
+    shape = (node.inputs[0].shape[0], node.inputs[0].elements // node.inputs[0].shape[0])
+    w, summed = (placeholder(v, name, shape) for v, name in zip(node.inputs, ("w", "sum"), strict=False))
+    scale, fraction = tables(node, 2, SCALE), placeholder(node.inputs[6], "f", shape)
+
+    def element(o: Any, i: Any) -> Any:
+        size = step(scale, o, FRACTION_BITS)
+        return moved_fine(w[o, i], address(fraction, o, i), summed[o, i], size, attrs.limit)
+
+    return KernelSpec([w, summed, *scale, fraction], [te.compute(shape, element, "out"), None], plain)

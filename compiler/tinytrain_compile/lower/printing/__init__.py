@@ -1,0 +1,1 @@
+"""From lowered TIR to C text."""

@@ -1,0 +1,54 @@
+"""Conditions of TIR as C tests, each with what it says of a loop's variable: where the loop may begin or has to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tvm import sym, tirx
+
+from tinytrain_compile.lower.printing.c_expr import BINARY, Expr
+from tinytrain_compile.lower.printing.c_tree import Limit, Test
+from tinytrain_compile.lower.tir_walk import children, kind_of
+
+Print = Callable[[Any], Expr]
+_AND = BINARY["And"][1]
+
+
+def tests_of(condition: Any, expr: Print) -> tuple[Test, ...]:
+    """The parts of a condition that all have to hold."""
+    if kind_of(condition) == "And":
+        return tests_of(condition.a, expr) + tests_of(condition.b, expr)
+    found = expr(condition)
+    limits = {} if found.loads else dict(_limits(condition, expr))
+    return (Test(found.text, found.at(_AND), found.variables, not found.loads, limits),)
+
+
+def _limits(condition: Any, expr: Print) -> Iterator[tuple[str, Limit]]:
+    difference = _not_negative(condition)
+    for var in _variables(difference):
+        found = sym.detect_linear_equation(difference, [var])
+        if found and kind_of(found[0]) == "IntImm" and int(found[0]):
+            factor, rest = int(found[0]), found[1]
+            # C rounds to 0: of a negative place that is not above 0, where no loop begins or goes on.
+            place = factor - 1 - rest if factor > 0 else rest - factor
+            place = tirx.Div(place, tirx.const(abs(factor), "int32")) if abs(factor) > 1 else place
+            text = expr(sym.Analyzer().simplify(place))
+            yield expr(var).text, Limit(factor > 0, text.at(_AND))
+
+
+def _not_negative(condition: Any) -> Any:
+    """An integer that is not negative where the comparison holds; None: no comparison of integers."""
+    kind = kind_of(condition)
+    if kind not in ("LT", "LE", "GT", "GE") or "int" not in str(condition.a.ty.dtype):
+        return None
+    low, high = (condition.a, condition.b) if kind in ("LT", "LE") else (condition.b, condition.a)
+    return high - low - (1 if kind in ("LT", "GT") else 0)
+
+
+def _variables(node: Any) -> set[Any]:
+    if node is None:
+        return set()
+    if kind_of(node) in ("Var", "SizeVar"):
+        return {node}
+    return set[Any]().union(*(_variables(child) for child in children(node)))

@@ -1,0 +1,175 @@
+"""Prints loops over four float32 lanes as straight C on vectors: the helpers named _f32x4 in tt_mve_float.h.
+
+A loop over lanes may end in the middle of a vector (`if (first + lane < extent)`): then its loads and stores touch the
+lanes that are left, and its arithmetic has zeros in the others. Neighbours in memory are one load, equal distances are
+a gather, and what all lanes share stays a scalar until an operation needs it four times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of, is_helper
+from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Statement
+from tinytrain_compile.lower.printing.conditions import tests_of
+from tinytrain_compile.lower.printing.int_lanes import LANE, LANES, LanePrinter
+from tinytrain_compile.lower.tir_walk import kind_of, op_name
+
+FLOAT_VECTOR = "tt_f32x4"
+_OPERATIONS = {"Add": "tt_add", "Sub": "tt_sub", "Mul": "tt_mul"}
+_FUNCTIONS = {"tt_expf": "tt_exp_f32x4", "tt_erff": "tt_erf_f32x4"}
+_KEPT = "tt_kept_f32x4"
+_COMPARISONS = {"GT": False, "LT": True}
+"""Kind -> whether its operands change places."""
+
+
+class FloatLanePrinter(LanePrinter):
+    """Also prints loops over lanes of float32."""
+
+    _live = LANES  # lanes of the loop that is being printed that exist
+
+    # ---- register tiles -----------------------------------------------------------------------------------------
+
+    def _first_element(self, index: Any) -> int:
+        return int(self._along(index)[1].value)
+
+    def _vector_name(self, buffer: Any, first: int) -> str:
+        place = sorted(self._laned[buffer]).index(first)
+        return f"{self._name(buffer)}_x4" + (f"_{place}" if place else "")
+
+    def _allocate(self, buffer: Any) -> list[Statement]:
+        if not (self._is_vector(buffer) and str(buffer.dtype) == "float32"):
+            return super()._allocate(buffer)
+        names = [self._vector_name(buffer, first) for first in sorted(self._laned[buffer])]
+        return [Declaration(FLOAT_VECTOR, names)]
+
+    # ---- statements ---------------------------------------------------------------------------------------------
+
+    def _body(self, node: Any) -> list[Statement]:
+        if self._lane is None or kind_of(node) != "IfThenElse":
+            return super()._body(node)
+        before = self._live
+        self._live = min(before, self._bound(node.condition))
+        body = self._body(node.then_case) if self._live > 0 else []
+        self._live = before
+        return body
+
+    def _bound(self, condition: Any) -> int:
+        """How many lanes are below the end of their axis."""
+        if kind_of(condition) == "Call" and op_name(condition) == "likely":
+            condition = condition.args[0]
+        if kind_of(condition) != "LT" or kind_of(condition.b) != "IntImm":
+            raise ValueError(f"lanes under a condition: {condition}")
+        step, first = self._along(condition.a)
+        if step != 1 or kind_of(first) != "IntImm":
+            raise ValueError(f"lanes do not end at a constant: {condition}")
+        return int(condition.b.value) - int(first.value)
+
+    def _store(self, node: Any) -> Statement:
+        if self._lane is None or str(node.buffer.dtype) != "float32":
+            return super()._store(node)
+        buffer = self._root(node.buffer)
+        if self._is_vector(buffer):
+            target = self._vector_name(buffer, self._first_element(node.indices[0]))
+            return self._guarded_sum(node, target) or Line(f"{target} = {self._vector(node.value)};")
+        if kind_of(node.value) == "Call" and op_name(node.value) == "if_then_else":
+            test, *sides = node.value.args
+            return If(tests_of(test, self._expr), *([self._to_memory(node, side)] for side in sides))
+        return self._to_memory(node, node.value)
+
+    def _to_memory(self, node: Any, result: Any) -> Statement:
+        step, place = self._place(node.buffer, node.indices[0])
+        value = self._vector(result)
+        if self._live < LANES:
+            return Line(f"tt_store_some_f32x4({place}, {step}, {self._live}, {value});")
+        return Line(
+            f"tt_scatter_f32x4({place}, {step}, {value});" if step != 1 else f"tt_store_f32x4({place}, {value});"
+        )
+
+    # ---- expressions --------------------------------------------------------------------------------------------
+
+    def _vector(self, node: Any) -> str:
+        if dtype_of(node) != "float32":
+            return super()._vector(node)
+        return _four(self._expr(node))
+
+    def _load(self, node: Any) -> Expr:
+        index = node.indices[0]
+        if str(node.source.dtype) != "float32" or LANE not in self._expr(index).variables:
+            return super()._load(node)
+        buffer = self._root(node.source)
+        if self._is_vector(buffer):
+            return _lanes(self._vector_name(buffer, self._first_element(index)))
+        step, place = self._place(node.source, index)
+        if self._live < LANES:
+            return _lanes(f"tt_load_some_f32x4({place}, {step}, {self._live})")
+        return _lanes(f"tt_gather_f32x4({place}, {step})" if step != 1 else f"tt_load_f32x4({place})")
+
+    def _compound(self, node: Any, kind: str) -> Expr:
+        other = kind == "Call" and not is_helper(node)  # an address has no element type
+        if self._lane is None or other or dtype_of(node) != "float32":
+            return super()._compound(node, kind)
+        if kind == "Select":
+            return self._chosen(node)
+        if is_helper(node):
+            return self._called(node)
+        fused = self._fused(node, kind)
+        if fused is not None or kind not in _OPERATIONS:
+            return fused or super()._compound(node, kind)
+        a, b = self._expr(node.a), self._expr(node.b)
+        if LANE not in a.variables | b.variables:
+            return super()._compound(node, kind)
+        if kind != "Sub" and LANE not in a.variables:
+            a, b = b, a
+        if LANE not in b.variables:
+            return _lanes(f"{_OPERATIONS[kind]}_all_f32x4({a.text}, {b.text})")
+        return _lanes(f"{_OPERATIONS[kind]}_f32x4({_four(a)}, {b.text})")
+
+    def _called(self, node: Any) -> Expr:
+        name, operands = str(node.args[0].value), [self._expr(argument) for argument in node.args[1:]]
+        if name == _KEPT:
+            return _lanes(f"{_KEPT}({operands[0].text}, {_four(operands[1])})")
+        if not any(LANE in operand.variables for operand in operands):
+            return super()._compound(node, kind_of(node))
+        if name not in _FUNCTIONS:
+            raise ValueError(f"{name} is not for lanes")
+        return _lanes(f"{_FUNCTIONS[name]}({operands[0].text})")
+
+    def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
+        if self._lane is None or dtype_of(whole) != "float32":
+            return super()._sum(addend, term, whole)
+        c = self._expr(addend)
+        if not self._fuse or kind_of(term) != "Mul":
+            return _lanes(f"tt_add_f32x4({_four(c)}, {_four(self._expr(term))})")
+        a, b = self._expr(term.a), self._expr(term.b)
+        if LANE not in a.variables:
+            a, b = b, a
+        if LANE in b.variables and LANE not in c.variables:
+            return _lanes(f"tt_fma_to_all_f32x4({a.text}, {b.text}, {c.text})")
+        if LANE in b.variables:
+            return _lanes(f"tt_fma_f32x4({c.text}, {a.text}, {b.text})")
+        if LANE in a.variables:
+            return _lanes(f"tt_fma_all_f32x4({_four(c)}, {a.text}, {b.text})")
+        return super()._sum(addend, term, whole)
+
+    def _chosen(self, node: Any) -> Expr:
+        yes, no = _four(self._expr(node.true_value)), _four(self._expr(node.false_value))
+        return _lanes(self._picked(node.condition, yes, no))
+
+    def _picked(self, test: Any, yes: str, no: str) -> str:
+        kind = kind_of(test)
+        if kind == "And":
+            return self._picked(test.a, self._picked(test.b, yes, no), no)
+        if kind not in _COMPARISONS:
+            raise ValueError(f"no comparison of lanes: {test}")
+        a, b = (_four(self._expr(side)) for side in ((test.b, test.a) if _COMPARISONS[kind] else (test.a, test.b)))
+        return f"tt_pick_f32x4({a}, {b}, {yes}, {no})"
+
+
+def _lanes(text: str) -> Expr:
+    return Expr(text, ATOM, frozenset([LANE]), True)
+
+
+def _four(expr: Expr) -> str:
+    """An operand that has to be a vector."""
+    return expr.text if LANE in expr.variables else f"tt_all_f32x4({expr.text})"

@@ -1,0 +1,150 @@
+"""Prints the multiply-adds of a register tile on pairs of floats: neighbours in memory are one load (tt_float_pairs.h).
+
+A tile's sums stand one after the other in unrolled code. Two neighbours that they read, along the tile or along the
+sum, are loaded as a pair, and each multiply-add names the half that it means. Values and their order stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from tvm import sym
+
+from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of, join
+from tinytrain_compile.lower.printing.c_tree import If, Line, Statement
+from tinytrain_compile.lower.printing.printer import Printer
+from tinytrain_compile.lower.tir_walk import kind_of, op_name
+
+PAIR = "tt_float_pair"
+
+
+@dataclass
+class _Half:
+    """An element of a pair: the first (0) or the second (1)."""
+
+    pair: _Pair
+    half: int
+
+
+@dataclass
+class _Pair:
+    """Two neighbours in memory: where the first lies, and the name of the variable once it is loaded."""
+
+    place: Any
+    name: str = ""
+
+
+class PairPrinter(Printer):
+    """Also prints runs of multiply-adds on pairs."""
+
+    _halves: Mapping[str, _Half] = MappingProxyType({})
+    """Text of an element -> the pair that it is a half of, in the run that is being printed."""
+
+    def _body(self, node: Any) -> list[Statement]:
+        if kind_of(node) != "SeqStmt" or not self._fuse:
+            return super()._body(node)
+        found: list[Statement] = []
+        run: list[tuple[Any, Any]] = []  # statements that add a product under one condition (or none), and the products
+        under = ""
+        for item in node.seq:
+            parts = self._parts(item)
+            if run and (parts is None or parts[1] != under):
+                found += self._paired(run)
+                run = []
+            if parts is None:
+                found += super()._body(item)
+            else:
+                run, under = [*run, (item, parts[0])], parts[1]
+        return found + self._paired(run)
+
+    def _parts(self, item: Any) -> tuple[Any, str] | None:
+        """(product, text of the condition under which it is added) of a statement that adds to a register's sum."""
+        if kind_of(item) != "BufferStore" or self._root(item.buffer) not in self._scalars:
+            return None
+        value = item.value
+        if kind_of(value) != "Add" or dtype_of(value) != "float32" or kind_of(value.a) != "TensorLoad":
+            return None
+        term, condition = value.b, ""
+        if kind_of(term) == "Call" and op_name(term) == "if_then_else":
+            test = self._expr(term.args[0])
+            if test.loads or kind_of(term.args[2]) != "FloatImm" or float(term.args[2].value) != 0.0:
+                return None  # these are not joined to one `if`, in which a pair could be loaded for all
+            condition, term = test.text, term.args[1]
+        if kind_of(term) != "Mul" or self._text(value.a) != self._element(item.buffer, item.indices[0]):
+            return None
+        return term, condition
+
+    def _paired(self, run: Sequence[tuple[Any, Any]]) -> list[Statement]:
+        factors = [side for _, product in run for side in (product.a, product.b) if kind_of(side) == "TensorLoad"]
+        self._halves = self._pairs({self._text(factor): factor for factor in factors})
+        statements: list[Statement] = []
+        for item, product in run:
+            loads = [Line(text) for side in (product.a, product.b) for text in self._loaded(side)]
+            statement = self._store(item)
+            if isinstance(statement, If):
+                statement.body[:0] = loads
+                statements.append(statement)
+            else:
+                statements += [*loads, statement]
+        self._halves = {}
+        return statements
+
+    def _pairs(self, loads: Mapping[str, Any]) -> dict[str, _Half]:
+        """Which elements (by their text) are read as halves of pairs: every element is in one pair at most."""
+        groups: list[tuple[Any, dict[int, str]]] = []  # elements of a buffer at known distances from the first
+        for text, load in loads.items():
+            if self._root(load.source) in self._scalars:
+                continue
+            for first, group in groups:
+                distance = _distance(load, first) if self._root(load.source) == self._root(first.source) else None
+                if distance is not None:
+                    group.setdefault(distance, text)
+                    break
+            else:
+                groups.append((load, {0: text}))
+        halves: dict[str, _Half] = {}
+        for _, group in groups:
+            for at in sorted(group):
+                if at + 1 in group and group[at] not in halves:
+                    pair = _Pair(loads[group[at]])
+                    halves[group[at]], halves[group[at + 1]] = _Half(pair, 0), _Half(pair, 1)
+        return halves
+
+    def _text(self, load: Any) -> str:
+        return self._element(load.source, load.indices[0])
+
+    def _loaded(self, factor: Any) -> list[str]:
+        """The statement that loads the pair which the factor is a half of, if this is its first use."""
+        half = self._half(factor)
+        if half is None or half.pair.name:
+            return []
+        place = half.pair.place
+        half.pair.name = self._fresh(f"{self._name(self._root(place.source))}_pair")
+        return [f"const {PAIR} {half.pair.name} = tt_load_pair(&{self._text(place)});"]
+
+    def _half(self, factor: Any) -> _Half | None:
+        if kind_of(factor) != "TensorLoad" or self._root(factor.source) in self._scalars:
+            return None
+        return self._halves.get(self._text(factor))
+
+    def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
+        halves = [self._half(side) for side in (term.a, term.b)] if kind_of(term) == "Mul" else []
+        if not any(halves):
+            return super()._sum(addend, term, whole)
+        left, right = (term.a, term.b) if halves[0] else (term.b, term.a)
+        a, b, c = self._expr(left), self._expr(right), self._expr(addend)
+        first, second = halves if halves[0] else halves[::-1]
+        assert first is not None
+        if second is None:
+            return join(f"tt_fma_{first.half}({first.pair.name}, {b.text}, {c.text})", ATOM, (a, b, c))
+        names = f"{first.pair.name}, {second.pair.name}"
+        return join(f"tt_fma_{first.half}{second.half}({names}, {c.text})", ATOM, (a, b, c))
+
+
+def _distance(load: Any, first: Any) -> int | None:
+    """How many elements a load lies behind another, if that is the same in every turn of every loop."""
+    found = sym.Analyzer().simplify(load.indices[0] - first.indices[0])
+    return int(found.value) if kind_of(found) == "IntImm" else None

@@ -1,0 +1,96 @@
+"""The C functions of a kernel that is called for a few rows of a map at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.lower import describe, lower_spec, parameter_names, printer_of
+from tinytrain_compile.lower.printing.printer import Parameter, Printer
+from tinytrain_compile.lower.streams.kernels import POINTWISE, BandSpec, band_spec
+from tinytrain_compile.lower.tir_walk import buffers_of, kind_of
+from tinytrain_compile.ops import op_def
+
+
+@dataclass(frozen=True)
+class Function:
+    """A C function. parameters: names of those of the node that it takes, in its order; then a count, then scratch."""
+
+    name: str
+    source: str
+    declaration: str
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """prepare: to be called before the first rows (or None): it leaves widened weights in scratch, which has to stay.
+
+    rows: computes `count` rows; its parameters are pointers to the first of them, and with windows a table of where
+    each row begins that they read. What is read and written may be the same rows where all is element by element.
+    names: of the node's inputs and outputs, in order. spec: what the rows are.
+    """
+
+    prepare: Function | None
+    rows: Function
+    scratch_bytes: int
+    scratch_dtype: str
+    names: tuple[str, ...]
+    spec: BandSpec
+
+
+TABLE = "row_at"
+"""Name of the table of a kernel with windows."""
+
+
+def lower_rows(node: Node, name: str, features: Features) -> RowKernel:
+    """The kernel of an integer node for a few rows of one image. Errors: NoRowsError (there is none)."""
+    band = band_spec(node, features)
+    spec, count = band.kernel, len(node.inputs)
+    lowered, computed = lower_spec(spec)
+    names = parameter_names(node, spec.inputs[:count])
+    extra = [TABLE] * (len(spec.inputs) - count)
+    given = [*names[:count], *extra, *(names[count + i] for i in computed)]
+    maps = {names[i] for i in band.maps} | {names[count]}
+    shared = maps if node.op in POINTWISE else set[str]()
+    parameters = [Parameter(n, p, n in shared, n == TABLE) for n, p in zip(given, lowered.params, strict=True)]
+    same = {given.index(names[count + out]): i for out, i in op_def(node.op).alias if out in computed}
+    printer = printer_of(features)(lowered, parameters, same, True, features.style.unroll_moves)
+    before, each = _split(lowered.body, printer, maps | {TABLE})
+    comment = describe(node)
+    prepare = None
+    if before is not None:
+        prepare = _function(printer, f"{name}_prepare", comment.replace("/* ", "/* The weights of ", 1), before)
+    rows = _function(printer, name, comment.replace("/* ", "/* A few rows of ", 1), each, (band.count,))
+    return RowKernel(prepare, rows, printer.scratch.size_bytes, printer.scratch.dtype, tuple(names), band)
+
+
+def _split(body: Any, printer: Printer, maps: Container[str]) -> tuple[Any, Any]:
+    """(statements at the start that need no map and leave nothing in registers, None if there are none; the others)."""
+    statements = list(body.seq) if kind_of(body) == "SeqStmt" else [body]
+    shared = [s for s in statements if kind_of(s) in ("AllocBuffer", "DeclBuffer")]
+    others = [s for s in statements if kind_of(s) not in ("AllocBuffer", "DeclBuffer")]
+    allocated = [s.buffer for s in shared if kind_of(s) == "AllocBuffer"]
+    registers = {buffer for buffer in allocated if str(buffer.name) not in printer.scratch.names}
+
+    def is_preparation(statement: Any) -> bool:
+        needs_map = any(p.name in maps for p in printer.parameters_of(statement))
+        return not needs_map and not buffers_of(statement) & registers
+
+    def sequence(part: Sequence[Any]) -> Any:
+        used = set[Any]().union(*(buffers_of(statement) for statement in part))
+        return tvm.tirx.SeqStmt([*(s for s in shared if kind_of(s) == "DeclBuffer" or s.buffer in used), *part])
+
+    once = list(itertools.takewhile(is_preparation, others))
+    return (sequence(once), sequence(others[len(once) :])) if once else (None, body)
+
+
+def _function(printer: Printer, name: str, comment: str, part: Any, counts: tuple[Any, ...] = ()) -> Function:
+    source, declaration = printer.print(name, part, counts)
+    return Function(name, comment + source, declaration, tuple(p.name for p in printer.parameters_of(part)))

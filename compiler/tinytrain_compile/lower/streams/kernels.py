@@ -1,0 +1,238 @@
+"""Kernels for a few rows of a map at a time: the call says how many, and where the rows lie that they read.
+
+What they compute is what the kernel of the whole map does, to the byte. See functions.py for their functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import te, tirx
+
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, kernel_spec
+from tinytrain_compile.lower.kernels.float32.conv import weight_parts
+from tinytrain_compile.lower.kernels.float32.linear import whole_weight
+from tinytrain_compile.lower.kernels.int8.conv import forward_weight, row_kernel, transposed_weight
+from tinytrain_compile.lower.kernels.int8.conv_end import error_end, requantised_end
+from tinytrain_compile.lower.kernels.int8.depthwise import Band, depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
+from tinytrain_compile.lower.kernels.int8.helium.conv import (
+    vector_dense,
+    vector_depthwise,
+    vector_depthwise_gradient,
+    vector_error_product,
+    vector_product,
+)
+from tinytrain_compile.lower.kernels.int8.operands import mask_operand, tables
+from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
+from tinytrain_compile.ops.int8.conv_form import backward_phases, is_plane, is_product, is_rows
+from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
+from tinytrain_compile.ops.int8.tiles import row_pairs
+
+POINTWISE = {"QAdd": (0, 1), "QRescale": (0,), "ErrorAdd": (4, 5), "ErrorScale": (3,), "QClipMask": (0,)}
+"""Operators that work element by element: which of their inputs are maps (a mask, the last input, is one too)."""
+
+
+class NoRowsError(ValueError):
+    """An operator, or this form of it, has no kernel for a few rows."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What the rows of a call read. sources: for every row of the table of the whole map, the row of the image, or -1.
+
+    step: rows of the table from one row of the map to the next; reach: rows of the table for one row of the map.
+    """
+
+    sources: tuple[int, ...]
+    step: int
+    reach: int
+
+
+@dataclass(frozen=True)
+class BandSpec:
+    """kernel: of `count` rows. maps: the inputs that are given from the first of these rows on.
+
+    rows: of the whole map (of each phase of a strided data gradient). windows: None where a row needs its own alone;
+    else the first of maps is given whole, and the last placeholder is the table that says where its rows begin.
+    """
+
+    kernel: KernelSpec
+    count: Any
+    maps: tuple[int, ...]
+    rows: int
+    windows: Windows | None = None
+
+
+def band_spec(node: Node, features: Features) -> BandSpec:
+    """The kernel of a few rows of one image. Errors: NoRowsError."""
+    count = tirx.Var("count", "int32")
+    rule = {"QConv": _convolution, "QConvGradInput": _data_gradient}.get(node.op, _pointwise)
+    return rule(node, features, count)
+
+
+def _band(node: Node, image: int, count: Any) -> Band:
+    flat = te.placeholder((tirx.Var("extent", "int32"),), node.inputs[image].dtype, "x" if image == 0 else "g")
+    return Band(count, flat, te.placeholder((tirx.Var("places", "int32"),), "int32", "row_at"))
+
+
+# ---- forward --------------------------------------------------------------------------------------------------------
+
+
+def _convolution(node: Node, features: Features, count: Any) -> BandSpec:
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    conv, (_, height, _, _), rows = attrs.conv, node.inputs[0].shape, node.outputs[0].shape[1]
+    if is_product(conv):
+        return BandSpec(_product(node, features, count), count, (0,), rows)
+    band, parts = _band(node, 0, count), 1 if conv.split is None else 2
+    weights = weight_parts(node.inputs[1 : 1 + parts])
+    operands = tables(node, 1 + parts, ("bias", "multiplier", "shift"))
+    finish, stages = requantised_end(node, operands)
+    if is_plane(node):
+        spec = vector_depthwise(node, features, band) if features.lanes else None
+        if spec is None:
+            whole = whole_weight(weights, conv.split, 0, 3)
+            out, schedule = depthwise(node, band.image, whole, finish, features.style, stages, band=band)
+            spec = KernelSpec([band.image, *weights, *operands], [out], schedule)
+    elif is_rows(node):
+        spec = vector_dense(node, band) if features.lanes else None
+        spec = spec or row_kernel(node, operands, finish, features.style, stages, band)
+    else:
+        raise NoRowsError(f"{node.name}: k x k with several groups, dilations, or a weight in two parts")
+    reach, step = conv.kernel[0], conv.strides[0]
+    inside = [y - conv.pads[0] for y in range((rows - 1) * step + reach)]
+    sources = tuple(y if 0 <= y < height else -1 for y in inside)
+    return BandSpec(_with_table(spec, band), count, (0,), rows, Windows(sources, step, reach))
+
+
+def _with_table(spec: KernelSpec, band: Band) -> KernelSpec:
+    return replace(spec, inputs=[*spec.inputs, band.row_at])
+
+
+def _product(node: Node, features: Features, count: Any) -> KernelSpec:
+    """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    (_, _, width, channels), outputs = node.inputs[0].shape, node.outputs[0].shape[3]
+    x = te.placeholder((count * width, channels), "int8", "x")
+    extents, sliced = (count * width, outputs, channels), attrs.conv.split is not None
+    spec = vector_product(node, x, extents) if features.lanes and not sliced else None
+    if spec is not None:
+        return spec
+    operands = tables(node, 2 + sliced, ("bias", "multiplier", "shift"))
+    finish, stages = requantised_end(node, operands)
+    weights, right = forward_weight(node)
+    left, tiles = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels), row_pairs(width, outputs, channels)
+    out, schedule = pair_product(extents, left, right, finish, tiles, features.style, stages)
+    return KernelSpec([x, *weights, *operands], [out], schedule)
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+
+def _data_gradient(node: Node, features: Features, count: Any) -> BandSpec:
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    conv, (_, rows, width, channels) = attrs.conv, node.outputs[0].shape
+    if not (is_product(conv) or is_plane(node)):
+        raise NoRowsError(f"{node.name}: no data gradient of a 1x1 or depthwise convolution")
+    _check_mask(node, width * channels)
+    maps = (3, *((len(node.inputs) - 1,) if attrs.mask.kind else ()))
+    if is_product(conv):
+        return BandSpec(_error_product(node, features, count), count, maps, rows)
+    phases = backward_phases(node)
+    band = _band(node, 3, count)
+    spec = _with_table(_error_planes(node, features, band), band)
+    return BandSpec(spec, count, maps, rows // phases[0], _error_windows(node))
+
+
+def _error_product(node: Node, features: Features, count: Any) -> KernelSpec:
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    (_, _, width, channels), out_c = node.outputs[0].shape, node.inputs[3].shape[3]
+    if features.lanes:
+        spec = vector_error_product(_few(node, count), features, count * width)
+        if spec is not None:
+            return spec
+    exponents, factor = tables(node, 0, ("peak", "p_out", "p_in")), tables(node, 4, ("multiplier", "shift"))
+    pixels = count * width
+    masks, keep = mask_operand(_few(node, count), attrs.mask, (pixels, channels))
+    g = te.placeholder((pixels, out_c), "int8", "g")
+    finish, stages = error_end((*exponents, *factor), keep, True)
+    weights = weight_parts(node.inputs[6 : 7 + (attrs.conv.split is not None)])
+    right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), features.turned)
+    tiles = row_pairs(width, channels, out_c)
+    left = Widened(lambda i, a: g[i, a], pitch=out_c)
+    out, schedule = pair_product((pixels, channels, out_c), left, right, finish, tiles, features.style, stages)
+    return KernelSpec([*exponents, g, *factor, *weights, *masks], [out, None], schedule)
+
+
+def _error_planes(node: Node, features: Features, band: Band) -> KernelSpec:
+    if features.lanes:
+        spec = vector_depthwise_gradient(node, features, band)
+        if spec is not None:
+            return spec
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    exponents, factor = tables(node, 0, ("peak", "p_out", "p_in")), tables(node, 4, ("multiplier", "shift"))
+    masks, keep = mask_operand(_few(node, band.count * backward_phases(node)[0]), attrs.mask, node.outputs[0].shape)
+    finish, stages = error_end((*exponents, *factor), keep, True)
+    weights = weight_parts(node.inputs[6 : 7 + (attrs.conv.split is not None)])
+    whole = whole_weight(weights, attrs.conv.split, 0, 3)
+    out, schedule = depthwise_gradient(node, band.image, whole, finish, features.style, stages, band=band)
+    return KernelSpec([*exponents, band.image, *factor, *weights, *masks], [out, None], schedule)
+
+
+def _error_windows(node: Node) -> Windows:
+    """The rows of the plane that depthwise_gradient reads: errors, zeros between them, and the border."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvGradInputAttrs)
+    conv, phases, height = attrs.conv, backward_phases(node)[0], node.inputs[3].shape[1]
+    taps, stride = -(-conv.kernel[0] // phases), conv.strides[0] // phases
+    lead = (phases - 1 + conv.pads[0] % phases) // phases
+    places = [
+        y + conv.pads[0] // phases - (taps - 1) for y in range(node.outputs[0].shape[1] // phases - 1 + taps + lead)
+    ]
+    sources = tuple(y // stride if 0 <= y < height * stride and y % stride == 0 else -1 for y in places)
+    return Windows(sources, 1, taps + lead)
+
+
+# ---- element by element ---------------------------------------------------------------------------------------------
+
+
+def _pointwise(node: Node, features: Features, count: Any) -> BandSpec:
+    """The rule of the whole map, for a node of `count` rows."""
+    if node.op not in POINTWISE or (isinstance(node.attrs, QRescaleAttrs) and node.attrs.axes):
+        raise NoRowsError(f"{node.name}: {node.op} has no kernel for a few rows")
+    shape = node.outputs[0].shape
+    if len(shape) != 4:
+        raise NoRowsError(f"{node.name}: no map")
+    own = POINTWISE[node.op]
+    mask = getattr(getattr(node.attrs, "mask", None), "kind", "")
+    maps = (*own, *((len(node.inputs) - 1,) if mask else ()))
+    _check_mask(node, shape[2] * shape[3])
+    if shape[2] * shape[3] % LANES:
+        features = replace(features, vectors=False)
+    return BandSpec(kernel_spec(_few(node, count), features), count, maps, shape[1])
+
+
+def _few(node: Node, count: Any) -> Node:
+    """The node with `count` rows, a variable: rules that only multiply extents do not notice."""
+    whole = node.outputs[0].shape
+
+    def few(value: Value) -> Value:
+        same = len(value.shape) == 4 and value.shape[:3] == whole[:3]
+        return replace(value, shape=(1, count, *value.shape[2:])) if same else value
+
+    return replace(node, inputs=tuple(map(few, node.inputs)), outputs=tuple(map(few, node.outputs)))
+
+
+def _check_mask(node: Node, elements: int) -> None:
+    """Rows of bits have to begin with a byte."""
+    bits = any(value.dtype == "bits" for value in (*node.inputs, *node.outputs))
+    if bits and elements % 8:
+        raise NoRowsError(f"{node.name}: rows of {elements} bits do not begin with a byte")

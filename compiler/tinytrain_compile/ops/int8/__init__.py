@@ -1,0 +1,29 @@
+"""What the integer operators mean. Importing this package fills their part of the op table."""
+
+from tinytrain_compile.ops.int8 import (
+    conv,
+    loss,
+    momentum,
+    pointwise,
+    pool,
+    rescale,
+    shared_parameter,
+    targets,
+    update,
+    update_fine,
+    weighted_loss,
+)
+
+__all__ = [
+    "conv",
+    "loss",
+    "momentum",
+    "pointwise",
+    "pool",
+    "rescale",
+    "shared_parameter",
+    "targets",
+    "update",
+    "update_fine",
+    "weighted_loss",
+]

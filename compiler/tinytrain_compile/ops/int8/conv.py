@@ -1,0 +1,343 @@
+"""Integer convolution: int8 forward, int8 errors backward, int8 weights updated in place.
+
+Errors are int8 with one exponent per tensor: the real value is error * 2**exponent in the unit that the rewrite chose
+(for the output of a convolution: its accumulator). An exponent is state of shape (2,): the exponent, and how many
+updates in a row it was larger than needed. `peak` gathers the largest magnitude before saturation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, op_def, register
+from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_patch, gathers, gathers_error
+from tinytrain_compile.ops.int8.conv_form import (
+    GRAD_WEIGHT,
+    backward_planes,
+    backward_rows,
+    error_patch,
+    forward_planes,
+    forward_rows,
+    geometry,
+    is_plane,
+    is_product,
+    is_rows,
+    weight_tiles,
+)
+from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
+from tinytrain_compile.ops.int8.tiles import pair_tiles
+from tinytrain_compile.ops.overlap import pixel_strips, row_strips
+
+BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
+TILE_WIDTH = 2
+"""Output pixels whose receptive fields an integer k x k kernel gathers at a time: its register tile's height."""
+_WEIGHT, _CENTRED, _ERROR = 128, 255, 128
+"""Largest magnitudes of int8 weights, of activations less their zero point, and of errors."""
+
+
+@dataclass(frozen=True)
+class QConvAttrs(Attrs):
+    """conv: geometry (bias included); zero points of x and y; y is clamped to [low, high].
+
+    shifts_down: all shifts are in -31..-1 (factors below 1/2) and no factor is 0, which shortens the kernel.
+    """
+
+    conv: ConvAttrs
+    x_zero: int
+    y_zero: int
+    low: int = -128
+    high: int = 127
+    shifts_down: bool = False
+
+
+@dataclass(frozen=True)
+class QConvGradInputAttrs(Attrs):
+    """conv, input_hw: as ConvGradInput. mask: the clamp that the error goes through.
+
+    probe: exponent, above that of the incoming error, with which no intermediate result can overflow.
+    """
+
+    conv: ConvAttrs
+    input_hw: tuple[int, int]
+    probe: int
+    mask: MaskAttrs = NO_CLAMP
+
+
+@dataclass(frozen=True)
+class QConvUpdateAttrs(Attrs):
+    """conv: geometry of the (sliced) weight gradient; x_zero: zero point of x; limit: largest weight magnitude."""
+
+    conv: ConvAttrs
+    x_zero: int
+    limit: int = 127
+
+
+def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
+    """The accumulator of a convolution of centred integers, exactly (float64 holds every sum below 2**53)."""
+    plain = replace(conv, bias=False)
+    arrays = (x.astype(np.float64), *(part.astype(np.float64) for part in w))
+    return op_def("Conv").reference(arrays, plain)[0].astype(np.int64)
+
+
+def _parts(conv: ConvAttrs) -> int:
+    return 2 if conv.split is not None else 1
+
+
+def _as_float(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    return tuple(replace(v, dtype="float32") for v in values)
+
+
+# ---- overflow of the int32 sums ------------------------------------------------------------------------------------
+
+
+def _conv_bound(inputs: tuple[Value, ...], attrs: QConvAttrs) -> int:
+    return _CENTRED * _WEIGHT * _products(inputs[0], attrs.conv)
+
+
+def _grad_bound(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> int:
+    return _ERROR * _WEIGHT * _products(inputs[3], attrs.conv)
+
+
+def _products(image: Value, conv: ConvAttrs) -> int:
+    return conv.kernel[0] * conv.kernel[1] * (image.shape[3] // conv.groups)
+
+
+def _weight_bound(inputs: tuple[Value, ...], _attrs: QConvUpdateAttrs) -> int:
+    return _CENTRED * _ERROR * math.prod(inputs[2].shape[:3])
+
+
+def channel_sum_bound(g: Value) -> int:
+    """Largest magnitude of the sum of an error over all but its channels."""
+    return _ERROR * math.prod(g.shape[:-1])
+
+
+# ---- QConv: (x, w, [w_rest], bias, multiplier, shift) -> y ---------------------------------------------------------
+
+
+def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorType, ...]:
+    parts = _parts(attrs.conv)
+    expect_dtypes("QConv", inputs, ("int8",) * (1 + parts) + ("int32", "int32", "int8"))
+    (kind,) = op_def("Conv").infer(_as_float(inputs[: 2 + parts]), attrs.conv)
+    if any(v.shape != (kind.shape[3],) for v in inputs[2 + parts :]):
+        raise ValueError("multiplier and shift are one per output channel")
+    return (TensorType(kind.shape, "int8", "NHWC"),)
+
+
+def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
+    parts = _parts(attrs.conv)
+    x, weights = arrays[0].astype(np.int64) - attrs.x_zero, arrays[1 : 1 + parts]
+    bias, multiplier, shift = arrays[1 + parts :]
+    acc = integer_conv(x, weights, attrs.conv) + bias
+    y = fx.requantise(fx.saturate(acc), multiplier, shift) + attrs.y_zero
+    return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
+
+
+def _conv_scratch(node: Node) -> int:
+    conv = geometry(node)
+    if is_product(conv):
+        *pixels, channels = node.inputs[0].shape
+        return pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels).scratch_bytes
+    if is_plane(node):
+        return forward_planes(node).scratch_bytes
+    if is_rows(node):
+        return forward_rows(node).scratch_bytes
+    if gathers(conv):
+        return 2 * forward_patch(conv, node.inputs[0].shape).elements(TILE_WIDTH)  # centred pixels take int16
+    return 0
+
+
+def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
+    """What a turn reads of the image is widened first; an image that is widened anew for every part of the weights is
+    wanted until the end."""
+    conv = geometry(node)
+    if is_product(conv):
+        *pixels, channels = node.inputs[0].shape
+        tiles = pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels)
+        if tiles.strip_axis == 0:
+            return pixel_strips(node, tiles.strip)
+        return pixel_strips(node, tiles.tile[0]) if tiles.strip == node.outputs[0].shape[3] else ()
+    if is_plane(node):
+        return row_strips(node, forward_planes(node).strip, conv.strides[0], conv.pads[0], node.inputs[0].shape[3])
+    if is_rows(node):
+        rows = forward_rows(node)
+        again = rows.weights_first and rows.channels < node.outputs[0].shape[3]
+        return () if again else row_strips(node, rows.strip, conv.strides[0], conv.pads[0])
+    return ()
+
+
+def _conv_macs(node: Node) -> int:
+    conv = geometry(node)
+    return node.outputs[0].elements * conv.kernel[0] * conv.kernel[1] * node.inputs[0].shape[3] // conv.groups
+
+
+register(
+    OpDef(
+        "QConv",
+        "int8 convolution: int32 sums of (x - zero) w plus bias, requantised per output channel and clamped.",
+        _qconv_infer,
+        _qconv,
+        BACKWARD,
+        QConvAttrs,
+        scratch=_conv_scratch,
+        accumulator=_conv_bound,
+        macs=_conv_macs,
+        overlaps=_conv_overlaps,
+    )
+)
+
+
+# ---- QConvGradInput: (peak, p_out, p_in, g, multiplier, shift, w, [w_rest], [mask]) -> (e, peak') ------------------
+
+
+def _plain(attrs: QConvGradInputAttrs) -> ConvGradInputAttrs:
+    return ConvGradInputAttrs(replace(attrs.conv, bias=False), attrs.input_hw)
+
+
+def _grad_infer(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> tuple[TensorType, ...]:
+    weights = inputs[GRAD_WEIGHT : GRAD_WEIGHT + _parts(attrs.conv)]
+    expect_dtypes("QConvGradInput", (inputs[3], *weights), ("int8",) * (1 + len(weights)))
+    (out,) = op_def("ConvGradInput").infer(_as_float((inputs[3], *weights)), _plain(attrs))
+    if any(v.shape != (out.shape[3],) for v in inputs[4:6]):
+        raise ValueError("QConvGradInput: multiplier and shift are one per input channel")
+    return error_infer("QConvGradInput", out, inputs, attrs.mask)
+
+
+def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array, ...]:
+    peak, p_out, p_in, g, multiplier, shift = arrays[:6]
+    data = tuple(a.astype(np.float64) for a in (g, *arrays[6 : 6 + _parts(attrs.conv)]))
+    acc = op_def("ConvGradInput").reference(data, _plain(attrs))[0].astype(np.int64)
+    exponent = shift.astype(np.int64) + int(p_in[0]) - int(p_out[0])
+    return finish_error(fx.requantise(fx.saturate(acc), multiplier, exponent), peak, arrays[-1], attrs.mask)
+
+
+def _grad_scratch(node: Node) -> int:
+    conv = geometry(node)
+    if is_product(conv):
+        *pixels, channels = node.outputs[0].shape
+        return pair_tiles(math.prod(pixels), channels, node.inputs[3].shape[3]).scratch_bytes
+    if is_plane(node):
+        return backward_planes(node).scratch_bytes
+    rows, (_, height, width, _) = backward_rows(node), node.outputs[0].shape
+    copied = error_patch(node).elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
+    return max(copied, rows.scratch_bytes if rows else 0)
+
+
+def _grad_macs(node: Node) -> int:
+    conv = geometry(node)
+    return node.inputs[3].elements * conv.kernel[0] * conv.kernel[1] * node.outputs[0].shape[3] // conv.groups
+
+
+register(
+    OpDef(
+        "QConvGradInput",
+        "int8 error of a convolution's data: int32 sums of g w, requantised per channel to exponent p_out, masked.",
+        _grad_infer,
+        _grad,
+        BACKWARD,
+        QConvGradInputAttrs,
+        alias=((1, 0),),
+        scratch=_grad_scratch,
+        accumulator=_grad_bound,
+        macs=_grad_macs,
+    )
+)
+
+
+# ---- weights: QConvUpdate (w, x, g, multiplier, shift, rate, p, noise, salt) -> w'; QConvSum (sum, x, g) -> sum' ---
+
+
+def weight_gradient(x: Array, g: Array, x_zero: int, conv: ConvAttrs) -> Any:
+    """Exact int64 sums of g (x - zero)."""
+    arrays = (x.astype(np.float64) - x_zero, g.astype(np.float64))
+    return op_def("ConvGradWeight").reference(arrays, conv)[0].astype(np.int64)
+
+
+def updated_weight(w: Array, gradient: Any, scale: tuple[Array, ...], noise: Array, salt: Array, limit: int) -> Array:
+    """int8 weights after one step with stochastic rounding; `scale` = (multiplier, shift, rate, p), see step_size."""
+    multiplier, exponent = step_size(*scale, fraction_bits=8)
+    per_channel = (-1,) + (1,) * (w.ndim - 1)
+    random = fx.noise_bytes(noise, salt, w.size).reshape(w.shape)
+    return moved_weight(w, gradient, (multiplier.reshape(per_channel), exponent.reshape(per_channel)), random, limit)
+
+
+def moved_weight(w: Array, gradient: Any, step: tuple[Any, Any], random: Any, limit: Any) -> Array:
+    """int8 weights less gradient times step (in 1/256 of a weight), rounded by a random byte (tt_moved_weight)."""
+    move = np.clip(fx.scaled(gradient, *step), -(1 << 24), 1 << 24)
+    noisy = (w.astype(np.int64) << 8) - move + random
+    return np.clip(noisy >> 8, -limit, limit).astype(np.int8)
+
+
+def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_bits: int) -> tuple[Any, Any]:
+    """Per-channel (multiplier, exponent) for fx.scaled: channel constant times rate times 2**p, with fraction bits."""
+    exponent = shift.astype(np.int64) + int(rate[1]) + int(p[0]) + fraction_bits - 31
+    return fx.high_multiply(multiplier, int(rate[0])), exponent
+
+
+def _update_scratch(node: Node) -> int:
+    outputs, _, _, inputs = node.inputs[0].shape
+    tiles = weight_tiles(node)
+    if tiles is not None:
+        return tiles.scratch_bytes
+    if not is_product(geometry(node)):
+        return 0
+    return pair_tiles(outputs, inputs, math.prod(node.inputs[1].shape[:3])).scratch_bytes
+
+
+def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QConvUpdate", inputs, ("int8",) * 3 + ("int32", "int8") + ("int32",) * 4)
+    (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
+    if kind.shape != inputs[0].shape:
+        raise ValueError(f"QConvUpdate: weight {inputs[0].shape}, gradient {kind.shape}")
+    return (inputs[0].type,)
+
+
+def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
+    w, x, g, multiplier, shift, rate, p, noise, salt = arrays
+    gradient = weight_gradient(x, g, attrs.x_zero, attrs.conv)
+    return (updated_weight(w, fx.saturate(gradient), (multiplier, shift, rate, p), noise, salt, attrs.limit),)
+
+
+register(
+    OpDef(
+        "QConvUpdate",
+        "Weight gradient and update in one: int32 sums of g (x - zero), then w -= step with stochastic rounding.",
+        _update_infer,
+        _update,
+        BACKWARD,
+        QConvUpdateAttrs,
+        alias=((0, 0),),
+        scratch=_update_scratch,
+        accumulator=_weight_bound,
+        macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[2].shape[:3]),
+    )
+)
+
+
+def _sum_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QConvSum", inputs, ("int32", "int8", "int8"))
+    (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
+    if kind.shape != inputs[0].shape:
+        raise ValueError(f"QConvSum: sum {inputs[0].shape}, gradient {kind.shape}")
+    return (inputs[0].type,)
+
+
+register(
+    OpDef(
+        "QConvSum",
+        "Adds a weight gradient, int32 sums of g (x - zero), to the running sum (exact accumulation), saturating.",
+        _sum_infer,
+        lambda a, attrs: (fx.saturate(a[0] + weight_gradient(a[1], a[2], attrs.x_zero, attrs.conv)).astype(np.int32),),
+        BACKWARD,
+        QConvUpdateAttrs,
+        alias=((0, 0),),
+        scratch=_update_scratch,
+        accumulator=_weight_bound,
+        macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[2].shape[:3]),
+    )
+)

@@ -1,0 +1,326 @@
+"""Integer ops between convolutions, and the borders between int8 and float islands."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.int8.conv import BACKWARD
+from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
+from tinytrain_compile.ops.overlap import element_by_element, packed_bits
+
+ADD_BITS = 20
+"""Left shift of centred operands before they are rescaled; the sum keeps SUM_BITS of fraction."""
+SUM_BITS = 8
+LIFT = 16
+"""Left shift of errors before exponents are aligned."""
+
+
+@dataclass(frozen=True)
+class QuantAttrs(Attrs):
+    """real = (q - zero) * scale."""
+
+    scale: float
+    zero: int
+    low: int = -128
+    high: int = 127
+
+
+@dataclass(frozen=True)
+class QAddAttrs(Attrs):
+    """Zero points, and each operand's factor to the output's scale times 2**(SUM_BITS - ADD_BITS)."""
+
+    a_zero: int
+    b_zero: int
+    y_zero: int
+    a_factor: tuple[int, int]
+    b_factor: tuple[int, int]
+    low: int = -128
+    high: int = 127
+
+
+@dataclass(frozen=True)
+class QRescaleAttrs(Attrs):
+    """axes: summed over (empty: none), kept as 1; factor from the (summed) input's scale to the output's, 2**-lift.
+
+    lift: left shift of the centred sum before it is rescaled, so that what requantisation rounds first is far below 1.
+    """
+
+    axes: tuple[int, ...]
+    x_zero: int
+    y_zero: int
+    factor: tuple[int, int]
+    low: int = -128
+    high: int = 127
+    lift: int = 0
+
+
+@dataclass(frozen=True)
+class ErrorAttrs(Attrs):
+    """probe, mask: see QConvGradInputAttrs."""
+
+    probe: int = 0
+    mask: MaskAttrs = NO_CLAMP
+
+
+@dataclass(frozen=True)
+class ErrorUnitAttrs(Attrs):
+    """unit: real value of an error of 1 with exponent 0."""
+
+    unit: float = 1.0
+
+
+def _shapes_agree(op: str, *values: Value) -> None:
+    if any(v.shape != values[0].shape for v in values):
+        raise ValueError(f"{op}: shapes {[v.shape for v in values]}")
+
+
+# ---- activations ----------------------------------------------------------------------------------------------------
+
+
+def _qadd_infer(inputs: tuple[Value, ...], _attrs: QAddAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QAdd", inputs, ("int8", "int8"))
+    _shapes_agree("QAdd", *inputs)
+    return (inputs[0].type,)
+
+
+def _qadd(arrays: tuple[Array, ...], attrs: QAddAttrs) -> tuple[Array, ...]:
+    total = np.zeros(arrays[0].shape, np.int64)
+    for x, zero, factor in ((arrays[0], attrs.a_zero, attrs.a_factor), (arrays[1], attrs.b_zero, attrs.b_factor)):
+        total += fx.requantise((x.astype(np.int64) - zero) << ADD_BITS, *factor)
+    y = fx.shift_right(total, SUM_BITS) + attrs.y_zero
+    return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
+
+
+register(
+    OpDef(
+        "QAdd",
+        "int8 sum of two tensors of different scales.",
+        _qadd_infer,
+        _qadd,
+        BACKWARD,
+        QAddAttrs,
+        ((0, 0), (0, 1)),
+    )
+)
+
+
+def _rescale_infer(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QRescale", inputs, ("int8",))
+    shape = tuple(1 if i in attrs.axes else d for i, d in enumerate(inputs[0].shape))
+    return (TensorType(shape, "int8", inputs[0].layout),)
+
+
+def _rescale_bound(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> int:
+    return (255 * math.prod(inputs[0].shape[i] for i in attrs.axes)) << attrs.lift
+
+
+def rescale_lift(elements: int) -> int:
+    """Most bits (at most ADD_BITS) by which a sum of centred int8 numbers may be shifted to the left."""
+    return min(ADD_BITS, (fx.INT32_MAX // (255 * elements)).bit_length() - 1)
+
+
+def _rescale(arrays: tuple[Array, ...], attrs: QRescaleAttrs) -> tuple[Array, ...]:
+    acc = (arrays[0].astype(np.int64) - attrs.x_zero).sum(axis=attrs.axes, keepdims=True)
+    y = fx.requantise(acc << attrs.lift, *attrs.factor) + attrs.y_zero
+    return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
+
+
+register(
+    OpDef(
+        "QRescale",
+        "int8 tensor on another scale, summed over axes first if there are any (means).",
+        _rescale_infer,
+        _rescale,
+        BACKWARD,
+        QRescaleAttrs,
+        ((0, 0),),
+        accumulator=_rescale_bound,
+    )
+)
+
+
+def round_even(x: Array) -> Array:
+    """float32 to the nearest integer, ties to even, for |x| < 2**22: what adding and subtracting 1.5 * 2**23 does."""
+    magic = np.float32(12582912.0)
+    return (x + magic) - magic
+
+
+def _quantise(arrays: tuple[Array, ...], attrs: QuantAttrs) -> tuple[Array, ...]:
+    scaled = arrays[0].astype(np.float32) * np.float32(1.0 / attrs.scale)
+    limited = np.where(
+        scaled > np.float32(-1024), np.where(scaled < np.float32(1024), scaled, np.float32(1024)), np.float32(-1024)
+    )
+    q = round_even(limited).astype(np.int64) + attrs.zero
+    return (np.clip(q, attrs.low, attrs.high).astype(np.int8),)
+
+
+def _quantise_infer(inputs: tuple[Value, ...], _attrs: QuantAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("Quantize", inputs, ("float32",))
+    return (TensorType(inputs[0].shape, "int8", inputs[0].layout),)
+
+
+def _dequantise_infer(inputs: tuple[Value, ...], _attrs: QuantAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("Dequantize", inputs, ("int8",))
+    return (TensorType(inputs[0].shape, "float32", inputs[0].layout),)
+
+
+register(
+    OpDef(
+        "Quantize",
+        "float32 to int8: round(x / scale) + zero, clamped.",
+        _quantise_infer,
+        _quantise,
+        BACKWARD,
+        QuantAttrs,
+        overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[0]),
+    )
+)
+register(
+    OpDef(
+        "Dequantize",
+        "int8 to float32: (q - zero) scale.",
+        _dequantise_infer,
+        lambda a, attrs: ((a[0].astype(np.int64) - attrs.zero).astype(np.float32) * np.float32(attrs.scale),),
+        BACKWARD,
+        QuantAttrs,
+        overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[0]),
+    )
+)
+
+
+# ---- errors: never in place, since the first step after m_init computes every error twice (qupdate.ERROR_OPS) ------
+
+
+def _scale_infer(inputs: tuple[Value, ...], attrs: ErrorAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("ErrorScale", inputs[3:6], ("int8", "int32", "int8"))
+    if any(v.shape != inputs[3].shape[-1:] for v in inputs[4:6]):
+        raise ValueError("ErrorScale: multiplier and shift are one per channel")
+    return error_infer("ErrorScale", inputs[3].type, inputs, attrs.mask)
+
+
+def _scale(arrays: tuple[Array, ...], attrs: ErrorAttrs) -> tuple[Array, ...]:
+    peak, p_out, p_in, e, multiplier, shift = arrays[:6]
+    exponent = shift.astype(np.int64) + int(p_in[0]) - int(p_out[0]) - LIFT
+    values = fx.requantise(e.astype(np.int64) << LIFT, multiplier, exponent)
+    return finish_error(values, peak, arrays[-1], attrs.mask)
+
+
+register(
+    OpDef(
+        "ErrorScale",
+        "int8 error in another unit per channel, masked; operands (peak, p_out, p_in, e, multiplier, shift, [mask]).",
+        _scale_infer,
+        _scale,
+        BACKWARD,
+        ErrorAttrs,
+        alias=((1, 0),),
+    )
+)
+
+
+def _error_add_infer(inputs: tuple[Value, ...], attrs: ErrorAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("ErrorAdd", inputs[3:6], ("int32", "int8", "int8"))
+    _shapes_agree("ErrorAdd", *inputs[4:6])
+    return error_infer("ErrorAdd", inputs[4].type, inputs, attrs.mask)
+
+
+def _error_add(arrays: tuple[Array, ...], attrs: ErrorAttrs) -> tuple[Array, ...]:
+    peak, p_out, p_a, p_b, a, b = arrays[:6]
+    total = np.zeros(a.shape, np.int64)
+    for e, p in ((a, p_a), (b, p_b)):
+        lifted = fx.shift(e.astype(np.int64) << LIFT, int(p[0]) - int(p_out[0]) - LIFT + SUM_BITS)
+        total += np.clip(lifted, -(1 << 29), 1 << 29)
+    return finish_error(fx.shift_right(total, SUM_BITS), peak, arrays[-1], attrs.mask)
+
+
+register(
+    OpDef(
+        "ErrorAdd",
+        "Sum of two int8 errors of one unit; operands (peak, p_out, p_a, p_b, a, b, [mask]).",
+        _error_add_infer,
+        _error_add,
+        BACKWARD,
+        ErrorAttrs,
+        alias=((1, 0),),
+    )
+)
+
+
+def exponent_factor(exponent: int) -> np.float32:
+    """2**exponent as float32, exponent clamped to the normal range."""
+    return np.float32(2.0) ** np.float32(min(max(exponent, -126), 127))
+
+
+def _quantise_error(arrays: tuple[Array, ...], attrs: ErrorUnitAttrs) -> tuple[Array, ...]:
+    peak, p_out, g = arrays
+    value = g.astype(np.float32) * np.float32(1.0 / attrs.unit)
+    value = np.where(np.isnan(value), np.float32(0), value)
+    bits = np.abs(value).view(np.uint32) if value.ndim else np.abs(value)[None].view(np.uint32)
+    largest = np.asarray(max(int(peak), int(bits.max())), np.int32)
+    scaled = value * exponent_factor(-int(p_out[0]))
+    limit = np.float32(1024)
+    limited = np.where(scaled > -limit, np.where(scaled < limit, scaled, limit), -limit)
+    return np.clip(round_even(limited).astype(np.int64), -127, 127).astype(np.int8), largest
+
+
+def _quantise_error_infer(inputs: tuple[Value, ...], _attrs: ErrorUnitAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QuantizeError", inputs, ("int32", "int32", "float32"))
+    return (TensorType(inputs[2].shape, "int8", inputs[2].layout), TensorType((), "int32"))
+
+
+register(
+    OpDef(
+        "QuantizeError",
+        "An error that leaves a float island: round(g / (unit 2**p)), +-127; operands (peak, p_out, g).",
+        _quantise_error_infer,
+        _quantise_error,
+        BACKWARD,
+        ErrorUnitAttrs,
+        alias=((1, 0),),
+    )
+)
+
+
+def _dequantise_error_infer(inputs: tuple[Value, ...], _attrs: ErrorUnitAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("DequantizeError", inputs, ("int32", "int8"))
+    return (TensorType(inputs[1].shape, "float32", inputs[1].layout),)
+
+
+register(
+    OpDef(
+        "DequantizeError",
+        "An int8 error that enters a float island: e 2**p unit; operands (p, e).",
+        _dequantise_error_infer,
+        lambda a, attrs: (a[1].astype(np.float32) * exponent_factor(int(a[0][0])) * np.float32(attrs.unit),),
+        BACKWARD,
+        ErrorUnitAttrs,
+        overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[1], 1),
+    )
+)
+
+
+# ---- masks ----------------------------------------------------------------------------------------------------------
+
+
+def _mask_infer(inputs: tuple[Value, ...], _attrs: MaskAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QClipMask", inputs, ("int8",))
+    return (TensorType(inputs[0].shape, "bits", inputs[0].layout),)
+
+
+register(
+    OpDef(
+        "QClipMask",
+        "One bit per element: low < y < high, where a clamp to int8 was not active.",
+        _mask_infer,
+        lambda a, attrs: (np.packbits(attrs.passes(a[0]).ravel(), bitorder="little"),),
+        BACKWARD,
+        MaskAttrs,
+        overlaps=packed_bits,
+    )
+)

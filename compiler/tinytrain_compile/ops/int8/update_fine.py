@@ -1,0 +1,87 @@
+"""int8 weights with 8 fraction bits (--weight-store q8.8): two bytes per updated weight, and no noise.
+
+A weight is v / 256 units with v = 256 w + fraction, fraction an int8: w is v rounded to the nearest unit (half up), so
+that forward and backward kernels read w as ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, TensorType, Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.base import OpDef, op_def, register
+from tinytrain_compile.ops.int8.conv import BACKWARD, QConvUpdateAttrs, step_size, weight_gradient
+from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
+
+
+def moved_fine(w: Array, fraction: Array, gradient: Any, step: tuple[Any, Any], limit: Any) -> tuple[Array, Array]:
+    """(weights, fractions) less gradient times step (in 1/256 of a weight), within +-limit (tt_moved_fine)."""
+    move = np.clip(fx.scaled(gradient, *step), -(1 << 24), 1 << 24)
+    bound = np.asarray(limit, np.int64) * 256
+    v = np.clip(w.astype(np.int64) * 256 + fraction - move, -bound, bound)
+    rounded = (v + 128) >> 8
+    return rounded.astype(np.int8), (v - rounded * 256).astype(np.int8)
+
+
+def updated_fine(w: Array, fraction: Array, gradient: Any, scale: tuple[Array, ...], limit: int) -> tuple[Array, Array]:
+    """(weights, fractions) after one step; `scale` = (multiplier, shift, rate, p), see qconv.step_size."""
+    multiplier, exponent = step_size(*scale, fraction_bits=8)
+    shape = (-1,) + (1,) * (w.ndim - 1)
+    return moved_fine(w, fraction, gradient, (multiplier.reshape(shape), exponent.reshape(shape)), limit)
+
+
+def expect_fraction(op: str, w: Value, fraction: Value) -> None:
+    """A fraction is an int8 tensor like its weight."""
+    if (fraction.shape, fraction.dtype) != (w.shape, "int8"):
+        raise ValueError(f"{op}: fraction {fraction.shape} {fraction.dtype} of weight {w.shape}")
+
+
+def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
+    expect_fraction("QConvUpdateFine", inputs[0], inputs[7])
+    noise = (inputs[5], inputs[5])  # any int32: the rest is as in QConvUpdate
+    op_def("QConvUpdate").infer((*inputs[:7], *noise), attrs)
+    return (inputs[0].type, inputs[7].type)
+
+
+def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
+    w, x, g, *scale, fraction = arrays
+    gradient = fx.saturate(weight_gradient(x, g, attrs.x_zero, attrs.conv))
+    return updated_fine(w, fraction, gradient, tuple(scale), attrs.limit)
+
+
+register(
+    OpDef(
+        "QConvUpdateFine",
+        "QConvUpdate of a weight with 8 fraction bits; operands (w, x, g, multiplier, shift, rate, p, fraction).",
+        _update_infer,
+        _update,
+        BACKWARD,
+        QConvUpdateAttrs,
+        alias=((0, 0), (1, 7)),
+        scratch=op_def("QConvUpdate").scratch,
+        accumulator=op_def("QConvUpdate").accumulator,
+        macs=op_def("QConvUpdate").macs,
+    )
+)
+
+
+def _apply_infer(inputs: tuple[Value, ...], attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
+    expect_fraction("QWeightApplyFine", inputs[0], inputs[6])
+    op_def("QWeightApply").infer((*inputs[:6], inputs[4], inputs[4]), attrs)
+    return (inputs[0].type, inputs[6].type)
+
+
+register(
+    OpDef(
+        "QWeightApplyFine",
+        "QWeightApply of a weight with 8 fraction bits; operands (w, sum, multiplier, shift, rate, p, fraction).",
+        _apply_infer,
+        lambda a, attrs: updated_fine(a[0], a[6], a[1], (a[2], a[3], a[4], a[5]), attrs.limit),
+        BACKWARD,
+        QWeightApplyAttrs,
+        alias=((0, 0), (1, 6)),
+    )
+)

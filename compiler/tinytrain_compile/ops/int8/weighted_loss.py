@@ -1,0 +1,151 @@
+"""Cross entropy of int8 logits in integers where labels weigh differently: class weights, ignored labels of a mean.
+
+As in int8/loss.py, with an integer weight per label and the divisor of the mean, which the labels decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.int8.conv import BACKWARD
+from tinytrain_compile.ops.int8.error import NO_CLAMP, error_infer, expect_dtypes, finish_error
+from tinytrain_compile.ops.int8.loss import (
+    RATIO_BITS,
+    QLossAttrs,
+    QLossErrorAttrs,
+    check_operands,
+    counted,
+    error_parts,
+    loss_terms,
+)
+from tinytrain_compile.ops.int8.targets import wide_float
+
+MOST_RATIOS = 1 << 16
+"""Classes times groups above which the factors of an error would lose too many bits: better in float32."""
+
+
+@dataclass(frozen=True)
+class LabelWeightAttrs(Attrs):
+    """ignore_index: a label that does not count. divisor: what all is divided by; 0: the sum of the weights."""
+
+    ignore_index: int | None = None
+    divisor: int = 0
+
+
+def weight_bits(groups: int) -> int:
+    """Fraction bits of a weight, at most 1, with which those of all labels add up to 2**30 at most."""
+    return 30 - (groups - 1).bit_length()
+
+
+def weight_probe(bits: int) -> int:
+    """Above EXPONENT_START: the smallest exponent with which no gradient, at most 1, is shifted to the left."""
+    return 2 - bits - fx.EXPONENT_START
+
+
+def class_weights(weights: Array, groups: int) -> Array:
+    """Weights >= 0 relative to the largest, as integers of weight_bits."""
+    return np.rint(weights.astype(np.float64) / weights.max() * 2.0 ** weight_bits(groups)).astype(np.int32)
+
+
+def quotient_float(value: int, divisor: int, multiplier: int, shift: int) -> np.float32:
+    """The float32 of value / divisor times a factor; |value| < 2**62, divisor > 0 (tt_quotient_float)."""
+    spare = 62 - abs(value).bit_length()
+    quotient = (abs(value) << spare) // divisor
+    return wide_float(-quotient if value < 0 else quotient, multiplier, shift - spare)
+
+
+# ---- QLabelWeight: (labels, weights) -> (weight of each label, divisor) --------------------------------------------
+
+
+def _weight_infer(inputs: tuple[Value, ...], _attrs: LabelWeightAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QLabelWeight", inputs, ("int32", "int32"))
+    if len(inputs[1].shape) != 1:
+        raise ValueError(f"QLabelWeight: weights {inputs[1].type}")
+    return TensorType(inputs[0].shape, "int32"), TensorType((), "int32")
+
+
+def _label_weight(arrays: tuple[Array, ...], attrs: LabelWeightAttrs) -> tuple[Array, ...]:
+    labels, weights = arrays
+    counts = counted(labels, attrs.ignore_index, weights.size)
+    found = np.where(counts, weights[np.where(counts, labels, 0)], 0).astype(np.int32)
+    return found, np.asarray(attrs.divisor or int(found.astype(np.int64).sum()) or 1, np.int32)
+
+
+register(
+    OpDef(
+        "QLabelWeight",
+        "Weight of every label, 0 if it does not count, and what the loss divides by; operands (labels, weights).",
+        _weight_infer,
+        _label_weight,
+        BACKWARD,
+        LabelWeightAttrs,
+    )
+)
+
+
+# ---- QWeightedSoftmaxLoss: (logits, labels, largest, sum, weight, divisor) -> loss ---------------------------------
+
+
+def _check(op: str, inputs: tuple[Value, ...], more: tuple[Value, ...], attrs: QLossAttrs | QLossErrorAttrs) -> None:
+    check_operands(op, inputs, attrs)
+    if [(v.dtype, v.shape) for v in more] != [("int32", inputs[1].shape), ("int32", ())]:
+        raise ValueError(f"{op}: weight and divisor {[str(v.type) for v in more]}")
+
+
+def _loss_infer(inputs: tuple[Value, ...], attrs: QLossAttrs) -> tuple[TensorType, ...]:
+    _check("QWeightedSoftmaxLoss", inputs[:4], inputs[4:], attrs)
+    return (TensorType(()),)
+
+
+def _loss(arrays: tuple[Array, ...], attrs: QLossAttrs) -> tuple[Array, ...]:
+    terms = loss_terms(arrays[:4], attrs)
+    total = int((terms.astype(np.int64) * arrays[4].reshape(terms.shape)).sum())
+    return (np.asarray(quotient_float(total, int(arrays[5]), *attrs.total), np.float32),)
+
+
+register(
+    OpDef(
+        "QWeightedSoftmaxLoss",
+        "QSoftmaxLoss of weighted labels; operands (logits, labels, largest, sum, weight, divisor).",
+        _loss_infer,
+        _loss,
+        BACKWARD,
+        QLossAttrs,
+    )
+)
+
+
+# ---- QWeightedSoftmaxError: (peak, p_out, logits, labels, largest, sum, table, weight, divisor) -> (e, peak') ------
+
+
+def _error_infer(inputs: tuple[Value, ...], attrs: QLossErrorAttrs) -> tuple[TensorType, ...]:
+    _check("QWeightedSoftmaxError", inputs[2:6], inputs[7:], attrs)
+    return error_infer("QWeightedSoftmaxError", inputs[2].type, (*inputs[:2], inputs[1]), NO_CLAMP)
+
+
+def _error(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Array, ...]:
+    peak, p_out = arrays[:2]
+    above, inverse, counts = error_parts(arrays[2:7], attrs)
+    weight, divisor = arrays[7].astype(np.int64).reshape(inverse.shape), arrays[8].astype(np.int64)
+    factor = fx.high_multiply(inverse, (weight << RATIO_BITS) // divisor)
+    values = np.where(counts, fx.requantise(above, factor, 2 - attrs.bits - int(p_out[0])), 0)
+    return finish_error(values.reshape(arrays[2].shape), peak, peak, NO_CLAMP)
+
+
+register(
+    OpDef(
+        "QWeightedSoftmaxError",
+        "QSoftmaxError of weighted labels; operands (peak, p_out, logits, labels, largest, sum, table, weight, "
+        "divisor).",
+        _error_infer,
+        _error,
+        BACKWARD,
+        QLossErrorAttrs,
+        alias=((1, 0),),
+    )
+)
