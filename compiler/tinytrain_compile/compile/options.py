@@ -79,7 +79,8 @@ class CompileOptions:
     int8_flags: flags given that only int8 has a meaning for. given: names of all that the command line sets.
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
     micro_batch: samples that a call takes; None is 1, or what a lock has; "auto": as many as --arena holds.
-    remat: None leaves it to the ladder in compile/candidates.py: a little, if --arena needs it; with `optimise`, to the objective.
+    remat: None leaves it to the ladder in compile/ladder.py: a little, if --arena needs it; with `optimise`, to the
+    objective.
     optimise: None is the least extra time that fits. max_step_ps: longest step by the target's model, in picoseconds.
     code: of kernels and calls; None is speed, or what flash_budget_bytes (of code and constants) asks for.
     """

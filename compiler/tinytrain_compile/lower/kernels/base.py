@@ -47,8 +47,8 @@ class Features:
 
     turned: the kernel of a 1x1 data gradient gets its weight as (in, out) channels. vectors: of integers (Helium).
     float_vectors: of float32, which take denormals for 0. float_pairs: multiply-adds read neighbours in memory as
-    pairs, see printing/float_pairs.py. dsp: two products of int16 are one instruction. gpr: registers that plain code reaches.
-    given_tile: instead of the rule's register tile (see Tiles).
+    pairs, see printing/float_pairs.py. dsp: two products of int16 are one instruction. gpr: registers that plain code
+    reaches. given_tile: instead of the rule's register tile (see Tiles).
     """
 
     fpu: bool = True
