@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-paging remat-real slow ledger fuzz campaign convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-paging remat-real slow ledger hash-c fuzz campaign convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,10 @@ slow: $(STAMP) ## The long forms of tests, which `make test` leaves out (remat-r
 
 ledger: setup ## Record the instructions of layers and steps in benchmarks/ledger.json
 	$(BIN)/python benchmarks/instructions.py --write
+
+hash-c: $(STAMP) ## SHA-256 of generated C of the examples and three real networks (WRITE=before.json, COMPARE=before.json)
+	$(BIN)/python scripts/hash_c.py $(if $(WRITE),--write $(WRITE)) $(if $(COMPARE),--compare $(COMPARE)) \
+		$(if $(ONLY),--only "$(ONLY)")
 
 fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator: host under ASan and UBSan, six boards
 	$(BIN)/python benchmarks/fuzz_kernels.py
