@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -22,6 +23,7 @@ from tinytrain_compile.compile.suggestions import _Asked, _recomputing
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.plan.planner import arena_bound
+from tinytrain_compile.plan.remat import Rematerialiser
 from tinytrain_compile.quantize import prepare
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.target import load_target
@@ -93,6 +95,30 @@ def test_second_runs_are_offered_only_where_they_fit() -> None:
     candidate = asked.exact(scheme)
     assert candidate.plan.arena_bytes < 203_008
     assert all(way.arena_bytes <= options.arena_bytes for way in _recomputing(_Asked(asked, candidate)))
+
+
+@pytest.mark.parametrize(("arena", "needed_for_good"), [("2200", True), ("3400", False)])
+def test_no_smallest_arena_is_searched_where_second_runs_do_not_fit(
+    arena: str, needed_for_good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that is shown only if it fits takes no search for how little is possible; none if weights do not fit."""
+    path = write(models.ds_cnn(channels=6, blocks=1, size=(11, 5)), tmp_path)
+    tries: list[Rematerialiser] = []
+    made = Rematerialiser.__init__
+
+    def noted(self: Rematerialiser, *arguments: Any) -> None:
+        tries.append(self)
+        made(self, *arguments)
+
+    def smallest(_self: Rematerialiser) -> Any:
+        raise AssertionError("nobody is told how small it could be")
+
+    monkeypatch.setattr(Rematerialiser, "__init__", noted)
+    monkeypatch.setattr(Rematerialiser, "minimal", smallest)
+    flags = ("--update", "all", "--remat", "off", "--arena", arena, "--dry-run")
+    failed = run(path, *flags).check_error("E0401", 3)
+    assert "--remat" not in failed.err.partition("what would fit")[2]
+    assert (not tries) == needed_for_good
 
 
 def replace_graph(model: ImportedModel) -> ImportedModel:

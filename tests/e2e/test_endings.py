@@ -53,7 +53,14 @@ def test_a_signal_leaves_nothing(name: str, mlp: str, tmp_path: Path) -> None:
     script = f'echo text > "$TMPDIR/cc1.s"; cd {tmp_path}; echo $$ > pid.new; mv pid.new pid; sleep 99'
     environment = {**os.environ, **compiler(tmp_path, script)}
     command = [*COMMAND, mlp, "-o", str(tmp_path / "out"), "--verify", "host"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+    )
     end = time.monotonic() + 100
     while not (tmp_path / "pid").exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)

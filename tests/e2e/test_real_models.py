@@ -30,6 +30,7 @@ def model(name: str) -> Path:
 
 @needs_qemu
 @pytest.mark.qemu
+@pytest.mark.slow  # the table of README, which every run of the tests makes anew, has the same runs
 @pytest.mark.parametrize("name", NAMES)
 def test_last_six_layers_in_qemu(name: str, tmp_path: Path) -> None:
     arguments = (model(name), "--update", "last:6", "--arena", "2MB", "--target", "cortex-m7", "--verify-steps", "3")

@@ -220,6 +220,12 @@ class Planner:
         planned, choice = self._plan(train, True, means)
         return Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
 
+    def could_fit(self, candidate: Candidate) -> bool:
+        """Whether --arena may hold the candidate's graph with any second runs: what is there for good says no."""
+        train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
+        limit = self.options.arena_bytes
+        return limit is None or arena_bound(train.graph, self._settings(train, True), once=False) <= limit
+
     def unhelped(self, candidate: Candidate) -> int:
         """Arena of a candidate that computes nothing twice and moves nothing."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)

@@ -31,13 +31,17 @@ LADDER_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Means:
-    """What a plan may use by the user's flags, and what it should be. limit_ps: longest step by the model."""
+    """What a plan may use by the user's flags, and what it should be.
+
+    limit_ps: longest step by the model. smallest: what does not fit is made as small as it can be, for a message.
+    """
 
     core: CoreModel
     memories: tuple[Memory, ...]
     remat: Literal["off", "auto", "min"] | None
     objective: Objective | None
     limit_ps: int | None
+    smallest: bool = True
 
     def slow(self, planned: Planned) -> bool:
         """Whether a step of a plan takes too long."""
@@ -66,7 +70,9 @@ def _optimised(
 
 def _least(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Rung, ...]]:
     """The least extra time, rung by rung."""
-    asked = RematOptions("auto", LADDER_SHARE) if means.remat is None else RematOptions(means.remat)
+    asked = (
+        RematOptions("auto", LADDER_SHARE) if means.remat is None else RematOptions(means.remat, None, means.smallest)
+    )
     planned, room = plan_with_remat(graph, settings, asked), settings.capacity_bytes
     again = planned if planned.plan.remat is not None else planned.refused
     alone = planned.plan.remat.arena_without_bytes if planned.plan.remat is not None else planned.plan.arena_bytes

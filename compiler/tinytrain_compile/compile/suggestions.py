@@ -28,10 +28,14 @@ class _Asked:
     planner: Planner
     candidate: Candidate
 
-    def follow(self, **changes: Any) -> tuple[Planner, Candidate] | None:
-        """What the same command makes with other options; None if it refuses them."""
+    def follow(self, over: bool = True, **changes: Any) -> tuple[Planner, Candidate] | None:
+        """What the same command makes with other options; None if it refuses them.
+
+        over: also if that is above the limits still; else it may then be any plan that is.
+        """
         p = self.planner
         planner = Planner(p.model, replace(p.options, **changes), p.target, p.externals)
+        planner.means = replace(planner.means, smallest=over)
         try:
             return planner, choose(planner)
         except CompileError:
@@ -43,7 +47,7 @@ class _Asked:
         if pinned:  # not auto again: with other options it may choose anything, and a search for each line is too much
             spec = self.candidate.label.removeprefix("auto: ")
             text, changes = f"--update {spec} {text}", {**changes, "update": spec}
-        found = self.follow(**changes)
+        found = self.follow(over, **changes)
         if found is None:
             return []
         planner, candidate = found
@@ -111,7 +115,11 @@ def _recomputing(asked: _Asked) -> list[Suggestion]:
     o, tried = asked.planner.options, [r for r in asked.candidate.choice.rungs if r.how.startswith("recompute")]
     # The ladder has made the same plan for `auto` already; where it is too large there is no need to make it again.
     hopeless = o.update != "auto" and any((r.arena_bytes or 0) > (o.arena_bytes or 0) for r in tried)
-    return [] if hopeless else asked.way("--remat auto", note, over=False, remat="auto")
+    return (
+        []
+        if hopeless or not asked.planner.could_fit(asked.candidate)
+        else asked.way("--remat auto", note, over=False, remat="auto")
+    )
 
 
 def _more_memory(asked: _Asked) -> list[Suggestion]:
