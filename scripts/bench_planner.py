@@ -23,7 +23,7 @@ from tests.plan.plan_graphs import training_graph  # noqa: E402
 from tinytrain_compile.compile.candidates import Planner  # noqa: E402
 from tinytrain_compile.compile.external_kernels import Externals  # noqa: E402
 from tinytrain_compile.compile.options import CompileOptions  # noqa: E402
-from tinytrain_compile.compile.pipeline import _load, _stored  # noqa: E402
+from tinytrain_compile.compile.pipeline import imported, stored  # noqa: E402
 from tinytrain_compile.ir import Attrs, Graph, Node, TensorType, Value  # noqa: E402
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register  # noqa: E402
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory, plan_with_remat, share_of  # noqa: E402
@@ -232,9 +232,9 @@ def graphs(only: str) -> Iterator[tuple[str, Graph, str]]:
         for quant, suffix in (("int8", "qdq"), ("fp32", "10c")):
             path, classes = SHARED / "models" / f"{model}-{suffix}.onnx", 10 if quant == "int8" else None
             options = CompileOptions(path, quant=quant, classes=classes)
-            planner = Planner(_stored(_load(options), options), options, load_target(options.target), Externals())
+            planner = Planner(stored(imported(options), options), options, load_target(options.target), Externals())
             for label, spec in specs:
-                train = planner._train(resolve_update(planner.model.graph, spec), "sgd", 1, "exact")
+                train = planner.train(resolve_update(planner.model.graph, spec))
                 other = materialised(train.graph) if quant == "int8" else fused(train.graph)
                 pair = (train.graph, other) if quant == "int8" else (other, train.graph)
                 for kind, graph in zip(("fused", "whole"), pair, strict=True):
