@@ -155,7 +155,7 @@ class Planner:
         )
         train = build_training(self.model, update, chosen)
         if o.quant == "int8":
-            train = quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale))
+            train = quantise(train, QuantOptions(seed=o.seed, weight_store=o.weight_store, rescale=o.rescale == "on"))
         else:
             train = join_pieces(train)
         return self.externals.assigned(train, self.target)

@@ -152,8 +152,7 @@ def _expected(options: CompileOptions) -> tuple[str, ...]:
 def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
     """Files that the user gave."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
-    given = (options.model, options.data, options.calib, options.lock, options.tiles)
-    return (*named, *(path for path in given if path is not None), *externals.paths)
+    return (*named, *options.files, *externals.paths)
 
 
 def _choose(planner: Planner) -> Candidate:
