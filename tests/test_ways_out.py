@@ -10,10 +10,11 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.e2e import models
+from testing import models
+from testing.places import ROOT, SHARED
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
-from tests.e2e.marks import ROOT, SHARED, needs_shared
+from tests.e2e.marks import needs_shared
 from tinytrain_compile.compile.candidates import Planner
 from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.options import CompileOptions

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.e2e.marks import ROOT, needs_qemu
+from testing.places import ROOT
+from tests.e2e.marks import needs_qemu
 from tests.examples.pages import check_page, transcripts
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.frontend import supported_operators

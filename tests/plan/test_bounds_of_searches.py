@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.e2e import models
+from testing import models
+from testing.plan_graphs import training_graph
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tests.plan.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.plan import PlanOptions, remat_search
 from tinytrain_compile.plan import assign as assign_module

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tests.plan.plan_graphs import training_graph
+from testing.plan_graphs import training_graph
 from tests.plan.random_tasks import is_topological, load_while, optimum, peak_of, random_tasks
 from tinytrain_compile.plan import PlanOptions, bounds, exact, order, plan_memory, planner
 from tinytrain_compile.plan.bounds import cut_bound, peak_bound

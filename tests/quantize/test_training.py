@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import models
+from testing import models
 from tests.quantize import nets
 from tests.quantize.gradients import (
     SAMPLES,
