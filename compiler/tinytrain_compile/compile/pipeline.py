@@ -25,7 +25,7 @@ from tinytrain_compile.compile.trial import compare, like_one, with_exponents
 from tinytrain_compile.emit import c_identifier, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
-from tinytrain_compile.files.samples import load_inputs, make_samples
+from tinytrain_compile.files.samples import load_inputs, load_samples, random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
@@ -91,9 +91,9 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     _check_fit(summary, planner, candidate)
     if options.dry_run:
         if options.data is not None:  # a dry run refuses what the run itself would
-            make_samples(model, candidate.train, options)
+            _samples(model, candidate.train, options)
         return Result(summary)
-    samples = make_samples(model, candidate.train, options)
+    samples = _samples(model, candidate.train, options)
     progress("comparing the file with what was imported", 0.13)
     agreed = check_file(model, floats if options.quant == "int8" else model.graph, candidate.of_one, samples, options)
     progress("running the model on your data", 0.15)
@@ -140,6 +140,13 @@ def stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
             raise CompileError("E0306", options.model.name, what, "give --calib FILE.npz with inputs x, or a QDQ model")
         graph = calibrate(graph, load_inputs(options.calib, model), options.calib_range)
     return replace(model, graph=prepare(graph, options.head == "fp32", model.quantised))
+
+
+def _samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -> Samples:
+    """Enough for all verification steps: of --data, or random."""
+    if options.data is not None:
+        return load_samples(options.data, model, train)
+    return random_samples(train, options.verify_steps * train.batch, options.seed)
 
 
 def _expected(options: CompileOptions) -> tuple[str, ...]:
