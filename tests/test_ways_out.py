@@ -11,15 +11,16 @@ from typing import Any
 import onnx
 import pytest
 
-from tests.e2e import models
+from testing import models
+from testing.places import ROOT, SHARED
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
-from tests.e2e.marks import ROOT, SHARED, needs_shared
-from tinytrain_compile.compile import candidates
-from tinytrain_compile.compile.candidates import Planner, deepest
+from tests.e2e.marks import needs_shared
+from tinytrain_compile.compile.candidates import Planner
 from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.suggestions import _Asked, _recomputing
+from tinytrain_compile.compile.suggestions import recomputing
+from tinytrain_compile.compile.update_search import LIKELY_TRIES, NEAR_TRIES, deepest
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.plan.planner import arena_bound
@@ -94,7 +95,7 @@ def test_second_runs_are_offered_only_where_they_fit() -> None:
     asked = Planner(model, options, load_target("cortex-m7"), Externals())
     candidate = asked.exact(scheme)
     assert candidate.plan.arena_bytes < 203_008
-    assert all(way.arena_bytes <= options.arena_bytes for way in _recomputing(_Asked(asked, candidate)))
+    assert all(way.arena_bytes <= options.arena_bytes for way in recomputing(asked, candidate))
 
 
 @pytest.mark.parametrize(("arena", "needed_for_good"), [("2200", True), ("3400", False)])
@@ -169,7 +170,7 @@ def test_the_deepest_of_all_depths(share: float, tmp_path: Path, monkeypatch: py
     found = deepest(planner(model, tmp_path, arena_bytes=limit), count)
     fitting = [depth for depth, need in needs.items() if need <= limit]
     assert (found[0] if found else 0) == max(fitting, default=0)
-    assert len(full) <= candidates.NEAR_TRIES + candidates.LIKELY_TRIES + 1
+    assert len(full) <= NEAR_TRIES + LIKELY_TRIES + 1
 
 
 @pytest.mark.parametrize("name", ["ds_cnn", "mlp"])
@@ -182,7 +183,7 @@ def test_no_plan_is_below_its_bound(name: str, tmp_path: Path) -> None:
         asked = planner(small[name], tmp_path, remat=remat)
         for spec in ("last:1", "last:3", "all"):
             train = asked.train(resolve_update(asked.model.graph, spec))
-            bound = arena_bound(train.graph, asked._settings(train, True), remat == "off")
+            bound = arena_bound(train.graph, asked.settings(train, True), remat == "off")
             assert 0 < bound <= asked.exact(spec).plan.arena_bytes
 
 

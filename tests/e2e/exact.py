@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport

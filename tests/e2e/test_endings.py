@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import models
+from testing import models
 from tests.e2e.broken import write
 from tests.e2e.command import run, run_process, tree
 from tinytrain_compile.cli import start
@@ -115,7 +115,7 @@ def test_an_interrupt_after_the_output_says_so(mlp: str, tmp_path: Path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(output_folder, "_sweep", interrupted)
+        patch.setattr(output_folder, "sweep", interrupted)
         outcome = run(mlp, "-o", tmp_path / "out", "--verify", "none")
     assert (outcome.exit_code, outcome.err) == (130, "\ninterrupted; the output is complete\n")
     assert (tmp_path / "out" / "manifest.json").is_file()

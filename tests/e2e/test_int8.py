@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from testing.places import ROOT
 from tests.e2e import chain
 from tests.e2e.exact import MODELS, SCHEMES, STEPS, check_exact, check_on, in_turn, in_turn_or_slow, scheme
-from tests.e2e.marks import ROOT, needs_qemu
+from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
 from tests.quantize import nets
 from tinytrain_compile.compile.reference import run_reference

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.places import SHARED
 from tests.e2e.command import run
-from tests.e2e.marks import SHARED, needs_qemu, needs_shared
+from tests.e2e.marks import needs_qemu, needs_shared
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import compile_model
 from tinytrain_compile.errors import CompileError

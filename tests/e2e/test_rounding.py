@@ -12,9 +12,11 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from testing.places import SHARED
+from tests.e2e import chain
 from tests.e2e.command import run
-from tests.e2e.marks import SHARED, needs_shared
+from tests.e2e.marks import needs_shared
 from tinytrain_compile.compile.rounding import StepwiseReference
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import random_samples

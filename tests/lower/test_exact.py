@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.ops.cases import Case, cases_of
+from testing.ops.random_linear import RANDOM_PRODUCTS, random_products
+from testing.ops.random_structure import RANDOM, random_cases
 from tests.lower.kernel_harness import Built, build, inplace_pairs, run
-from tests.ops.cases import Case, cases_of
-from tests.ops.random_linear import RANDOM_PRODUCTS, random_products
-from tests.ops.random_structure import RANDOM, random_cases
 from tinytrain_compile.lower.kernels import base
 from tinytrain_compile.lower.kernels.float32 import conv, pool
 from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
