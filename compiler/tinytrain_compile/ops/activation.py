@@ -12,7 +12,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops._exact import F32, clamp, scaled, shifted
-from tinytrain_compile.ops.base import GradientContext, GradientRule, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.elementwise import SECOND_ORDER, erf, from_input, from_output, same_infer, upstream
 
 
@@ -55,7 +55,8 @@ def _activation(
     function: _Rule,
     gradient: GradientRule | NonDifferentiable,
     attrs: type[Attrs] = Attrs,
-    operands: int = 1,
+    inputs: tuple[str, ...] = ("x",),
+    outputs: tuple[str, ...] = ("y",),
     exact: _Rule | None = None,
 ) -> None:
     register(
@@ -66,14 +67,20 @@ def _activation(
             lambda arrays, a: (function(arrays, a),),
             gradient,
             attrs,
-            inplace=tuple((0, i) for i in range(operands)),
+            reuses=inputs,
             exact=None if exact is None else lambda arrays, a: (exact(arrays, a),),
+            inputs=inputs,
+            outputs=outputs,
+            traits=ELEMENTWISE,
         )
     )
 
 
-def _grad(name: str, doc: str, function: _Rule, attrs: type[Attrs] = Attrs, exact: _Rule | None = None) -> None:
-    _activation(name, doc, function, SECOND_ORDER, attrs, operands=2, exact=exact)
+def _grad(
+    name: str, doc: str, function: _Rule, kept: str, attrs: type[Attrs] = Attrs, exact: _Rule | None = None
+) -> None:
+    """The backward op of an activation; kept: "x" or "y", what it reads beside dy."""
+    _activation(name, doc, function, SECOND_ORDER, attrs, ("dy", kept), ("dx",), exact)
 
 
 def _inside(y: Array, attrs: ClipAttrs) -> Array:
@@ -94,6 +101,7 @@ _grad(
     "ClipGrad",
     "dy where low < y < high, else 0.",
     lambda a, attrs: np.where(_inside(a[1], attrs), a[0], 0).astype(a[0].dtype),
+    "y",
     ClipAttrs,
 )
 
@@ -110,6 +118,8 @@ register(
         lambda arrays, attrs: (np.packbits(_inside(arrays[0], attrs).ravel(), bitorder="little"),),
         NonDifferentiable("a mask is piecewise constant"),
         ClipAttrs,
+        inputs=("y",),
+        outputs=("mask",),
     )
 )
 
@@ -127,7 +137,16 @@ def _masked(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 
 register(
-    OpDef("MaskedGrad", "dy where the mask is set, else 0.", _masked_infer, _masked, SECOND_ORDER, inplace=((0, 0),))
+    OpDef(
+        "MaskedGrad",
+        "dy where the mask is set, else 0.",
+        _masked_infer,
+        _masked,
+        SECOND_ORDER,
+        inputs=("dy", "mask"),
+        outputs=("dx",),
+        reuses=("dy",),
+    )
 )
 
 
@@ -150,6 +169,7 @@ _grad(
     "LeakyReluGrad",
     "dy if v > 0 else alpha dy, v having the sign of x",
     lambda a, attrs: np.where(a[1] > 0, a[0], a[0] * a[0].dtype.type(attrs.alpha)),
+    "v",
     LeakyReluAttrs,
     exact=lambda a, attrs: np.where(a[1] > 0, a[0], scaled(a[0], attrs.alpha)),
 )
@@ -179,7 +199,10 @@ register(
         _prelu_infer,
         lambda a, _attrs: (np.where(a[0] > 0, a[0], a[0] * a[1]),),
         _prelu_gradient,
-        inplace=((0, 0),),
+        inputs=("x", "slope"),
+        outputs=("y",),
+        reuses=("x",),
+        traits=ELEMENTWISE,
     )
 )
 register(
@@ -189,7 +212,10 @@ register(
         _prelu_infer,
         lambda a, _attrs: (np.where(a[1] > 0, a[0], a[0] * a[2]),),
         SECOND_ORDER,
-        inplace=((0, 0), (0, 1)),
+        inputs=("dy", "x", "slope"),
+        outputs=("dx",),
+        reuses=("dy", "x"),
+        traits=ELEMENTWISE,
     )
 )
 
@@ -217,7 +243,7 @@ _activation(
     from_output("SigmoidGrad"),
     exact=lambda a, _: scalar_math.sigmoid(a[0]),
 )
-_grad("SigmoidGrad", "dy y (1 - y)", lambda a, _: a[0] * a[1] * (1 - a[1]))
+_grad("SigmoidGrad", "dy y (1 - y)", lambda a, _: a[0] * a[1] * (1 - a[1]), "y")
 _activation(
     "Tanh",
     "Hyperbolic tangent.",
@@ -225,7 +251,7 @@ _activation(
     from_output("TanhGrad"),
     exact=lambda a, _: scalar_math.tanh(a[0]),
 )
-_grad("TanhGrad", "dy (1 - y^2)", lambda a, _: a[0] * (1 - a[1] * a[1]))
+_grad("TanhGrad", "dy (1 - y^2)", lambda a, _: a[0] * (1 - a[1] * a[1]), "y")
 _activation(
     "Silu",
     "x sigmoid(x), also called swish.",
@@ -237,6 +263,7 @@ _grad(
     "SiluGrad",
     "dy s (1 + x (1 - s)), s = sigmoid(x)",
     lambda a, _: a[0] * _silu_slope(a[1]),
+    "x",
     exact=lambda a, _: a[0] * _exact_silu_slope(a[1]),
 )
 
@@ -258,6 +285,7 @@ _grad(
     "HardSigmoidGrad",
     "alpha dy where 0 < y < 1, else 0.",
     lambda a, attrs: np.where((a[1] > 0) & (a[1] < 1), a[0] * a[0].dtype.type(attrs.alpha), 0).astype(a[0].dtype),
+    "y",
     HardSigmoidAttrs,
     exact=lambda a, attrs: np.where((a[1] > 0) & (a[1] < 1), scaled(a[0], attrs.alpha), F32(0)),
 )
@@ -284,6 +312,7 @@ _grad(
     "HardSwishGrad",
     "dy times the slope of HardSwish at x",
     lambda a, _: a[0] * _hard_swish_slope(a[1]),
+    "x",
     exact=lambda a, _: a[0] * _exact_hard_swish_slope(a[1]),
 )
 
@@ -339,6 +368,7 @@ _grad(
     "GeluGrad",
     "dy times the slope of Gelu at x",
     lambda a, attrs: a[0] * _gelu_slope(a[1], attrs),
+    "x",
     GeluAttrs,
     exact=lambda a, attrs: a[0] * _exact_gelu_slope(a[1], attrs),
 )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Split, register
-from tinytrain_compile.ops.linear import join_split, operands, split_operands, whole_shape
+from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Split, register
+from tinytrain_compile.ops.linear import join_split, operands, present_parts, split_operands, whole_shape
 from tinytrain_compile.ops.reach import Patch, Reach
 
 TILE_WIDTH = 4
@@ -97,6 +97,10 @@ def _check_weight(w: tuple[int, ...], attrs: ConvAttrs, channels_in: int) -> Non
         )
     if attrs.split is not None and attrs.groups > 1 and attrs.split.axis == "in":
         raise ValueError("a grouped convolution has no input-channel slice")
+
+
+def _present(attrs: ConvAttrs) -> tuple[str, ...]:
+    return present_parts(attrs.split) + (("bias",) if attrs.bias else ())
 
 
 def _conv_infer(inputs: tuple[Value, ...], attrs: ConvAttrs) -> tuple[TensorType, ...]:
@@ -232,6 +236,10 @@ register(
         scratch=_conv_scratch,
         macs=_conv_macs,
         exact=_conv_exact,
+        inputs=("x", "w", "w_rest?", "bias?"),
+        outputs=("y",),
+        present=_present,
+        traits=MATRIX,
     )
 )
 
@@ -333,6 +341,10 @@ register(
         scratch=_grad_input_scratch,
         macs=_grad_input_macs,
         exact=_grad_input_exact,
+        inputs=("dy", "w", "w_rest?"),
+        outputs=("dx",),
+        present=lambda attrs: present_parts(attrs.conv.split),
+        traits=MATRIX,
     )
 )
 
@@ -381,5 +393,7 @@ register(
         macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[1].shape[:3]),
         exact=_grad_weight_exact,
         sums_samples=lambda _attrs: True,
+        inputs=("x", "dy"),
+        outputs=("dw",),
     )
 )

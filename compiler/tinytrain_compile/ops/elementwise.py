@@ -9,7 +9,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.ops.base import GradientContext, GradientRule, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
 
 SECOND_ORDER = NonDifferentiable("second derivatives are never needed")
 
@@ -52,7 +52,10 @@ def _binary(name: str, doc: str, function: Callable[[Array, Array], Array], grad
             broadcast_infer,
             lambda arrays, _attrs: (function(arrays[0], arrays[1]),),
             gradient,
-            inplace=((0, 0), (0, 1)),
+            inputs=("a", "b"),
+            outputs=("y",),
+            reuses=("a", "b"),
+            traits=ELEMENTWISE,
         )
     )
 
@@ -105,7 +108,10 @@ def unary(
             same_infer,
             lambda arrays, _attrs: (function(arrays[0]),),
             gradient,
-            inplace=((0, 0),),
+            inputs=("x",),
+            outputs=("y",),
+            reuses=("x",),
+            traits=ELEMENTWISE,
             exact=lambda arrays, _attrs: (exact(arrays[0]),),
         )
     )
@@ -115,9 +121,10 @@ def gradient_op(
     name: str,
     doc: str,
     function: Callable[[Array, Array], Array],
+    kept: str,
     exact: Callable[[Array, Array], Array] | None = None,
 ) -> None:
-    """Register the backward op of a unary op: (dy, x or y) -> dx, which may overwrite either operand."""
+    """Register the backward op of a unary op: (dy, kept: x or y) -> dx, which may overwrite either operand."""
     register(
         OpDef(
             name,
@@ -125,7 +132,10 @@ def gradient_op(
             same_infer,
             lambda arrays, _attrs: (function(arrays[0], arrays[1]),),
             SECOND_ORDER,
-            inplace=((0, 0), (0, 1)),
+            inputs=("dy", kept),
+            outputs=("dx",),
+            reuses=("dy", kept),
+            traits=ELEMENTWISE,
             exact=None if exact is None else lambda arrays, _attrs: (exact(arrays[0], arrays[1]),),
         )
     )
@@ -160,10 +170,11 @@ unary(
     scalar_math.log,
 )
 unary("Erf", "Error function.", erf, from_input("ErfGrad"), scalar_math.erf)
-gradient_op("SqrtGrad", "dy / (2 y)", lambda dy, y: dy / (2 * y))
+gradient_op("SqrtGrad", "dy / (2 y)", lambda dy, y: dy / (2 * y), "y")
 gradient_op(
     "ErfGrad",
     "dy * 2/sqrt(pi) exp(-x^2)",
     lambda dy, x: dy * np.exp(-x * x) * x.dtype.type(_SLOPE),
+    "x",
     lambda dy, x: dy * (scalar_math.exp(0 - x * x) * np.float32(_SLOPE)),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._exact import product
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Split, register
+from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Split, register
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,15 @@ def operands(count: int, bias: bool, split: Split | None) -> tuple[tuple[int, ..
     if count != 1 + len(parts) + int(bias):
         raise ValueError(f"expected {1 + len(parts) + int(bias)} operands, got {count}")
     return parts, (count - 1 if bias else None)
+
+
+def present_parts(split: Split | None) -> tuple[str, ...]:
+    """Names of the operands that a weight in two parts has beside w."""
+    return () if split is None else ("w_rest",)
+
+
+def _present(attrs: GemmAttrs) -> tuple[str, ...]:
+    return present_parts(attrs.split) + (("bias",) if attrs.bias else ())
 
 
 def _gemm_infer(inputs: tuple[Value, ...], attrs: GemmAttrs) -> tuple[TensorType, ...]:
@@ -141,6 +150,10 @@ register(
         GemmAttrs,
         macs=_gemm_macs,
         exact=_gemm_exact,
+        inputs=("x", "w", "w_rest?", "bias?"),
+        outputs=("y",),
+        present=_present,
+        traits=MATRIX,
     )
 )
 
@@ -166,6 +179,9 @@ register(
         GemmAttrs,
         macs=lambda node: node.outputs[0].elements * node.inputs[0].shape[-1],
         exact=lambda arrays, attrs: (product(arrays[0], join_split(arrays[1:], attrs.split, 0, 1)),),
+        inputs=("dy", "w", "w_rest?"),
+        outputs=("dx",),
+        present=lambda attrs: present_parts(attrs.split),
     )
 )
 
@@ -187,6 +203,8 @@ register(
         macs=lambda node: node.outputs[0].elements * node.inputs[0].shape[0],
         exact=lambda arrays, _attrs: (product(arrays[1].T, arrays[0]),),
         sums_samples=lambda _attrs: True,
+        inputs=("x", "dy"),
+        outputs=("dw",),
     )
 )
 
@@ -244,5 +262,7 @@ register(
         MatMulAttrs,
         macs=lambda node: node.outputs[0].elements * _swap(node.inputs[0].shape, node.attrs.transpose_a)[-1],  # type: ignore[attr-defined]
         exact=lambda arrays, attrs: (product(*_factors(arrays, attrs)),),
+        inputs=("a", "b"),
+        outputs=("y",),
     )
 )

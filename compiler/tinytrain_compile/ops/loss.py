@@ -251,6 +251,8 @@ register(
         _nll_rule,
         NllAttrs,
         exact=_nll_exact,
+        inputs=("logp", "labels", "weights?"),
+        outputs=("loss",),
     )
 )
 register(
@@ -262,10 +264,21 @@ register(
         BACKWARD,
         NllGradAttrs,
         exact=_nll_grad_exact,
+        inputs=("dloss", "labels", "weights?"),
+        outputs=("dlogp",),
     )
 )
 register(
-    OpDef("MeanSquaredError", "mean((y - t) ** 2) as a scalar.", _infer_mse, _mse, _mse_rule, exact=_mse_exact),
+    OpDef(
+        "MeanSquaredError",
+        "mean((y - t) ** 2) as a scalar.",
+        _infer_mse,
+        _mse,
+        _mse_rule,
+        exact=_mse_exact,
+        inputs=("y", "target"),
+        outputs=("loss",),
+    ),
 )
 register(
     OpDef(
@@ -274,7 +287,9 @@ register(
         _infer_mse_grad,
         _mse_grad,
         BACKWARD,
-        inplace=((0, 1),),
+        inputs=("dloss", "y", "target"),
+        outputs=("dy",),
+        reuses=("y",),
     )
 )
 register(
@@ -285,6 +300,8 @@ register(
         _bce,
         _bce_rule,
         exact=_bce_exact,
+        inputs=("y", "target"),
+        outputs=("loss",),
     )
 )
 register(
@@ -294,7 +311,9 @@ register(
         _infer_bce_grad,
         _bce_grad,
         BACKWARD,
-        inplace=((0, 1),),
         exact=_bce_grad_exact,
+        inputs=("dloss", "y", "target"),
+        outputs=("dy",),
+        reuses=("y",),
     )
 )

@@ -200,9 +200,11 @@ register(
         _softmax,
         _softmax_rule,
         AxisAttrs,
-        inplace=((0, 0),),
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_softmax_exact,
+        inputs=("x",),
+        outputs=("y",),
+        reuses=("x",),
     )
 )
 register(
@@ -213,8 +215,10 @@ register(
         _softmax_grad,
         BACKWARD,
         AxisAttrs,
-        inplace=((0, 0), (0, 1)),
         exact=_softmax_grad_exact,
+        inputs=("dy", "y"),
+        outputs=("dx",),
+        reuses=("dy", "y"),
     )
 )
 register(
@@ -225,9 +229,11 @@ register(
         _log_softmax,
         _log_softmax_rule,
         AxisAttrs,
-        inplace=((0, 0),),
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_log_softmax_exact,
+        inputs=("x",),
+        outputs=("y",),
+        reuses=("x",),
     )
 )
 register(
@@ -238,8 +244,10 @@ register(
         _log_softmax_grad,
         BACKWARD,
         AxisAttrs,
-        inplace=((0, 0), (0, 1)),
         exact=_log_softmax_grad_exact,
+        inputs=("dy", "y"),
+        outputs=("dx",),
+        reuses=("dy", "y"),
     )
 )
 register(
@@ -250,9 +258,11 @@ register(
         _normalize,
         _normalize_rule,
         NormalizeAttrs,
-        inplace=((0, 0),),
         repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
         exact=_normalize_exact,
+        inputs=("x",),
+        outputs=("xhat", "rstd"),
+        reuses=("x",),
     )
 )
 register(
@@ -263,7 +273,9 @@ register(
         _normalize_grad,
         BACKWARD,
         NormalizeAttrs,
-        inplace=((0, 0), (0, 1)),
         exact=_normalize_grad_exact,
+        inputs=("dxhat", "xhat", "rstd"),
+        outputs=("dx",),
+        reuses=("dxhat", "xhat"),
     )
 )

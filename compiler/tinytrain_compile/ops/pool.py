@@ -15,7 +15,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, only
 from tinytrain_compile.ops._exact import F32, LOWEST, largest_of, sequential_sum
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Overlap, register
+from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, NonDifferentiable, OpDef, Overlap, register
 from tinytrain_compile.ops.overlap import windows
 
 
@@ -301,6 +301,9 @@ register(
         PoolAttrs,
         exact=_max_pool_exact,
         overlaps=_overlaps,
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 register(
@@ -312,6 +315,8 @@ register(
         NonDifferentiable("an index: piecewise constant in its input"),
         PoolAttrs,
         exact=_max_pool_index_exact,
+        inputs=("x",),
+        outputs=("index",),
     )
 )
 register(
@@ -322,6 +327,8 @@ register(
         max_pool_grad,
         BACKWARD,
         PoolGradAttrs,
+        inputs=("dy", "index"),
+        outputs=("dx",),
     )
 )
 register(
@@ -334,6 +341,8 @@ register(
         PoolAttrs,
         exact=_average_pool_exact,
         overlaps=_overlaps,
+        inputs=("x",),
+        outputs=("y",),
     )
 )
 register(
@@ -345,5 +354,7 @@ register(
         BACKWARD,
         PoolGradAttrs,
         exact=_average_pool_grad_exact,
+        inputs=("dy",),
+        outputs=("dx",),
     )
 )

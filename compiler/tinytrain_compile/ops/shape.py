@@ -11,7 +11,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._common import expect_float, expect_operands, kept_layout, only
 from tinytrain_compile.ops._exact import scaled, sum_over
-from tinytrain_compile.ops.base import GradientContext, OpDef, Overlap, register
+from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, OpDef, Overlap, register
 from tinytrain_compile.ops.contiguous import cut_starts, run_starts
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
 from tinytrain_compile.ops.repeat import along, repeat_places, repeat_shape
@@ -286,6 +286,9 @@ register(
         view=True,
         repeat=repeat_shape,
         starts=lambda _node: (0,),
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 register(
@@ -297,6 +300,9 @@ register(
         _transpose_rule,
         TransposeAttrs,
         repeat=lambda _node, attrs, _count: along(attrs, attrs.perm[1:]),
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 
@@ -338,6 +344,9 @@ register(
         as_view="Join",
         overlaps=_concat_overlaps,
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
+        inputs=("x*",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 register(
@@ -352,6 +361,9 @@ register(
         as_view="Part",
         overlaps=_slice_overlaps,
         repeat=repeat_places,
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 register(
@@ -364,6 +376,9 @@ register(
         EmbedAttrs,
         overlaps=_embed_overlaps,
         repeat=repeat_places,
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 register(
@@ -374,9 +389,11 @@ register(
         _expand,
         _expand_rule,
         ExpandAttrs,
-        inplace=_SAME_ELEMENT,
         exact=_expand_exact,
         repeat=repeat_shape,
+        inputs=("x",),
+        outputs=("y",),
+        reuses=("x",),
     )
 )
 register(
@@ -387,9 +404,11 @@ register(
         _reduce,
         _reduce_rule,
         ReduceAttrs,
-        inplace=_SAME_ELEMENT,
         exact=_reduce_exact,
         repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
         sums_samples=lambda attrs: 0 in attrs.axes,
+        inputs=("x",),
+        outputs=("y",),
+        reuses=("x",),
     )
 )

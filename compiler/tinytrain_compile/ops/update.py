@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, register
 
 _UPDATE = NonDifferentiable("updates are not part of the differentiated function")
 
@@ -48,6 +48,10 @@ def _blend(old: Array, share: float, new: Array) -> Array:
     return old.dtype.type(share) * old + new if share else new
 
 
+def _present(attrs: SgdAttrs | AdamAttrs) -> tuple[str, ...]:
+    return ("scale",) if attrs.scaled else ()
+
+
 def _sgd_infer(inputs: tuple[Value, ...], _attrs: SgdAttrs) -> tuple[TensorType, ...]:
     _check_same(inputs[:2])
     return (inputs[0].type,)
@@ -66,7 +70,10 @@ register(
         _sgd,
         _UPDATE,
         SgdAttrs,
-        alias=((0, 0),),
+        inputs=("w", "g", "rate", "scale?"),
+        outputs=("w",),
+        present=_present,
+        traits=ELEMENTWISE,
     )
 )
 
@@ -91,7 +98,10 @@ register(
         _momentum,
         _UPDATE,
         SgdAttrs,
-        alias=((0, 0), (1, 1)),
+        inputs=("w", "v", "g", "rate", "scale?"),
+        outputs=("w", "v"),
+        present=_present,
+        traits=ELEMENTWISE,
     )
 )
 
@@ -122,7 +132,9 @@ register(
         _adam,
         _UPDATE,
         AdamAttrs,
-        alias=((0, 0), (1, 1), (2, 2)),
+        inputs=("w", "m", "v", "g", "rate", "power", "scale?"),
+        outputs=("w", "m", "v"),
+        present=_present,
     )
 )
 register(
@@ -133,7 +145,8 @@ register(
         lambda arrays, attrs: (arrays[0] * np.asarray([attrs.beta1, attrs.beta2], arrays[0].dtype),),
         _UPDATE,
         AdamAttrs,
-        alias=((0, 0),),
+        inputs=("power",),
+        outputs=("power",),
     )
 )
 
@@ -150,7 +163,9 @@ register(
         _accumulate_infer,
         lambda arrays, _attrs: (arrays[0] + arrays[1],),
         _UPDATE,
-        alias=((0, 0),),
+        inputs=("acc", "g"),
+        outputs=("acc",),
+        traits=ELEMENTWISE,
     )
 )
 register(
@@ -160,6 +175,8 @@ register(
         lambda inputs, _attrs: (inputs[0].type,),
         lambda arrays, _attrs: (np.zeros_like(arrays[0]),),
         _UPDATE,
-        alias=((0, 0),),
+        inputs=("acc",),
+        outputs=("acc",),
+        traits=ELEMENTWISE,
     )
 )

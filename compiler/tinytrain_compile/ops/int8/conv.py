@@ -15,7 +15,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, op_def, register
+from tinytrain_compile.ops.base import ErrorState, NonDifferentiable, OpDef, Overlap, op_def, register
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv_form import (
     GRAD_WEIGHT,
@@ -32,6 +32,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.tiles import pair_tiles
+from tinytrain_compile.ops.linear import present_parts
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
@@ -188,6 +189,9 @@ register(
         accumulator=_conv_bound,
         macs=_conv_macs,
         overlaps=_conv_overlaps,
+        inputs=("x", "w", "w_rest?", "bias", "multiplier", "shift"),
+        outputs=("y",),
+        present=lambda attrs: present_parts(attrs.conv.split),
     )
 )
 
@@ -197,6 +201,10 @@ register(
 
 def _plain(attrs: QConvGradInputAttrs) -> ConvGradInputAttrs:
     return ConvGradInputAttrs(replace(attrs.conv, bias=False), attrs.input_hw)
+
+
+def _grad_present(attrs: QConvGradInputAttrs) -> tuple[str, ...]:
+    return present_parts(attrs.conv.split) + attrs.mask.operands
 
 
 def _grad_infer(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> tuple[TensorType, ...]:
@@ -241,10 +249,13 @@ register(
         _grad,
         BACKWARD,
         QConvGradInputAttrs,
-        alias=((1, 0),),
         scratch=_grad_scratch,
         accumulator=_grad_bound,
         macs=_grad_macs,
+        inputs=("peak", "p_out", "p_in", "g", "multiplier", "shift", "w", "w_rest?", "mask?"),
+        outputs=("error", "peak"),
+        present=_grad_present,
+        error=ErrorState(("p_in",)),
     )
 )
 
@@ -311,10 +322,11 @@ register(
         _update,
         BACKWARD,
         QConvUpdateAttrs,
-        alias=((0, 0),),
         scratch=_update_scratch,
         accumulator=_weight_bound,
         macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[2].shape[:3]),
+        inputs=("w", "x", "g", "multiplier", "shift", "rate", "p", "noise", "salt"),
+        outputs=("w",),
     )
 )
 
@@ -335,9 +347,10 @@ register(
         lambda a, attrs: (fx.saturate(a[0] + weight_gradient(a[1], a[2], attrs.x_zero, attrs.conv)).astype(np.int32),),
         BACKWARD,
         QConvUpdateAttrs,
-        alias=((0, 0),),
         scratch=_update_scratch,
         accumulator=_weight_bound,
         macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[2].shape[:3]),
+        inputs=("sum", "x", "g"),
+        outputs=("sum",),
     )
 )

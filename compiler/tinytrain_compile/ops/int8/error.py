@@ -27,6 +27,11 @@ class MaskAttrs(Attrs):
     low: int = -128
     high: int = 127
 
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Name of the operand that tells, if there is a mask."""
+        return ("mask",) if self.kind else ()
+
     def passes(self, value: Any) -> Any:
         """Whether the clamp let an int8 value pass: it is at neither end."""
         return (value > self.low) & (value < self.high)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import ErrorState, OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
 from tinytrain_compile.ops.int8.error import NO_CLAMP, error_infer, finish_error
 from tinytrain_compile.ops.loss import NllAttrs
@@ -157,6 +157,8 @@ register(
         BACKWARD,
         SoftmaxSumAttrs,
         accumulator=_sum_bound,
+        inputs=("logits", "table"),
+        outputs=("largest", "sum"),
     )
 )
 
@@ -208,6 +210,8 @@ register(
         _loss,
         BACKWARD,
         QLossAttrs,
+        inputs=("logits", "labels", "largest", "sum"),
+        outputs=("loss",),
     )
 )
 
@@ -248,6 +252,8 @@ register(
         _error,
         BACKWARD,
         QLossErrorAttrs,
-        alias=((1, 0),),
+        inputs=("peak", "p_out", "logits", "labels", "largest", "sum", "table"),
+        outputs=("error", "peak"),
+        error=ErrorState(),
     )
 )

@@ -97,7 +97,8 @@ register(
         _momentum_infer,
         _momentum_of_sums,
         BACKWARD,
-        alias=((0, 0), (1, 1), (2, 2)),
+        inputs=("sum", "velocity", "peak", "shift", "rate", "p", "exponent", "noise", "salt"),
+        outputs=("sum", "velocity", "peak"),
     )
 )
 
@@ -120,6 +121,8 @@ register(
         lambda a, _attrs: (channel_sums(a[0]),),
         BACKWARD,
         accumulator=lambda inputs, _attrs: channel_sum_bound(inputs[0]),
+        inputs=("g",),
+        outputs=("sum",),
     )
 )
 
@@ -166,10 +169,25 @@ register(
         _conv_momentum,
         BACKWARD,
         QConvUpdateAttrs,
-        alias=((0, 0), (1, 7), (2, 8)),
         scratch=op_def("QConvUpdate").scratch,
         accumulator=op_def("QConvUpdate").accumulator,
         macs=op_def("QConvUpdate").macs,
+        inputs=(
+            "w",
+            "x",
+            "g",
+            "multiplier",
+            "shift",
+            "rate",
+            "p",
+            "velocity",
+            "peak",
+            "exponent",
+            "noise",
+            "salt",
+            "salt_of_w",
+        ),
+        outputs=("w", "velocity", "peak"),
     )
 )
 register(
@@ -181,9 +199,24 @@ register(
         _conv_momentum_fine,
         BACKWARD,
         QConvUpdateAttrs,
-        alias=((0, 0), (1, 7), (2, 8), (3, 12)),
         scratch=op_def("QConvUpdate").scratch,
         accumulator=op_def("QConvUpdate").accumulator,
         macs=op_def("QConvUpdate").macs,
+        inputs=(
+            "w",
+            "x",
+            "g",
+            "multiplier",
+            "shift",
+            "rate",
+            "p",
+            "velocity",
+            "peak",
+            "exponent",
+            "noise",
+            "salt",
+            "fraction",
+        ),
+        outputs=("w", "velocity", "peak", "fraction"),
     )
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import ELEMENTWISE, ErrorState, OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.overlap import element_by_element, packed_bits
@@ -105,7 +105,10 @@ register(
         _qadd,
         BACKWARD,
         QAddAttrs,
-        ((0, 0), (0, 1)),
+        inputs=("a", "b"),
+        outputs=("y",),
+        reuses=("a", "b"),
+        traits=ELEMENTWISE,
     )
 )
 
@@ -139,8 +142,10 @@ register(
         _rescale,
         BACKWARD,
         QRescaleAttrs,
-        ((0, 0),),
         accumulator=_rescale_bound,
+        inputs=("x",),
+        outputs=("y",),
+        reuses=("x",),
     )
 )
 
@@ -179,6 +184,9 @@ register(
         BACKWARD,
         QuantAttrs,
         overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[0]),
+        inputs=("x",),
+        outputs=("q",),
+        traits=ELEMENTWISE,
     )
 )
 register(
@@ -190,6 +198,9 @@ register(
         BACKWARD,
         QuantAttrs,
         overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[0]),
+        inputs=("q",),
+        outputs=("y",),
+        traits=ELEMENTWISE,
     )
 )
 
@@ -219,7 +230,10 @@ register(
         _scale,
         BACKWARD,
         ErrorAttrs,
-        alias=((1, 0),),
+        inputs=("peak", "p_out", "p_in", "e", "multiplier", "shift", "mask?"),
+        outputs=("error", "peak"),
+        present=lambda attrs: attrs.mask.operands,
+        error=ErrorState(("p_in",)),
     )
 )
 
@@ -247,7 +261,10 @@ register(
         _error_add,
         BACKWARD,
         ErrorAttrs,
-        alias=((1, 0),),
+        inputs=("peak", "p_out", "p_a", "p_b", "a", "b", "mask?"),
+        outputs=("error", "peak"),
+        present=lambda attrs: attrs.mask.operands,
+        error=ErrorState(("p_a", "p_b")),
     )
 )
 
@@ -282,7 +299,9 @@ register(
         _quantise_error,
         BACKWARD,
         ErrorUnitAttrs,
-        alias=((1, 0),),
+        inputs=("peak", "p_out", "g"),
+        outputs=("error", "peak"),
+        error=ErrorState(float_peak=True),
     )
 )
 
@@ -301,6 +320,8 @@ register(
         BACKWARD,
         ErrorUnitAttrs,
         overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[1], 1),
+        inputs=("p", "e"),
+        outputs=("g",),
     )
 )
 
@@ -322,5 +343,7 @@ register(
         BACKWARD,
         MaskAttrs,
         overlaps=packed_bits,
+        inputs=("y",),
+        outputs=("mask",),
     )
 )

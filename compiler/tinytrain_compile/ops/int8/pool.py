@@ -12,7 +12,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import ErrorState, OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
 from tinytrain_compile.ops.int8.error import NO_CLAMP, error_infer, finish_error
 from tinytrain_compile.ops.int8.pointwise import LIFT
@@ -53,7 +53,9 @@ register(
         _grad,
         BACKWARD,
         QMaxPoolGradAttrs,
-        alias=((1, 0),),
         accumulator=lambda _inputs, attrs: sum_bound(attrs),
+        inputs=("peak", "p_out", "p_in", "g", "index"),
+        outputs=("error", "peak"),
+        error=ErrorState(("p_in",)),
     )
 )

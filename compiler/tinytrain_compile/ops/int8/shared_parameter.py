@@ -36,6 +36,8 @@ register(
         _bias_infer,
         lambda a, _attrs: (fx.requantise(a[0], a[1], a[2]).astype(np.int32),),
         BACKWARD,
+        inputs=("bias", "multiplier", "shift"),
+        outputs=("unit_bias",),
     )
 )
 
@@ -73,6 +75,8 @@ register(
         _added,
         BACKWARD,
         GradientAddAttrs,
-        inplace=((0, 0), (0, 1)),
+        inputs=("a", "b", "p_a", "p_b", "multiplier_a", "shift_a", "multiplier_b", "shift_b"),
+        outputs=("total", "exponent"),
+        reuses=("a", "b"),
     )
 )

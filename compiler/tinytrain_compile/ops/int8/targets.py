@@ -14,7 +14,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import ErrorState, OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
 from tinytrain_compile.ops.int8.error import NO_CLAMP, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.loss import DISTANCE_BITS, LN2, LOG_BITS, TABLE, binary_log, scaled_float
@@ -171,6 +171,7 @@ def _bce_grad(arrays: tuple[Array, ...], attrs: TargetErrorAttrs) -> tuple[Array
 
 
 def _register(name: str, doc: str, tables: int, loss: Any, grad: Any) -> None:
+    names = ("y", "target", "table")[: 2 + tables]
     operands = ", ".join(("outputs", "targets", "table")[: 2 + tables])
     register(
         OpDef(
@@ -180,6 +181,8 @@ def _register(name: str, doc: str, tables: int, loss: Any, grad: Any) -> None:
             loss,
             BACKWARD,
             TargetLossAttrs,
+            inputs=names,
+            outputs=("loss",),
         )
     )
     register(
@@ -190,7 +193,9 @@ def _register(name: str, doc: str, tables: int, loss: Any, grad: Any) -> None:
             grad,
             BACKWARD,
             TargetErrorAttrs,
-            alias=((1, 0),),
+            inputs=("peak", "p_out", *names),
+            outputs=("error", "peak"),
+            error=ErrorState(),
         )
     )
 

@@ -57,8 +57,9 @@ register(
         _bias_infer,
         lambda a, _attrs: (_moved_bias(a[0], channel_sums(a[1]), (a[2], a[3], a[4], a[5])),),
         BACKWARD,
-        alias=((0, 0),),
         accumulator=lambda inputs, _attrs: channel_sum_bound(inputs[1]),
+        inputs=("bias", "g", "multiplier", "shift", "rate", "p"),
+        outputs=("bias",),
     )
 )
 
@@ -76,8 +77,9 @@ register(
         _bias_sum_infer,
         lambda a, _attrs: (fx.saturate(a[0].astype(np.int64) + channel_sums(a[1])).astype(np.int32),),
         BACKWARD,
-        alias=((0, 0),),
         accumulator=lambda inputs, _attrs: channel_sum_bound(inputs[1]),
+        inputs=("sum", "g"),
+        outputs=("sum",),
     )
 )
 
@@ -94,7 +96,8 @@ register(
         _bias_apply_infer,
         lambda a, _attrs: (_moved_bias(a[0], a[1], (a[2], a[3], a[4], a[5])),),
         BACKWARD,
-        alias=((0, 0),),
+        inputs=("bias", "sum", "multiplier", "shift", "rate", "p"),
+        outputs=("bias",),
     )
 )
 
@@ -114,7 +117,8 @@ register(
         lambda a, attrs: (updated_weight(a[0], a[1], (a[2], a[3], a[4], a[5]), a[6], a[7], attrs.limit),),
         BACKWARD,
         QWeightApplyAttrs,
-        alias=((0, 0),),
+        inputs=("w", "sum", "multiplier", "shift", "rate", "p", "noise", "salt"),
+        outputs=("w",),
     )
 )
 
@@ -168,7 +172,8 @@ register(
         lambda a, attrs: (settle(a[0], a[1], attrs.float_peak), np.zeros((), np.int32)),
         BACKWARD,
         ExponentAttrs,
-        alias=((0, 0), (1, 1)),
+        inputs=("state", "peak"),
+        outputs=("state", "peak"),
     )
 )
 register(
@@ -178,7 +183,8 @@ register(
         lambda inputs, _attrs: (inputs[0].type,),
         lambda a, _attrs: (np.asarray((int(a[0]) * 1664525 + 1013904223) & 0xFFFFFFFF, np.uint32).view(np.int32),),
         BACKWARD,
-        alias=((0, 0),),
+        inputs=("state",),
+        outputs=("state",),
     )
 )
 

@@ -60,10 +60,11 @@ register(
         _update,
         BACKWARD,
         QConvUpdateAttrs,
-        alias=((0, 0), (1, 7)),
         scratch=op_def("QConvUpdate").scratch,
         accumulator=op_def("QConvUpdate").accumulator,
         macs=op_def("QConvUpdate").macs,
+        inputs=("w", "x", "g", "multiplier", "shift", "rate", "p", "fraction"),
+        outputs=("w", "fraction"),
     )
 )
 
@@ -82,6 +83,7 @@ register(
         lambda a, attrs: updated_fine(a[0], a[6], a[1], (a[2], a[3], a[4], a[5]), attrs.limit),
         BACKWARD,
         QWeightApplyAttrs,
-        alias=((0, 0), (1, 6)),
+        inputs=("w", "sum", "multiplier", "shift", "rate", "p", "fraction"),
+        outputs=("w", "fraction"),
     )
 )

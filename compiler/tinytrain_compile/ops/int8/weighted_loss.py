@@ -11,7 +11,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import ErrorState, OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
 from tinytrain_compile.ops.int8.error import NO_CLAMP, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.loss import (
@@ -84,6 +84,8 @@ register(
         _label_weight,
         BACKWARD,
         LabelWeightAttrs,
+        inputs=("labels", "weights"),
+        outputs=("weight", "divisor"),
     )
 )
 
@@ -116,6 +118,8 @@ register(
         _loss,
         BACKWARD,
         QLossAttrs,
+        inputs=("logits", "labels", "largest", "sum", "weight", "divisor"),
+        outputs=("loss",),
     )
 )
 
@@ -146,6 +150,8 @@ register(
         _error,
         BACKWARD,
         QLossErrorAttrs,
-        alias=((1, 0),),
+        inputs=("peak", "p_out", "logits", "labels", "largest", "sum", "table", "weight", "divisor"),
+        outputs=("error", "peak"),
+        error=ErrorState(),
     )
 )
