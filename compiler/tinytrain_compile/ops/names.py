@@ -27,8 +27,9 @@ class Named(dict[str, T]):
         return list(self).index(name)
 
     def several(self, *names: str) -> tuple[T, ...]:
-        """Those that are there, in this order."""
-        return tuple(self[name] for name in names if name in self)
+        """In this order; a name that ends in "?" may be missing."""
+        wanted = (name.removesuffix("?") for name in names if name[-1] != "?" or name[:-1] in self)
+        return tuple(self[name] for name in wanted)
 
 
 def named(op: str, items: Sequence[T], attrs: Attrs = NO_ATTRS) -> Named[T]:

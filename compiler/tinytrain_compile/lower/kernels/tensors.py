@@ -8,6 +8,7 @@ from tvm import te
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels.base import placeholder
+from tinytrain_compile.ops.linear import WEIGHT
 from tinytrain_compile.ops.names import operand, operands
 
 
@@ -17,8 +18,9 @@ def tensor(node: Node, name: str, shape: Sequence[int] | None = None) -> te.Tens
 
 
 def tensors(node: Node, *names: str) -> list[te.Tensor]:
-    """Operands in their own shapes."""
-    return [tensor(node, name) for name in names]
+    """Operands in their own shapes; one whose name ends in "?" may be missing."""
+    there = operands(node)
+    return [tensor(node, name.removesuffix("?")) for name in names if name[-1] != "?" or name[:-1] in there]
 
 
 def flat_tensor(node: Node, name: str) -> te.Tensor:
@@ -38,4 +40,4 @@ def pixel_rows(value: Value) -> tuple[int, int]:
 
 def weight_parts(node: Node) -> list[te.Tensor]:
     """The weight of a layer or of its data gradient, in one part or two."""
-    return tensors(node, *(name for name in ("w", "w_rest") if name in operands(node)))
+    return tensors(node, *WEIGHT)

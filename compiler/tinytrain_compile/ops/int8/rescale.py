@@ -37,7 +37,7 @@ class ChannelRescaleAttrs(Attrs):
 
 def rescaled_tables(node: Node) -> tuple[Value, ...]:
     """The shift tables that a ChannelRescale changes, that of the forward pass first."""
-    return operands(node).several("forward", "error", "shift", "bias_shift")
+    return operands(node).several("forward", "error", "shift", "bias_shift?")
 
 
 def _infer(inputs: tuple[Value, ...], attrs: ChannelRescaleAttrs) -> tuple[TensorType, ...]:

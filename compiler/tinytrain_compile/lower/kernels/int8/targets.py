@@ -22,13 +22,13 @@ from tinytrain_compile.lower.kernels.int8.operands import error_output
 from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensors
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.int8.targets import SIGMOID_BITS, TargetAttrs, TargetErrorAttrs, TargetLossAttrs
-from tinytrain_compile.ops.names import operand, operands
+from tinytrain_compile.ops.names import operand
 
 
 def _operands(node: Node) -> list[te.Tensor]:
     """(outputs, targets[, table])"""
     pair = [flat_tensor(node, "y"), flat_tensor(node, "target")]
-    return pair + tensors(node, *(name for name in ("table",) if name in operands(node)))
+    return pair + tensors(node, "table?")
 
 
 def _difference(inputs: list[te.Tensor], i: Any, attrs: TargetAttrs) -> Any:
