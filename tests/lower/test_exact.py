@@ -19,7 +19,7 @@ from tests.lower.kernel_harness import Built, build, inplace_pairs, run
 from tinytrain_compile.lower.kernels import base
 from tinytrain_compile.lower.kernels.float32 import conv, pool
 from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
-from tinytrain_compile.ops import OPS, _exact, linear, loss, run_node
+from tinytrain_compile.ops import OPS, exact, linear, loss, run_node
 from tinytrain_compile.ops import pool as pooling
 from tinytrain_compile.ops.interpreter import run_nodes
 
@@ -192,10 +192,10 @@ def _product_backwards(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return PRODUCT(left[..., ::-1], right[..., ::-1, :])
 
 
-SEQUENTIAL_SUM, PRODUCT = _exact.sequential_sum, _exact.product
+SEQUENTIAL_SUM, PRODUCT = exact.sequential_sum, exact.product
 SUMS = (
-    *((_exact, op) for op in ("Reduce", "Softmax", "SoftmaxGrad", "LogSoftmax", "LogSoftmaxGrad")),
-    *((_exact, op) for op in ("Normalize", "NormalizeGrad")),
+    *((exact, op) for op in ("Reduce", "Softmax", "SoftmaxGrad", "LogSoftmax", "LogSoftmaxGrad")),
+    *((exact, op) for op in ("Normalize", "NormalizeGrad")),
     *((loss, op) for op in ("NegativeLogLikelihood", "NegativeLogLikelihoodGrad")),
     *((loss, op) for op in ("MeanSquaredError", "SigmoidCrossEntropy")),
     (pooling, "AveragePool"),

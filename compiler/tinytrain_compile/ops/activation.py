@@ -10,9 +10,9 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.ops._exact import F32, clamp, scaled, shifted
 from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.elementwise import SECOND_ORDER, erf, from_input, from_output, same_infer, upstream
+from tinytrain_compile.ops.exact import F32, clamp, scaled, shifted
 from tinytrain_compile.ops.names import operand, result
 
 

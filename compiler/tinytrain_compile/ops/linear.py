@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._exact import product
 from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Split, register
+from tinytrain_compile.ops.exact import product
 from tinytrain_compile.ops.names import named, operand, operands, result
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._common import BACKWARD, expect_float, only
-from tinytrain_compile.ops._exact import F32, LOWEST, largest_of, sequential_sum
 from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, NonDifferentiable, OpDef, Overlap, register
+from tinytrain_compile.ops.exact import F32, LOWEST, largest_of, sequential_sum
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.overlap import windows
 
