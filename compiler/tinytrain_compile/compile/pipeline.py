@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tinytrain_compile.compile.candidates import Candidate, Planner
+from tinytrain_compile.compile.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.compile.code import Generated, generate
 from tinytrain_compile.compile.combinations import check_machine, check_model
 from tinytrain_compile.compile.data_notes import data_notes, option_notes
@@ -175,11 +175,11 @@ def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
     if update != "auto":
         return planner.locked(resolve_update(graph, update), lock)
     try:
-        chosen = resolve_update(graph, lock.update.removeprefix("auto: "), files=False)
+        chosen = resolve_update(graph, lock.update.removeprefix(AUTO), files=False)
     except CompileError as problem:
         what = f"it trains {lock.update!r}, which says nothing about this model"
         raise CompileError("E0106", lock.file, what, "name the scheme with --update, if it was one") from problem
-    return replace(planner.locked(chosen, lock), label=lock.update)
+    return replace(planner.locked(chosen, lock), automatic=lock.update.startswith(AUTO))
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:

@@ -44,7 +44,7 @@ class _Asked:
         """The line with its price. over: also if that is above the limits still."""
         pinned = self.planner.options.update == "auto" and "update" not in changes
         if pinned:  # not auto again: with other options it may choose anything, and a search for each line is too much
-            spec = self.candidate.label.removeprefix("auto: ")
+            spec = self.candidate.update.label
             text, changes = f"--update {spec} {text}", {**changes, "update": spec}
         found = self.follow(over, **changes)
         if found is None:
