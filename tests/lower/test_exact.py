@@ -16,7 +16,7 @@ from tests.lower.kernel_harness import Built, build, inplace_pairs, run
 from tests.ops.cases import Case, cases_of
 from tests.ops.random_linear import RANDOM_PRODUCTS, random_products
 from tests.ops.random_structure import RANDOM, random_cases
-from tinytrain_compile.lower.kernels import base
+from tinytrain_compile.lower.kernels import InstructionSet, KernelContext, base
 from tinytrain_compile.lower.kernels.float32 import conv, pool
 from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
 from tinytrain_compile.ops import OPS, _exact, linear, loss, run_node
@@ -130,7 +130,7 @@ def test_other_kernels_are_the_same_without_fpu(op: str) -> None:
 
 
 def _source(case: Case, fpu: bool) -> str:
-    options = LowerOptions("p", replace(LowerOptions("p").features, fpu=fpu), fuse_multiply_add=False)
+    options = LowerOptions("p", KernelContext(InstructionSet(fpu)), fuse_multiply_add=False)
     return lower_nodes([case.node()], options).kernels[0].source
 
 

@@ -15,7 +15,7 @@ from tests.lower.sanitised import SCALAR, VECTORS, run_sanitised
 from tests.lower.test_boards import fuzz_cases
 from tests.ops.case import Case
 from tests.ops.random_structure import random_cases
-from tinytrain_compile.lower.kernels import Features, features_of
+from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.streams.functions import TABLE
 from tinytrain_compile.lower.streams.kernels import POINTWISE, NoRowsError, band_spec
 from tinytrain_compile.target import load_target
@@ -26,32 +26,32 @@ CASES = 8
 BOARDS = ("cortex-m0plus", "cortex-m7", "cortex-m55")
 
 
-def row_cases(cases_per_op: int, first: int = 0, features: Features = SCALAR) -> list[Case]:
+def row_cases(cases_per_op: int, first: int = 0, context: KernelContext = SCALAR) -> list[Case]:
     """Those of the cases that have a kernel of a few rows."""
-    return [case for case in fuzz_cases(cases_per_op, first, OPS) if _has_rows(case, features)]
+    return [case for case in fuzz_cases(cases_per_op, first, OPS) if _has_rows(case, context)]
 
 
-def _has_rows(case: Case, features: Features) -> bool:
+def _has_rows(case: Case, context: KernelContext) -> bool:
     try:
-        band_spec(case.node(), features)
+        band_spec(case.node(), context)
     except NoRowsError:
         return False
     return True
 
 
 @pytest.mark.parametrize("step", [1, 3])
-@pytest.mark.parametrize("features", [SCALAR, VECTORS], ids=["scalar", "vectors"])
-def test_rows_from_a_ring_are_those_of_the_map(features: Features, step: int, tmp_path: Path) -> None:
-    cases = row_cases(CASES, features=features)
+@pytest.mark.parametrize("context", [SCALAR, VECTORS], ids=["scalar", "vectors"])
+def test_rows_from_a_ring_are_those_of_the_map(context: KernelContext, step: int, tmp_path: Path) -> None:
+    cases = row_cases(CASES, context=context)
     assert {case.op for case in cases} == set(OPS)
-    run_sanitised(cases, tmp_path, features=features, make=partial(banded, step=step, ring=True))
+    run_sanitised(cases, tmp_path, context=context, make=partial(banded, step=step, ring=True))
 
 
 def test_what_is_kept_of_channels_belongs_to_the_rows(tmp_path: Path) -> None:
     """One vector of channels: no loop over channels is left, and their factors are loaded where the function starts."""
-    four = [c for c in row_cases(30, features=VECTORS) if c.op == "ErrorScale" and c.node().outputs[0].shape[3] == 4]
+    four = [c for c in row_cases(30, context=VECTORS) if c.op == "ErrorScale" and c.node().outputs[0].shape[3] == 4]
     assert four
-    run_sanitised(four, tmp_path, features=VECTORS, make=partial(banded, step=1))
+    run_sanitised(four, tmp_path, context=VECTORS, make=partial(banded, step=1))
 
 
 def test_strides_that_do_not_divide_the_image(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_rows_on_a_board(target: str) -> None:
 
 def check_rows_on_board(target: str, cases_per_op: int, first: int = 0) -> int:
     """Compare cases of every op, two rows a call from a ring buffer; the number of kernels that ran."""
-    cases = row_cases(cases_per_op, first, features_of(load_target(target).features, True))
+    cases = row_cases(cases_per_op, first, kernel_context(load_target(target).features, True))
     if not cases:
         return 0
     for case, found in zip(cases, measure(cases, target, make=partial(banded, step=2, ring=True)), strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
-from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.intrinsics.lanes import LANES
 
 HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""

@@ -3,134 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, s_tir, te, tirx
 
-from tinytrain_compile.ir.kernels import Tiles
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.target.model import Features as CoreFeatures
-
-
-@dataclass(frozen=True)
-class CodeStyle:
-    """What kernels spend code on. small: compiled with -Os, and shared by layers that differ in their numbers alone.
-
-    pair_steps: steps of four products in a turn of a product's innermost loop, at most. row_calls: helper calls per sum
-    in a turn of a dense convolution's, at most. unrolled_rows: kernels of at most this height have the loop over their
-    rows unrolled. unroll_moves: loops that move data are unrolled. ragged_tiles: float products whose operands lie as
-    neighbours along a tile's long side may peel its last one, and phases without taps have code of their own.
-    vector_terms: multiply-adds in a turn of the innermost loop of a float matrix-vector product, at most.
-    """
-
-    small: bool = False
-    pair_steps: int = 4
-    row_calls: int = 5
-    unrolled_rows: int = 3
-    unroll_moves: bool = True
-    ragged_tiles: bool = True
-    vector_terms: int = 32
-
-
-LOW_REGISTERS = 8
-"""Registers that most instructions of Armv6-M reach."""
-SPEED = CodeStyle()
-SIZE = CodeStyle(
-    True, pair_steps=2, row_calls=1, unrolled_rows=0, unroll_moves=False, ragged_tiles=False, vector_terms=1
-)
-
-
-@dataclass(frozen=True)
-class Features:
-    """What a kernel may ask of its target, what code it may spend, and how its operands lie.
-
-    turned: the kernel of a 1x1 data gradient gets its weight as (in, out) channels. vectors: of integers (Helium).
-    float_vectors: of float32, which take denormals for 0. float_pairs: multiply-adds read neighbours in memory as
-    pairs, see printing/float_pairs.py. dsp: two products of int16 are one instruction. gpr: registers that plain code
-    reaches. given_tile: instead of the rule's register tile (see Tiles).
-    """
-
-    fpu: bool = True
-    style: CodeStyle = SPEED
-    turned: bool = False
-    vectors: bool = False
-    float_vectors: bool = False
-    float_pairs: bool = False
-    given_tile: tuple[int, int] | None = None
-    dsp: bool = True
-    gpr: int = 13
-
-    def tuned(self, tiles: Tiles) -> Features:
-        """The same with the tiles that a search found, for this kernel."""
-        numbers = {key: getattr(tiles, key) for key in ("pair_steps", "row_calls", "unrolled_rows")}
-        style = replace(self.style, **{key: number for key, number in numbers.items() if number is not None})
-        return replace(self, style=style, given_tile=tiles.tile)
-
-    @property
-    def lanes(self) -> bool:
-        """Whether kernels are on vectors: not those that layers share, which lack the constants that assembly takes."""
-        return self.vectors and not self.style.small
-
-    @property
-    def float_lanes(self) -> bool:
-        """Whether float kernels are on vectors."""
-        return self.float_vectors and not self.style.small
-
-    @property
-    def pairs(self) -> bool:
-        """Whether float products are on pairs: not those that layers share, whose strides are numbers in memory."""
-        return self.float_pairs and not self.style.small
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """Register tile (rows, columns) of float matrix products: 24 accumulators with an FPU, 4 without."""
-        return self.given_tile or ((4, 6) if self.fpu else (2, 2))
-
-    @property
-    def paired_tile(self) -> tuple[int, int]:
-        """Register tile of float products that read pairs along their sums: 16 accumulators."""
-        return self.given_tile or (4, 4)
-
-    @property
-    def ragged(self) -> bool:
-        """Whether float products may peel the last tile of the long side."""
-        return self.fpu and self.style.ragged_tiles
-
-    @property
-    def integer_tile(self) -> tuple[int, int]:
-        """Register tile (rows, columns) of integer products: 4 sums, 4 operands and 4 pointers fill a Cortex-M."""
-        return self.given_tile or (2, 2)
-
-    def widens(self, one_call: bool, zeros: bool) -> bool:
-        """Whether sums of k x k gradients are over operands widened in scratch, where no border is tested for.
-
-        one_call: all sums of a tile are one helper call, without which 8 registers do not suffice. zeros: some taps are
-        0, since phases of a stride have taps of their own; only products in pairs make up for that.
-        """
-        enough = self.gpr > LOW_REGISTERS or (one_call and not self.style.small)
-        return self.dsp or (enough and not zeros)
-
-    @property
-    def wide_tile(self) -> tuple[int, int]:
-        """`tile` turned: more rows than columns, for weight gradients."""
-        rows, columns = self.tile
-        return columns, rows
-
-
-def features_of(core: CoreFeatures, fused: bool, style: CodeStyle = SPEED) -> Features:
-    """What a core has. fused: its code may fuse float products and sums (no int8 network's does)."""
-    vectors = core.mve_float and fused
-    pairs = core.fpu and fused and not vectors
-    return Features(
-        core.fpu,
-        style,
-        vectors=core.mve_int,
-        float_vectors=vectors,
-        float_pairs=pairs,
-        dsp=core.dsp,
-        gpr=core.gpr,
-    )
+from tinytrain_compile.lower.kernels.context import KernelContext
 
 
 @dataclass(frozen=True)
@@ -147,9 +26,9 @@ class KernelSpec:
     schedule: Callable[[s_tir.Schedule], None]
 
 
-KernelRule = Callable[[Node, Features], KernelSpec]
+KernelRule = Callable[[Node, KernelContext], KernelSpec]
 KERNELS: dict[str, KernelRule] = {}
-VectorRule = Callable[[Node, Features], "KernelSpec | None"]
+VectorRule = Callable[[Node, KernelContext], "KernelSpec | None"]
 VECTOR_KERNELS: dict[str, VectorRule] = {}
 """For targets with integer vectors: a rule gives None where the one of KERNELS is meant."""
 
@@ -177,10 +56,10 @@ def vector_kernel(*ops: str) -> Callable[[VectorRule], VectorRule]:
     return enter
 
 
-def kernel_spec(node: Node, features: Features) -> KernelSpec:
+def kernel_spec(node: Node, context: KernelContext) -> KernelSpec:
     """How a node is computed on such a target."""
-    rule = VECTOR_KERNELS.get(node.op) if features.lanes else None
-    return (rule and rule(node, features)) or KERNELS[node.op](node, features)
+    rule = VECTOR_KERNELS.get(node.op) if context.lanes else None
+    return (rule and rule(node, context)) or KERNELS[node.op](node, context)
 
 
 def placeholder(value: Value, name: str, shape: Sequence[int] | None = None) -> te.Tensor:

@@ -9,18 +9,10 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import (
-    Features,
-    KernelSpec,
-    f32,
-    kernel,
-    placeholder,
-    plain,
-    reduce_axes,
-    total,
-)
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, f32, kernel, placeholder, plain, reduce_axes, total
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import LIGHT, broadcast, pointwise
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
 from tinytrain_compile.ops.shape import (
     ConcatAttrs,
@@ -50,7 +42,7 @@ def axis_groups(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bo
 
 
 @kernel("Transpose")
-def transpose(node: Node, _features: Features) -> KernelSpec:
+def transpose(node: Node, _context: KernelContext) -> KernelSpec:
     """Copy in output order; axes that stay neighbours are one loop."""
     attrs = node.attrs
     assert isinstance(attrs, TransposeAttrs)
@@ -72,7 +64,7 @@ def transpose(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("Concat")
-def concat(node: Node, _features: Features) -> KernelSpec:
+def concat(node: Node, _context: KernelContext) -> KernelSpec:
     """Per outer index, one contiguous run after the other; the loop over them is cut where the source changes."""
     attrs = node.attrs
     assert isinstance(attrs, ConcatAttrs)
@@ -118,7 +110,7 @@ def _merge_places(
 
 
 @kernel("Slice")
-def slice_(node: Node, _features: Features) -> KernelSpec:
+def slice_(node: Node, _context: KernelContext) -> KernelSpec:
     """Copy from regularly spaced places."""
     attrs = node.attrs
     assert isinstance(attrs, SliceAttrs)
@@ -132,7 +124,7 @@ def slice_(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("Embed")
-def embed(node: Node, _features: Features) -> KernelSpec:
+def embed(node: Node, _context: KernelContext) -> KernelSpec:
     """Copy to regularly spaced places, the constant elsewhere; with steps of 1 the loops are cut at the borders."""
     attrs = node.attrs
     assert isinstance(attrs, EmbedAttrs)
@@ -174,16 +166,16 @@ def _place_of(i: Any, place: tuple[int, int, int, int]) -> tuple[Any, list[Any]]
 
 
 @kernel("Expand")
-def expand(node: Node, features: Features) -> KernelSpec:
+def expand(node: Node, context: KernelContext) -> KernelSpec:
     """Broadcast, times a constant."""
     attrs = node.attrs
     assert isinstance(attrs, ExpandAttrs)
     scale = attrs.scale
-    return broadcast(node, lambda x: x if scale == 1.0 else x * f32(scale), features, LIGHT)
+    return broadcast(node, lambda x: x if scale == 1.0 else x * f32(scale), context, LIGHT)
 
 
 @kernel("Reduce")
-def reduce(node: Node, features: Features) -> KernelSpec:
+def reduce(node: Node, context: KernelContext) -> KernelSpec:
     """A few neighbouring sums at a time, in registers; with nothing to sum, one multiplication per element."""
     attrs = node.attrs
     assert isinstance(attrs, ReduceAttrs)
@@ -191,7 +183,7 @@ def reduce(node: Node, features: Features) -> KernelSpec:
     groups = axis_groups(node.inputs[0].shape, attrs.axes)
     summed = [extent for extent, inside in groups if inside]
     if not summed:
-        return pointwise(node, lambda x: x if scale == 1.0 else x * f32(scale), features, LIGHT)
+        return pointwise(node, lambda x: x if scale == 1.0 else x * f32(scale), context, LIGHT)
     kept = [extent for extent, inside in groups if not inside] or [1]
     x = placeholder(node.inputs[0], "x", [extent for extent, _ in groups])
     axes = reduce_axes(*summed)
@@ -203,7 +195,7 @@ def reduce(node: Node, features: Features) -> KernelSpec:
     acc = te.compute(tuple(kept), term, "acc")
     out = te.compute(tuple(kept), lambda *i: acc[i] if scale == 1.0 else acc[i] * f32(scale), "out")
     last = len(kept) - 1
-    if features.float_lanes and not groups[-1][1] and kept[-1] >= LANES:
+    if context.float_lanes and not groups[-1][1] and kept[-1] >= LANES:
         wide = {last: min(LANE_TILE, -(-kept[-1] // LANES) * LANES)}
         return KernelSpec([x], [out], lambda sch: tile_reduction(sch, wide, lanes=last))
     tiles = {last: best_tile(kept[-1], SUM_TILE)}

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of, is_helper
 from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Statement
 from tinytrain_compile.lower.printing.conditions import tests_of
-from tinytrain_compile.lower.printing.int_lanes import LANE, LANES, LanePrinter
+from tinytrain_compile.lower.printing.int_lanes import LANE, LanePrinter
 from tinytrain_compile.lower.tir_walk import kind_of, op_name
 
 FLOAT_VECTOR = "tt_f32x4"

@@ -13,36 +13,14 @@ from typing import Any
 
 from tvm import sym
 
+from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH, OPERANDS, VECTORISED
 from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of, is_helper
 from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Statement
 from tinytrain_compile.lower.printing.conditions import tests_of
 from tinytrain_compile.lower.printing.printer import Printer
 from tinytrain_compile.lower.tir_walk import children, kind_of, op_name
 
-LANES, LARGEST_PITCH = 4, 4096
-"""Numbers of a vector; what tt_gather8 and tt_widen8 can step over."""
 VECTOR = "tt_i32x4"
-OPERANDS = {
-    "tt_add_x4": "vv",
-    "tt_bits_x4": "i",
-    "tt_clamp_x4": "vss",
-    "tt_halve_x4": "vs",
-    "tt_high_multiply_x4": "vs",
-    "tt_keep_x4": "e",
-    "tt_lifted_x4": "vss",
-    "tt_moved_bias_x4": "vvvv",
-    "tt_noise_x4": "ssi",
-    "tt_passes_x4": "vss",
-    "tt_quick_move_x4": "vvssvss",
-    "tt_rescale_x4": "vss",
-    "tt_requantise8_down_x4": "vvvvsss",
-    "tt_requantise8_x4": "vvvvsss",
-    "tt_rescaled_error_x4": "vvvvs",
-    "tt_saturate8_x4": "vsss",
-    "tt_summed_error_x4": "vvss",
-}
-"""What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i), four scalars (e)."""
-_VECTORISED = 2
 LANE, WHICH = "lane", "which lane"
 """Stand among an expression's variables: it differs from lane to lane; it has the number of the lane itself in it."""
 _LOADS = {"int8": "tt_load8_x4", "int16": "tt_load16_x4", "int32": "tt_load32_x4"}
@@ -317,4 +295,4 @@ def _shifts(symbol: str, number: Any) -> bool:
 
 
 def _is_lanes(node: Any) -> bool:
-    return kind_of(node) == "For" and int(node.kind) == _VECTORISED
+    return kind_of(node) == "For" and int(node.kind) == VECTORISED

@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.lower import describe, lower_spec, parameter_names, printer_of
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.streams.kernels import POINTWISE, BandSpec, band_spec
@@ -49,9 +49,9 @@ TABLE = "row_at"
 """Name of the table of a kernel with windows."""
 
 
-def lower_rows(node: Node, name: str, features: Features) -> RowKernel:
+def lower_rows(node: Node, name: str, context: KernelContext) -> RowKernel:
     """The kernel of an integer node for a few rows of one image. Errors: NoRowsError (there is none)."""
-    band = band_spec(node, features)
+    band = band_spec(node, context)
     spec, count = band.kernel, len(node.inputs)
     lowered, computed = lower_spec(spec)
     names = parameter_names(node, spec.inputs[:count])
@@ -61,7 +61,7 @@ def lower_rows(node: Node, name: str, features: Features) -> RowKernel:
     shared = maps if node.op in POINTWISE else set[str]()
     parameters = [Parameter(n, p, n in shared, n == TABLE) for n, p in zip(given, lowered.params, strict=True)]
     same = {given.index(names[count + out]): i for out, i in op_def(node.op).alias if out in computed}
-    printer = printer_of(features)(lowered, parameters, same, True, features.style.unroll_moves)
+    printer = printer_of(context)(lowered, parameters, same, True, context.style.unroll_moves)
     before, each = _split(lowered.body, printer, maps | {TABLE})
     comment = describe(node)
     prepare = None

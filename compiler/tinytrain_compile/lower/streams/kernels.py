@@ -11,7 +11,9 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, kernel_spec
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, kernel_spec
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import weight_parts
 from tinytrain_compile.lower.kernels.float32.linear import whole_weight
 from tinytrain_compile.lower.kernels.int8.conv import forward_weight, row_kernel, transposed_weight
@@ -26,7 +28,6 @@ from tinytrain_compile.lower.kernels.int8.helium.conv import (
     vector_product,
 )
 from tinytrain_compile.lower.kernels.int8.operands import mask_operand, tables
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_phases, is_plane, is_product, is_rows
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
@@ -67,11 +68,11 @@ class BandSpec:
     windows: Windows | None = None
 
 
-def band_spec(node: Node, features: Features) -> BandSpec:
+def band_spec(node: Node, context: KernelContext) -> BandSpec:
     """The kernel of a few rows of one image. Errors: NoRowsError."""
     count = tirx.Var("count", "int32")
     rule = {"QConv": _convolution, "QConvGradInput": _data_gradient}.get(node.op, _pointwise)
-    return rule(node, features, count)
+    return rule(node, context, count)
 
 
 def _band(node: Node, image: int, count: Any) -> Band:
@@ -82,25 +83,25 @@ def _band(node: Node, image: int, count: Any) -> Band:
 # ---- forward --------------------------------------------------------------------------------------------------------
 
 
-def _convolution(node: Node, features: Features, count: Any) -> BandSpec:
+def _convolution(node: Node, context: KernelContext, count: Any) -> BandSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     conv, (_, height, _, _), rows = attrs.conv, node.inputs[0].shape, node.outputs[0].shape[1]
     if is_product(conv):
-        return BandSpec(_product(node, features, count), count, (0,), rows)
+        return BandSpec(_product(node, context, count), count, (0,), rows)
     band, parts = _band(node, 0, count), 1 if conv.split is None else 2
     weights = weight_parts(node.inputs[1 : 1 + parts])
     operands = tables(node, 1 + parts, ("bias", "multiplier", "shift"))
     finish, stages = requantised_end(node, operands)
     if is_plane(node):
-        spec = vector_depthwise(node, features, band) if features.lanes else None
+        spec = vector_depthwise(node, context, band) if context.lanes else None
         if spec is None:
             whole = whole_weight(weights, conv.split, 0, 3)
-            out, schedule = depthwise(node, band.image, whole, finish, features.style, stages, band=band)
+            out, schedule = depthwise(node, band.image, whole, finish, context.style, stages, band=band)
             spec = KernelSpec([band.image, *weights, *operands], [out], schedule)
     elif is_rows(node):
-        spec = vector_dense(node, band) if features.lanes else None
-        spec = spec or row_kernel(node, operands, finish, features.style, stages, band)
+        spec = vector_dense(node, band) if context.lanes else None
+        spec = spec or row_kernel(node, operands, finish, context.style, stages, band)
     else:
         raise NoRowsError(f"{node.name}: k x k with several groups, dilations, or a weight in two parts")
     reach, step = conv.kernel[0], conv.strides[0]
@@ -113,28 +114,28 @@ def _with_table(spec: KernelSpec, band: Band) -> KernelSpec:
     return replace(spec, inputs=[*spec.inputs, band.row_at])
 
 
-def _product(node: Node, features: Features, count: Any) -> KernelSpec:
+def _product(node: Node, context: KernelContext, count: Any) -> KernelSpec:
     """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     (_, _, width, channels), outputs = node.inputs[0].shape, node.outputs[0].shape[3]
     x = te.placeholder((count * width, channels), "int8", "x")
     extents, sliced = (count * width, outputs, channels), attrs.conv.split is not None
-    spec = vector_product(node, x, extents) if features.lanes and not sliced else None
+    spec = vector_product(node, x, extents) if context.lanes and not sliced else None
     if spec is not None:
         return spec
     operands = tables(node, 2 + sliced, ("bias", "multiplier", "shift"))
     finish, stages = requantised_end(node, operands)
     weights, right = forward_weight(node)
     left, tiles = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels), row_pairs(width, outputs, channels)
-    out, schedule = pair_product(extents, left, right, finish, tiles, features.style, stages)
+    out, schedule = pair_product(extents, left, right, finish, tiles, context.style, stages)
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 
-def _data_gradient(node: Node, features: Features, count: Any) -> BandSpec:
+def _data_gradient(node: Node, context: KernelContext, count: Any) -> BandSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, (_, rows, width, channels) = attrs.conv, node.outputs[0].shape
@@ -143,19 +144,19 @@ def _data_gradient(node: Node, features: Features, count: Any) -> BandSpec:
     _check_mask(node, width * channels)
     maps = (3, *((len(node.inputs) - 1,) if attrs.mask.kind else ()))
     if is_product(conv):
-        return BandSpec(_error_product(node, features, count), count, maps, rows)
+        return BandSpec(_error_product(node, context, count), count, maps, rows)
     phases = backward_phases(node)
     band = _band(node, 3, count)
-    spec = _with_table(_error_planes(node, features, band), band)
+    spec = _with_table(_error_planes(node, context, band), band)
     return BandSpec(spec, count, maps, rows // phases[0], _error_windows(node))
 
 
-def _error_product(node: Node, features: Features, count: Any) -> KernelSpec:
+def _error_product(node: Node, context: KernelContext, count: Any) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     (_, _, width, channels), out_c = node.outputs[0].shape, node.inputs[3].shape[3]
-    if features.lanes:
-        spec = vector_error_product(_few(node, count), features, count * width)
+    if context.lanes:
+        spec = vector_error_product(_few(node, count), context, count * width)
         if spec is not None:
             return spec
     exponents, factor = tables(node, 0, ("peak", "p_out", "p_in")), tables(node, 4, ("multiplier", "shift"))
@@ -164,16 +165,16 @@ def _error_product(node: Node, features: Features, count: Any) -> KernelSpec:
     g = te.placeholder((pixels, out_c), "int8", "g")
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node.inputs[6 : 7 + (attrs.conv.split is not None)])
-    right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), features.turned)
+    right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), context.layout.turned)
     tiles = row_pairs(width, channels, out_c)
     left = Widened(lambda i, a: g[i, a], pitch=out_c)
-    out, schedule = pair_product((pixels, channels, out_c), left, right, finish, tiles, features.style, stages)
+    out, schedule = pair_product((pixels, channels, out_c), left, right, finish, tiles, context.style, stages)
     return KernelSpec([*exponents, g, *factor, *weights, *masks], [out, None], schedule)
 
 
-def _error_planes(node: Node, features: Features, band: Band) -> KernelSpec:
-    if features.lanes:
-        spec = vector_depthwise_gradient(node, features, band)
+def _error_planes(node: Node, context: KernelContext, band: Band) -> KernelSpec:
+    if context.lanes:
+        spec = vector_depthwise_gradient(node, context, band)
         if spec is not None:
             return spec
     attrs = node.attrs
@@ -183,7 +184,7 @@ def _error_planes(node: Node, features: Features, band: Band) -> KernelSpec:
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node.inputs[6 : 7 + (attrs.conv.split is not None)])
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
-    out, schedule = depthwise_gradient(node, band.image, whole, finish, features.style, stages, band=band)
+    out, schedule = depthwise_gradient(node, band.image, whole, finish, context.style, stages, band=band)
     return KernelSpec([*exponents, band.image, *factor, *weights, *masks], [out, None], schedule)
 
 
@@ -204,7 +205,7 @@ def _error_windows(node: Node) -> Windows:
 # ---- element by element ---------------------------------------------------------------------------------------------
 
 
-def _pointwise(node: Node, features: Features, count: Any) -> BandSpec:
+def _pointwise(node: Node, context: KernelContext, count: Any) -> BandSpec:
     """The rule of the whole map, for a node of `count` rows."""
     if node.op not in POINTWISE or (isinstance(node.attrs, QRescaleAttrs) and node.attrs.axes):
         raise NoRowsError(f"{node.name}: {node.op} has no kernel for a few rows")
@@ -216,8 +217,8 @@ def _pointwise(node: Node, features: Features, count: Any) -> BandSpec:
     maps = (*own, *((len(node.inputs) - 1,) if mask else ()))
     _check_mask(node, shape[2] * shape[3])
     if shape[2] * shape[3] % LANES:
-        features = replace(features, vectors=False)
-    return BandSpec(kernel_spec(_few(node, count), features), count, maps, shape[1])
+        context = context.without_int_vectors()
+    return BandSpec(kernel_spec(_few(node, count), context), count, maps, shape[1])
 
 
 def _few(node: Node, count: Any) -> Node:

@@ -10,7 +10,6 @@ from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     address,
     call,
@@ -21,6 +20,7 @@ from tinytrain_compile.lower.kernels.base import (
     plain,
     select,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import (
     HEAVY,
     LIGHT,
@@ -50,21 +50,21 @@ def _inside(y: Any, attrs: ClipAttrs) -> Any:
 
 
 @kernel("Clip")
-def clip(node: Node, features: Features) -> KernelSpec:
+def clip(node: Node, context: KernelContext) -> KernelSpec:
     """Clamp to the bounds."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
-    return pointwise(node, lambda x: clamp(x, attrs.low, attrs.high), features, LIGHT)
+    return pointwise(node, lambda x: clamp(x, attrs.low, attrs.high), context, LIGHT)
 
 
 @kernel("ClipGrad")
-def clip_grad(node: Node, features: Features) -> KernelSpec:
+def clip_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Pass dy where the clip was not active."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
     if not (math.isfinite(attrs.low) or math.isfinite(attrs.high)):
         return pointwise(node, lambda dy, _y: dy)
-    return pointwise(node, lambda dy, y: select(_inside(y, attrs), dy, f32(0)), features, LIGHT)
+    return pointwise(node, lambda dy, y: select(_inside(y, attrs), dy, f32(0)), context, LIGHT)
 
 
 def packed(node: Node, inside: Callable[[Any], Any], eight: Callable[[Any], Any] | None = None) -> KernelSpec:
@@ -93,11 +93,11 @@ def packed(node: Node, inside: Callable[[Any], Any], eight: Callable[[Any], Any]
 
 
 @kernel("ClipMask")
-def clip_mask(node: Node, features: Features) -> KernelSpec:
+def clip_mask(node: Node, context: KernelContext) -> KernelSpec:
     """Where the clip was not active."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
-    return packed(node, lambda y: _inside(y, attrs), _eight(attrs) if features.float_lanes else None)
+    return packed(node, lambda y: _inside(y, attrs), _eight(attrs) if context.float_lanes else None)
 
 
 def _eight(attrs: ClipAttrs) -> Callable[[Any], Any] | None:
@@ -110,12 +110,12 @@ def _eight(attrs: ClipAttrs) -> Callable[[Any], Any] | None:
 
 
 @kernel("MaskedGrad")
-def masked_grad(node: Node, features: Features) -> KernelSpec:
+def masked_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Pass dy where the mask bit is set."""
     size = node.outputs[0].elements
     dy, mask = placeholder(node.inputs[0], "dy", (size,)), placeholder(node.inputs[1], "mask")
 
-    schedule = element_schedule(size, features, LIGHT)
+    schedule = element_schedule(size, context, LIGHT)
 
     def element(i: Any) -> Any:
         bits = tirx.shift_right(mask[tirx.indexdiv(i, 8)].astype("int32"), tirx.indexmod(i, 8))
@@ -126,11 +126,11 @@ def masked_grad(node: Node, features: Features) -> KernelSpec:
     return KernelSpec([dy, mask], [te.compute((size,), element, "out")], schedule)
 
 
-def _leaky(node: Node, features: Features) -> KernelSpec:
+def _leaky(node: Node, context: KernelContext) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, LeakyReluAttrs)
     slope = f32(attrs.alpha)
-    return pointwise(node, lambda v, *sign: select((sign or (v,))[0] > f32(0), v, v * slope), features, LIGHT)
+    return pointwise(node, lambda v, *sign: select((sign or (v,))[0] > f32(0), v, v * slope), context, LIGHT)
 
 
 kernel("LeakyRelu", "LeakyReluGrad")(_leaky)
@@ -153,7 +153,7 @@ unary("SiluGrad", _silu_grad)
 
 
 @kernel("HardSigmoid", "HardSigmoidGrad")
-def hard_sigmoid(node: Node, _features: Features) -> KernelSpec:
+def hard_sigmoid(node: Node, _context: KernelContext) -> KernelSpec:
     """clip(alpha x + beta, 0, 1), and its slope from the output."""
     attrs = node.attrs
     assert isinstance(attrs, HardSigmoidAttrs)
@@ -181,7 +181,7 @@ def _normal(x: Any) -> Any:
 
 
 @kernel("Gelu", "GeluGrad")
-def gelu(node: Node, features: Features) -> KernelSpec:
+def gelu(node: Node, context: KernelContext) -> KernelSpec:
     """x times the normal distribution function, and its slope."""
     attrs = node.attrs
     assert isinstance(attrs, GeluAttrs)
@@ -196,7 +196,7 @@ def gelu(node: Node, features: Features) -> KernelSpec:
 
     most = 0 if attrs.tanh else HEAVY
     if node.op == "GeluGrad":
-        return pointwise(node, lambda dy, x: dy * slope(x), features, most)
+        return pointwise(node, lambda dy, x: dy * slope(x), context, most)
     if attrs.tanh:
         return pointwise(node, lambda x: f32(0.5) * x * (f32(1) + _gelu_tanh(x)))
-    return pointwise(node, lambda x: x * _normal(x), features, most)
+    return pointwise(node, lambda x: x * _normal(x), context, most)

@@ -10,7 +10,9 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, guarded, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
 from tinytrain_compile.lower.kernels.float32.linear import (
     PAIR,
@@ -25,7 +27,6 @@ from tinytrain_compile.lower.kernels.float32.linear import (
     whole_weight,
 )
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.conv import (
     ConvAttrs,
@@ -109,7 +110,7 @@ class Window:
 
 
 @kernel("Conv")
-def conv(node: Node, features: Features) -> KernelSpec:
+def conv(node: Node, context: KernelContext) -> KernelSpec:
     """Forward convolution: picks the form by groups and kernel size."""
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
@@ -131,7 +132,7 @@ def conv(node: Node, features: Features) -> KernelSpec:
             extents,
             lambda i, a: x[i, a],
             lambda a, j: w(j, 0, 0, a),
-            features,
+            context,
             bias,
             peel,
             apart=(True, True),
@@ -141,21 +142,21 @@ def conv(node: Node, features: Features) -> KernelSpec:
     window = Window(attrs, (height, width))
     finish = add_bias(bias)
     if attrs.groups == 1:
-        patch, lanes = forward_patch(attrs, x_value.shape), _has_lanes(features, attrs, out_c)
-        tile, turn = _patch_tile(patch.width, out_c, features, attrs)
+        patch, lanes = forward_patch(attrs, x_value.shape), _has_lanes(context, attrs, out_c)
+        tile, turn = _patch_tile(patch.width, out_c, context, attrs)
         if lanes:
-            tile = _lane_tile(patch.width, out_c, features, apart=True)
+            tile = _lane_tile(patch.width, out_c, context, apart=True)
         form = PatchForm(y_value.shape, tile, gathers(attrs), attrs.split is not None, lanes=lanes, turn=turn)
         out, schedule = patch_conv(patch, form, lambda *i: x[i], w, finish)
     else:
-        lanes = _is_depthwise(attrs, x_value.shape[3], out_c) and _has_lanes(features, attrs, out_c)
+        lanes = _is_depthwise(attrs, x_value.shape[3], out_c) and _has_lanes(context, attrs, out_c)
         out, schedule = grouped(y_value.shape, attrs, x, w, window.forward, finish, lanes)
     return KernelSpec(inputs, [out], schedule)
 
 
-def _has_lanes(features: Features, conv: ConvAttrs, channels: int) -> bool:
+def _has_lanes(context: KernelContext, conv: ConvAttrs, channels: int) -> bool:
     """Whether channels are computed four at a time; a weight in two parts is not."""
-    return features.float_lanes and conv.split is None and channels >= LANES
+    return context.float_lanes and conv.split is None and channels >= LANES
 
 
 def _is_depthwise(conv: ConvAttrs, in_c: int, out_c: int) -> bool:
@@ -163,17 +164,17 @@ def _is_depthwise(conv: ConvAttrs, in_c: int, out_c: int) -> bool:
 
 
 def _patch_tile(
-    width: int, channels: int, features: Features, conv: ConvAttrs, ragged: bool = False
+    width: int, channels: int, context: KernelContext, conv: ConvAttrs, ragged: bool = False
 ) -> tuple[tuple[int, int], int]:
     """((pixels, channels) of a tile, terms in a turn); ragged: see best_tile."""
-    if features.pairs and conv.split is None:
-        return paired_tile(min(width, features.paired_tile[0]), channels, features), PAIR
-    return (features.tile[0], best_tile(channels, features.tile[1], ragged)), 1
+    if context.pairs and conv.split is None:
+        return paired_tile(min(width, context.paired_tile[0]), channels, context), PAIR
+    return (context.tile[0], best_tile(channels, context.tile[1], ragged)), 1
 
 
-def _lane_tile(width: int, channels: int, features: Features, apart: bool) -> tuple[int, int]:
+def _lane_tile(width: int, channels: int, context: KernelContext, apart: bool) -> tuple[int, int]:
     """(pixels, channels): no more pixels than the scratch is for."""
-    tile, _ = lane_tiles((width, channels), features, (False, apart), most=Features().tile[0])
+    tile, _ = lane_tiles((width, channels), context, (False, apart), most=KernelContext().tile[0])
     return tile
 
 
@@ -212,7 +213,7 @@ def grouped(
 
 
 @kernel("ConvGradInput")
-def conv_grad_input(node: Node, features: Features) -> KernelSpec:
+def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """Data gradient: every input pixel collects from the output pixels whose taps read it."""
     attrs = node.attrs
     assert isinstance(attrs, ConvGradInputAttrs)
@@ -230,7 +231,7 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
             extents,
             lambda i, a: dy[i, a],
             lambda a, j: w(a, 0, 0, j),
-            features,
+            context,
             peel=peel,
             long=1,
             apart=(True, False),
@@ -241,15 +242,15 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
     finish = add_bias(None)
     if c.groups == 1:
         patch, shape = backward_patch(c, attrs.input_hw, node.inputs[0].shape), node.outputs[0].shape
-        lanes, copies = _has_lanes(features, c, in_c), gathers_error(c, attrs.input_hw)
-        tile, turn = _patch_tile(patch.width, in_c, features, c, features.ragged)
+        lanes, copies = _has_lanes(context, c, in_c), gathers_error(c, attrs.input_hw)
+        tile, turn = _patch_tile(patch.width, in_c, context, c, context.ragged)
         if lanes:
-            tile = _lane_tile(patch.width, in_c, features, apart=False)
-        apart = features.ragged and not copies  # most phases of a 1x1 convolution have no tap: they are stores of zeros
+            tile = _lane_tile(patch.width, in_c, context, apart=False)
+        apart = context.ragged and not copies  # most phases of a 1x1 convolution have no tap: they are stores of zeros
         form = PatchForm(shape, tile, copies, c.split is not None, runs=False, apart=apart, lanes=lanes, turn=turn)
         out, schedule = patch_conv(patch, form, lambda *i: dy[i], lambda o, r, s, a: w(a, r, s, o), finish)
     else:
-        lanes = _is_depthwise(c, in_c, out_c) and _has_lanes(features, c, in_c)
+        lanes = _is_depthwise(c, in_c, out_c) and _has_lanes(context, c, in_c)
         out, schedule = grouped_grad_input(node.outputs[0].shape, c, dy, w, window.backward, finish, lanes)
     return KernelSpec(inputs, [out], schedule)
 
@@ -278,7 +279,7 @@ def grouped_grad_input(
 
 
 @kernel("ConvGradWeight")
-def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
+def conv_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
     """Weight gradient: every tap sums dy times the pixel that it reads, over all output pixels."""
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
@@ -289,20 +290,20 @@ def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
         pixels = n * height * width
         x, dy = placeholder(x_value, "x", (pixels, c)), placeholder(dy_value, "dy", (pixels, o))
         extents = (o, c, pixels)
-        return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, long=0)
+        return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], context, long=0)
     x, dy = placeholder(x_value, "x"), placeholder(dy_value, "dy")
     window, per_group = Window(attrs, (height, width)), node.outputs[0].shape[3]
-    tiles, lanes = product_tiles(o, per_group, features, 0), None
+    tiles, lanes = product_tiles(o, per_group, context, 0), None
     tile = (tiles[0], tiles[1])
-    if features.float_lanes and max(o, per_group) >= LANES and (attrs.groups == 1 or _is_depthwise(attrs, c, o)):
-        tile, axis = lane_tiles((o, per_group), features, (False, False))
+    if context.float_lanes and max(o, per_group) >= LANES and (attrs.groups == 1 or _is_depthwise(attrs, c, o)):
+        tile, axis = lane_tiles((o, per_group), context, (False, False))
         lanes = (0, 3)[axis]
         if attrs.groups > 1:
             tile = (min(LANE_CHANNELS, -(-o // LANES) * LANES), 1)
     row = attrs.kernel[1] * per_group
     schedule = None
-    if features.pairs and attrs.groups == 1 and row <= FEW_PRODUCTS:
-        cut = {0: best_tile(o, math.prod(features.wide_tile) // row), 2: attrs.kernel[1], 3: per_group}
+    if context.pairs and attrs.groups == 1 and row <= FEW_PRODUCTS:
+        cut = {0: best_tile(o, math.prod(context.wide_tile) // row), 2: attrs.kernel[1], 3: per_group}
         schedule = partial(tile_reduction, tiles=cut, edges=True)
     out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), tile, lanes, schedule)
     return KernelSpec([x, dy], [out], schedule)

@@ -10,7 +10,6 @@ from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     call,
     f32,
@@ -21,6 +20,7 @@ from tinytrain_compile.lower.kernels.base import (
     select,
     total,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 
@@ -70,7 +70,7 @@ class Labels:
 
 
 @kernel("NegativeLogLikelihood")
-def nll(node: Node, _features: Features) -> KernelSpec:
+def nll(node: Node, _context: KernelContext) -> KernelSpec:
     """Minus the weighted sum of the labels' log probabilities, over the sum of the weights."""
     attrs = node.attrs
     assert isinstance(attrs, NllAttrs)
@@ -95,7 +95,7 @@ def nll(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("NegativeLogLikelihoodGrad")
-def nll_grad(node: Node, _features: Features) -> KernelSpec:
+def nll_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """Minus the weight at each label, 0 elsewhere."""
     attrs = node.attrs
     assert isinstance(attrs, NllGradAttrs)
@@ -119,7 +119,7 @@ def nll_grad(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("MeanSquaredError", "SigmoidCrossEntropy")
-def mean_loss(node: Node, _features: Features) -> KernelSpec:
+def mean_loss(node: Node, _context: KernelContext) -> KernelSpec:
     """The mean of one term per element."""
     count = node.inputs[0].elements
     y, target = placeholder(node.inputs[0], "y", (count,)), placeholder(node.inputs[1], "target", (count,))
@@ -142,7 +142,7 @@ def _cross_entropy(z: Any, target: Any) -> Any:
 
 
 @kernel("MeanSquaredErrorGrad", "SigmoidCrossEntropyGrad")
-def mean_loss_grad(node: Node, _features: Features) -> KernelSpec:
+def mean_loss_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """(y or sigmoid(y)) - target, times a share of the loss's gradient: the same bits for as many means summed."""
     count = node.inputs[1].elements
     dloss = placeholder(node.inputs[0], "dloss", (1,))

@@ -13,18 +13,10 @@ from typing import Any
 from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.lower.kernels.base import (
-    Features,
-    KernelSpec,
-    call,
-    f32,
-    kernel,
-    placeholder,
-    reduce_axes,
-    total,
-)
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.shape import axis_groups
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
@@ -70,7 +62,7 @@ class Groups:
         return te.compute(self.shape, lambda *index: value(self.outer(index), index), "out")
 
     def schedule(
-        self, sch: s_tir.Schedule, features: Features, sums: Sequence[str], scalars: Sequence[str] = ()
+        self, sch: s_tir.Schedule, context: KernelContext, sums: Sequence[str], scalars: Sequence[str] = ()
     ) -> None:
         """Groups outside, elements inside; before a group's elements, its sums and then its scalars in registers."""
         loops = sch.get_loops(sch.get_sblock("out"))
@@ -78,11 +70,11 @@ class Groups:
         outer = [loop for loop, summed in zip(loops, inside, strict=True) if not summed]
         sch.reorder(*outer, *[loop for loop, summed in zip(loops, inside, strict=True) if summed])
         self._attach(sch, outer[-1], sums, scalars)
-        self.rewrite_on_lanes(sch, features)
+        self.rewrite_on_lanes(sch, context)
 
-    def rewrite_on_lanes(self, sch: s_tir.Schedule, features: Features) -> None:
+    def rewrite_on_lanes(self, sch: s_tir.Schedule, context: KernelContext) -> None:
         """Neighbours in a group are rewritten four at a time, where there are vectors."""
-        if features.float_lanes and self._groups[-1][1] and self.shape[-1] >= LANES:
+        if context.float_lanes and self._groups[-1][1] and self.shape[-1] >= LANES:
             four_at_a_time(sch, most=1)
 
     def schedule_at(self, sch: s_tir.Schedule, anchor: str, sums: Sequence[str]) -> None:
@@ -111,7 +103,7 @@ def _axis_groups(node: Node) -> Groups:
 
 
 @kernel("Softmax", "LogSoftmax")
-def softmax(node: Node, features: Features) -> KernelSpec:
+def softmax(node: Node, context: KernelContext) -> KernelSpec:
     """Maximum, sum of exponentials, result: exp is computed twice rather than kept."""
     groups = _axis_groups(node)
     x = groups.tensor(node.inputs[0], "x")
@@ -123,11 +115,11 @@ def softmax(node: Node, features: Features) -> KernelSpec:
     else:
         rest = groups.scalar("rest", lambda g: call("tt_logf", mass[g]))
         out = groups.rewrite(lambda g, at: (x[at] - top[g]) - rest[g])
-    return KernelSpec([x], [out], lambda sch: groups.schedule(sch, features, ("top", "mass"), ("rest",)))
+    return KernelSpec([x], [out], lambda sch: groups.schedule(sch, context, ("top", "mass"), ("rest",)))
 
 
 @kernel("SoftmaxGrad", "LogSoftmaxGrad")
-def softmax_grad(node: Node, features: Features) -> KernelSpec:
+def softmax_grad(node: Node, context: KernelContext) -> KernelSpec:
     """One sum per group, then the result."""
     groups = _axis_groups(node)
     dy, y = groups.tensor(node.inputs[0], "dy"), groups.tensor(node.inputs[1], "y")
@@ -137,11 +129,11 @@ def softmax_grad(node: Node, features: Features) -> KernelSpec:
     else:
         mean = groups.sum("mean", lambda _g, at: dy[at])
         out = groups.rewrite(lambda g, at: dy[at] - call("tt_expf", y[at]) * mean[g])
-    return KernelSpec([dy, y], [out], lambda sch: groups.schedule(sch, features, ("mean",)))
+    return KernelSpec([dy, y], [out], lambda sch: groups.schedule(sch, context, ("mean",)))
 
 
 @kernel("Normalize")
-def normalize(node: Node, features: Features) -> KernelSpec:
+def normalize(node: Node, context: KernelContext) -> KernelSpec:
     """Mean, variance around it, then the normalised group; two passes, as cancellation would cost digits."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
@@ -160,7 +152,7 @@ def normalize(node: Node, features: Features) -> KernelSpec:
     def schedule(sch: s_tir.Schedule) -> None:
         groups.schedule_at(sch, "group_v1", ("whole", "spread"))
         sch.set_scope(sch.get_sblock("group_v0"), 0, "local")
-        groups.rewrite_on_lanes(sch, features)
+        groups.rewrite_on_lanes(sch, context)
 
     return KernelSpec([x], [out, rstd], schedule)
 
@@ -170,7 +162,7 @@ def _square(x: Any) -> Any:
 
 
 @kernel("NormalizeGrad")
-def normalize_grad(node: Node, features: Features) -> KernelSpec:
+def normalize_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Two means per group, then the result."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
@@ -184,4 +176,4 @@ def normalize_grad(node: Node, features: Features) -> KernelSpec:
     slope = groups.scalar("mean_slope", lambda g: total_slope[g] * share)
     out = groups.rewrite(lambda g, at: rstd[g] * ((dy[at] - mean[g]) - xhat[at] * slope[g]))
     sums, means = ("whole", "slope"), ("mean", "mean_slope")
-    return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, features, sums, means))
+    return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, context, sums, means))

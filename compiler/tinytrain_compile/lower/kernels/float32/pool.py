@@ -10,7 +10,6 @@ from tvm import s_tir, te, tirx
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     f32,
     guarded,
@@ -21,6 +20,7 @@ from tinytrain_compile.lower.kernels.base import (
     select,
     total,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range
 
@@ -130,7 +130,7 @@ def _forward(node: Node) -> tuple[PoolAttrs, PoolWindow, te.Tensor, tuple[int, .
 
 
 @kernel("MaxPool")
-def max_pool(node: Node, _features: Features) -> KernelSpec:
+def max_pool(node: Node, _context: KernelContext) -> KernelSpec:
     """The largest tap that lies in the image."""
     attrs, window, x, shape = _forward(node)
     r, s = reduce_axes(*attrs.kernel)
@@ -157,7 +157,7 @@ def _first_largest(lowest: Any) -> Any:
 
 
 @kernel("MaxPoolIndex")
-def max_pool_index(node: Node, _features: Features) -> KernelSpec:
+def max_pool_index(node: Node, _context: KernelContext) -> KernelSpec:
     """Which tap of each window was largest."""
     attrs, window, x, shape = _forward(node)
     r, s = reduce_axes(*attrs.kernel)
@@ -187,7 +187,7 @@ def _backward(node: Node) -> tuple[PoolGradAttrs, PoolWindow, te.Tensor, tuple[i
 
 
 @kernel("MaxPoolGrad")
-def max_pool_grad(node: Node, _features: Features) -> KernelSpec:
+def max_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """Every pixel collects from the windows in which it won (int8: at most one)."""
     attrs, window, dy, shape = _backward(node)
     index = placeholder(node.inputs[1], "index")
@@ -214,7 +214,7 @@ def won_gradient(
 
 
 @kernel("AveragePool")
-def average_pool(node: Node, _features: Features) -> KernelSpec:
+def average_pool(node: Node, _context: KernelContext) -> KernelSpec:
     """The sum of the taps that lie in the image, divided by the number that counts."""
     attrs, window, x, shape = _forward(node)
     r, s = reduce_axes(*attrs.kernel)
@@ -230,7 +230,7 @@ def average_pool(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("AveragePoolGrad")
-def average_pool_grad(node: Node, _features: Features) -> KernelSpec:
+def average_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """Every pixel collects its share of the windows that cover it."""
     _, window, dy, shape = _backward(node)
     r, s = reduce_axes(window.candidates(0), window.candidates(1))

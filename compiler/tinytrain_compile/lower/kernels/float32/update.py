@@ -8,8 +8,9 @@ from typing import Any
 from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
-from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
 
@@ -28,7 +29,7 @@ def _blend(old: Any, share: float, new: Any) -> Any:
 
 
 @kernel("SgdUpdate")
-def sgd(node: Node, features: Features) -> KernelSpec:
+def sgd(node: Node, context: KernelContext) -> KernelSpec:
     """w -= rate (g + decay w)."""
     attrs = node.attrs
     assert isinstance(attrs, SgdAttrs)
@@ -36,11 +37,11 @@ def sgd(node: Node, features: Features) -> KernelSpec:
     w, g, rate = inputs[:3]
     scale = inputs[3] if attrs.scaled else None
     out = te.compute(w.shape, lambda i: w[i] - rate[0] * _gradient(w[i], g[i], scale, attrs.weight_decay), "out")
-    return KernelSpec(inputs, [out], _schedule(node, features, "out"))
+    return KernelSpec(inputs, [out], _schedule(node, context, "out"))
 
 
 @kernel("MomentumUpdate")
-def momentum(node: Node, features: Features) -> KernelSpec:
+def momentum(node: Node, context: KernelContext) -> KernelSpec:
     """v = momentum v + g; w -= rate v (v is stored first, then read back)."""
     attrs = node.attrs
     assert isinstance(attrs, SgdAttrs)
@@ -51,12 +52,12 @@ def momentum(node: Node, features: Features) -> KernelSpec:
         v.shape, lambda i: _blend(v[i], attrs.momentum, _gradient(w[i], g[i], scale, attrs.weight_decay)), "v_new"
     )
     weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
-    return KernelSpec(inputs, [weight, velocity], _schedule(node, features, "v_new", "w_new"))
+    return KernelSpec(inputs, [weight, velocity], _schedule(node, context, "v_new", "w_new"))
 
 
-def _schedule(node: Node, features: Features, *stages: str) -> Callable[[s_tir.Schedule], None]:
+def _schedule(node: Node, context: KernelContext, *stages: str) -> Callable[[s_tir.Schedule], None]:
     """Several stages over the same elements in one loop, on vectors if there are."""
-    if features.float_lanes and node.outputs[0].elements >= LANES:
+    if context.float_lanes and node.outputs[0].elements >= LANES:
         return lambda sch: four_at_a_time(sch, *stages, most=1)
     return lambda sch: _fuse(sch, *stages)
 
@@ -67,7 +68,7 @@ def _fuse(sch: Any, *stages: str) -> None:
 
 
 @kernel("AdamUpdate")
-def adam(node: Node, _features: Features) -> KernelSpec:
+def adam(node: Node, _context: KernelContext) -> KernelSpec:
     """Both moments, then the weight, in one loop."""
     attrs = node.attrs
     assert isinstance(attrs, AdamAttrs)
@@ -96,7 +97,7 @@ def adam(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("AdamTick")
-def adam_tick(node: Node, _features: Features) -> KernelSpec:
+def adam_tick(node: Node, _context: KernelContext) -> KernelSpec:
     """The powers of both decay rates advance by one step."""
     attrs = node.attrs
     assert isinstance(attrs, AdamAttrs)
@@ -107,16 +108,16 @@ def adam_tick(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("Accumulate")
-def accumulate(node: Node, features: Features) -> KernelSpec:
+def accumulate(node: Node, context: KernelContext) -> KernelSpec:
     """acc += g."""
     acc, g = _operands(node, ("acc", "g"))
     out = te.compute(acc.shape, lambda i: acc[i] + g[i], "out")
-    return KernelSpec([acc, g], [out], _schedule(node, features, "out"))
+    return KernelSpec([acc, g], [out], _schedule(node, context, "out"))
 
 
 @kernel("Clear")
-def clear(node: Node, features: Features) -> KernelSpec:
+def clear(node: Node, context: KernelContext) -> KernelSpec:
     """acc = 0."""
     (acc,) = _operands(node, ("acc",))
     out = te.compute(acc.shape, lambda _i: f32(0), "out")
-    return KernelSpec([acc], [out], _schedule(node, features, "out"))
+    return KernelSpec([acc], [out], _schedule(node, context, "out"))

@@ -8,16 +8,8 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import (
-    CodeStyle,
-    Features,
-    KernelSpec,
-    call_int,
-    guarded,
-    i32,
-    kernel,
-    placeholder,
-)
+from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, guarded, i32, kernel, placeholder
+from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import (
     Window,
     grouped,
@@ -54,7 +46,7 @@ SCALE = ("multiplier", "shift", "rate", "p")
 
 
 @kernel("QConv")
-def qconv(node: Node, features: Features) -> KernelSpec:
+def qconv(node: Node, context: KernelContext) -> KernelSpec:
     """Sums of (x - zero) w, plus bias, requantised per channel; k x k gathers centred pixels as int16."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -75,22 +67,22 @@ def qconv(node: Node, features: Features) -> KernelSpec:
         x = placeholder(node.inputs[0], "x", (pixels, channels))
         extents, (weights, right) = (pixels, shape[3], channels), forward_weight(node)
         left = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), context.style, stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_rows(node):
-        return row_kernel(node, [bias, multiplier, shift], finish, features.style, stages)
+        return row_kernel(node, [bias, multiplier, shift], finish, context.style, stages)
     x = placeholder(node.inputs[0], "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
     if conv.groups == 1:
         copies, patch = gathers(conv), forward_patch(conv, node.inputs[0].shape)
-        form = PatchForm(shape, features.integer_tile, copies, conv.split is not None)
+        form = PatchForm(shape, context.integer_tile, copies, conv.split is not None)
 
         def element(*index: Any) -> Any:
             return data[index].astype("int16") if copies else data[index]
 
         out, schedule = patch_conv(patch, form, element, weight, finish, i32)
     elif is_plane(node):
-        out, schedule = depthwise(node, x, whole, finish, features.style, stages)
+        out, schedule = depthwise(node, x, whole, finish, context.style, stages)
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
     return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
@@ -141,7 +133,7 @@ def row_kernel(
 
 
 @kernel("QConvGradInput")
-def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
+def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """Sums of g w, requantised per input channel to the exponent of the error that comes out."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
@@ -157,29 +149,29 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     def weight(*index: Any) -> Any:
         return i32(whole(*index))
 
-    tiles = None if flat else gradient_rows(node, features)
+    tiles = None if flat else gradient_rows(node, context)
     kept = flat or is_plane(node) or tiles is not None
     finish, stages = error_end((peak, p_out, p_in, multiplier, shift), keep, kept)
 
     if flat:
         extents = (pixels, shape[3], out_c)
         left = Widened(lambda i, a: g[i, a], pitch=out_c)
-        right = transposed_weight(node, weights, whole, features.turned)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
+        right = transposed_weight(node, weights, whole, context.layout.turned)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), context.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     if tiles is not None:
         g = placeholder(node.inputs[3], "g", (*node.inputs[3].shape[:2], node.inputs[3].shape[2] * out_c))
-        out, schedule = row_gradient(node, g, whole, finish, tiles, features.style, stages)
+        out, schedule = row_gradient(node, g, whole, finish, tiles, context.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     window = Window(conv, attrs.input_hw)
     if conv.groups == 1:
         patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
-        form = PatchForm(shape, features.integer_tile, copies, conv.split is not None, runs=False)
+        form = PatchForm(shape, context.integer_tile, copies, conv.split is not None, runs=False)
         out, schedule = patch_conv(patch, form, lambda *i: g[i], lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_plane(node):
-        out, schedule = depthwise_gradient(node, g, whole, finish, features.style, stages)
+        out, schedule = depthwise_gradient(node, g, whole, finish, context.style, stages)
     else:
         out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
     inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
@@ -240,7 +232,7 @@ def moved_weight(
 
 
 @kernel("QConvUpdate")
-def qconv_update(node: Node, features: Features) -> KernelSpec:
+def qconv_update(node: Node, context: KernelContext) -> KernelSpec:
     """The weight gradient of a few weights at a time in registers, then their step: the gradient is never stored."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
@@ -250,7 +242,7 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
     _, kernel_h, kernel_w, channels = shape
 
     spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
-    if keeps_tables(node, features):
+    if keeps_tables(node, context):
         seed = te.compute((1,), lambda _i: call_int("tt_noise_seed", noise[0], salt[0]), "seed")
         kept, stages = kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
         stages, random, move = [*stages, seed], (seed, None), "tt_kept_move"
@@ -262,12 +254,12 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
         size = kept(o) if kept else step(scale, o, FRACTION_BITS)
         return moved_weight(w[o, r, s, i], acc, size, *random, index, attrs.limit, spare, move)
 
-    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features, stages)
+    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, context, stages)
     return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)
 
 
 @kernel("QConvSum")
-def qconv_sum(node: Node, features: Features) -> KernelSpec:
+def qconv_sum(node: Node, context: KernelContext) -> KernelSpec:
     """The weight gradient, added to its running sum."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
@@ -276,5 +268,5 @@ def qconv_sum(node: Node, features: Features) -> KernelSpec:
     def finish(acc: Any, *index: Any) -> Any:
         return call_int("tt_add", summed[index], acc)
 
-    x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, context)
     return KernelSpec([summed, x, g], [out], schedule)

@@ -11,7 +11,8 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import CodeStyle, Features, guarded, placeholder
+from tinytrain_compile.lower.kernels.base import guarded, placeholder
+from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Window, weight_sums
 from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
@@ -33,14 +34,14 @@ Gradient = tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]
 # ---- data -----------------------------------------------------------------------------------------------------------
 
 
-def gradient_rows(node: Node, features: Features) -> RowTiles | None:
+def gradient_rows(node: Node, context: KernelContext) -> RowTiles | None:
     """Tiles of a k x k data gradient if it is to run over widened rows of the error."""
     tiles = backward_rows(node)
     if tiles is None:
         return None
     reaches = (error_patch(node).rows, error_patch(node).columns)
     zeros = any(reach.window * reach.phases > reach.kernel for reach in reaches)
-    return tiles if features.widens(has_windows(tiles, node.inputs[3].shape[3], features.style), zeros) else None
+    return tiles if context.widens(has_windows(tiles, node.inputs[3].shape[3], context.style), zeros) else None
 
 
 def row_gradient(
@@ -79,17 +80,17 @@ def row_gradient(
 # ---- weights --------------------------------------------------------------------------------------------------------
 
 
-def _maps(node: Node, features: Features) -> CorrelationTiles | None:
+def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
     """Tiles of a weight gradient if it is to run over widened maps."""
     tiles = weight_tiles(node)
-    if tiles is None or (features.lanes and lane_sums(node.inputs[0].shape)):
+    if tiles is None or (context.lanes and lane_sums(node.inputs[0].shape)):
         return None
-    return tiles if features.widens(tiles.tile == (2, 2), False) else None
+    return tiles if context.widens(tiles.tile == (2, 2), False) else None
 
 
-def keeps_tables(node: Node, features: Features) -> bool:
+def keeps_tables(node: Node, context: KernelContext) -> bool:
     """Whether what the end of a channel's sums reads can be kept in registers: see `stages` of weight_gradient."""
-    return is_product(geometry(node)) or _maps(node, features) is not None
+    return is_product(geometry(node)) or _maps(node, context) is not None
 
 
 def weight_gradient(
@@ -97,7 +98,7 @@ def weight_gradient(
     attrs: QConvUpdateAttrs,
     shape: tuple[int, ...],
     finish: Finish,
-    features: Features,
+    context: KernelContext,
     stages: Sequence[te.Tensor] = (),
 ) -> Gradient:
     """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight).
@@ -106,14 +107,14 @@ def weight_gradient(
     """
     conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
     if is_product(conv):
-        return _flat_weight_gradient(node, attrs.x_zero, finish, features.style, stages)
-    tiles = _maps(node, features)
+        return _flat_weight_gradient(node, attrs.x_zero, finish, context.style, stages)
+    tiles = _maps(node, context)
     if tiles is not None:
         return _correlated(node, attrs, finish, tiles, stages)
     x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
     window = Window(conv, (x_value.shape[1], x_value.shape[2]))
-    tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
-    lanes = lane_sums(shape) if features.lanes else None
+    tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else context.integer_tile
+    lanes = lane_sums(shape) if context.lanes else None
     out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile, schedule=lanes)
     return x, g, out, schedule
 

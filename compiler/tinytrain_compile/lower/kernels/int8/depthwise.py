@@ -10,7 +10,8 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, placeholder
+from tinytrain_compile.lower.kernels.base import guarded, placeholder
+from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.kernels.int8.dsp.windows import Taps, plane_conv, within
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs

@@ -10,7 +10,6 @@ from tvm import s_tir, te, tirx
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     call_int,
     guarded,
@@ -22,6 +21,7 @@ from tinytrain_compile.lower.kernels.base import (
     select,
     total,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.loss import Labels, label_counts
 from tinytrain_compile.lower.kernels.int8.operands import error_output, tables
 from tinytrain_compile.lower.schedules import scalars
@@ -44,7 +44,7 @@ def _exponential(table: te.Tensor, largest: Any, logit: Any) -> Any:
 
 
 @kernel("QSoftmaxSum")
-def softmax_sum(node: Node, _features: Features) -> KernelSpec:
+def softmax_sum(node: Node, _context: KernelContext) -> KernelSpec:
     """The maximum, then the sum of table entries."""
     attrs = node.attrs
     assert isinstance(attrs, SoftmaxSumAttrs)
@@ -59,7 +59,7 @@ def softmax_sum(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QSoftmaxLoss", "QWeightedSoftmaxLoss")
-def softmax_loss(node: Node, _features: Features) -> KernelSpec:
+def softmax_loss(node: Node, _context: KernelContext) -> KernelSpec:
     """Fixed-point terms, added; the sum becomes a float32 by its bits."""
     attrs = node.attrs
     assert isinstance(attrs, QLossAttrs)
@@ -93,7 +93,7 @@ def _weights(node: Node, first: int, view: Labels) -> list[te.Tensor]:
 
 
 @kernel("QLabelWeight")
-def label_weight(node: Node, _features: Features) -> KernelSpec:
+def label_weight(node: Node, _context: KernelContext) -> KernelSpec:
     """The weight of each label; then their sum, or 1 if that is 0."""
     attrs = node.attrs
     assert isinstance(attrs, LabelWeightAttrs)
@@ -114,7 +114,7 @@ def label_weight(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QSoftmaxError", "QWeightedSoftmaxError")
-def softmax_error(node: Node, _features: Features) -> KernelSpec:
+def softmax_error(node: Node, _context: KernelContext) -> KernelSpec:
     """One division per group; every class is then scaled like any requantised sum."""
     attrs = node.attrs
     assert isinstance(attrs, QLossErrorAttrs)

@@ -9,15 +9,8 @@ from typing import Any
 from tvm import te
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import (
-    Features,
-    KernelSpec,
-    address,
-    call_int,
-    kernel,
-    placeholder,
-    plain,
-)
+from tinytrain_compile.lower.kernels.base import KernelSpec, address, call_int, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
 from tinytrain_compile.lower.kernels.int8.operands import tables
@@ -41,7 +34,7 @@ def _named(node: Node, first: int, *names: str) -> dict[str, te.Tensor]:
 
 
 @kernel("QMomentum")
-def qmomentum(node: Node, _features: Features) -> KernelSpec:
+def qmomentum(node: Node, _context: KernelContext) -> KernelSpec:
     """One element at a time."""
     channels = node.inputs[0].shape[0]
     row = node.inputs[0].elements // channels
@@ -56,7 +49,7 @@ def qmomentum(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QBiasGradient")
-def qbias_gradient(node: Node, _features: Features) -> KernelSpec:
+def qbias_gradient(node: Node, _context: KernelContext) -> KernelSpec:
     """The sums alone."""
     shape = node.inputs[0].shape
     g = placeholder(node.inputs[0], "g", (math.prod(shape[:-1]), shape[-1]))
@@ -64,7 +57,7 @@ def qbias_gradient(node: Node, _features: Features) -> KernelSpec:
     return KernelSpec([g], [out], schedule)
 
 
-def _conv_momentum(node: Node, features: Features, last: str, move: Rule) -> KernelSpec:
+def _conv_momentum(node: Node, context: KernelContext, last: str, move: Rule) -> KernelSpec:
     """The weight gradient, its total, and the move of one weight: move(total, index, attrs, operands)."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
@@ -78,7 +71,7 @@ def _conv_momentum(node: Node, features: Features, last: str, move: Rule) -> Ker
         total = _total(acc, address(velocity, *index), operands, index[0], flat_index(shape, index))
         return move(total, index, attrs, operands)
 
-    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, context)
     outputs = [out, None, None] + ([None] if last == "fraction" else [])
     return KernelSpec([w, x, g, *scale.values(), velocity, *rest.values()], outputs, schedule)
 
@@ -96,7 +89,7 @@ def _sizes(operands: dict[str, te.Tensor], channel: Any) -> tuple[Any, Any]:
 
 
 @kernel("QConvMomentum")
-def qconv_momentum(node: Node, features: Features) -> KernelSpec:
+def qconv_momentum(node: Node, context: KernelContext) -> KernelSpec:
     """Rounded by noise of its own."""
 
     def move(total: Any, index: tuple[Any, ...], attrs: QConvUpdateAttrs, o: dict[str, te.Tensor]) -> Any:
@@ -104,15 +97,15 @@ def qconv_momentum(node: Node, features: Features) -> KernelSpec:
         size = _sizes(o, index[0])
         return moved_weight(o["w"][index], total, size, o["noise"], o["salt_of_w"], place, attrs.limit)
 
-    return _conv_momentum(node, features, "salt_of_w", move)
+    return _conv_momentum(node, context, "salt_of_w", move)
 
 
 @kernel("QConvMomentumFine")
-def qconv_momentum_fine(node: Node, features: Features) -> KernelSpec:
+def qconv_momentum_fine(node: Node, context: KernelContext) -> KernelSpec:
     """With fractions."""
 
     def move(total: Any, index: tuple[Any, ...], attrs: QConvUpdateAttrs, o: dict[str, te.Tensor]) -> Any:
         fraction = address(o["fraction"], *index)
         return moved_fine(o["w"][index], fraction, total, _sizes(o, index[0]), attrs.limit)
 
-    return _conv_momentum(node, features, "fraction", move)
+    return _conv_momentum(node, context, "fraction", move)

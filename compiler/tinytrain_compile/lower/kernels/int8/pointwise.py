@@ -10,7 +10,6 @@ from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     address,
     call,
@@ -23,6 +22,7 @@ from tinytrain_compile.lower.kernels.base import (
     reduce_axes,
     total,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.activation import packed
 from tinytrain_compile.lower.kernels.int8.operands import (
     Centred,
@@ -67,7 +67,7 @@ def _map(node: Node, name: str, function: Callable[[Any], Any]) -> KernelSpec:
 
 
 @kernel("QAdd")
-def qadd(node: Node, _features: Features) -> KernelSpec:
+def qadd(node: Node, _context: KernelContext) -> KernelSpec:
     """Both operands at 8 bits of fraction on the output's scale; a saturated sum is far outside of int8 anyway."""
     attrs = node.attrs
     assert isinstance(attrs, QAddAttrs)
@@ -86,7 +86,7 @@ def qadd(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QRescale")
-def qrescale(node: Node, _features: Features) -> KernelSpec:
+def qrescale(node: Node, _context: KernelContext) -> KernelSpec:
     """Another scale, element by element or of sums over axes."""
     attrs = node.attrs
     assert isinstance(attrs, QRescaleAttrs)
@@ -119,7 +119,7 @@ def qrescale(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("ErrorScale")
-def error_scale(node: Node, _features: Features) -> KernelSpec:
+def error_scale(node: Node, _context: KernelContext) -> KernelSpec:
     """Another unit per channel, and another exponent."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorAttrs)
@@ -145,7 +145,7 @@ def error_scale(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("ErrorAdd")
-def error_add(node: Node, _features: Features) -> KernelSpec:
+def error_add(node: Node, _context: KernelContext) -> KernelSpec:
     """The sum of two errors with exponents of their own."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorAttrs)
@@ -172,7 +172,7 @@ def error_add(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("Quantize")
-def quantise(node: Node, _features: Features) -> KernelSpec:
+def quantise(node: Node, _context: KernelContext) -> KernelSpec:
     """round(x / scale) + zero, clamped."""
     attrs = node.attrs
     assert isinstance(attrs, QuantAttrs)
@@ -181,18 +181,18 @@ def quantise(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("Dequantize")
-def dequantise(node: Node, features: Features) -> KernelSpec:
+def dequantise(node: Node, context: KernelContext) -> KernelSpec:
     """(q - zero) scale; without an FPU the float32 is made of integers (the product rounds once either way)."""
     attrs = node.attrs
     assert isinstance(attrs, QuantAttrs)
-    if not features.fpu and 2.0**-126 <= attrs.scale <= 2.0**118:
+    if not context.isa.fpu and 2.0**-126 <= attrs.scale <= 2.0**118:
         scale = [i32(part) for part in fx.split_factor(float(np.float32(attrs.scale)))]
         return _map(node, "q", lambda q: call("tt_scaled_float", i32(q) - i32(attrs.zero), *scale))
     return _map(node, "q", lambda q: (i32(q) - i32(attrs.zero)).astype("float32") * f32(attrs.scale))
 
 
 @kernel("QuantizeError")
-def quantise_error(node: Node, _features: Features) -> KernelSpec:
+def quantise_error(node: Node, _context: KernelContext) -> KernelSpec:
     """round(g / (unit 2**p)); the peak gathers magnitudes as float bits."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorUnitAttrs)
@@ -207,7 +207,7 @@ def quantise_error(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("DequantizeError")
-def dequantise_error(node: Node, _features: Features) -> KernelSpec:
+def dequantise_error(node: Node, _context: KernelContext) -> KernelSpec:
     """e 2**p unit."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorUnitAttrs)
@@ -220,7 +220,7 @@ def dequantise_error(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QClipMask")
-def clip_mask(node: Node, _features: Features) -> KernelSpec:
+def clip_mask(node: Node, _context: KernelContext) -> KernelSpec:
     """Where the clamp to int8 was not active."""
     attrs = node.attrs
     assert isinstance(attrs, MaskAttrs)

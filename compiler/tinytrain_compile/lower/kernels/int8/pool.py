@@ -7,7 +7,8 @@ from typing import Any
 from tvm import te
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call_int, i32, kernel, placeholder
+from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, kernel, placeholder
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.pool import PoolWindow, channel_tiles, won_gradient
 from tinytrain_compile.lower.kernels.int8.operands import error_output, tables
 from tinytrain_compile.lower.schedules import tile_reduction
@@ -16,7 +17,7 @@ from tinytrain_compile.ops.int8.pool import QMaxPoolGradAttrs
 
 
 @kernel("QMaxPoolGrad")
-def qmax_pool_grad(node: Node, _features: Features) -> KernelSpec:
+def qmax_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """Every pixel collects from the windows in which it won, then takes the exponent of the error that comes out."""
     attrs, shape = node.attrs, node.outputs[0].shape
     assert isinstance(attrs, QMaxPoolGradAttrs)

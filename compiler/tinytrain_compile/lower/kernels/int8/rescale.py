@@ -8,16 +8,8 @@ from typing import Any
 from tvm import te
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import (
-    Features,
-    KernelSpec,
-    address,
-    call_int,
-    i32,
-    kernel,
-    placeholder,
-    plain,
-)
+from tinytrain_compile.lower.kernels.base import KernelSpec, address, call_int, i32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, Operands
 
 _SHIFT = 3
@@ -25,7 +17,7 @@ _SHIFT = 3
 
 
 @kernel("ChannelRescale", "ChannelRescaleBias", "ChannelRescaleFine", "ChannelRescaleBiasFine")
-def channel_rescale(node: Node, _features: Features) -> KernelSpec:
+def channel_rescale(node: Node, _context: KernelContext) -> KernelSpec:
     """One channel at a time; operands that are not there are null."""
     attrs = node.attrs
     assert isinstance(attrs, ChannelRescaleAttrs)

@@ -7,13 +7,14 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call_int, i32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.operands import tables
 from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
 
 
 @kernel("QSharedBias")
-def qshared_bias(node: Node, _features: Features) -> KernelSpec:
+def qshared_bias(node: Node, _context: KernelContext) -> KernelSpec:
     """One number per channel."""
     bias, multiplier, shift = tables(node, 0, ("bias", "multiplier", "shift"))
     out = te.compute(
@@ -23,7 +24,7 @@ def qshared_bias(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QGradientAdd")
-def qgradient_add(node: Node, _features: Features) -> KernelSpec:
+def qgradient_add(node: Node, _context: KernelContext) -> KernelSpec:
     """Both terms at the common exponent, which is the second result."""
     attrs = node.attrs
     assert isinstance(attrs, GradientAddAttrs)

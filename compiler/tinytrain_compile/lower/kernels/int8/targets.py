@@ -8,7 +8,6 @@ from tvm import te
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     call_int,
     i32,
@@ -19,6 +18,7 @@ from tinytrain_compile.lower.kernels.base import (
     select,
     total,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.operands import error_output, tables
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.int8.targets import SIGMOID_BITS, TargetAttrs, TargetErrorAttrs, TargetLossAttrs
@@ -47,7 +47,7 @@ def _magnitude(value: Any) -> Any:
 
 
 @kernel("QMeanSquaredError", "QSigmoidCrossEntropy")
-def target_loss(node: Node, _features: Features) -> KernelSpec:
+def target_loss(node: Node, _context: KernelContext) -> KernelSpec:
     """The sum of exact terms; its float32 is put together from bits."""
     attrs = node.attrs
     assert isinstance(attrs, TargetLossAttrs)
@@ -68,7 +68,7 @@ def target_loss(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QMeanSquaredErrorGrad", "QSigmoidCrossEntropyGrad")
-def target_error(node: Node, _features: Features) -> KernelSpec:
+def target_error(node: Node, _context: KernelContext) -> KernelSpec:
     """One difference per element, with the exponent of the error."""
     attrs = node.attrs
     assert isinstance(attrs, TargetErrorAttrs)

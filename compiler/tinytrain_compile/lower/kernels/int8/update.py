@@ -10,7 +10,6 @@ from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     address,
     call_int,
@@ -21,6 +20,7 @@ from tinytrain_compile.lower.kernels.base import (
     reduce_axes,
     total,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.linear import Schedule
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
 from tinytrain_compile.lower.kernels.int8.operands import tables
@@ -51,7 +51,7 @@ def _moved_bias(bias: Any, summed: Any, scale: list[te.Tensor], channel: Any) ->
 
 
 @kernel("QBiasUpdate")
-def qbias_update(node: Node, _features: Features) -> KernelSpec:
+def qbias_update(node: Node, _context: KernelContext) -> KernelSpec:
     """The sums of g over all pixels, then the step."""
     bias, g, scale = placeholder(node.inputs[0], "bias"), _pixels(node), tables(node, 2, SCALE)
     out, schedule = error_sums(g, lambda acc, c: _moved_bias(bias[c], acc, scale, c))
@@ -59,7 +59,7 @@ def qbias_update(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QBiasSum")
-def qbias_sum(node: Node, _features: Features) -> KernelSpec:
+def qbias_sum(node: Node, _context: KernelContext) -> KernelSpec:
     """The sums of g over all pixels, added to the running sum."""
     summed, g = placeholder(node.inputs[0], "sum"), _pixels(node)
     out, schedule = error_sums(g, lambda acc, c: call_int("tt_add", summed[c], acc))
@@ -67,7 +67,7 @@ def qbias_sum(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QBiasApply")
-def qbias_apply(node: Node, _features: Features) -> KernelSpec:
+def qbias_apply(node: Node, _context: KernelContext) -> KernelSpec:
     """The step of a running sum."""
     bias, summed = tables(node, 0, ("bias", "sum"))
     scale = tables(node, 2, SCALE)
@@ -76,7 +76,7 @@ def qbias_apply(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QWeightApply")
-def qweight_apply(node: Node, _features: Features) -> KernelSpec:
+def qweight_apply(node: Node, _context: KernelContext) -> KernelSpec:
     """The step of a running sum of weight gradients."""
     attrs = node.attrs
     assert isinstance(attrs, QWeightApplyAttrs)
@@ -92,7 +92,7 @@ def qweight_apply(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("ExponentUpdate")
-def exponent_update(node: Node, _features: Features) -> KernelSpec:
+def exponent_update(node: Node, _context: KernelContext) -> KernelSpec:
     """The helper writes the state and returns the cleared peak."""
     attrs = node.attrs
     assert isinstance(attrs, ExponentAttrs)
@@ -106,7 +106,7 @@ def exponent_update(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("NoiseTick")
-def noise_tick(node: Node, _features: Features) -> KernelSpec:
+def noise_tick(node: Node, _context: KernelContext) -> KernelSpec:
     """One step of the generator."""
     (state,) = tables(node, 0, ("state",))
     return KernelSpec([state], [te.compute((1,), lambda i: call_int("tt_next_noise", state[i]), "out")], plain)

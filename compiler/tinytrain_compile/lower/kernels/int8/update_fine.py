@@ -7,16 +7,8 @@ from typing import Any
 from tvm import te
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import (
-    Features,
-    KernelSpec,
-    address,
-    call_int,
-    i32,
-    kernel,
-    placeholder,
-    plain,
-)
+from tinytrain_compile.lower.kernels.base import KernelSpec, address, call_int, i32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
 from tinytrain_compile.lower.kernels.int8.operands import tables
@@ -30,7 +22,7 @@ def moved_fine(w: Any, fraction: Any, gradient: Any, scale: tuple[Any, Any], lim
 
 
 @kernel("QConvUpdateFine")
-def qconv_update_fine(node: Node, features: Features) -> KernelSpec:
+def qconv_update_fine(node: Node, context: KernelContext) -> KernelSpec:
     """QConvUpdate with fractions."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
@@ -39,12 +31,12 @@ def qconv_update_fine(node: Node, features: Features) -> KernelSpec:
     def finish(acc: Any, *index: Any) -> Any:
         return moved_fine(w[index], address(fraction, *index), acc, step(scale, index[0], FRACTION_BITS), attrs.limit)
 
-    x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, context)
     return KernelSpec([w, x, g, *scale, fraction], [out, None], schedule)
 
 
 @kernel("QWeightApplyFine")
-def qweight_apply_fine(node: Node, _features: Features) -> KernelSpec:
+def qweight_apply_fine(node: Node, _context: KernelContext) -> KernelSpec:
     """QWeightApply with fractions."""
     attrs = node.attrs
     assert isinstance(attrs, QWeightApplyAttrs)

@@ -9,7 +9,8 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from tinytrain_compile.lower.intrinsics import dsp, helium
-from tinytrain_compile.lower.kernels.base import SPEED, CodeStyle, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.context import SPEED, CodeStyle
 from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.tiles import PlaneTiles, RowTiles

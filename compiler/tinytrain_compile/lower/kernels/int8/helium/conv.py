@@ -11,15 +11,9 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import (
-    Features,
-    KernelSpec,
-    address,
-    call_int,
-    i32,
-    placeholder,
-    vector_kernel,
-)
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, address, call_int, i32, placeholder, vector_kernel
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Window, weight_parts, weight_sums
 from tinytrain_compile.lower.kernels.float32.linear import Finish, whole_weight
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
@@ -38,7 +32,6 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
 )
 from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, kept_here, mask_operand, tables
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs, gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
@@ -58,12 +51,12 @@ MOST_TAPS, LARGEST_STEP = 8, 40
 
 
 @vector_kernel("QConv")
-def vector_conv(node: Node, features: Features) -> KernelSpec | None:
+def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     """1x1: pixels are copied where the plan may overwrite them, weights read where they lie. k x k: see _patches."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     if is_plane(node):
-        return vector_depthwise(node, features)
+        return vector_depthwise(node, context)
     conv, shape = attrs.conv, node.outputs[0].shape
     *image, channels = node.inputs[0].shape
     extents = (math.prod(image), shape[3], channels)
@@ -114,7 +107,7 @@ def _on_rows(tiles: PlaneTiles, conv: ConvAttrs, step: int) -> bool:
     return tiles.width == LANES and 1 < columns <= MOST_TAPS and step <= LARGEST_STEP
 
 
-def vector_depthwise(node: Node, features: Features, band: Band | None = None) -> KernelSpec | None:
+def vector_depthwise(node: Node, context: KernelContext, band: Band | None = None) -> KernelSpec | None:
     """Depthwise: four pixels of a row of a channel at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -125,7 +118,7 @@ def vector_depthwise(node: Node, features: Features, band: Band | None = None) -
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
     x, operands = _image(node, 0, "x", band), tables(node, 1 + parts, ("bias", "multiplier", "shift"))
     kept, finish = requantised(attrs, operands, "tt_clamp")
-    out, schedule = depthwise(node, x, whole, finish, features.style, kept, True, band)
+    out, schedule = depthwise(node, x, whole, finish, context.style, kept, True, band)
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
@@ -169,20 +162,22 @@ def vector_product(node: Node, x: te.Tensor, extents: tuple[Any, int, int]) -> K
 
 
 @vector_kernel("QConvGradInput")
-def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
+def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
     """1x1: errors where they lie; of four input channels, weights are turned at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     if is_plane(node):
-        return vector_depthwise_gradient(node, features)
+        return vector_depthwise_gradient(node, context)
     conv, (*image, channels) = attrs.conv, node.outputs[0].shape
     if conv.groups == 1 and conv.split is None and not is_product(conv) and channels % LANES == 0:
         return _patch_gradient(node, attrs)
     pixels = math.prod(image)
-    return vector_error_product(node, features, pixels, pixels) if is_product(conv) else None
+    return vector_error_product(node, context, pixels, pixels) if is_product(conv) else None
 
 
-def vector_error_product(node: Node, features: Features, pixels: Any, strip: int | None = None) -> KernelSpec | None:
+def vector_error_product(
+    node: Node, context: KernelContext, pixels: Any, strip: int | None = None
+) -> KernelSpec | None:
     """The data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip."""
     attrs, channels, out_c = node.attrs, node.outputs[0].shape[3], node.inputs[3].shape[3]
     assert isinstance(attrs, QConvGradInputAttrs)
@@ -195,7 +190,7 @@ def vector_error_product(node: Node, features: Features, pixels: Any, strip: int
         weights = weight_parts(node.inputs[6:8])
         whole = whole_weight(weights, conv.split, 0, 3)
         right = Rows(lambda j, a: whole(a, 0, 0, j), "pieced")
-    elif features.turned:
+    elif context.layout.turned:
         weights = [placeholder(node.inputs[6], "w", (channels, out_c))]
         right = Rows(lambda j, a: weights[0][j, a])
     else:
@@ -229,7 +224,7 @@ def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
     return KernelSpec([*error.exponents, g, *error.factor, w, *masks], [out, None], schedule)
 
 
-def vector_depthwise_gradient(node: Node, features: Features, band: Band | None = None) -> KernelSpec | None:
+def vector_depthwise_gradient(node: Node, context: KernelContext, band: Band | None = None) -> KernelSpec | None:
     """Depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
@@ -244,7 +239,7 @@ def vector_depthwise_gradient(node: Node, features: Features, band: Band | None 
         return call_int("tt_keep_x4", keep(*index), dtype="bool")
 
     error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), _image(node, 3, "g", band)
-    out, schedule = depthwise_gradient(node, g, whole, error.finish, features.style, error.kept, True, band)
+    out, schedule = depthwise_gradient(node, g, whole, error.finish, context.style, error.kept, True, band)
     operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)
 
@@ -294,7 +289,7 @@ def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[li
 
 
 @vector_kernel("QConvUpdate", "QConvSum")
-def vector_update(node: Node, _features: Features) -> KernelSpec | None:
+def vector_update(node: Node, _context: KernelContext) -> KernelSpec | None:
     """1x1: both operands turned, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)

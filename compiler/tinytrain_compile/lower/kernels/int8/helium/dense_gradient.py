@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import s_tir, te
 
+from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.float32.linear import Schedule
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import keep_tables
 
 MOST_VECTORS = 3

@@ -12,8 +12,8 @@ from typing import Any
 from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     address,
     call_int,
@@ -23,12 +23,12 @@ from tinytrain_compile.lower.kernels.base import (
     total,
     vector_kernel,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.activation import packed
 from tinytrain_compile.lower.kernels.float32.linear import Finish
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
 from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes
 from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here, passes, tables
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import keep_tables
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, LIFT, SUM_BITS, ErrorAttrs, QAddAttrs, QRescaleAttrs
@@ -66,7 +66,7 @@ def _saturated(value: Any, attrs: QAddAttrs | QRescaleAttrs) -> Any:
 
 
 @vector_kernel("QAdd")
-def vector_add(node: Node, _features: Features) -> KernelSpec | None:
+def vector_add(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Both operands at 8 bits of fraction on the output's scale."""
     attrs = node.attrs
     assert isinstance(attrs, QAddAttrs)
@@ -86,7 +86,7 @@ def vector_add(node: Node, _features: Features) -> KernelSpec | None:
 
 
 @vector_kernel("QRescale")
-def vector_rescale(node: Node, _features: Features) -> KernelSpec | None:
+def vector_rescale(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Another scale, element by element."""
     attrs = node.attrs
     assert isinstance(attrs, QRescaleAttrs)
@@ -101,7 +101,7 @@ def vector_rescale(node: Node, _features: Features) -> KernelSpec | None:
 
 
 @vector_kernel("QClipMask")
-def vector_clip_mask(node: Node, _features: Features) -> KernelSpec | None:
+def vector_clip_mask(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Eight elements are compared together."""
     attrs = node.attrs
     assert isinstance(attrs, MaskAttrs)
@@ -115,7 +115,7 @@ def vector_clip_mask(node: Node, _features: Features) -> KernelSpec | None:
 
 
 @vector_kernel("ErrorScale")
-def vector_error_scale(node: Node, _features: Features) -> KernelSpec | None:
+def vector_error_scale(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Another unit for each of four channels, and another exponent."""
     attrs, channels = node.attrs, node.inputs[3].shape[-1]
     assert isinstance(attrs, ErrorAttrs)
@@ -141,7 +141,7 @@ def vector_error_scale(node: Node, _features: Features) -> KernelSpec | None:
 
 
 @vector_kernel("ErrorAdd")
-def vector_error_add(node: Node, _features: Features) -> KernelSpec | None:
+def vector_error_add(node: Node, _context: KernelContext) -> KernelSpec | None:
     """The sum of two errors with exponents of their own."""
     attrs, shape = node.attrs, (node.inputs[4].elements,)
     assert isinstance(attrs, ErrorAttrs)
@@ -173,7 +173,7 @@ def vector_error_add(node: Node, _features: Features) -> KernelSpec | None:
 
 
 @vector_kernel("QBiasUpdate", "QBiasSum")
-def vector_bias(node: Node, _features: Features) -> KernelSpec | None:
+def vector_bias(node: Node, _context: KernelContext) -> KernelSpec | None:
     """The sums of g over all pixels, a few vectors of channels at a time; then the step, or a running sum."""
     g_value = node.inputs[1]
     pixels, channels = math.prod(g_value.shape[:-1]), g_value.shape[-1]
@@ -219,7 +219,7 @@ def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Any]:
 
 
 @vector_kernel("QWeightApply")
-def vector_weight_apply(node: Node, _features: Features) -> KernelSpec | None:
+def vector_weight_apply(node: Node, _context: KernelContext) -> KernelSpec | None:
     """The step of a running sum of weight gradients, four weights of a channel at a time."""
     attrs, channels = node.attrs, node.inputs[0].shape[0]
     assert isinstance(attrs, QWeightApplyAttrs)

@@ -9,9 +9,9 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from tinytrain_compile.lower.intrinsics import helium
+from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
 from tinytrain_compile.lower.kernels.base import i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.printing.int_lanes import LANES, LARGEST_PITCH
 from tinytrain_compile.lower.schedules import HINT
 from tinytrain_compile.ops.int8.tiles import PairTiles, RowTiles
 
