@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import tvm
 from tvm import s_tir, te
+from tvm.tirx import PrimFunc
 
 from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet, Tiles
 from tinytrain_compile.ir.types import Node
@@ -155,13 +155,13 @@ def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add:
     return Kernel(name, describe(node) + source, declaration, printer.scratch.dtype, context.style.small)
 
 
-def lower_spec(spec: KernelSpec) -> tuple[Any, list[int]]:
+def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int]]:
     """(the lowered TIR function, which outputs of the node it computes: its last parameters)."""
-    computed = [i for i, tensor in enumerate(spec.outputs) if tensor is not None]
-    function = te.create_prim_func([*spec.inputs, *(spec.outputs[i] for i in computed)])
+    outputs = {i: tensor for i, tensor in enumerate(spec.outputs) if tensor is not None}
+    function = te.create_prim_func([*spec.inputs, *outputs.values()])
     schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
     spec.schedule(schedule)
-    return lower_schedule(schedule), computed
+    return lower_schedule(schedule), list(outputs)
 
 
 def printer_of(context: KernelContext) -> type[Printer]:

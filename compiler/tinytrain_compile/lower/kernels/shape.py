@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, f32, kernel, placeholder, plain, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import KernelSpec, both, f32, kernel, placeholder, plain, reduce_axes, total
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import LIGHT, broadcast, pointwise
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
@@ -57,7 +57,7 @@ def transpose(node: Node, _context: KernelContext) -> KernelSpec:
     extents = [math.prod(source[axis] for axis in run) for run in runs] or [1]
     x = placeholder(node.inputs[0], "x", [extents[i] for i in order] or [1])
 
-    def element(*index: Any) -> Any:
+    def element(*index: Expr) -> Expr:
         return x[tuple(index[i] for i in order)] if order else x[0]
 
     return KernelSpec([x], [te.compute(tuple(extents), element, "out")], plain)
@@ -74,7 +74,7 @@ def concat(node: Node, _context: KernelContext) -> KernelSpec:
     parts = [placeholder(value, f"x{i}", (outer, widths[i])) for i, value in enumerate(node.inputs)]
     ends = [sum(widths[: i + 1]) for i in range(len(widths))]
 
-    def element(row: Any, column: Any) -> Any:
+    def element(row: Expr, column: Expr) -> Expr:
         value = parts[-1][row, column - (ends[-1] - widths[-1])]
         for part, end, width in reversed(list(zip(parts, ends, widths, strict=True))[:-1]):
             value = tirx.if_then_else(column < end, part[row, column - (end - width)], value)
@@ -117,7 +117,7 @@ def slice_(node: Node, _context: KernelContext) -> KernelSpec:
     places = _merge_places(attrs.starts, attrs.steps, attrs.sizes, node.inputs[0].shape)
     x = placeholder(node.inputs[0], "x", [dim for *_, dim in places])
 
-    def element(*index: Any) -> Any:
+    def element(*index: Expr) -> Expr:
         return x[tuple(start + i * step for i, (start, step, *_) in zip(index, places, strict=True))]
 
     return KernelSpec([x], [te.compute(tuple(size for _, _, size, _ in places), element, "out")], plain)
@@ -132,14 +132,14 @@ def embed(node: Node, _context: KernelContext) -> KernelSpec:
     x = placeholder(node.inputs[0], "x", [size for _, _, size, _ in places])
     fill = tirx.const(attrs.value, node.inputs[0].dtype)
 
-    def element(*index: Any) -> Any:
-        source: list[Any] = []
-        inside: Any = None
+    def element(*index: Expr) -> Expr:
+        source: list[Expr] = []
+        tests: list[Expr] = []
         for i, place in zip(index, places, strict=True):
-            at, tests = _place_of(i, place)
+            at, more = _place_of(i, place)
             source.append(at)
-            for test in tests:
-                inside = test if inside is None else tirx.And(inside, test)
+            tests += more
+        inside = both(tests)
         value = x[tuple(source)]
         return value if inside is None else tirx.if_then_else(inside, value, fill)
 
@@ -148,13 +148,13 @@ def embed(node: Node, _context: KernelContext) -> KernelSpec:
     return KernelSpec([x], [out], _cut_loops if regular else plain)
 
 
-def _place_of(i: Any, place: tuple[int, int, int, int]) -> tuple[Any, list[Any]]:
+def _place_of(i: Expr, place: tuple[int, int, int, int]) -> tuple[Expr, list[Expr]]:
     """Which element of the input lands at output index i of an axis, and the tests that one does."""
     start, step, size, dim = place
     low = min(start, start + (size - 1) * step)
     stride = abs(step)
     offset = i - low
-    tests: list[Any] = []
+    tests: list[Expr] = []
     if low > 0:
         tests.append(offset >= 0)
     if low + (size - 1) * stride < dim - 1:
@@ -188,7 +188,7 @@ def reduce(node: Node, context: KernelContext) -> KernelSpec:
     x = placeholder(node.inputs[0], "x", [extent for extent, _ in groups])
     axes = reduce_axes(*summed)
 
-    def term(*index: Any) -> Any:
+    def term(*index: Expr) -> Expr:
         rest, inner = iter(index), iter(axes)
         return total(x[tuple(next(inner) if inside else next(rest) for _, inside in groups)], axes)
 

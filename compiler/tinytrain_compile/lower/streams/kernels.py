@@ -6,9 +6,9 @@ What they compute is what the kernel of the whole map does, to the byte. See fun
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr, Var
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.intrinsics.lanes import LANES
@@ -62,7 +62,7 @@ class BandSpec:
     """
 
     kernel: KernelSpec
-    count: Any
+    count: Var
     maps: tuple[int, ...]
     rows: int
     windows: Windows | None = None
@@ -75,7 +75,7 @@ def band_spec(node: Node, context: KernelContext) -> BandSpec:
     return rule(node, context, count)
 
 
-def _band(node: Node, image: int, count: Any) -> Band:
+def _band(node: Node, image: int, count: Var) -> Band:
     flat = te.placeholder((tirx.Var("extent", "int32"),), node.inputs[image].dtype, "x" if image == 0 else "g")
     return Band(count, flat, te.placeholder((tirx.Var("places", "int32"),), "int32", "row_at"))
 
@@ -83,7 +83,7 @@ def _band(node: Node, image: int, count: Any) -> Band:
 # ---- forward --------------------------------------------------------------------------------------------------------
 
 
-def _convolution(node: Node, context: KernelContext, count: Any) -> BandSpec:
+def _convolution(node: Node, context: KernelContext, count: Var) -> BandSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     conv, (_, height, _, _), rows = attrs.conv, node.inputs[0].shape, node.outputs[0].shape[1]
@@ -114,7 +114,7 @@ def _with_table(spec: KernelSpec, band: Band) -> KernelSpec:
     return replace(spec, inputs=[*spec.inputs, band.row_at])
 
 
-def _product(node: Node, context: KernelContext, count: Any) -> KernelSpec:
+def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
     """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -135,7 +135,7 @@ def _product(node: Node, context: KernelContext, count: Any) -> KernelSpec:
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 
-def _data_gradient(node: Node, context: KernelContext, count: Any) -> BandSpec:
+def _data_gradient(node: Node, context: KernelContext, count: Var) -> BandSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, (_, rows, width, channels) = attrs.conv, node.outputs[0].shape
@@ -151,7 +151,7 @@ def _data_gradient(node: Node, context: KernelContext, count: Any) -> BandSpec:
     return BandSpec(spec, count, maps, rows // phases[0], _error_windows(node))
 
 
-def _error_product(node: Node, context: KernelContext, count: Any) -> KernelSpec:
+def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     (_, _, width, channels), out_c = node.outputs[0].shape, node.inputs[3].shape[3]
@@ -205,7 +205,7 @@ def _error_windows(node: Node) -> Windows:
 # ---- element by element ---------------------------------------------------------------------------------------------
 
 
-def _pointwise(node: Node, context: KernelContext, count: Any) -> BandSpec:
+def _pointwise(node: Node, context: KernelContext, count: Var) -> BandSpec:
     """The rule of the whole map, for a node of `count` rows."""
     if node.op not in POINTWISE or (isinstance(node.attrs, QRescaleAttrs) and node.attrs.axes):
         raise NoRowsError(f"{node.name}: {node.op} has no kernel for a few rows")
@@ -221,7 +221,7 @@ def _pointwise(node: Node, context: KernelContext, count: Any) -> BandSpec:
     return BandSpec(kernel_spec(_few(node, count), context), count, maps, shape[1])
 
 
-def _few(node: Node, count: Any) -> Node:
+def _few(node: Node, count: Expr) -> Node:
     """The node with `count` rows, a variable: rules that only multiply extents do not notice."""
     whole = node.outputs[0].shape
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, guarded, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import KernelSpec, both, guard, kernel, placeholder, reduce_axes, total
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
 from tinytrain_compile.lower.kernels.float32.linear import (
@@ -46,28 +46,13 @@ LANE_CHANNELS = 16
 FEW_PRODUCTS = 6
 """Products of an output channel with a row of taps up to which a weight gradient's tile has the whole row."""
 
-Place = Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
+Place = Callable[[Expr, Expr, Expr, Expr], tuple[Expr, Expr, Expr | None]]
 """(y, x, tap row, tap column) -> (row, column, condition or None): see Window"""
 
 
 def weight_parts(values: Sequence[Value]) -> list[te.Tensor]:
     """Operands for a weight in one part or two."""
     return [placeholder(v, name) for v, name in zip(values, ("w", "w_rest"), strict=False)]
-
-
-def _all(conditions: list[Any]) -> Any:
-    live = [c for c in conditions if c is not None]
-    if not live:
-        return None
-    result = live[0]
-    for condition in live[1:]:
-        result = tirx.And(result, condition)
-    return result
-
-
-def guard(condition: Any, value: Any) -> Any:
-    """`value` where the condition, if there is one, holds, else 0."""
-    return value if condition is None else guarded(condition, value)
 
 
 class Window:
@@ -78,10 +63,10 @@ class Window:
         self._image = image_hw
         self._out = conv.output_hw(*image_hw)
 
-    def forward(self, y: Any, x: Any, r: Any, s: Any) -> tuple[Any, Any, Any]:
+    def forward(self, y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
         """(row, column, condition or None) of the input pixel under tap (r, s) of output pixel (y, x)."""
-        rows: list[Any] = []
-        tests: list[Any] = []
+        rows: list[Expr] = []
+        tests: list[Expr | None] = []
         for axis, (position, tap) in enumerate(((y, r), (x, s))):
             begin, end = self._conv.pads[axis], self._conv.pads[axis + 2]
             index = position * self._conv.strides[axis] + tap * self._conv.dilations[axis] - begin
@@ -91,12 +76,12 @@ class Window:
                 self._conv.kernel[axis] - 1
             ) * self._conv.dilations[axis]
             tests.append(index < self._image[axis] if end or reach - begin >= self._image[axis] else None)
-        return rows[0], rows[1], _all(tests)
+        return rows[0], rows[1], both(tests)
 
-    def backward(self, y: Any, x: Any, r: Any, s: Any) -> tuple[Any, Any, Any]:
+    def backward(self, y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
         """(row, column, condition or None) of the output pixel whose tap (r, s) reads input pixel (y, x)."""
-        rows: list[Any] = []
-        tests: list[Any] = []
+        rows: list[Expr] = []
+        tests: list[Expr | None] = []
         for axis, (position, tap) in enumerate(((y, r), (x, s))):
             stride = self._conv.strides[axis]
             offset = position + self._conv.pads[axis] - tap * self._conv.dilations[axis]
@@ -106,7 +91,7 @@ class Window:
                 tests.append(tirx.EQ(tirx.indexmod(offset, stride), 0))
                 offset = tirx.indexdiv(offset, stride)
             rows.append(offset)
-        return rows[0], rows[1], _all(tests)
+        return rows[0], rows[1], both(tests)
 
 
 @kernel("Conv")
@@ -179,7 +164,7 @@ def _lane_tile(width: int, channels: int, context: KernelContext, apart: bool) -
 
 
 def _by_channels(
-    shape: tuple[int, ...], term: Callable[..., Any], finish: Finish, lanes: bool
+    shape: tuple[int, ...], term: Callable[..., Expr], finish: Finish, lanes: bool
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,c] = finish(term(n, y, x, c), n, y, x, c), where term is a sum; a few channels together."""
     acc = te.compute(shape, term, "acc")
@@ -203,7 +188,7 @@ def grouped(
     per_group_out = shape[3] // attrs.groups
     r, s, a = reduce_axes(*attrs.kernel, per_group_in)
 
-    def term(b: Any, y: Any, x: Any, o: Any) -> Any:
+    def term(b: Expr, y: Expr, x: Expr, o: Expr) -> Expr:
         row, col, inside = place(y, x, r, s)
         group = o if per_group_out == 1 else tirx.indexdiv(o, per_group_out)
         channel = group if per_group_in == 1 else group * per_group_in + a
@@ -268,7 +253,7 @@ def grouped_grad_input(
     per_group_in, per_group_out = shape[3] // c.groups, int(dy.shape[3]) // c.groups
     r, s, a = reduce_axes(*c.kernel, per_group_out)
 
-    def term(b: Any, y: Any, x: Any, i: Any) -> Any:
+    def term(b: Expr, y: Expr, x: Expr, i: Expr) -> Expr:
         row, col, inside = place(y, x, r, s)
         group = i if per_group_in == 1 else tirx.indexdiv(i, per_group_in)
         lane = 0 if per_group_in == 1 else tirx.indexmod(i, per_group_in)
@@ -325,7 +310,7 @@ def weight_sums(
     per_group_out = o // attrs.groups
     b, y, q = reduce_axes(*(int(d) for d in dy.shape[:3]))
 
-    def term(out: Any, r: Any, s: Any, i: Any) -> Any:
+    def term(out: Expr, r: Expr, s: Expr, i: Expr) -> Expr:
         row, col, inside = window.forward(y, q, r, s)
         group = out if per_group_out == 1 else tirx.indexdiv(out, per_group_out)
         channel = i if attrs.groups == 1 else group * per_group_in + i

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from tvm import s_tir, te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
@@ -26,7 +26,7 @@ def element_schedule(extent: int, context: KernelContext, most: int) -> Callable
     return lambda sch: four_at_a_time(sch, most=most)
 
 
-def pointwise(node: Node, function: Callable[..., Any], context: KernelContext = SCALAR, most: int = 0) -> KernelSpec:
+def pointwise(node: Node, function: Callable[..., Expr], context: KernelContext = SCALAR, most: int = 0) -> KernelSpec:
     """A kernel that applies a scalar function to every element of operands of one shape; most: see `unary`."""
     size = (node.outputs[0].elements,)
     inputs = [placeholder(v, name, size) for v, name in zip(node.inputs, ("a", "b", "c"), strict=False)]
@@ -34,7 +34,7 @@ def pointwise(node: Node, function: Callable[..., Any], context: KernelContext =
     return KernelSpec(inputs, [out], element_schedule(size[0], context, most))
 
 
-def broadcast(node: Node, function: Callable[..., Any], context: KernelContext = SCALAR, most: int = 0) -> KernelSpec:
+def broadcast(node: Node, function: Callable[..., Expr], context: KernelContext = SCALAR, most: int = 0) -> KernelSpec:
     """As `pointwise`, for operands that broadcast to the output's shape by numpy's rules."""
     shape = node.outputs[0].shape
     if all(value.shape == shape for value in node.inputs):
@@ -46,7 +46,7 @@ def broadcast(node: Node, function: Callable[..., Any], context: KernelContext =
         aligned = _aligned(value.shape, len(shape))
         inputs.append(placeholder(value, name, [math.prod(aligned[i] for i in g) for g in groups] or [1]))
 
-    def body(*index: Any) -> Any:
+    def body(*index: Expr) -> Expr:
         loads = [x(*(i if int(dim) > 1 else 0 for i, dim in zip(index, x.shape, strict=True))) for x in inputs]
         return function(*loads)
 
@@ -73,11 +73,11 @@ def _merge_axes(shape: tuple[int, ...], operands: list[tuple[int, ...]]) -> list
     return groups
 
 
-def _binary(op: str, function: Callable[[Any, Any], Any], most: int = 0) -> None:
+def _binary(op: str, function: Callable[[Expr, Expr], Expr], most: int = 0) -> None:
     kernel(op)(lambda node, context: broadcast(node, function, context, most))
 
 
-def unary(op: str, function: Callable[..., Any], most: int = 0) -> None:
+def unary(op: str, function: Callable[..., Expr], most: int = 0) -> None:
     """Enter the kernel of an op that works element by element: function(operand elements ...) -> element.
 
     most: vectors in a turn of the loop, where there are vectors; 0: lanes cannot do what is computed.

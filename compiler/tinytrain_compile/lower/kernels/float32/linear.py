@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import Index, KernelSpec, kernel, placeholder, reduce_axes, total
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
@@ -22,18 +23,18 @@ class Elements(Protocol):
     """A tensor, or anything that is read like one."""
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> Sequence[Index]:
         """Extents of its axes."""
         ...
 
-    def __getitem__(self, index: Any, /) -> Any:
+    def __getitem__(self, index: Index | tuple[Index, ...], /) -> Expr:
         """The element at an index."""
         ...
 
 
-Load = Callable[..., Any]
+Load = Callable[..., Expr]
 """index expressions -> element expression"""
-Finish = Callable[..., Any]
+Finish = Callable[..., Expr]
 """(a finished sum, the indices of its output element) -> output element"""
 PAIR = 2
 """Terms in a turn of a sum that reads pairs."""
@@ -54,8 +55,8 @@ def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int,
             done += count
     pieces.sort(key=lambda piece: piece[0])
 
-    def load(*index: Any) -> Any:
-        def element(part: te.Tensor, offset: int) -> Any:
+    def load(*index: Expr) -> Expr:
+        def element(part: te.Tensor, offset: int) -> Expr:
             return part[(*index[:axis], index[axis] + offset, *index[axis + 1 :])]
 
         _, part, offset = pieces[-1]
@@ -127,7 +128,7 @@ def vector_turn(m: int, n: int, tiles: Mapping[int, int], context: KernelContext
 def add_bias(bias: te.Tensor | None) -> Finish:
     """The sum plus the bias of its channel (the last index)."""
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         return acc if bias is None else acc + bias[index[-1]]
 
     return finish
@@ -203,7 +204,7 @@ def matmul(node: Node, context: KernelContext) -> KernelSpec:
     b = placeholder(node.inputs[1], "b", (count, *b_shape))
     (k,) = reduce_axes(a_shape[0] if attrs.transpose_a else a_shape[1])
 
-    def term(g: Any, i: Any, j: Any) -> Any:
+    def term(g: Expr, i: Expr, j: Expr) -> Expr:
         left = a[g, k, i] if attrs.transpose_a else a[g, i, k]
         right = b[g, j, k] if attrs.transpose_b else b[g, k, j]
         return total(left * right, [k])

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import s_tir, te
+from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV
+from tvm.tirx import IterVar
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.intrinsics.lanes import LANES
@@ -39,25 +41,25 @@ class Groups:
         """A placeholder of the grouped shape."""
         return placeholder(value, name, self.shape)
 
-    def index(self, kept: Sequence[Any], summed: Sequence[Any]) -> tuple[Any, ...]:
+    def index(self, kept: Sequence[Expr], summed: Sequence[Expr]) -> tuple[Expr, ...]:
         """Indices of the grouped tensor from indices of the group and of the element in it."""
         outer, inner = iter(kept), iter(summed)
         return tuple(next(inner) if inside else next(outer) for _, inside in self._groups)
 
-    def outer(self, index: Sequence[Any]) -> tuple[Any, ...]:
+    def outer(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
         """The group's indices out of indices of the grouped tensor."""
         return tuple(i for i, (_, inside) in zip(index, self._groups, strict=True) if not inside)
 
-    def sum(self, name: str, term: Callable[..., Any], reducer: Callable[..., Any] = total) -> te.Tensor:
+    def sum(self, name: str, term: Callable[..., Expr], reducer: Callable[..., Expr] = total) -> te.Tensor:
         """One sum per group of term(group's indices, index of the grouped tensor)."""
         axes = reduce_axes(*self.summed, prefix=f"{name}_k")
         return te.compute(self.kept, lambda *kept: reducer(term(kept, self.index(kept, axes)), axes), name)
 
-    def scalar(self, name: str, value: Callable[..., Any]) -> te.Tensor:
+    def scalar(self, name: str, value: Callable[..., Expr]) -> te.Tensor:
         """One number per group: value(group's indices)."""
         return te.compute(self.kept, lambda *kept: value(kept), name)
 
-    def rewrite(self, value: Callable[..., Any]) -> te.Tensor:
+    def rewrite(self, value: Callable[..., Expr]) -> te.Tensor:
         """The output: value(group's indices, index of the grouped tensor)."""
         return te.compute(self.shape, lambda *index: value(self.outer(index), index), "out")
 
@@ -83,7 +85,7 @@ class Groups:
         sch.reverse_compute_at(sch.get_sblock("out"), last, preserve_unit_loops=True)
         self._attach(sch, last, sums, ())
 
-    def _attach(self, sch: s_tir.Schedule, loop: Any, sums: Sequence[str], scalars: Sequence[str]) -> None:
+    def _attach(self, sch: s_tir.Schedule, loop: LoopRV, sums: Sequence[str], scalars: Sequence[str]) -> None:
         for name in reversed((*sums, *scalars)):
             block = sch.get_sblock(name)
             sch.compute_at(block, loop, preserve_unit_loops=True)
@@ -92,7 +94,7 @@ class Groups:
                 sch.decompose_reduction(block, sch.get_loops(block)[-len(self.summed)])
 
 
-def _max(term: Any, axes: Sequence[Any]) -> Any:
+def _max(term: Expr, axes: Sequence[IterVar]) -> Expr:
     return te.max(term, list(axes))
 
 
@@ -143,7 +145,7 @@ def normalize(node: Node, context: KernelContext) -> KernelSpec:
     whole = groups.sum("whole", lambda _g, at: x[at])
     spread = groups.sum("spread", lambda g, at: _square(x[at] - whole[g] * share))
 
-    def statistics(*g: Any) -> tuple[Any, Any]:
+    def statistics(*g: Expr) -> tuple[Expr, Expr]:
         return whole[g] * share, f32(1) / call("tt_sqrtf", spread[g] * share + f32(attrs.epsilon))
 
     mean, rstd = te.compute(groups.kept, statistics, "group")  # one loop nest, blocks group_v0 and group_v1
@@ -157,7 +159,7 @@ def normalize(node: Node, context: KernelContext) -> KernelSpec:
     return KernelSpec([x], [out, rstd], schedule)
 
 
-def _square(x: Any) -> Any:
+def _square(x: Expr) -> Expr:
     return x * x
 
 

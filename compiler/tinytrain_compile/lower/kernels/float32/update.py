@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tvm import s_tir, te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
@@ -19,12 +19,12 @@ def _operands(node: Node, names: tuple[str, ...]) -> list[te.Tensor]:
     return [placeholder(v, name, (v.elements,)) for v, name in zip(node.inputs, names, strict=False)]
 
 
-def _gradient(w: Any, g: Any, scale: te.Tensor | None, decay: float) -> Any:
+def _gradient(w: Expr, g: Expr, scale: te.Tensor | None, decay: float) -> Expr:
     g = g if scale is None else g * scale[0]
     return g + f32(decay) * w if decay else g
 
 
-def _blend(old: Any, share: float, new: Any) -> Any:
+def _blend(old: Expr, share: float, new: Expr) -> Expr:
     return f32(share) * old + new if share else new
 
 
@@ -62,7 +62,7 @@ def _schedule(node: Node, context: KernelContext, *stages: str) -> Callable[[s_t
     return lambda sch: _fuse(sch, *stages)
 
 
-def _fuse(sch: Any, *stages: str) -> None:
+def _fuse(sch: s_tir.Schedule, *stages: str) -> None:
     if len(stages) > 1:
         sch.merge(*(sch.get_loops(sch.get_sblock(name))[0] for name in stages))
 
@@ -77,7 +77,7 @@ def adam(node: Node, _context: KernelContext) -> KernelSpec:
     scale = inputs[6] if attrs.scaled else None
     decay = 0.0 if attrs.decoupled else attrs.weight_decay
 
-    def grad(i: Any) -> Any:
+    def grad(i: Expr) -> Expr:
         return _gradient(w[i], g[i], scale, decay)
 
     first = te.compute(m.shape, lambda i: _blend(m[i], attrs.beta1, f32(1 - attrs.beta1) * grad(i)), "m_new")
@@ -85,7 +85,7 @@ def adam(node: Node, _context: KernelContext) -> KernelSpec:
         v.shape, lambda i: _blend(v[i], attrs.beta2, f32(1 - attrs.beta2) * (grad(i) * grad(i))), "v_new"
     )
 
-    def step(i: Any) -> Any:
+    def step(i: Expr) -> Expr:
         root = call("tt_sqrtf", second[i] / (f32(1) - power[1])) + f32(attrs.epsilon)
         move = first[i] / (f32(1) - power[0]) / root
         if attrs.decoupled and attrs.weight_decay:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, guarded, i32, kernel, placeholder
@@ -59,7 +59,7 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
 
     finish, stages = requantised_end(node, (bias, multiplier, shift))
 
-    def weight(*index: Any) -> Any:
+    def weight(*index: Expr) -> Expr:
         return i32(whole(*index))
 
     if is_product(conv):
@@ -77,7 +77,7 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
         copies, patch = gathers(conv), forward_patch(conv, node.inputs[0].shape)
         form = PatchForm(shape, context.integer_tile, copies, conv.split is not None)
 
-        def element(*index: Any) -> Any:
+        def element(*index: Expr) -> Expr:
             return data[index].astype("int16") if copies else data[index]
 
         out, schedule = patch_conv(patch, form, element, weight, finish, i32)
@@ -116,13 +116,13 @@ def row_kernel(
     w = placeholder(node.inputs[1], "w", (node.outputs[0].shape[3], conv.kernel[0], run))
     x, shape, tiles, read = dense_rows(node, band)
 
-    def element(*place: Any) -> Any:
+    def element(*place: Expr) -> Expr:
         inside, value = read(*place)
         return guarded(inside, value.astype("int16") - tirx.const(attrs.x_zero, "int16"))
 
     pitches = (conv.strides[0], conv.strides[1] * channels)
 
-    def weight(o: Any, _p: Any, _q: Any, r: Any, f: Any) -> Any:
+    def weight(o: Expr, _p: Expr, _q: Expr, r: Expr, f: Expr) -> Expr:
         return w[o, r, f]
 
     out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, style, stages)
@@ -146,7 +146,7 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     masks, keep = mask_operand(node, attrs.mask, (pixels, shape[3]) if flat else shape)
     g = placeholder(node.inputs[3], "g", (pixels, out_c) if flat else None)
 
-    def weight(*index: Any) -> Any:
+    def weight(*index: Expr) -> Expr:
         return i32(whole(*index))
 
     tiles = None if flat else gradient_rows(node, context)
@@ -195,7 +195,7 @@ def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned:
 # ---- weights --------------------------------------------------------------------------------------------------------
 
 
-def step(operands: Sequence[te.Tensor], channel: Any, fraction_bits: int) -> tuple[Any, Any]:
+def step(operands: Sequence[te.Tensor], channel: Expr, fraction_bits: int) -> tuple[Expr, Expr]:
     """(multiplier, exponent) that scale a channel's gradient; operands (multiplier, shift, rate, p)."""
     multiplier, shift, rate, p = operands
     exponent = shift[channel].astype("int32") + rate[1] + p[0] + i32(fraction_bits - 31)
@@ -203,8 +203,8 @@ def step(operands: Sequence[te.Tensor], channel: Any, fraction_bits: int) -> tup
 
 
 def kept_steps(
-    scale: Sequence[te.Tensor], kept: Callable[[Any], Any] = lambda exponent: exponent
-) -> tuple[Callable[[Any], Any], list[te.Tensor]]:
+    scale: Sequence[te.Tensor], kept: Callable[[Expr], Expr] = lambda exponent: exponent
+) -> tuple[Callable[[Expr], tuple[Expr, Expr]], list[te.Tensor]]:
     """(channel -> (its multiplier, its exponent as it is kept), the stages that hold them in registers)."""
     shape = scale[0].shape
     size = te.compute(shape, lambda o: step(scale, o, FRACTION_BITS)[0], "size")
@@ -213,16 +213,16 @@ def kept_steps(
 
 
 def moved_weight(
-    w: Any,
-    gradient: Any,
-    scale: tuple[Any, Any],
+    w: Expr,
+    gradient: Expr,
+    scale: tuple[Expr, Expr],
     noise: te.Tensor,
     salt: te.Tensor | None,
-    index: Any,
+    index: Expr,
     limit: int,
     spare: int = 0,
     move: str = "tt_quick_move",
-) -> Any:
+) -> Expr:
     """An int8 weight after its step; index: of the weight in its tensor; spare: free bits above the gradient's.
 
     noise: its state, or without a salt the seed of both.
@@ -249,7 +249,7 @@ def qconv_update(node: Node, context: KernelContext) -> KernelSpec:
     else:
         kept, stages, random, move = None, [], (noise, salt), "tt_quick_move"
 
-    def finish(acc: Any, o: Any, r: Any, s: Any, i: Any) -> Any:
+    def finish(acc: Expr, o: Expr, r: Expr, s: Expr, i: Expr) -> Expr:
         index = ((o * kernel_h + r) * kernel_w + s) * channels + i
         size = kept(o) if kept else step(scale, o, FRACTION_BITS)
         return moved_weight(w[o, r, s, i], acc, size, *random, index, attrs.limit, spare, move)
@@ -265,7 +265,7 @@ def qconv_sum(node: Node, context: KernelContext) -> KernelSpec:
     assert isinstance(attrs, QConvUpdateAttrs)
     summed = placeholder(node.inputs[0], "sum")
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         return call_int("tt_add", summed[index], acc)
 
     x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, context)

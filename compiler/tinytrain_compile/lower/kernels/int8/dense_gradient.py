@@ -6,9 +6,9 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import guarded, placeholder
@@ -58,14 +58,14 @@ def row_gradient(
     reaches, channels = (patch.rows, patch.columns), patch.channels
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def element(b: Any, y: Any, position: Any) -> Any:
+    def element(b: Expr, y: Expr, position: Expr) -> Expr:
         row, place = y + patch.rows.ends[0], position + patch.columns.ends[0] * channels
         inside = inside_image(row, place, (patch.rows.extent, patch.columns.extent * channels))
         return guarded(inside, g[b, row, place].astype("int16"))
 
-    def factor(o: Any, p: Any, q: Any, r: Any, f: Any) -> Any:
-        tests: list[Any] = []
-        taps: list[Any] = []
+    def factor(o: Expr, p: Expr, q: Expr, r: Expr, f: Expr) -> Expr:
+        tests: list[Expr] = []
+        taps: list[Expr] = []
         for reach, phase, place in zip(reaches, (p, q), (r, div(f, channels)), strict=True):
             turn = reach.turn(phase, place)
             taps.append(reach.tap(phase, turn))
@@ -73,8 +73,10 @@ def row_gradient(
         value = weight(mod(f, channels), *taps, o).astype("int16")
         return guarded(functools.reduce(tirx.And, tests), value) if tests else value
 
-    run, shape = patch.columns.window * channels, node.outputs[0].shape
-    return row_conv(shape, (1, channels), element, factor, run, finish, tiles, style, stages, channels)
+    run, (count, height, width, depth) = patch.columns.window * channels, node.outputs[0].shape
+    return row_conv(
+        (count, height, width, depth), (1, channels), element, factor, run, finish, tiles, style, stages, channels
+    )
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
@@ -128,13 +130,13 @@ def _correlated(
     x, g = placeholder(x_value, "x"), placeholder(g_value, "g", (batch, rows * columns, outputs))
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def image(b: Any, j: Any, phase: Any, line: Any, position: Any) -> Any:
+    def image(b: Expr, j: Expr, phase: Expr, line: Expr, position: Expr) -> Expr:
         row = line * conv.strides[0] + phase - conv.pads[0]
         column = position * conv.strides[1] + div(j, channels) * conv.dilations[1] - conv.pads[1]
         value = x[b, row, column, mod(j, channels)].astype("int16") - tirx.const(attrs.x_zero, "int16")
         return guarded(inside_image(row, column, (height, width)), value)
 
-    def weight(acc: Any, o: Any, r: Any, j: Any) -> Any:
+    def weight(acc: Expr, o: Expr, r: Expr, j: Expr) -> Expr:
         return finish(acc, o, r, div(j, channels), mod(j, channels))
 
     form = (outputs, conv.kernel[0], conv.kernel[1] * channels)
@@ -154,7 +156,7 @@ def _flat_weight_gradient(
     left = Widened(lambda o, k: g[k, o], 0, outputs, columns=True)
     right = Widened(lambda i, k: x[k, i], -x_zero, inputs, columns=True)
 
-    def weight(acc: Any, o: Any, i: Any) -> Any:
+    def weight(acc: Expr, o: Expr, i: Expr) -> Expr:
         return finish(acc, o, 0, 0, i)
 
     tiles = pair_tiles(*extents)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
@@ -39,7 +39,7 @@ def _view(node: Node, attrs: NllAttrs, first: int) -> tuple[Labels, te.Tensor, t
     return view, x, placeholder(largest, "largest", groups), placeholder(summed, "sum", groups)
 
 
-def _exponential(table: te.Tensor, largest: Any, logit: Any) -> Any:
+def _exponential(table: te.Tensor, largest: Expr, logit: Expr) -> Expr:
     return table[i32(largest) - i32(logit)]
 
 
@@ -66,7 +66,7 @@ def softmax_loss(node: Node, _context: KernelContext) -> KernelSpec:
     view, x, largest, summed = _view(node, attrs, 0)
     a, b = reduce_axes(view.outer, view.inner)
 
-    def term(label: Any) -> Any:
+    def term(label: Expr) -> Expr:
         distance = i32(largest[a, b]) - i32(x[a, label, b])
         rest = (i32(attrs.distance[0]), i32(attrs.distance[1]), i32(attrs.loss_bits))
         value = call_int("tt_cross_entropy", summed[a, b], i32(attrs.bits), distance, *rest)
@@ -76,7 +76,7 @@ def softmax_loss(node: Node, _context: KernelContext) -> KernelSpec:
     acc = te.compute((1,), lambda _: total(view.weighted(a, b, term), [a, b]), "acc")
     to = (i32(attrs.total[0]), i32(attrs.total[1]))
 
-    def finished(i: Any) -> Any:
+    def finished(i: Expr) -> Expr:
         if weights:
             return call_int("tt_quotient_float", acc[i], weights[1][0], *to, dtype="float32")
         return call_int("tt_scaled_float", acc[i], *to, dtype="float32")
@@ -101,7 +101,7 @@ def label_weight(node: Node, _context: KernelContext) -> KernelSpec:
     labels = placeholder(node.inputs[0], "labels", (count,))
     classes, ignored = node.inputs[1].elements, attrs.ignore_index
 
-    def weight(i: Any) -> Any:
+    def weight(i: Expr) -> Expr:
         return guarded(label_counts(labels[i], classes, ignored), table[labels[i]])
 
     out = te.compute((count,), weight, "weight")
@@ -124,7 +124,7 @@ def softmax_error(node: Node, _context: KernelContext) -> KernelSpec:
     groups = (view.outer, view.inner)
     weights = _weights(node, 7, view)
 
-    def factor(o: Any, i: Any) -> Any:
+    def factor(o: Expr, i: Expr) -> Expr:
         inverse = call_int("tt_ratio", i32(1 << attrs.bits), summed[o, i])
         if not weights:
             return inverse
@@ -133,7 +133,7 @@ def softmax_error(node: Node, _context: KernelContext) -> KernelSpec:
     inverse = te.compute(groups, factor, "inverse")
     shift = (2 if weights else 1) - attrs.bits
 
-    def element(o: Any, c: Any, i: Any) -> Any:
+    def element(o: Expr, c: Expr, i: Expr) -> Expr:
         above = _exponential(table, largest[o, i], x[o, c, i])
         above = above - select(view.hits(o, c, i), summed[o, i], i32(0))
         value = call_int("tt_requantise", above, inverse[o, i], i32(shift) - p_out[0])

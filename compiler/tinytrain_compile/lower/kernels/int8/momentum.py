@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from tvm import te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, address, call_int, kernel, placeholder, plain
@@ -18,10 +18,10 @@ from tinytrain_compile.lower.kernels.int8.update import error_sums
 from tinytrain_compile.lower.kernels.int8.update_fine import moved_fine
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 
-Rule = Callable[..., Any]
+Rule = Callable[..., Expr]
 
 
-def _total(gradient: Any, velocity: Any, operands: dict[str, te.Tensor], channel: Any, index: Any) -> Any:
+def _total(gradient: Expr, velocity: Expr, operands: dict[str, te.Tensor], channel: Expr, index: Expr) -> Expr:
     """Gradient plus momentum times velocity; velocity: the address of what is overwritten."""
     unit = operands["p"][0] + (operands["shift"][channel].astype("int32") >> 1)
     random = call_int("tt_noise", operands["noise"][0], operands["salt"][0], index)
@@ -41,7 +41,7 @@ def qmomentum(node: Node, _context: KernelContext) -> KernelSpec:
     summed, velocity = (placeholder(v, n, (channels, row)) for v, n in zip(node.inputs, ("sum", "v"), strict=False))
     rest = _named(node, 2, "peak", "shift", "rate", "p", "exponent", "noise", "salt")
 
-    def element(o: Any, i: Any) -> Any:
+    def element(o: Expr, i: Expr) -> Expr:
         return _total(summed[o, i], address(velocity, o, i), rest, o, o * row + i)
 
     out = te.compute((channels, row), element, "out")
@@ -67,7 +67,7 @@ def _conv_momentum(node: Node, context: KernelContext, last: str, move: Rule) ->
     rest = _named(node, 8, "peak", "exponent", "noise", "salt", last)
     operands = {**scale, **rest, "w": w}
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         total = _total(acc, address(velocity, *index), operands, index[0], flat_index(shape, index))
         return move(total, index, attrs, operands)
 
@@ -76,15 +76,15 @@ def _conv_momentum(node: Node, context: KernelContext, last: str, move: Rule) ->
     return KernelSpec([w, x, g, *scale.values(), velocity, *rest.values()], outputs, schedule)
 
 
-def flat_index(shape: tuple[int, ...], index: tuple[Any, ...]) -> Any:
+def flat_index(shape: tuple[int, ...], index: tuple[Expr, ...]) -> Expr:
     """Where an element lies in its tensor."""
-    flat: Any = 0
-    for position, extent in zip(index, shape, strict=True):
+    flat = index[0]
+    for position, extent in zip(index[1:], shape[1:], strict=True):
         flat = flat * extent + position
     return flat
 
 
-def _sizes(operands: dict[str, te.Tensor], channel: Any) -> tuple[Any, Any]:
+def _sizes(operands: dict[str, te.Tensor], channel: Expr) -> tuple[Expr, Expr]:
     return step([operands[name] for name in SCALE], channel, FRACTION_BITS)
 
 
@@ -92,7 +92,7 @@ def _sizes(operands: dict[str, te.Tensor], channel: Any) -> tuple[Any, Any]:
 def qconv_momentum(node: Node, context: KernelContext) -> KernelSpec:
     """Rounded by noise of its own."""
 
-    def move(total: Any, index: tuple[Any, ...], attrs: QConvUpdateAttrs, o: dict[str, te.Tensor]) -> Any:
+    def move(total: Expr, index: tuple[Expr, ...], attrs: QConvUpdateAttrs, o: dict[str, te.Tensor]) -> Expr:
         place = flat_index(node.inputs[0].shape, index)
         size = _sizes(o, index[0])
         return moved_weight(o["w"][index], total, size, o["noise"], o["salt_of_w"], place, attrs.limit)
@@ -104,7 +104,7 @@ def qconv_momentum(node: Node, context: KernelContext) -> KernelSpec:
 def qconv_momentum_fine(node: Node, context: KernelContext) -> KernelSpec:
     """With fractions."""
 
-    def move(total: Any, index: tuple[Any, ...], attrs: QConvUpdateAttrs, o: dict[str, te.Tensor]) -> Any:
+    def move(total: Expr, index: tuple[Expr, ...], attrs: QConvUpdateAttrs, o: dict[str, te.Tensor]) -> Expr:
         fraction = address(o["fraction"], *index)
         return moved_fine(o["w"][index], fraction, total, _sizes(o, index[0]), attrs.limit)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from tvm import s_tir, te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
@@ -51,7 +51,7 @@ CHANNEL_TILE = 4
 """Channels that are summed together by a mean."""
 
 
-def _inverse(value: float) -> Any:
+def _inverse(value: float) -> Expr:
     return f32(float(np.float32(1.0 / value)))
 
 
@@ -60,7 +60,7 @@ def _flat(node: Node, index: int, name: str) -> te.Tensor:
     return placeholder(value, name, (value.elements,))
 
 
-def _map(node: Node, name: str, function: Callable[[Any], Any]) -> KernelSpec:
+def _map(node: Node, name: str, function: Callable[[Expr], Expr]) -> KernelSpec:
     """A kernel from one operand to an output of as many elements."""
     x = _flat(node, 0, name)
     return KernelSpec([x], [te.compute(x.shape, lambda i: function(x[i]), "out")], plain)
@@ -73,11 +73,11 @@ def qadd(node: Node, _context: KernelContext) -> KernelSpec:
     assert isinstance(attrs, QAddAttrs)
     a, b = _flat(node, 0, "a"), _flat(node, 1, "b")
 
-    def rescaled(x: te.Tensor, i: Any, zero: int, factor: tuple[int, int]) -> Any:
+    def rescaled(x: te.Tensor, i: Expr, zero: int, factor: tuple[int, int]) -> Expr:
         lifted = Centred(x, zero)[i] * i32(1 << ADD_BITS)
         return call_int("tt_rescale", lifted, i32(factor[0]), i32(factor[1]))
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         left = rescaled(a, i, attrs.a_zero, attrs.a_factor)
         summed = call_int("tt_quick_add", left, rescaled(b, i, attrs.b_zero, attrs.b_factor))
         return saturated(call_int("tt_halve", summed, i32(SUM_BITS)), attrs.y_zero, attrs.low, attrs.high)
@@ -91,7 +91,7 @@ def qrescale(node: Node, _context: KernelContext) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, QRescaleAttrs)
 
-    def finish(acc: Any) -> Any:
+    def finish(acc: Expr) -> Expr:
         scaled = call_int("tt_rescale", acc * i32(1 << attrs.lift), i32(attrs.factor[0]), i32(attrs.factor[1]))
         return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
 
@@ -103,7 +103,7 @@ def qrescale(node: Node, _context: KernelContext) -> KernelSpec:
     data, summed = Centred(x, attrs.x_zero), sorted(attrs.axes)
     reductions = reduce_axes(*(node.inputs[0].shape[axis] for axis in summed))
 
-    def term(*index: Any) -> Any:
+    def term(*index: Expr) -> Expr:
         place = list(index)
         for axis, reduction in zip(summed, reductions, strict=True):
             place[axis] = reduction
@@ -131,7 +131,7 @@ def error_scale(node: Node, _context: KernelContext) -> KernelSpec:
 
     factor, stages = kept_factors(multiplier, lambda c: i32(shift[c]) + p_in[0] - p_out[0] - i32(LIFT))
 
-    def element(i: Any, c: Any) -> Any:
+    def element(i: Expr, c: Expr) -> Expr:
         operands = (kept_here(keep, (i, c)), i32(e[i, c]) * i32(1 << LIFT), *factor(c), address(peak))
         return call_int("tt_rescaled_error", *operands, dtype="int8")
 
@@ -158,7 +158,7 @@ def error_add(node: Node, _context: KernelContext) -> KernelSpec:
 
     lifts = [lift(p_a, "lift_a"), lift(p_b, "lift_b")]
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         operands = zip((a, b), (p_a, p_b), lifts, strict=True)
         parts = [call_int("tt_lifted", i32(e[i]), p[0] - p_out[0], lift[0]) for e, p, lift in operands]
         summed = (kept_here(keep, (i,)), parts[0] + parts[1], i32(SUM_BITS), address(peak))
@@ -199,7 +199,7 @@ def quantise_error(node: Node, _context: KernelContext) -> KernelSpec:
     peak, p_out = tables(node, 0, ("peak", "p_out"))
     g = _flat(node, 2, "g")
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         factor = call("tt_exponent_factor", i32(0) - p_out[0])
         return call_int("tt_quantise_error", g[i], _inverse(attrs.unit), factor, address(peak), dtype="int8")
 
@@ -213,7 +213,7 @@ def dequantise_error(node: Node, _context: KernelContext) -> KernelSpec:
     assert isinstance(attrs, ErrorUnitAttrs)
     (p,), e = tables(node, 0, ("p",)), _flat(node, 1, "e")
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         return e[i].astype("float32") * call("tt_exponent_factor", p[0]) * f32(attrs.unit)
 
     return KernelSpec([p, e], [te.compute(e.shape, element, "out")], plain)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, kernel, placeholder
@@ -26,7 +25,7 @@ def qmax_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
     window = PoolWindow(attrs.pool, attrs.input_hw)
     acc = te.compute(shape, won_gradient(attrs, window, index, lambda *i: i32(g[i]), i32(0)), "acc")
 
-    def element(*i: Any) -> Any:
+    def element(*i: Expr) -> Expr:
         exponent = p_in[0] - p_out[0] - i32(LIFT)
         return error_output(call_int("tt_shift", acc[i] * i32(1 << LIFT), exponent), peak)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
 
 from tvm import te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, address, call_int, i32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.base import Index, KernelSpec, address, call_int, i32, kernel, placeholder, plain
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, Operands
 
@@ -31,10 +31,10 @@ def channel_rescale(node: Node, _context: KernelContext) -> KernelSpec:
     ]
     o = Operands.of(tuple(inputs), attrs)
 
-    def place(operand: te.Tensor | None, *index: Any) -> Any:
+    def place(operand: te.Tensor | None, *index: Index) -> Expr:
         return i32(0) if operand is None else address(operand, *index)
 
-    def channel(r: Any) -> Any:
+    def channel(r: Expr) -> Expr:
         c = r if o.channels is None else o.channels[r]
         tables = [place(table, c) for table in (o.forward, o.error, o.bias, o.bias_shift)]
         rows_of = (place(o.w, r, 0), place(o.fraction, r, 0), i32(row), i32(attrs.limit))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, kernel, placeholder, plain
@@ -33,13 +32,13 @@ def qgradient_add(node: Node, _context: KernelContext) -> KernelSpec:
     p_a, p_b = tables(node, 2, ("p_a", "p_b"))
     factors = tables(node, 4, ("multiplier_a", "shift_a", "multiplier_b", "shift_b"))
 
-    def exponent() -> Any:
+    def exponent() -> Expr:
         return tirx.max(p_a[0] + i32(attrs.lifted), p_b[0]) - i32(attrs.lift)
 
-    def term(sums: Any, multiplier: Any, shift: Any, p: Any) -> Any:
+    def term(sums: Expr, multiplier: Expr, shift: Expr, p: Expr) -> Expr:
         return call_int("tt_scaled", sums, multiplier, shift.astype("int32") + p - exponent() - i32(31))
 
-    def element(o: Any, i: Any) -> Any:
+    def element(o: Expr, i: Expr) -> Expr:
         first = term(a[o, i], factors[0][o], factors[1][o], p_a[0])
         return call_int("tt_add", first, term(b[o, i], factors[2][o], factors[3][o], p_b[0]))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
@@ -31,7 +30,7 @@ def _operands(node: Node, first: int) -> list[te.Tensor]:
     return pair + tables(node, first + 2, ("table",) if len(node.inputs) > first + 2 else ())
 
 
-def _difference(operands: list[te.Tensor], i: Any, attrs: TargetAttrs) -> Any:
+def _difference(operands: list[te.Tensor], i: Expr, attrs: TargetAttrs) -> Expr:
     y, target = operands[:2]
     value = i32(y[i]) - i32(attrs.zero)
     if len(operands) > 2:
@@ -42,7 +41,7 @@ def _difference(operands: list[te.Tensor], i: Any, attrs: TargetAttrs) -> Any:
     return call_int("tt_difference", value, target[i], i32(attrs.target[0]), i32(attrs.target[1]), i32(attrs.limit))
 
 
-def _magnitude(value: Any) -> Any:
+def _magnitude(value: Expr) -> Expr:
     return select(value < 0, i32(0) - value, value)
 
 
@@ -75,7 +74,7 @@ def target_error(node: Node, _context: KernelContext) -> KernelSpec:
     peak, p_out = tables(node, 0, ("peak", "p_out"))
     operands = _operands(node, 2)
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         value = call_int("tt_shift", _difference(operands, i, attrs), i32(-attrs.bits) - p_out[0])
         return error_output(value, peak)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
@@ -31,7 +31,7 @@ CHANNEL_TILE = 4
 """Channels of an error that are summed together."""
 
 
-def error_sums(g: te.Tensor, finish: Callable[[Any, Any], Any]) -> tuple[te.Tensor, Schedule]:
+def error_sums(g: te.Tensor, finish: Callable[[Expr, Expr], Expr]) -> tuple[te.Tensor, Schedule]:
     """(out, schedule) of out[c] = finish(sum of g over all pixels, c); g is (pixels, channels)."""
     pixels, channels = (int(d) for d in g.shape)
     (k,) = reduce_axes(pixels)
@@ -46,7 +46,7 @@ def _pixels(node: Node) -> te.Tensor:
     return placeholder(value, "g", (math.prod(value.shape[:-1]), value.shape[-1]))
 
 
-def _moved_bias(bias: Any, summed: Any, scale: list[te.Tensor], channel: Any) -> Any:
+def _moved_bias(bias: Expr, summed: Expr, scale: list[te.Tensor], channel: Expr) -> Expr:
     return call_int("tt_subtract", bias, call_int("tt_scaled", summed, *step(scale, channel, 0)))
 
 
@@ -84,7 +84,7 @@ def qweight_apply(node: Node, _context: KernelContext) -> KernelSpec:
     w, summed = (placeholder(v, name, (channels, row)) for v, name in zip(node.inputs, ("w", "sum"), strict=False))
     scale, (noise, salt) = tables(node, 2, SCALE), tables(node, 6, ("noise", "salt"))
 
-    def element(o: Any, i: Any) -> Any:
+    def element(o: Expr, i: Expr) -> Expr:
         index = o * row + i
         return moved_weight(w[o, i], summed[o, i], step(scale, o, FRACTION_BITS), noise, salt, index, attrs.limit)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, address, call_int, i32, kernel, placeholder, plain
@@ -16,7 +15,7 @@ from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
 
 
-def moved_fine(w: Any, fraction: Any, gradient: Any, scale: tuple[Any, Any], limit: int) -> Any:
+def moved_fine(w: Expr, fraction: Expr, gradient: Expr, scale: tuple[Expr, Expr], limit: int) -> Expr:
     """An int8 weight after its step; fraction: the address of its fraction, which is overwritten."""
     return call_int("tt_moved_fine", fraction, i32(w), gradient, *scale, i32(limit), dtype="int8")
 
@@ -28,7 +27,7 @@ def qconv_update_fine(node: Node, context: KernelContext) -> KernelSpec:
     assert isinstance(attrs, QConvUpdateAttrs)
     w, scale, fraction = placeholder(node.inputs[0], "w"), tables(node, 3, SCALE), placeholder(node.inputs[7], "f")
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         return moved_fine(w[index], address(fraction, *index), acc, step(scale, index[0], FRACTION_BITS), attrs.limit)
 
     x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, context)
@@ -44,7 +43,7 @@ def qweight_apply_fine(node: Node, _context: KernelContext) -> KernelSpec:
     w, summed = (placeholder(v, name, shape) for v, name in zip(node.inputs, ("w", "sum"), strict=False))
     scale, fraction = tables(node, 2, SCALE), placeholder(node.inputs[6], "f", shape)
 
-    def element(o: Any, i: Any) -> Any:
+    def element(o: Expr, i: Expr) -> Expr:
         size = step(scale, o, FRACTION_BITS)
         return moved_fine(w[o, i], address(fraction, o, i), summed[o, i], size, attrs.limit)
 

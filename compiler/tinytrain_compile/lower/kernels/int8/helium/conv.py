@@ -6,13 +6,13 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, address, call_int, i32, placeholder, vector_kernel
+from tinytrain_compile.lower.kernels.base import Index, KernelSpec, address, call_int, i32, placeholder, vector_kernel
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Window, weight_parts, weight_sums
 from tinytrain_compile.lower.kernels.float32.linear import Finish, whole_weight
@@ -93,7 +93,7 @@ def vector_dense(node: Node, band: Band | None = None) -> KernelSpec | None:
     operands = tables(node, 2, ("bias", "multiplier", "shift"))
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
 
-    def element(*place: Any) -> Any:
+    def element(*place: Expr) -> Expr:
         return tirx.if_then_else(*read(*place), tirx.const(attrs.x_zero, "int8"))
 
     pitches, end = (conv.strides[0], conv.strides[1] * channels), Epilogue(finish, attrs.x_zero, kept)
@@ -126,7 +126,7 @@ def _image(node: Node, index: int, name: str, band: Band | None) -> te.Tensor:
     return placeholder(node.inputs[index], name) if band is None else band.image
 
 
-def near(clamp: str, shift: Any) -> Any:
+def near(clamp: str, shift: Expr) -> Expr:
     """A shift as helpers on vectors take it, by tt_clamp or its twin."""
     return call_int(clamp, shift, i32(-31), i32(31))
 
@@ -141,14 +141,14 @@ def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tup
         kept.append(kept_lanes(shift, "kept_shift", lambda c: near(clamp, i32(shift[c]))))
     helper = "tt_requantise8_down_x4" if attrs.shifts_down else "tt_requantise8_x4"
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         factors = [table[index[-1]] for table in kept]
         return call_int(helper, acc, *factors, i32(attrs.y_zero), i32(attrs.low), i32(attrs.high), dtype="int8")
 
     return kept, finish
 
 
-def vector_product(node: Node, x: te.Tensor, extents: tuple[Any, int, int]) -> KernelSpec | None:
+def vector_product(node: Node, x: te.Tensor, extents: tuple[Index, int, int]) -> KernelSpec | None:
     """1x1 of some pixels, whose number is a variable: these and weights are read where they lie."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -176,7 +176,7 @@ def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
 
 
 def vector_error_product(
-    node: Node, context: KernelContext, pixels: Any, strip: int | None = None
+    node: Node, context: KernelContext, pixels: Index, strip: int | None = None
 ) -> KernelSpec | None:
     """The data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip."""
     attrs, channels, out_c = node.attrs, node.outputs[0].shape[3], node.inputs[3].shape[3]
@@ -234,7 +234,7 @@ def vector_depthwise_gradient(node: Node, context: KernelContext, band: Band | N
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
     masks, keep = mask_operand(node, attrs.mask, node.outputs[0].shape)
 
-    def kept(*index: Any) -> Any:
+    def kept(*index: Expr) -> Expr:
         assert keep is not None
         return call_int("tt_keep_x4", keep(*index), dtype="bool")
 
@@ -256,18 +256,18 @@ class ErrorEnd:
         self._keep = keep
         (_, p_out, p_in), (multiplier, shift) = self.exponents, self.factor
 
-        def exponent(c: Any) -> Any:
+        def exponent(c: Expr) -> Expr:
             return near(clamp, i32(shift[c]) + (p_in[0] - p_out[0] - i32(lift)))
 
         self.kept = [kept_lanes(multiplier, "kept_multiplier"), kept_lanes(shift, "kept_shift", exponent)]
 
-    def finish(self, acc: Any, *index: Any) -> Any:
+    def finish(self, acc: Expr, *index: Expr) -> Expr:
         """An int8 error of a sum; index: of the element."""
         operands = (kept_here(self._keep, index), acc, *(table[index[-1]] for table in self.kept))
         return call_int("tt_rescaled_error_x4", *operands, address(self.exponents[0]), dtype="int8")
 
 
-def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
+def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[Index, ...]) -> tuple[list[te.Tensor], Keep | None]:
     """mask_operand, where four neighbours are tested together: their bits are in one byte."""
     if not attrs.kind:
         return [], None
@@ -275,13 +275,13 @@ def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[li
         value = placeholder(node.inputs[-1], "mask", shape)
         limits = (i32(attrs.low), i32(attrs.high))
 
-        def passed(*index: Any) -> Any:
+        def passed(*index: Expr) -> Expr:
             return call_int("tt_passes_x4", i32(value[index]), *limits, dtype="bool")
 
         return [value], passed
     bits = placeholder(node.inputs[-1], "mask")
 
-    def four(*index: Any) -> Any:
+    def four(*index: Expr) -> Expr:
         flat = functools.reduce(lambda done, axis: done * axis[1] + axis[0], zip(index, shape, strict=True), i32(0))
         return call_int("tt_bits_x4", i32(bits[tirx.indexdiv(flat, 8)]) >> tirx.indexmod(flat, 8), dtype="bool")
 
@@ -304,7 +304,7 @@ def vector_update(node: Node, _context: KernelContext) -> KernelSpec | None:
     old, x, g = placeholder(node.inputs[0], "w"), placeholder(x_value, "x"), placeholder(g_value, "g")
     operands, kept, moved = _step(node, attrs)
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         o, r, s, i = index
         return moved(old[index], acc, o, ((o * kernel_h + r) * kernel_w + s) * inputs + i)
 
@@ -321,7 +321,7 @@ def _flat_update(node: Node, attrs: QConvUpdateAttrs, extents: tuple[int, int, i
     old = placeholder(node.inputs[0], "w", (outputs, inputs))
     operands, kept, moved = _step(node, attrs)
 
-    def finish(acc: Any, o: Any, i: Any) -> Any:
+    def finish(acc: Expr, o: Expr, i: Expr) -> Expr:
         return moved(old[o, i], acc, o, o * inputs + i)
 
     left = Rows(lambda o, k: g[k, o], "turned", outputs)
@@ -331,14 +331,14 @@ def _flat_update(node: Node, attrs: QConvUpdateAttrs, extents: tuple[int, int, i
     return KernelSpec([old, x, g, *operands], [out], schedule)
 
 
-def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Any]]:
+def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Expr]]:
     """(operands, what is kept of a channel, moved) of a step or a running sum.
 
     moved(old weight or sum, gradient, output channel, index of the weight): of four neighbours.
     """
     if node.op == "QConvSum":
 
-        def added(old: Any, acc: Any, _o: Any, _index: Any) -> Any:
+        def added(old: Expr, acc: Expr, _o: Expr, _index: Expr) -> Expr:
             return call_int("tt_add_x4", old, acc)
 
         return [], [], added
@@ -346,7 +346,7 @@ def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te
     spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
     size, kept = kept_steps(scale)
 
-    def moved(old: Any, acc: Any, o: Any, index: Any) -> Any:
+    def moved(old: Expr, acc: Expr, o: Expr, index: Expr) -> Expr:
         random = call_int("tt_noise_x4", noise[0], salt[0], index)
         return call_int("tt_quick_move_x4", i32(old), acc, *size(o), random, i32(attrs.limit), i32(spare), dtype="int8")
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import s_tir, te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import (
+    Index,
     KernelSpec,
     address,
     call_int,
     i32,
+    left_over,
     placeholder,
     reduce_axes,
     total,
@@ -25,7 +27,7 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.activation import packed
-from tinytrain_compile.lower.kernels.float32.linear import Finish
+from tinytrain_compile.lower.kernels.float32.linear import Finish, Schedule
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
 from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes
 from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here, passes, tables
@@ -43,9 +45,9 @@ def _flat(node: Node, index: int, name: str) -> te.Tensor:
     return placeholder(value, name, (value.elements,))
 
 
-def is_ragged(elements: Any, lanes: int = LANES) -> bool:
+def is_ragged(elements: Index, lanes: int = LANES) -> bool:
     """Whether there are no whole vectors of them; a number that is not known yet is one of rows of whole vectors."""
-    return isinstance(elements, int) and elements % lanes > 0
+    return left_over(elements, lanes) > 0
 
 
 def _each_four(sch: s_tir.Schedule, name: str = "out") -> None:
@@ -54,11 +56,11 @@ def _each_four(sch: s_tir.Schedule, name: str = "out") -> None:
     sch.vectorize(lane)
 
 
-def _rescaled(value: Any, factor: tuple[int, int]) -> Any:
+def _rescaled(value: Expr, factor: tuple[int, int]) -> Expr:
     return call_int("tt_rescale_x4", value, i32(factor[0]), i32(factor[1]))
 
 
-def _saturated(value: Any, attrs: QAddAttrs | QRescaleAttrs) -> Any:
+def _saturated(value: Expr, attrs: QAddAttrs | QRescaleAttrs) -> Expr:
     return call_int("tt_saturate8_x4", value, i32(attrs.y_zero), i32(attrs.low), i32(attrs.high), dtype="int8")
 
 
@@ -74,10 +76,10 @@ def vector_add(node: Node, _context: KernelContext) -> KernelSpec | None:
         return None
     a, b = _flat(node, 0, "a"), _flat(node, 1, "b")
 
-    def lifted(x: te.Tensor, i: Any, zero: int, factor: tuple[int, int]) -> Any:
+    def lifted(x: te.Tensor, i: Expr, zero: int, factor: tuple[int, int]) -> Expr:
         return _rescaled(Centred(x, zero)[i] * i32(1 << ADD_BITS), factor)
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         left = lifted(a, i, attrs.a_zero, attrs.a_factor)
         summed = call_int("tt_add_x4", left, lifted(b, i, attrs.b_zero, attrs.b_factor))
         return _saturated(call_int("tt_halve_x4", summed, i32(SUM_BITS)), attrs)
@@ -94,7 +96,7 @@ def vector_rescale(node: Node, _context: KernelContext) -> KernelSpec | None:
         return None
     x = _flat(node, 0, "x")
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         return _saturated(_rescaled(Centred(x, attrs.x_zero)[i] * i32(1 << attrs.lift), attrs.factor), attrs)
 
     return KernelSpec([x], [te.compute(x.shape, element, "out")], _each_four)
@@ -156,7 +158,7 @@ def vector_error_add(node: Node, _context: KernelContext) -> KernelSpec | None:
 
     lifts = [lift(p_a, "lift_a"), lift(p_b, "lift_b")]
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         operands = zip((a, b), (p_a, p_b), lifts, strict=True)
         left, right = (call_int("tt_lifted_x4", i32(e[i]), p[0] - p_out[0], up[0]) for e, p, up in operands)
         summed = (kept_here(keep, (i,)), left + right, i32(SUM_BITS), address(peak))
@@ -182,7 +184,7 @@ def vector_bias(node: Node, _context: KernelContext) -> KernelSpec | None:
     old, g = placeholder(node.inputs[0], "bias"), placeholder(g_value, "g", (pixels, channels))
     operands: Sequence[te.Tensor] = tables(node, 2, SCALE) if node.op == "QBiasUpdate" else ()
 
-    def finish(acc: Any, c: Any) -> Any:
+    def finish(acc: Expr, c: Expr) -> Expr:
         if not operands:
             return call_int("tt_add_x4", old[c], acc)
         multiplier, shift, rate, p = operands
@@ -193,7 +195,7 @@ def vector_bias(node: Node, _context: KernelContext) -> KernelSpec | None:
     return KernelSpec([old, g, *operands], [out], schedule)
 
 
-def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Any]:
+def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Schedule]:
     """out[c] = finish(sum over rows of g[row, c], c)."""
     rows, channels = (int(extent) for extent in g.shape)
     (k,) = reduce_axes(rows)
@@ -230,7 +232,7 @@ def vector_weight_apply(node: Node, _context: KernelContext) -> KernelSpec | Non
     scale, (noise, salt) = tables(node, 2, SCALE), tables(node, 6, ("noise", "salt"))
     size, kept = kept_steps(scale)
 
-    def element(o: Any, i: Any) -> Any:
+    def element(o: Expr, i: Expr) -> Expr:
         random = call_int("tt_noise_x4", noise[0], salt[0], o * row + i)
         moved = (i32(w[o, i]), summed[o, i], *size(o), random, i32(attrs.limit), i32(0))
         return call_int("tt_quick_move_x4", *moved, dtype="int8")
