@@ -20,7 +20,7 @@ from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.ir.kernels import KernelCache, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
@@ -32,6 +32,8 @@ from tinytrain_compile.training import TrainingOptions, build_training
 from tinytrain_compile.verify import RunResult, VerifyMode, run_steps, verify
 
 BOARDS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+KERNELS = KernelCache()
+"""Those that the graphs of a test process share."""
 
 
 def imported(model: onnx.ModelProto, options: FrontendOptions | None = None) -> ImportedModel:
@@ -65,7 +67,7 @@ def kernels_of(train: TrainGraph, target: str = "cortex-m7", small: bool = False
 
 
 def _lowered(train: TrainGraph, context: KernelContext, prefix: str) -> KernelSet:
-    kernels = lower_nodes(train.graph.nodes, LowerOptions(prefix, context, not train.integer))
+    kernels = lower_nodes(train.graph.nodes, LowerOptions(prefix, context, not train.integer), cache=KERNELS)
     return share_kernels(kernels, prefix) if context.style.small else kernels
 
 
