@@ -81,7 +81,7 @@ def _never(*_arguments: object) -> tuple[()]:
     raise AssertionError("these operators are planned and never run")
 
 
-for _name, _alias in (("PlannedGradient", ()), ("PlannedUpdate", ((0, 0),))):
+for _name, _inputs, _output in (("PlannedGradient", ("x*",), "y"), ("PlannedUpdate", ("w", "x*"), "w")):
     register(
         OpDef(
             _name,
@@ -90,7 +90,8 @@ for _name, _alias in (("PlannedGradient", ()), ("PlannedUpdate", ((0, 0),))):
             _never,
             NonDifferentiable("planned only"),
             _FusedAttrs,
-            alias=_alias,
+            inputs=_inputs,
+            outputs=(_output,),
             scratch=lambda node: node.attrs.scratch_bytes,
             macs=lambda node: node.attrs.macs,
         )

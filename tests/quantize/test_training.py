@@ -33,7 +33,7 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8 import conv as int8_conv
 from tinytrain_compile.ops.int8 import error as int8_error
 from tinytrain_compile.ops.int8.error import MaskAttrs
-from tinytrain_compile.ops.int8.update import ERROR_OPS, settle, split_rate
+from tinytrain_compile.ops.int8.update import settle, split_rate
 
 # ---- 1: rounding of the stored weight -------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ def test_first_step_finds_its_exponents(model: Callable[[], onnx.ModelProto]) ->
     train = nets.int8_train(model(), head="int8", batch=2)
     values, trainer = gathered(train, random_samples(train, 1, 0))
     seen = 0
-    for node in nets.nodes_of(train, *ERROR_OPS):
+    for node in nets.nodes_of(train, *nets.ERROR_OPS):
         largest = int(np.abs(values[node.outputs[0].name].astype(int)).max())
         if largest == 0:
             assert int(values[node.inputs[1].name][0]) == fx.EXPONENT_START

@@ -9,9 +9,8 @@ import numpy as np
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def, run_node
+from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
 from tinytrain_compile.ops.int8.update import (
-    ERROR_OPS,
-    exponents_read,
     multiply_rate,
     probe_exponent,
     settled_exponent,
@@ -137,19 +136,19 @@ class Trainer:
             return self.run_nodes(self._backward, values)
         self._settled = True
         for node in self._backward:
-            if node.op in ERROR_OPS:
-                self._settle(node, values)
+            error = error_operands(node)
+            if error is not None:
+                self._settle(node, error, values)
             values = run_nodes((node,), values, self._train.integer)
         return values
 
-    def _settle(self, node: Node, values: dict[str, Array]) -> None:
+    def _settle(self, node: Node, error: ErrorOperands, values: dict[str, Array]) -> None:
         """First step: run an error with an exponent that is surely large enough, then choose the right one."""
-        own, read = node.inputs[1].name, node.inputs[2 : 2 + exponents_read(node.op)]
-        floats = node.op == "QuantizeError"
-        start = probe_exponent([int(values[v.name][0]) for v in read], getattr(node.attrs, "probe", 0))
+        own = error.exponent.name
+        start = probe_exponent([int(values[v.name][0]) for v in error.read], error.probe)
         values[own] = np.asarray([start, 0], np.int32)
         peak = int(run_node(node, tuple(values[v.name] for v in node.inputs), exact=True)[1])
-        values[own] = np.asarray([settled_exponent(start, peak, floats), 0], np.int32)
+        values[own] = np.asarray([settled_exponent(start, peak, error.float_peak), 0], np.int32)
         self.state[own] = values[own]
 
     def _keep(self, nodes: Iterable[Node], values: dict[str, Array]) -> None:

@@ -9,6 +9,8 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import infer, op_def
 from tinytrain_compile.ops.int8.update import error_exponents
+from tinytrain_compile.ops.linear import WEIGHT
+from tinytrain_compile.ops.names import operands
 from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
@@ -22,9 +24,13 @@ LAYERS = ("Conv", "Gemm")
 _READERS = (*LAYERS, "ConvGradInput", "GemmGradInput", *UPDATES)
 
 
+def _parameters(node: Node) -> tuple[Value, ...]:
+    return operands(node).several(*WEIGHT, "bias?")
+
+
 def _used_otherwise(graph: Graph) -> frozenset[str]:
     """Names of parameters of layers that other nodes read too, a Transpose say, which have no integer form."""
-    weights = {value.name for node in graph.nodes if node.op in LAYERS for value in node.inputs[1:]}
+    weights = {value.name for node in graph.nodes if node.op in LAYERS for value in _parameters(node)}
     others = {value.name for node in graph.nodes if node.op not in _READERS for value in node.inputs}
     return frozenset(weights & others & graph.constants.keys())
 

@@ -20,7 +20,6 @@ from tinytrain_compile.lower.kernels.base import (
     f32,
     kernel,
     left_over,
-    placeholder,
     plain,
     select,
 )
@@ -33,7 +32,9 @@ from tinytrain_compile.lower.kernels.float32.elementwise import (
     pointwise,
     unary,
 )
+from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensor
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
+from tinytrain_compile.ops.names import operand, result
 
 
 def clamp(x: Expr, low: float, high: float) -> Expr:
@@ -83,9 +84,9 @@ def packed(
 
     eight: makes a whole byte of the address of its first element.
     """
-    size = node.inputs[0].elements
+    size = operand(node, "y").elements
     last = left_over(size, 8)
-    x = placeholder(node.inputs[0], "y", (size,))
+    x = flat_tensor(node, "y")
 
     def byte(b: Expr) -> Expr:
         if eight is not None and not last:
@@ -100,7 +101,7 @@ def packed(
             bits.append(bit)
         return functools.reduce(operator.add, bits).astype("uint8")
 
-    return KernelSpec([x], [te.compute((node.outputs[0].size_bytes,), byte, "mask")], plain)
+    return KernelSpec([x], [te.compute((result(node, "mask").size_bytes,), byte, "mask")], plain)
 
 
 @kernel("ClipMask")
@@ -123,8 +124,8 @@ def _eight(attrs: ClipAttrs) -> Callable[[Expr], Expr] | None:
 @kernel("MaskedGrad")
 def masked_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Pass dy where the mask bit is set."""
-    size = node.outputs[0].elements
-    dy, mask = placeholder(node.inputs[0], "dy", (size,)), placeholder(node.inputs[1], "mask")
+    size = result(node, "dx").elements
+    dy, mask = flat_tensor(node, "dy"), tensor(node, "mask")
 
     schedule = element_schedule(size, context, LIGHT)
 

@@ -11,7 +11,7 @@ from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import guarded, placeholder
+from tinytrain_compile.lower.kernels.base import guarded
 from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Window, weight_sums
 from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
@@ -20,10 +20,12 @@ from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_produ
 from tinytrain_compile.lower.kernels.int8.dsp.windows import has_windows, inside_image, row_conv
 from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums
 from tinytrain_compile.lower.kernels.int8.operands import Centred
+from tinytrain_compile.lower.kernels.tensors import tensor, tensors
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_rows, error_patch, geometry, is_product, weight_tiles
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import RowTiles, pair_tiles
+from tinytrain_compile.ops.names import operand, result
 
 DEPTHWISE_TILE = 4
 """Channels of a depthwise weight that are summed together."""
@@ -41,7 +43,7 @@ def gradient_rows(node: Node, context: KernelContext) -> RowTiles | None:
         return None
     reaches = (error_patch(node).rows, error_patch(node).columns)
     zeros = any(reach.window * reach.phases > reach.kernel for reach in reaches)
-    return tiles if context.widens(has_windows(tiles, node.inputs[3].shape[3], context.style), zeros) else None
+    return tiles if context.widens(has_windows(tiles, operand(node, "g").shape[3], context.style), zeros) else None
 
 
 def row_gradient(
@@ -73,7 +75,7 @@ def row_gradient(
         value = weight(mod(f, channels), *taps, o).astype("int16")
         return guarded(functools.reduce(tirx.And, tests), value) if tests else value
 
-    run, (count, height, width, depth) = patch.columns.window * channels, node.outputs[0].shape
+    run, (count, height, width, depth) = patch.columns.window * channels, result(node, "error").shape
     return row_conv(
         (count, height, width, depth), (1, channels), element, factor, run, finish, tiles, style, stages, channels
     )
@@ -85,7 +87,7 @@ def row_gradient(
 def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
     """Tiles of a weight gradient if it is to run over widened maps."""
     tiles = weight_tiles(node)
-    if tiles is None or (context.lanes and lane_sums(node.inputs[0].shape)):
+    if tiles is None or (context.lanes and lane_sums(node.outputs[0].shape)):
         return None
     return tiles if context.widens(tiles.tile == (2, 2), False) else None
 
@@ -107,14 +109,15 @@ def weight_gradient(
 
     stages: what finish reads of an output channel, if keeps_tables.
     """
-    conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
+    conv = replace(attrs.conv, bias=False)
     if is_product(conv):
         return _flat_weight_gradient(node, attrs.x_zero, finish, context.style, stages)
     tiles = _maps(node, context)
     if tiles is not None:
         return _correlated(node, attrs, finish, tiles, stages)
-    x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
-    window = Window(conv, (x_value.shape[1], x_value.shape[2]))
+    x, g = tensors(node, "x", "g")
+    _, height, width, _ = operand(node, "x").shape
+    window = Window(conv, (height, width))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else context.integer_tile
     lanes = lane_sums(shape) if context.lanes else None
     out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile, schedule=lanes)
@@ -125,9 +128,9 @@ def _correlated(
     node: Node, attrs: QConvUpdateAttrs, finish: Finish, tiles: CorrelationTiles, stages: Sequence[te.Tensor]
 ) -> Gradient:
     """The same of a dense k x k convolution, or one with a stride: tap columns and image channels are one axis."""
-    conv, (x_value, g_value) = attrs.conv, node.inputs[1:3]
-    (batch, height, width, channels), (_, rows, columns, outputs) = x_value.shape, g_value.shape
-    x, g = placeholder(x_value, "x"), placeholder(g_value, "g", (batch, rows * columns, outputs))
+    conv, (_, rows, columns, outputs) = attrs.conv, operand(node, "g").shape
+    batch, height, width, channels = operand(node, "x").shape
+    x, g = tensor(node, "x"), tensor(node, "g", (batch, rows * columns, outputs))
     div, mod = tirx.indexdiv, tirx.indexmod
 
     def image(b: Expr, j: Expr, phase: Expr, line: Expr, position: Expr) -> Expr:
@@ -148,10 +151,9 @@ def _flat_weight_gradient(
     node: Node, x_zero: int, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
 ) -> Gradient:
     """The same for a 1x1 convolution: a product over pixels."""
-    outputs, _, _, inputs = node.inputs[0].shape
-    x_value, g_value = node.inputs[1:3]
-    pixels = math.prod(x_value.shape[:3])
-    x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
+    *image, inputs = operand(node, "x").shape
+    pixels, outputs = math.prod(image), operand(node, "g").shape[3]
+    x, g = tensor(node, "x", (pixels, inputs)), tensor(node, "g", (pixels, outputs))
     extents = (outputs, inputs, pixels)
     left = Widened(lambda o, k: g[k, o], 0, outputs, columns=True)
     right = Widened(lambda i, k: x[k, i], -x_zero, inputs, columns=True)

@@ -10,13 +10,15 @@ from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Index, MapShape, guarded, placeholder
+from tinytrain_compile.lower.kernels.base import Index, MapShape, guarded
 from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.kernels.int8.dsp.windows import Taps, plane_conv, within
+from tinytrain_compile.lower.kernels.tensors import tensor
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_phases, backward_planes, forward_planes, forward_rows
 from tinytrain_compile.ops.int8.tiles import PlaneTiles, RowTiles
+from tinytrain_compile.ops.names import operand
 
 Stages = Sequence[te.Tensor]
 Read = Callable[[Expr, Expr, Expr], tuple[Expr, Expr]]
@@ -59,10 +61,10 @@ def _shape(node: Node, rows: Index | None = None) -> MapShape:
 
 def dense_rows(node: Node, band: Band | None) -> tuple[te.Tensor, MapShape, RowTiles, Read]:
     """(image, shape of the output, tiles, what lies at a place) of a dense convolution: a row's pixels are one run."""
-    attrs, (n, height, width, channels) = node.attrs, node.inputs[0].shape
+    attrs, (n, height, width, channels) = node.attrs, operand(node, "x").shape
     assert isinstance(attrs, QConvAttrs)
     conv, shape, tiles = attrs.conv, _shape(node), forward_rows(node)
-    x = placeholder(node.inputs[0], "x", (n, height, width * channels)) if band is None else band.image
+    x = tensor(node, "x", (n, height, width * channels)) if band is None else band.image
     if band is not None:
         shape, tiles = _shape(node, band.count), band.rows(tiles, conv.strides[0], shape[3])
 
@@ -90,7 +92,7 @@ def depthwise(
     """Forward: the plane is the image less its zero point, with a border of zeros."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    conv, (_, height, width, channels) = attrs.conv, node.inputs[0].shape
+    conv, (_, height, width, channels) = attrs.conv, operand(node, "x").shape
     shape, tiles = _shape(node), forward_planes(node)
     if band is not None:
         shape, tiles = _shape(node, band.count), band.planes(tiles, conv.strides[0])
@@ -128,7 +130,7 @@ def depthwise_gradient(
     """
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    conv, (_, height, width, channels), phases = attrs.conv, node.inputs[3].shape, backward_phases(node)
+    conv, (_, height, width, channels), phases = attrs.conv, operand(node, "g").shape, backward_phases(node)
     shape, tiles = _shape(node), backward_planes(node)
     if band is not None:
         shape, tiles = _shape(node, band.count * phases[0]), band.planes(tiles, 1)
