@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.ops.case import Case, make, normal
+from testing.ops.cases import cases_of
+from testing.ops.random_linear import RANDOM_PRODUCTS, random_products
+from testing.ops.random_structure import RANDOM, random_cases
 from tests.e2e.marks import needs_qemu
 from tests.lower.kernel_harness import Built, build, compare, inplace_pairs, run
 from tests.lower.on_board import on_board
 from tests.lower.vector_tables import vectors_from_tables
-from tests.ops.case import Case, make, normal
-from tests.ops.cases import cases_of
-from tests.ops.random_linear import RANDOM_PRODUCTS, random_products
-from tests.ops.random_structure import RANDOM, random_cases
 from tinytrain_compile.lower.kernels import SIZE, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.activation import ClipAttrs
@@ -53,10 +53,8 @@ def _built(cases: list[Case], folder: Path) -> list[Built]:
 @needs_qemu
 def test_gcc_loads_no_vector_from_a_table_whose_distance_it_misjudges(tmp_path: Path) -> None:
     nodes = [case.node() for op in OPS for case in _cases(op)[:1]]
-    kernels = [
-        lower_node(node, f"k{i}", KernelContext(InstructionSet(float_vectors=True)), True)
-        for i, node in enumerate(nodes)
-    ]
+    context = KernelContext(InstructionSet(float_vectors=True))
+    kernels = [lower_node(node, f"k{i}", context, True) for i, node in enumerate(nodes)]
     assert vectors_from_tables(kernels, tmp_path) == []
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.ops.cases import cases_of
+from testing.ops.cases import cases_of
 from tinytrain_compile.ir.kernels import Kernel, KernelCache
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower import LowerOptions, lower, lower_nodes
