@@ -92,8 +92,8 @@ NOT_FOR = {
     "scripts": ("tests", "benchmarks"),
 }
 """Folder -> those that it does not import; what several need is in testing/."""
-PUBLIC = ("_replace", "_asdict", "_exit", "_lowered_before")
-"""Of NamedTuple and of os: with an underscore, but for everyone. The cache goes with another change."""
+PUBLIC = ("_replace", "_asdict", "_exit")
+"""Of NamedTuple and of os: with an underscore, but for everyone."""
 
 
 def imported_by(module: ast.Module) -> list[str]:

@@ -16,7 +16,7 @@ from testing.ops.cases import Case, cases_of
 from testing.ops.random_linear import RANDOM_PRODUCTS, random_products
 from testing.ops.random_structure import RANDOM, random_cases
 from tests.lower.kernel_harness import Built, build, inplace_pairs, run
-from tinytrain_compile.lower.kernels import base
+from tinytrain_compile.lower.kernels import InstructionSet, KernelContext, base
 from tinytrain_compile.lower.kernels.float32 import conv, pool
 from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
 from tinytrain_compile.ops import OPS, exact, linear, loss, run_node
@@ -130,7 +130,7 @@ def test_other_kernels_are_the_same_without_fpu(op: str) -> None:
 
 
 def _source(case: Case, fpu: bool, fuse: bool = False) -> str:
-    options = LowerOptions("p", replace(LowerOptions("p").features, fpu=fpu), fuse_multiply_add=fuse)
+    options = LowerOptions("p", KernelContext(InstructionSet(fpu)), fuse_multiply_add=fuse)
     return lower_nodes([case.node()], options).kernels[0].source
 
 
