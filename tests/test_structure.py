@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "compiler" / "tinytrain_compile"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-MODULE_LINES, FUNCTION_LINES, C_FUNCTION_LINES = 400, 60, 60
+MODULE_LINES, FUNCTION_LINES, C_FUNCTION_LINES = 400, 50, 60
 
 
 def name_of(path: Path) -> str:

@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tvm import s_tir, te, tirx
-from tvm.s_tir.schedule import LoopRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 
 HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
+
+
+def _split(schedule: s_tir.Schedule, block: SBlockRV, tiles: Mapping[int, int]) -> tuple[list[LoopRV], list[LoopRV]]:
+    """Loops of a block over tiles (and over axes that have none), and over the elements of a tile."""
+    outer: list[LoopRV] = []
+    inner: list[LoopRV] = []
+    for axis, loop in enumerate(schedule.get_loops(block)):
+        if axis in tiles:
+            first, second = schedule.split(loop, [None, tiles[axis]])
+            outer.append(first)
+            inner.append(second)
+        else:
+            outer.append(loop)
+    if not outer:
+        raise ValueError("a tiled kernel needs an axis")
+    return outer, inner
 
 
 def tile_reduction(
@@ -36,18 +52,8 @@ def tile_reduction(
     edges: turns of the innermost loop at its ends, where conditions differ within a tile, have code of their own.
     """
     block, sums = schedule.get_sblock(out), schedule.get_sblock(acc)
-    outer: list[LoopRV] = []
-    inner: list[LoopRV] = []
     extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)]
-    for axis, loop in enumerate(schedule.get_loops(block)):
-        if axis in tiles:
-            first, second = schedule.split(loop, [None, tiles[axis]])
-            outer.append(first)
-            inner.append(second)
-        else:
-            outer.append(loop)
-    if not outer:
-        raise ValueError("a tiled kernel needs an axis")
+    outer, inner = _split(schedule, block, tiles)
     across = None if lanes is None else sorted(tiles).index(lanes)
     inner, lane = _lanes(schedule, inner, across)
     schedule.reorder(*outer, *inner, *lane)

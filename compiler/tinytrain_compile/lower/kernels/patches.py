@@ -58,9 +58,7 @@ def patch_conv(
     def copied(b: Expr, y: Expr, x: Expr, i: Expr, j: Expr, k: Expr) -> Expr:
         row, rows_in = _inside(rows, 1, height, rows.source(1, y, i))
         column, columns_in = _inside(columns, across, width, columns.source(across, x * across, j))
-        tests = [*rows_in, *columns_in]
-        value = element(b, row, column, k)
-        return guard(both(tests), value)
+        return guard(both([*rows_in, *columns_in]), element(b, row, column, k))
 
     places = (rows.copied(1), columns.copied(across))
     turns = (count, height, -(-width // across))

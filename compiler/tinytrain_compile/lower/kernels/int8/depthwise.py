@@ -113,6 +113,18 @@ def depthwise(
     return plane_conv(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages, columns)
 
 
+def _ahead(pads: Sequence[int], phases: Sequence[int]) -> Callable[[Expr, Expr], tuple[Expr, Expr]]:
+    """By how many rows and columns the pixels that a phase reads begin further on."""
+
+    def ahead(p: Expr, q: Expr) -> tuple[Expr, Expr]:
+        row, column = (
+            tirx.indexdiv(phase + pads[axis] % phases[axis], phases[axis]) for axis, phase in enumerate((p, q))
+        )
+        return row, column
+
+    return ahead
+
+
 def depthwise_gradient(
     node: Node,
     g: te.Tensor,
@@ -158,11 +170,5 @@ def depthwise_gradient(
         inside = [test for i, place in enumerate(places) for test in (place >= 0, place < conv.kernel[i])]
         return guarded(functools.reduce(tirx.And, inside), weight(c, *places, 0).astype("int16"))
 
-    def ahead(p: Expr, q: Expr) -> tuple[Expr, Expr]:
-        row, column = (
-            tirx.indexdiv(phase + conv.pads[axis] % phases[axis], phases[axis]) for axis, phase in enumerate((p, q))
-        )
-        return row, column
-
     columns = last[1] + 1 if lanes else 0
-    return plane_conv(shape, (1, 1), pixel, Taps(tap, ahead), finish, tiles, style, stages, columns)
+    return plane_conv(shape, (1, 1), pixel, Taps(tap, _ahead(conv.pads, phases)), finish, tiles, style, stages, columns)

@@ -163,10 +163,8 @@ def row_conv(
     pixels of a phase; run: elements under a row of taps (the rest of tiles.run is zero weights). weight(o, phase row,
     phase column, r, f). tap: elements under one tap, if weights differ in more than the place by tap.
     """
-    n, height, width, channels = shape
-    down, right = tiles.phases
+    (n, height, width, channels), (down, right) = shape, tiles.phases
     rows = te.compute((n, tiles.rows, tiles.pitch), element, "rows")
-
     (across, deep), in_turn = tiles.tile, _in_turn(tiles)
 
     def placed(window: Index, row: Index) -> tuple[Index, Index]:

@@ -161,16 +161,21 @@ def patch_product(
         correction.move(sch, channel)
         for table in end.tables:
             sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
-        sch.compute_at(sch.get_sblock("patches"), group, preserve_unit_loops=True)
-        sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
-        if run > 1:
-            _, piece = sch.split(sch.get_loops(sch.get_sblock("patches"))[-1], [None, run])
-            sch.tensorize(piece, helium.copy_row(run))
-        sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
+        _copy_patches(sch, strip, group, run)
         correction.compute(sch, 5)
         sch.vectorize(lane)
 
     return te.compute(shape, value, "out"), schedule
+
+
+def _copy_patches(sch: s_tir.Schedule, strip: LoopRV, group: LoopRV, run: int) -> None:
+    """Rows once per strip, the patches of a few pixels out of them: a run of elements at a time, if it is one."""
+    sch.compute_at(sch.get_sblock("patches"), group, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
+    if run > 1:
+        _, piece = sch.split(sch.get_loops(sch.get_sblock("patches"))[-1], [None, run])
+        sch.tensorize(piece, helium.copy_row(run))
+    sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
 
 
 def patch_pixels(width: int, depth: int, tiles: RowTiles, row_pitch: int) -> int:
