@@ -212,7 +212,7 @@ def _check_fit(summary: Summary, planner: Planner, candidate: Candidate) -> None
     ways = suggestions(planner, candidate)
     summary = replace(summary, suggestions=ways)
     fitting = [way.options for way in ways if way.arena_bytes <= limit]
-    larger = next((way.options for way in ways if "--arena" in way.options.split()), f"--arena {needed}")
+    larger = next((way.options for way in ways if way.sets_arena), f"--arena {needed}")
     try_ = f"try {fitting[0]}" if fitting else f"nothing fits into it; try {larger}"
     what = f"training needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"
     raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))

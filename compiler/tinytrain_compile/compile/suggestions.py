@@ -56,7 +56,7 @@ class _Asked:
             return []
         slow = planner.options.max_step_ps is not None and ps > planner.options.max_step_ps
         still = "" if meets else ", still too slow" if slow and planner.meets(size, 0) else ", still over"
-        return [Suggestion(text, size, note(candidate) + still, meets)]
+        return [Suggestion(text, size, note(candidate) + still, meets, "arena_bytes" in changes)]
 
 
 def suggestions(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...]:

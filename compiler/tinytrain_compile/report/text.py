@@ -342,8 +342,9 @@ def _largest(analysis: Analysis, width: int) -> list[str]:
 def _suggested(summary: Summary, width: int) -> list[str]:
     """Options, price and remark in columns; the arena that the plan needs is always one way out."""
     ways: Sequence[Suggestion] = summary.suggestions
-    if not any("--arena" in way.options.split() for way in ways):
-        ways = (*ways, Suggestion(f"--arena {summary.plan.arena_bytes}", summary.plan.arena_bytes, "fits as it is"))
+    if not any(way.sets_arena for way in ways):
+        needed = summary.plan.arena_bytes
+        ways = (*ways, Suggestion(f"--arena {needed}", needed, "fits as it is", sets_arena=True))
     options = [shorten(printable(way.options), max(width, MIN_WIDTH) // 2) for way in ways]
     prices = [bytes_text(way.arena_bytes) for way in ways]
     wide, column = max(cell_len(text) for text in options), max(len(text) for text in prices)
@@ -359,4 +360,4 @@ def _suggested(summary: Summary, width: int) -> list[str]:
 
 def fits(way: Suggestion, limit_bytes: int | None) -> bool:
     """Whether a way out fits: under the arena that was asked for, or because it names a larger one."""
-    return limit_bytes is None or way.arena_bytes <= limit_bytes or "--arena" in way.options.split()
+    return limit_bytes is None or way.arena_bytes <= limit_bytes or way.sets_arena
