@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.ops import case_quantised as quantised
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.marks import needs_qemu
-from tests.ops import case_quantised as quantised
 from tests.quantize import nets
 from tinytrain_compile.compile.code_mix import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
 from tinytrain_compile.ir.kernels import Kernel, KernelSet

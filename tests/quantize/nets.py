@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
+from testing.models import Network, with_loss
 from tests.e2e import chain
-from tests.e2e.models import Network, with_loss
 from tests.frontend.qdq import Maker
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph

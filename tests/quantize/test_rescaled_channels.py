@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
+from testing.models import Network
 from tests.e2e import chain
-from tests.e2e.models import Network
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs
 from tinytrain_compile.compile.reference import Trainer

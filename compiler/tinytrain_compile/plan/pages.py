@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer
-from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.plan.assign import Choice, Item, Use
@@ -48,6 +48,19 @@ class Memory:
     def extra(self, spend: Spend) -> int:
         """Time or energy that a byte accessed in it costs more."""
         return self.extra_ps if spend == "time" else self.extra_pj
+
+    def used(self, *, base: int, size_bytes: int, accessed_bytes: int, cheapest: bool) -> FurtherMemory:
+        """What a plan uses of it, from `base` on, with its price."""
+        return FurtherMemory(
+            name=self.name,
+            base=base,
+            used_bytes=size_bytes,
+            capacity_bytes=self.capacity_bytes,
+            accessed_bytes=accessed_bytes,
+            extra_ps=accessed_bytes * self.extra_ps,
+            extra_pj=accessed_bytes * self.extra_pj,
+            cheapest=cheapest,
+        )
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ class Forward:
     def _mean(self, node: Node, quant: Quant) -> Value:
         x = self._act(node, "x")
         if isinstance(node.attrs, ReduceAttrs):
-            attrs = _rescale(x.quant, quant, node.attrs.scale, x.value.shape, node.attrs.axes)
+            attrs = rescale_attrs(x.quant, quant, node.attrs.scale, x.value.shape, node.attrs.axes)
             return self._r.emit("QRescale", (x.value,), attrs, node)[0]
         pool = node.attrs
         assert isinstance(pool, PoolAttrs)
@@ -268,7 +268,7 @@ class Forward:
     def _on_scale(self, act: Act, quant: Quant, node: Node) -> Value:
         if (act.quant.scale, act.quant.zero) == (quant.scale, quant.zero):
             return act.value
-        attrs = _rescale(act.quant, replace(quant, low=-128, high=127))
+        attrs = rescale_attrs(act.quant, replace(quant, low=-128, high=127))
         return self._r.emit("QRescale", (act.value,), attrs, node)[0]
 
 
@@ -279,7 +279,7 @@ def _finer(scale: Array, data: Array) -> Array:
     return scale / 2.0**bits
 
 
-def _rescale(
+def rescale_attrs(
     x: Quant, y: Quant, factor: float = 1.0, shape: tuple[int, ...] = (), axes: tuple[int, ...] = ()
 ) -> QRescaleAttrs:
     """From one format to another, or to that of `factor` times the sum over axes."""

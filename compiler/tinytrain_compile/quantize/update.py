@@ -153,7 +153,7 @@ class Updates:
         attrs = QConvUpdateAttrs(use.conv, use.x.quant.zero)
         return self._r.emit("QConvSum", (empty, use.x.value, use.error.value), attrs, node)[0]
 
-    def _together(self, node: Node, uses: Uses, sums: Sequence[Value]) -> tuple[Value, Value]:
+    def summed_together(self, node: Node, uses: Uses, sums: Sequence[Value]) -> tuple[Value, Value]:
         """(sum, exponent) of the gradients of all uses: in the parameter's unit, at the largest of their exponents."""
         total, exponent, lifted = sums[0], uses[0].error.exponent, 0
         lift = SHARED_LIFT if isinstance(uses[0], BiasGradient) else 0
@@ -177,7 +177,7 @@ class Updates:
         """The update from sums, one for each use; a single one is left with its momentum, to be cleared."""
         first, total, exponent = uses[0], sums[0], uses[0].error.exponent
         if len(uses) > 1:
-            total, exponent = self._together(node, uses, sums)
+            total, exponent = self.summed_together(node, uses, sums)
         scale = self._scale(node, uses, exponent)
         if self.momentum is not None:
             total = self._with_momentum(node, parameter, total, scale)
