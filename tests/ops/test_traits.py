@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ops.cases import Case, cases_of
+from testing.ops.cases import Case, cases_of
 from tinytrain_compile.frontend.import_elementwise import UNARY, is_elementwise
 from tinytrain_compile.ops import OPS, NonDifferentiable
 from tinytrain_compile.ops.base import has_trait, ops_with

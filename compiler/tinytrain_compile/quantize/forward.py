@@ -95,7 +95,7 @@ class Forward:
         return True
 
     def _ready(self, node: Node) -> bool:
-        data = node.inputs if node.op == "Add" else node.inputs[:1]
+        data = node.inputs if node.op == "Add" else (operand(node, "x"),)
         if len({value.shape for value in data}) > 1:
             return False
         if node.op in ("Conv", "Gemm") and not self._takes_integers(node):
