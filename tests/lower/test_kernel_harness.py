@@ -32,7 +32,7 @@ def test_another_function_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_unsafe_in_place_declaration_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPS, "Transpose", replace(OPS["Transpose"], inplace=((0, 0),)))
+    monkeypatch.setitem(OPS, "Transpose", replace(OPS["Transpose"], reuses=("x",)))
     (built,) = build(cases_of("Transpose")[:1], tmp_path, fpu=True)
     compare(built, run(built))
     assert inplace_pairs(built) == [(0, 0)]
@@ -122,6 +122,6 @@ def test_a_write_outside_a_buffer_is_noticed() -> None:
 def test_an_overwritten_input_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Declared as its own output, the parameter is overwritten: the harness must only accept that where `alias` says so.
     (built,) = build(cases_of("Accumulate")[:1], tmp_path, fpu=True)
-    monkeypatch.setitem(OPS, "Accumulate", replace(OPS["Accumulate"], alias=((0, 1),)))
+    monkeypatch.setitem(OPS, "Accumulate", replace(OPS["Accumulate"], outputs=("g",)))
     with pytest.raises(AssertionError, match="input 0 was overwritten"):
         run(built)

@@ -31,6 +31,7 @@ from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
+from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, count_saturations, prepare, saturated
 from tinytrain_compile.report import (
@@ -78,13 +79,13 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     options, notes = with_number_format(options, model)
     check_model(options, model)
     if options.dump_after == "frontend":
-        return Result(None, dump=print_graph(stored(model, options).graph))
+        return Result(None, dump=print_graph(stored(model, options).graph, names_of))
     progress("planning", 0.1)
     floats, model = None if model.quantised else model.graph, stored(model, options)
     planner = Planner(model, options, target, externals)
     candidate = _choose(planner)
     if options.dump_after == "training":
-        return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
+        return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))

@@ -153,7 +153,6 @@ register(
         macs=_gemm_macs,
         exact=_gemm_exact,
         inputs=("x", "w", "w_rest?", "bias?"),
-        outputs=("y",),
         present=_present,
         traits=MATRIX,
     )
@@ -287,6 +286,5 @@ register(
         macs=_matmul_macs,
         exact=lambda arrays, attrs: (product(*_factors(arrays, attrs)),),
         inputs=("a", "b"),
-        outputs=("y",),
     )
 )

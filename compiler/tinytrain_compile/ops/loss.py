@@ -206,6 +206,7 @@ def _mse_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 
 def _bce_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    z: Array
     z, target = arrays
     above, minus = np.where(z > 0, z, F32(0)), np.where(z > 0, 0 - z, z)
     return (_exact_mean((above - z * target) + scalar_math.log1p(scalar_math.exp(minus))),)

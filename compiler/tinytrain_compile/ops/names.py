@@ -42,6 +42,11 @@ def operands(node: Node) -> Named[Value]:
     return named(node.op, node.inputs, node.attrs)
 
 
+def names_of(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of a node's operands and of its results, in order."""
+    return input_names(node.op, node.attrs, len(node.inputs)), op_def(node.op).outputs
+
+
 def operand(node: Node, name: str) -> Value:
     """A node's operand; KeyError if it has none of this name."""
     return operands(node)[name]

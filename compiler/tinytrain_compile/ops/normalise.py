@@ -203,7 +203,6 @@ register(
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_softmax_exact,
         inputs=("x",),
-        outputs=("y",),
         reuses=("x",),
     )
 )
@@ -232,7 +231,6 @@ register(
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_log_softmax_exact,
         inputs=("x",),
-        outputs=("y",),
         reuses=("x",),
     )
 )

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.ir.summary import LayerUpdate, Suggestion, Summary
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_rows, rung_lines
 from tinytrain_compile.report.code import code_pieces, tile_pieces
@@ -134,10 +135,11 @@ def _layer_kind(node: Node, producers: Mapping[str, Node]) -> str:
     """What a forward node with weights is called, "" for others; in int8 dense layers and pools are convolutions."""
     if node.op != "QConv":
         return LAYER_KINDS.get(node.op, "")
-    if not node.inputs[1].origin:  # a table of ones, not of the model: a pool
+    if not operand(node, "w").origin:  # a table of ones, not of the model: a pool
         return ""
-    view, (_, rows, _, columns) = producers.get(node.inputs[0].name), node.inputs[0].shape
-    is_matrix = view is not None and view.op == "Reshape" and view.inputs[0].shape == (rows, columns)
+    x = operand(node, "x")
+    view, (_, rows, _, columns) = producers.get(x.name), x.shape
+    is_matrix = view is not None and view.op == "Reshape" and operand(view, "x").shape == (rows, columns)
     return "fc" if is_matrix else "conv"
 
 

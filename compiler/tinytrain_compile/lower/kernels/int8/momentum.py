@@ -72,7 +72,8 @@ def _conv_momentum(node: Node, context: KernelContext, move: Rule) -> KernelSpec
 
     x, g, out, schedule = weight_gradient(node, attrs, shape, finish, context)
     given |= {"x": x, "g": g, "velocity": velocity}
-    return KernelSpec([given[name] for name in operands(node)], [out, *[None] * len(node.outputs[1:])], schedule)
+    rest = [None] * (len(node.outputs) - 1)
+    return KernelSpec([given[name] for name in operands(node)], [out, *rest], schedule)
 
 
 def flat_index(shape: tuple[int, ...], index: tuple[Expr, ...]) -> Expr:
