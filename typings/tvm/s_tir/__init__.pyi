@@ -1,8 +1,11 @@
-from typing import Any
 
-class Schedule:
-    mod: Any
-    def __init__(self, mod: Any) -> None: ...
-    def __getattr__(self, name: str) -> Any: ...
+from tvm.s_tir import transform as transform
+from tvm.s_tir.schedule import Schedule as Schedule
+from tvm.tirx import IterVar, PrimFunc
 
-def __getattr__(name: str) -> Any: ...
+class SBlock:
+    iter_vars: list[IterVar]
+
+class TensorIntrin:
+    @staticmethod
+    def register(name: str, desc: PrimFunc, impl: PrimFunc, override: bool = ...) -> TensorIntrin: ...

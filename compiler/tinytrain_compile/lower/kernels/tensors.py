@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tvm import te
 
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.lower.kernels.base import placeholder
+from tinytrain_compile.lower.kernels.base import Index, placeholder
 from tinytrain_compile.ops.linear import WEIGHT
 from tinytrain_compile.ops.names import operand, operands
 
 
-def tensor(node: Node, name: str, shape: Sequence[int] | None = None) -> te.Tensor:
+def tensor(node: Node, name: str, shape: Sequence[Index] | None = None) -> te.Tensor:
     """An operand, whose C parameter has its name; `shape` may regroup its elements. KeyError if there is none."""
     return placeholder(operand(node, name), name, shape)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import address, call_int, i32
@@ -22,7 +22,7 @@ def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, 
     kept = is_product(attrs.conv) or is_rows(node) or is_plane(node)
     factor, stages = kept_factors(multiplier, lambda o: i32(shift[o]), kept and not attrs.shifts_down)
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         o = index[-1]
         limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
         if attrs.shifts_down:
@@ -39,12 +39,12 @@ def error_end(operands: Sequence[te.Tensor], keep: Keep | None, kept: bool) -> t
     """
     peak, p_out, p_in, multiplier, shift = operands
 
-    def exponent(c: Any) -> Any:
+    def exponent(c: Expr) -> Expr:
         return i32(shift[c]) + p_in[0] - p_out[0]
 
     factor, stages = kept_factors(multiplier, exponent, kept)
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         here = (kept_here(keep, index), acc, *factor(index[-1]), address(peak))
         return call_int("tt_rescaled_error", *here, dtype="int8")
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import address, call_int, i32
+from tinytrain_compile.lower.kernels.base import Index, address, call_int, i32
 from tinytrain_compile.lower.kernels.tensors import tensor
 from tinytrain_compile.ops.int8.error import MaskAttrs
 
-Factor = Callable[[Any], list[Any]]
+Factor = Callable[[Expr], list[Expr]]
 """channel -> its factor, as tt_rescaled and its kind take it"""
-Keep = Callable[..., Any]
+Keep = Callable[..., Expr]
 """index expressions of an error -> whether the clamp let this element pass"""
 
 
@@ -23,19 +23,19 @@ class Centred:
 
     def __init__(self, tensor: te.Tensor, zero: int = 0) -> None:
         self._tensor, self._zero = tensor, zero
-        self.shape: Any = tensor.shape
+        self.shape: Sequence[Index] = tensor.shape
 
-    def __getitem__(self, index: Any, /) -> Any:
+    def __getitem__(self, index: Index | tuple[Index, ...], /) -> Expr:
         element = i32(self._tensor[index])
         return element - i32(self._zero) if self._zero else element
 
 
-def saturated(value: Any, zero: int, low: int, high: int) -> Any:
+def saturated(value: Expr, zero: int, low: int, high: int) -> Expr:
     """value + zero in [low, high], as int8."""
     return call_int("tt_saturate8", value, i32(zero), i32(low), i32(high), dtype="int8")
 
 
-def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
+def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[Index, ...]) -> tuple[list[te.Tensor], Keep | None]:
     """The mask as an operand and as a test; shape: how the error's elements are indexed."""
     if not attrs.kind:
         return [], None
@@ -44,8 +44,8 @@ def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[
         return [value], lambda *i: passes(value[i], attrs)
     bits = tensor(node, "mask")
 
-    def bit_is_set(*index: Any) -> Any:
-        flat: Any = 0
+    def bit_is_set(*index: Expr) -> Expr:
+        flat: Index = 0
         for position, extent in zip(index, shape, strict=True):
             flat = flat * extent + position
         byte = i32(bits[tirx.indexdiv(flat, 8)])
@@ -54,30 +54,30 @@ def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[
     return [bits], bit_is_set
 
 
-def passes(value: Any, attrs: MaskAttrs) -> Any:
+def passes(value: Expr, attrs: MaskAttrs) -> Expr:
     """Whether a clamp let an int8 value pass."""
     return call_int("tt_passes", i32(value), i32(attrs.low), i32(attrs.high), dtype="bool")
 
 
-def error_output(value: Any, peak: te.Tensor) -> Any:
+def error_output(value: Expr, peak: te.Tensor) -> Expr:
     """An int8 error of an int32 value; the helper updates the peak."""
     return call_int("tt_error", value, address(peak), dtype="int8")
 
 
-def kept_here(keep: Keep | None, index: Sequence[Any]) -> Any:
+def kept_here(keep: Keep | None, index: Sequence[Expr]) -> Expr:
     """Whether an error's element is kept, as an operand of a helper."""
     return tirx.const(True, "bool") if keep is None else keep(*index)
 
 
 def kept_factors(
-    multiplier: te.Tensor, shift: Callable[[Any], Any], kept: bool = True
+    multiplier: te.Tensor, shift: Callable[[Expr], Expr], kept: bool = True
 ) -> tuple[Factor, list[te.Tensor]]:
     """(a channel's factor, the stages that hold all factors if they are kept in registers)."""
 
-    def factor(c: Any) -> Any:
+    def factor(c: Expr) -> Expr:
         return call_int("tt_factor", multiplier[c])
 
-    def down(c: Any) -> Any:
+    def down(c: Expr) -> Expr:
         return call_int("tt_down", multiplier[c], shift(c))
 
     if not kept:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV
 
 from tinytrain_compile.lower.intrinsics import dsp, helium
-from tinytrain_compile.lower.kernels.base import SPEED, CodeStyle, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import Index, MapShape, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.context import SPEED, CodeStyle
 from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.tiles import PlaneTiles, RowTiles
@@ -17,16 +19,16 @@ from tinytrain_compile.ops.int8.tiles import PlaneTiles, RowTiles
 WINDOW = 514
 """Elements by which operands of `tt_dot_windows` may be apart: as far as an instruction reaches."""
 
-Pixel = Callable[[Any, Any, Any, Any], Any]
+Pixel = Callable[[Expr, Expr, Expr, Expr], Expr]
 """(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
 
 
-def within(place: Any, extent: int) -> Any:
+def within(place: Expr, extent: int) -> Expr:
     """Whether a place along an axis of an image is inside of it."""
     return tirx.And(place >= 0, place < extent)
 
 
-def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
+def inside_image(row: Expr, column: Expr, image_hw: tuple[int, int]) -> Expr:
     """Whether a pixel lies in the image; the test of columns last, because it may be split off."""
     return tirx.And(within(row, image_hw[0]), within(column, image_hw[1]))
 
@@ -40,11 +42,11 @@ class Taps:
     """
 
     load: Load
-    ahead: Callable[[Any, Any], tuple[Any, Any]] = lambda _row, _column: (0, 0)
+    ahead: Callable[[Expr, Expr], tuple[Index, Index]] = lambda _row, _column: (0, 0)
 
 
 def plane_conv(
-    shape: tuple[int, ...],
+    shape: MapShape,
     strides: tuple[int, int],
     pixel: Pixel,
     taps: Taps,
@@ -64,7 +66,7 @@ def plane_conv(
     factors = te.compute((channels, rows, columns, *tiles.taps), taps.load, "taps")
     r, s = reduce_axes(tiles.taps[0], lanes or tiles.taps[1])
 
-    def term(b: Any, y: Any, p: Any, x: Any, q: Any, c: Any) -> Any:
+    def term(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, c: Expr) -> Expr:
         down, right = taps.ahead(p, q)
         value = plane[b, c, y * strides[0] + down + r, x * strides[1] + right + s]
         return total(i32(value) * i32(factors[c, p, q, r, s]), [r, s])
@@ -72,12 +74,12 @@ def plane_conv(
     cut = (n, height // rows, rows, width // columns, columns, channels)  # the same elements in the same order
     order = (0, 1, 2, 4, 5, 3) if lanes else (0, 1, 2, 3, 4, 5)  # four pixels are neighbours
 
-    def turned(b: Any, y: Any, p: Any, q: Any, c: Any, x: Any) -> Any:
+    def turned(b: Expr, y: Expr, p: Expr, q: Expr, c: Expr, x: Expr) -> Expr:
         return term(b, y, p, x, q, c)
 
     acc = te.compute([cut[axis] for axis in order], turned if lanes else term, "acc")
 
-    def element(b: Any, y: Any, p: Any, x: Any, q: Any, c: Any) -> Any:
+    def element(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, c: Expr) -> Expr:
         index = (b, y, p, x, q, c)
         return finish(acc[tuple(index[axis] for axis in order)], b, y * rows + p, x * columns + q, c)
 
@@ -144,7 +146,7 @@ def _pixel_sums(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, step: 
 
 
 def row_conv(
-    shape: tuple[int, ...],
+    shape: MapShape,
     pitches: tuple[int, int],
     element: Load,
     weight: Load,
@@ -161,16 +163,14 @@ def row_conv(
     pixels of a phase; run: elements under a row of taps (the rest of tiles.run is zero weights). weight(o, phase row,
     phase column, r, f). tap: elements under one tap, if weights differ in more than the place by tap.
     """
-    n, height, width, channels = shape
-    down, right = tiles.phases
+    (n, height, width, channels), (down, right) = shape, tiles.phases
     rows = te.compute((n, tiles.rows, tiles.pitch), element, "rows")
-
     (across, deep), in_turn = tiles.tile, _in_turn(tiles)
 
-    def placed(window: Any, row: Any) -> tuple[Any, Any]:
+    def placed(window: Index, row: Index) -> tuple[Index, Index]:
         return (row, window) if in_turn else (window, row)
 
-    def filled(p: Any, q: Any, o: Any, first: Any, second: Any, f: Any) -> Any:
+    def filled(p: Expr, q: Expr, o: Expr, first: Expr, second: Expr, f: Expr) -> Expr:
         window, row = placed(first, second)
         value = weight(o * deep + window, p, q, row, f).astype("int16")
         return value if run == tiles.run else guarded(f < run, value)
@@ -179,7 +179,7 @@ def row_conv(
     weights = te.compute(blocks, filled, "weights")
     r, f = reduce_axes(tiles.taps, tiles.run)
 
-    def term(b: Any, y: Any, p: Any, x: Any, q: Any, o: Any, i: Any, j: Any) -> Any:
+    def term(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, o: Expr, i: Expr, j: Expr) -> Expr:
         position = (x * across + i) * pitches[1] + f
         return total(i32(rows[b, y * pitches[0] + r, position]) * i32(weights[(p, q, o, *placed(j, r), f)]), [r, f])
 
@@ -188,7 +188,7 @@ def row_conv(
     acc = te.compute((*cut[:3], cut[3] // across, right, channels // deep, across, deep), term, "acc")
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def result(b: Any, y: Any, p: Any, x: Any, q: Any, o: Any) -> Any:
+    def result(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, o: Expr) -> Expr:
         value = acc[b, y, p, div(x, across), q, div(o, deep), mod(x, across), mod(o, deep)]
         return finish(value, b, y * down + p, x * right + q, o)
 
@@ -257,7 +257,7 @@ def _schedule_rows(
         sch.split(sch.get_loops(sch.get_sblock("weights"))[-1], [None, tap])
 
 
-def _row_turns(sch: s_tir.Schedule, own: Sequence[Any], tiles: RowTiles, style: CodeStyle) -> list[Any]:
+def _row_turns(sch: s_tir.Schedule, own: Sequence[LoopRV], tiles: RowTiles, style: CodeStyle) -> list[LoopRV]:
     """The sums' loops (outer ones first) where a call adds a few products to one sum."""
     *spatial, r, f = own
     steps = tiles.run // tiles.lanes
