@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from tests.e2e import chain, models
+from tinytrain_compile import __version__
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.verify.build import write_files
 
@@ -114,6 +115,14 @@ def test_headers_stand_alone(bundles: dict[str, SourceBundle], tmp_path: Path) -
     for header in ("net_train.h", "net_internal.h", "tt_runtime.h"):
         (tmp_path / "alone.c").write_text(f'#include "{header}"\n#include "{header}"\nextern int nothing;\n')
         build(["gcc", *STRICT, "-Wno-unused-function", "-fsyntax-only", "alone.c"], tmp_path)
+
+
+def test_every_file_says_its_licence_and_its_maker(bundles: dict[str, SourceBundle]) -> None:
+    for name, text in bundles["mlp adam batch"].files.items():
+        own = not name.startswith("tt_")
+        licence = "LicenseRef-model-owner" if own else "Apache-2.0 WITH LLVM-exception"
+        assert re.match(rf"(/\*|#) SPDX-License-Identifier: {licence}( \*/)?\n", text), name
+        assert not own or f"tinytrain-compile {__version__}" in text, name
 
 
 def test_build_file_has_the_flags_that_matter(bundles: dict[str, SourceBundle]) -> None:

@@ -18,6 +18,7 @@ from tinytrain_compile.cli.start import interrupted
 from tinytrain_compile.cli.streams import UnreadError, guarded_output
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
 from tinytrain_compile.files.output_folder import WRITTEN
+from tinytrain_compile.files.resources import with_pages
 
 _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in one static arena, and check it under QEMU.
 
@@ -27,7 +28,7 @@ Example: tinytrain-compile model.onnx --arena 256KB --target cortex-m7
 
 def _say(lines: list[str]) -> None:
     for line in lines:
-        click.echo(line)
+        click.echo(with_pages(line))
 
 
 def _listing(make: Callable[[], list[str]]) -> Callable[[click.Context, click.Parameter, bool], None]:
@@ -225,7 +226,7 @@ def _explain(context: click.Context, _parameter: click.Parameter, code: str | No
     type=click.Path(path_type=Path),
     metavar="FILE.toml",
     multiple=True,
-    help="C kernels of your own for some layers (docs/external-kernels.md).",
+    help=with_pages("C kernels of your own for some layers (docs/external-kernels.md)."),
 )
 @click.option("--tune", is_flag=True, help="Search the tiles of kernels by counting instructions in QEMU; kept in -o.")
 @click.option(
@@ -306,7 +307,7 @@ def _run() -> None:
 def _complain(*lines: str) -> None:
     with suppress(OSError, ValueError):  # nobody can be told
         for line in lines:
-            click.echo(line, err=True)
+            click.echo(with_pages(line), err=True)
 
 
 if __name__ == "__main__":

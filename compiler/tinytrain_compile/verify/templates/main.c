@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Check program of @prefix@: trains on the vectors in input.bin and writes all it computes to output.bin.
  *
  * The same file runs on the host and on the board; the two outputs must be equal to the byte. Records of output.bin:
