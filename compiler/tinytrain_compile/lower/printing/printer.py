@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.lower.intrinsics import dsp
+from tinytrain_compile.lower.loop_names import LoopNames
 from tinytrain_compile.lower.printing.c_expr import (
     ATOM,
     BINARY,
@@ -56,7 +57,7 @@ class Parameter:
 class Printer:
     """Prints one function. `parameters`: of the PrimFunc, in order; `same`: output index -> the input it overwrites.
 
-    unroll_moves: mark loops that only move data, to be unrolled.
+    unroll_moves: mark loops that only move data, to be unrolled. loops: what they count.
     """
 
     def __init__(
@@ -66,10 +67,12 @@ class Printer:
         same: dict[int, int],
         fuse: bool = True,
         unroll_moves: bool = True,
+        loops: LoopNames | None = None,
     ) -> None:
         self._function = function
         self._fuse = fuse
         self._unroll_moves = unroll_moves
+        self._loops = loops or LoopNames()
         self._aliases: dict[Any, Any] = {}
         self._names: dict[Any, str] = {}
         self._used: set[str] = {"scratch", "TT_FMA"}
@@ -214,7 +217,13 @@ class Printer:
         high = extent.text if low.text == "0" else f"{low.text} + {extent.text}"
         if kind_of(node.min) == "IntImm" and kind_of(node.extent) == "IntImm":
             high = str(int(node.min.value) + int(node.extent.value))
-        return Loop(self._name(node.loop_var), low.text, high, self._body(node.body), self._moves(node.body))
+        return Loop(
+            self._name(node.loop_var, self._loops.of(node.loop_var)),
+            low.text,
+            high,
+            self._body(node.body),
+            self._moves(node.body),
+        )
 
     def _moves(self, body: Any) -> bool:
         return (
