@@ -49,7 +49,11 @@ enum {
 static const uint32_t model_magic[2] = {(uint32_t)TINY_MODEL_HASH, (uint32_t)(TINY_MODEL_HASH >> 32)};
 
 /* What a tensor of the state may hold. */
-enum { HOLDS_ANY, HOLDS_FINITE, HOLDS_NOT_NEGATIVE };
+enum {
+    HOLDS_ANY,
+    HOLDS_FINITE,
+    HOLDS_NOT_NEGATIVE,
+};
 
 /* What a checkpoint has, in this order. */
 static const struct {
@@ -115,7 +119,6 @@ static void step_2(uint8_t *arena, const tiny_label_t *label)
     tiny_sgd_update_4x3(F32(AT_first_weight), F32(AT_first_Gemm_GemmGradWeight), F32(AT_learning_rate));
 }
 
-
 static bool is_ready(const tiny_t *m)
 {
     return m != NULL && m->magic[0] == model_magic[0] && m->magic[1] == model_magic[1];
@@ -152,7 +155,7 @@ static void write_initial_state(tiny_t *m)
     m->magic[1] = model_magic[1];
 }
 
-tiny_status tiny_init(tiny_t **m, void *const mem[TINY_MEMORIES], const size_t size[TINY_MEMORIES])
+tiny_status tiny_init_memories(tiny_t **m, void *const mem[TINY_MEMORIES], const size_t size[TINY_MEMORIES])
 {
     if (m == NULL || mem == NULL || size == NULL || mem[0] == NULL) {
         return TINY_ERR_ARGUMENT;
@@ -166,6 +169,11 @@ tiny_status tiny_init(tiny_t **m, void *const mem[TINY_MEMORIES], const size_t s
     *m = (tiny_t *)mem[0];
     write_initial_state(*m);
     return TINY_OK;
+}
+
+tiny_status tiny_init(tiny_t **m, void *arena, size_t bytes)
+{
+    return tiny_init_memories(m, &arena, &bytes);
 }
 
 tiny_input_t *tiny_input(tiny_t *m)
@@ -225,7 +233,10 @@ tiny_status tiny_set_lr(tiny_t *m, float lr)
 }
 
 /* Checkpoint: format, model hash, state bytes, the state, CRC-32 of all before it; words are little-endian. */
-enum { CHECKPOINT_FORMAT = 0x32435454, CHECKPOINT_WORDS = 4 };
+enum {
+    CHECKPOINT_FORMAT = 0x32435454,
+    CHECKPOINT_WORDS = 4,
+};
 
 size_t tiny_state_size(void)
 {
@@ -281,7 +292,8 @@ static tiny_status read_state(uint8_t *arena, tiny_read_fn read, void *ctx)
     if (read(ctx, head, sizeof head) != 0) {
         return TINY_ERR_IO;
     }
-    if (head[0] != CHECKPOINT_FORMAT || head[1] != model_magic[0] || head[2] != model_magic[1] || head[3] != TINY_STATE_BYTES) {
+    if (head[0] != CHECKPOINT_FORMAT || head[1] != model_magic[0] || head[2] != model_magic[1] ||
+        head[3] != TINY_STATE_BYTES) {
         return TINY_ERR_FORMAT;
     }
     uint32_t crc = tt_crc32(0, head, sizeof head);

@@ -11,6 +11,7 @@ import jinja2
 import numpy as np
 
 from tinytrain_compile import __version__
+from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
 from tinytrain_compile.emit.labels import label_ctype, label_data
 from tinytrain_compile.emit.names import Names, comment_text
@@ -28,6 +29,8 @@ from tinytrain_compile.ops.int8.update import error_exponents
 PAGE_HEADER, EXTERNAL_HEADER = "tt_page.h", "tt_external.h"
 KERNEL_HEADERS = ("tt_float_pairs.h", "tt_mve_sums.h", "tt_mve.h", "tt_mve_float.h")
 """Of the runtime headers, those that only some plans need: with page moves, external kernels, kernels of a kind."""
+
+TEMPLATES = ("train.h", "train.c", "internal.h")
 
 LICENCE = "LicenseRef-model-owner"
 """What generated files say: we claim no rights in them (docs/licence.md)."""
@@ -96,14 +99,10 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     needed |= {name: name in chosen for name in KERNEL_HEADERS}
     needed["tt_mve_sums.h"] = not {"tt_mve_sums.h", "tt_mve.h"}.isdisjoint(chosen)  # the second includes the first
     unused = [name for name, need in needed.items() if not need]
+    model["kernel_declarations"] = [prototype(kernel.declaration) for kernel in kernels.kernels]
+    model["table_declarations"] = [declaration(name, data) for name, data in constants]
     files = {
-        f"{prefix}_train.h": environment.get_template("train.h.j2").render(model),
-        f"{prefix}_train.c": environment.get_template("train.c.j2").render(model),
-        f"{prefix}_internal.h": environment.get_template("internal.h.j2").render(
-            model,
-            kernel_declarations=[kernel.declaration for kernel in kernels.kernels],
-            table_declarations=[declaration(name, data) for name, data in constants],
-        ),
+        **{f"{prefix}_{name}": fitted(environment.get_template(f"{name}.j2").render(model)) for name in TEMPLATES},
         **kernel_files,
         f"{prefix}_weights.c": _source(
             model, [table(name, data) for name, data in constants], "Constant tables (flash)."
@@ -125,8 +124,8 @@ def _uses(kernels: KernelSet, header: str) -> bool:
 
 def _kernel_files(model: dict[str, object], kernels: KernelSet, prefix: str) -> dict[str, str]:
     """The kernels' C files: those for speed, those for small code, where there are any."""
-    fast = [kernel.source for kernel in kernels.kernels if not kernel.small]
-    small = [kernel.source for kernel in kernels.kernels if kernel.small]
+    fast = [readable(kernel.source) for kernel in kernels.kernels if not kernel.small]
+    small = [readable(kernel.source) for kernel in kernels.kernels if kernel.small]
     files: dict[str, str] = {}
     if fast or not small:
         files[f"{prefix}_kernels.c"] = _source(model, fast, "The kernels, one per distinct operation.")
@@ -236,6 +235,7 @@ def _template_data(
             *([PAGE_HEADER] if plan.paging else []),
             *([EXTERNAL_HEADER] if options.external else []),
         ],
+        "paged": plan.paging,
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
         "state_block": _state_block(train, sequencer, tables),
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],
