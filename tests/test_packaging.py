@@ -107,5 +107,5 @@ def test_pages_that_messages_name_are_there(monkeypatch: pytest.MonkeyPatch, tmp
     message = "see docs/update-schemes.md for the format"
     assert resources.with_pages(message) == message
     (tmp_path / "docs").mkdir()
-    monkeypatch.setattr(resources, "_ROOTS", (tmp_path, ROOT))
+    monkeypatch.setattr(resources, "ROOTS", (tmp_path, ROOT))
     assert resources.with_pages(message) == f"see {tmp_path}/docs/update-schemes.md for the format"

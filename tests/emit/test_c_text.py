@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tinytrain_compile.emit.c_text import WIDTH, fitted, prototype, readable
 from tinytrain_compile.ir.stages import SourceBundle
 

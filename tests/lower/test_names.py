@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.ops import case_quantised as quantised
-from tests.ops.cases import Case, cases_of, make
+from testing.ops import case_quantised as quantised
+from testing.ops.cases import Case, cases_of, make
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP

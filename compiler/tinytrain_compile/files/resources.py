@@ -11,20 +11,20 @@ HEADERS = (
 )
 """Of runtime_c/: what goes beside generated C. tt_debug.h is for the tests."""
 _PACKAGE = Path(__file__).resolve().parent.parent
-_ROOTS = (_PACKAGE / "_data", _PACKAGE.parent.parent)
+ROOTS = (_PACKAGE / "_data", _PACKAGE.parent.parent)
 """A wheel carries the folders inside the package (pyproject: force-include); a checkout has them at its root."""
 _PAGE = re.compile(r"\bdocs/[\w-]+\.md\b")
 
 
 def with_pages(text: str) -> str:
     """A message with the full path of every page that it names; as it is in a checkout, where the name is the path."""
-    pages = _ROOTS[0] / "docs"
+    pages = ROOTS[0] / "docs"
     return _PAGE.sub(lambda found: str(pages.parent / found[0]), text) if pages.is_dir() else text
 
 
 def data_dir(name: str) -> Path:
     """The folder `targets`, `runtime_c` or `docs`; FileNotFoundError if the installation is incomplete."""
-    for root in _ROOTS:
+    for root in ROOTS:
         if (root / name).is_dir():
             return root / name
     raise FileNotFoundError(f"data folder {name!r} is missing from the installation of tinytrain-compile")
