@@ -229,13 +229,8 @@ class Printer:
         high = extent.text if low.text == "0" else f"{low.text} + {extent.text}"
         if isinstance(node.min, tirx.IntImm) and isinstance(node.extent, tirx.IntImm):
             high = str(int(node.min.value) + int(node.extent.value))
-        return Loop(
-            self._name(node.loop_var, self._loops.of(node.loop_var)),
-            low.text,
-            high,
-            self._body(node.body),
-            self._moves(node.body),
-        )
+        var = self._name(node.loop_var, self._loops.of(node.loop_var))
+        return Loop(var, low.text, high, self._body(node.body), self._moves(node.body))
 
     def _moves(self, body: Stmt) -> bool:
         return (
