@@ -33,6 +33,8 @@ PAGES = (
     "docs/checkpoint-format.md",
     "docs/external-kernels.md",
     "docs/tuning.md",
+    "docs/fitting.md",
+    "docs/int8.md",
 )
 CROSS_GCC = "12.2"
 """Flash, stack and instruction figures in the pages were made with this version of arm-none-eabi-gcc."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -12,6 +13,8 @@ from tinytrain_compile.report.words import NOT_MEASURED, pad, shorten
 
 KEY_WIDTH = 11
 MIN_WIDTH = 60
+WIDTH = 80
+"""Columns of every block and table, whatever the terminal has: logs and documents look the same."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,13 @@ def row(key: str, pieces: Iterable[str], width: int, joint: str = "   ", most: i
 def sentence(key: str, text: str, width: int, most: int = 2, rank: int = 9) -> Row:
     """Running text, wrapped between words."""
     return row(key, text.split(), width, " ", most, rank)
+
+
+def wrapped(start: str, text: str, width: int = WIDTH, indent: int | None = None) -> list[str]:
+    """A line of a table whose last column is running text: more lines begin below it, or at `indent`."""
+    room = max(width, MIN_WIDTH)
+    below = " " * min(cell_len(start) if indent is None else indent, room // 2)
+    return wrap(start + text, room, subsequent_indent=below)
 
 
 def block(rows: Sequence[Row], most: int) -> list[str]:
