@@ -338,10 +338,9 @@ def _largest(analysis: Analysis, width: int) -> list[str]:
     column = max(len(text) for text in (*sizes, bytes_text(others)))
     names = [shorten(printable(item.tenant.names[0]), max(width, MIN_WIDTH) // 2 - column) for item in shown]
     wide = max((cell_len(name) for name in names), default=0)
-    lines = [
-        f"    {size:>{column}}  {pad(name, wide)}  {printable(item.reason)}".rstrip()
-        for size, name, item in zip(sizes, names, shown, strict=True)
-    ]
+    lines: list[str] = []
+    for size, name, item in zip(sizes, names, shown, strict=True):
+        lines += wrapped(f"    {size:>{column}}  {pad(name, wide)}  ", printable(item.reason), width)
     return [*lines, f"    {bytes_text(others):>{column}}  in {plural(len(rest), 'smaller buffer')}"] if rest else lines
 
 
