@@ -53,12 +53,14 @@ def wrapped(start: str, text: str, width: int = WIDTH, indent: int | None = None
     return wrap(start + text, room, subsequent_indent=below)
 
 
-def block(rows: Sequence[Row], most: int) -> list[str]:
+def block(rows: Sequence[Row], most: int, width: int = WIDTH) -> list[str]:
     """At most `most` lines: of the least important row the last line goes first."""
     kept = [(entry.key, list(entry.lines), entry.rank) for entry in rows if entry.lines]
     while sum(len(lines) for _, lines, _ in kept) > most:
         victim = min(reversed(kept), key=lambda entry: (entry[2], -len(entry[1])))
         victim[1].pop()
+        if victim[1]:
+            victim[1][-1] = shorten(victim[1][-1].removesuffix(" ..."), max(width, MIN_WIDTH) - KEY_WIDTH - 4) + " ..."
         kept = [entry for entry in kept if entry[1]]
     return [
         (pad(key if index == 0 else "", KEY_WIDTH) + line).rstrip()

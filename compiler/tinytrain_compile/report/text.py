@@ -63,7 +63,7 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         *choice_rows(summary, width),
         *_verify_rows(summary, width),
     ]
-    return block(rows, MAX_LINES)
+    return block(rows, MAX_LINES, width)
 
 
 def does_not_fit_text(summary: Summary, width: int = WIDTH) -> list[str]:
@@ -207,7 +207,7 @@ def _verify_rows(summary: Summary, width: int) -> Iterator[Row]:
 def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     totals = update_totals(summary)
     graph = summary.train.graph
-    shapes = f"input {_shape(graph.inputs[0].shape)}, output {_shape(graph.outputs[0].shape)}"
+    shapes = f"{_shape(graph.inputs[0].shape)} -> {_shape(graph.outputs[0].shape)}"
     parameters = f"{grouped(totals['total_parameters'])} parameters"
     yield row("model", [printable(summary.model), layer_counts(summary), parameters, shapes], width, most=2)
     optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"
@@ -259,7 +259,7 @@ def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Ro
         f"{used}, no limit given" if limit is None else f"{used} of {grouped(limit)} ({share(plan.arena_bytes, limit)})"
     )
     transient = plan.total_bytes - plan.persistent_bytes
-    pieces = [head, f"{bytes_text(plan.persistent_bytes)} persistent + {bytes_text(transient)} transient"]
+    pieces = [head, f"{grouped(plan.persistent_bytes)} persistent + {grouped(transient)} transient"]
     yield row("ARENA", pieces, width, most=2)
     for memory in plan.further:
         yield row("memory", memory_pieces(memory), width, most=2)
