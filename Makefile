@@ -25,8 +25,8 @@ demo: setup ## Compile examples/digits, train it in QEMU, print accuracy before 
 test: setup check fast ## Set up, then every check, and every test but the long forms of some (make slow)
 
 check: $(STAMP) ## Format, lint, types, import rules
-	$(BIN)/ruff format --check compiler tests examples scripts benchmarks
-	$(BIN)/ruff check compiler tests examples scripts benchmarks
+	$(BIN)/ruff format --check compiler tests testing examples scripts benchmarks
+	$(BIN)/ruff check compiler tests testing examples scripts benchmarks
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/lint-imports
 

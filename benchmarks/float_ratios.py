@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from tests.e2e import models
+
+from testing import models
 
 NETWORKS = ("mlp", "ds_cnn", "resnet8", "transformer")
 BARS = {"matrix product": 1.8, "matrix-vector": 3.0, "rank-1": 5.0}

@@ -21,14 +21,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.lower.banded import banded
-from tests.lower.sanitised import SCALAR, run_sanitised
-from tests.lower.sanitised import VECTORS as FEATURES
-from tests.lower.test_boards import OPS, check_on_board, fuzz_cases
-from tests.lower.test_rows import check_rows_on_board, row_cases
-from tests.ops.case_vectors import VECTORS, vector_cases
-
-from benchmarks.board import measure
+from testing.banded import banded
+from testing.boards import measure
+from testing.fuzz import OPS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
+from testing.ops.case_vectors import VECTORS, vector_cases
+from testing.sanitised import SCALAR, run_sanitised
+from testing.sanitised import VECTORS as FEATURES
 
 CHUNK = 10
 """Cases of every op in one image."""

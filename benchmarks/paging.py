@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.big_models import MODELS
-
+from testing.big_models import MODELS
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import compile_model
 from tinytrain_compile.ir.stages import MemoryPlan

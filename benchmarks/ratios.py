@@ -18,12 +18,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.lower.banded import banded
-
-from benchmarks.board import measure
 from benchmarks.float_ratios import float_table
-from benchmarks.instructions import SHORT_TARGETS, TARGETS, layer_rows
-from benchmarks.layers import LAYERS, rows_layer
+from testing.banded import banded
+from testing.boards import measure
+from testing.layers import LAYERS, rows_layer
+from testing.ledger import SHORT_TARGETS, TARGETS, layer_rows
 from tinytrain_compile.lower.streams.kernels import NoRowsError
 
 BAR = 1.05

@@ -8,7 +8,6 @@ usage: python -m benchmarks.remat [NAME ...]
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -16,13 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.big_models import MODELS
-
+from testing.big_models import MODELS
+from testing.places import SHARED
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import compile_model
 from tinytrain_compile.report.analysis import work_of
 
-SHARED = Path(os.environ.get("TINYTRAIN_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 INT8 = {"mcunet-5fps-10c-qdq": None, "mbv2-w0.35-qdq": 10, "proxyless-w0.3-qdq": 10}
 """Networks of ../shared/models and, where they have another head, --classes."""
 

@@ -8,7 +8,6 @@ from numpy would end it. The fourth compares --code speed with --code size.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,7 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-SHARED = Path(os.environ.get("TINYTRAIN_SHARED") or Path(__file__).resolve().parent.parent.parent / "shared")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from testing.places import SHARED
+
 MODELS = ("mcunet-5fps-10c", "mbv2-w0.35-10c", "proxyless-w0.3-10c")
 ARENA, TARGET = "2MB", "cortex-m7"
 CORES = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")

@@ -6,17 +6,18 @@ Bytes and answers depend on the input only (counted work, fixed seed); seconds a
 from __future__ import annotations
 
 import csv
-import os
 import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from testing.places import SHARED
 from tinytrain_compile.plan import cpsat
 from tinytrain_compile.plan.placement import Decision, Packing, build_packing, greedy
 from tinytrain_compile.plan.rectangles import Rectangle
 from tinytrain_compile.plan.skyline import search
 
-SHARED = Path(os.environ.get("TINYTRAIN_SHARED") or Path(__file__).resolve().parent.parent.parent / "shared")
 CAPACITY = 1 << 20
 SKYLINE_UNITS, SOLVER_UNITS, SEED = 4.0, 20.0, 0
 """Deterministic time of one decision at capacity, per engine; of what misses it, bisection takes the former again."""

@@ -7,39 +7,37 @@ All bytes are transient: the arena less what m_save writes.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ortools.sat.python import cp_model  # noqa: E402
-from tests.plan.plan_graphs import training_graph  # noqa: E402
+from ortools.sat.python import cp_model
 
-from tinytrain_compile.compile.candidates import Planner  # noqa: E402
-from tinytrain_compile.compile.external_kernels import Externals  # noqa: E402
-from tinytrain_compile.compile.options import CompileOptions  # noqa: E402
-from tinytrain_compile.compile.pipeline import _load, _stored  # noqa: E402
-from tinytrain_compile.ir import Attrs, Graph, Node, TensorType, Value  # noqa: E402
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register  # noqa: E402
-from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory, plan_with_remat, share_of  # noqa: E402
-from tinytrain_compile.plan.bounds import peak_bound  # noqa: E402
-from tinytrain_compile.plan.exact import Optimum  # noqa: E402
-from tinytrain_compile.plan.model import MemoryModel, build_model, program_order  # noqa: E402
-from tinytrain_compile.plan.placement import build_packing, fit, sequences  # noqa: E402
-from tinytrain_compile.plan.planner import persistent_buffers, thorough_orders  # noqa: E402
-from tinytrain_compile.plan.ranks import rank_order  # noqa: E402
-from tinytrain_compile.plan.rectangles import rectangles  # noqa: E402
-from tinytrain_compile.plan.remat import Rematerialiser  # noqa: E402
-from tinytrain_compile.plan.remat_search import floor_bytes  # noqa: E402
-from tinytrain_compile.sparse import resolve_update  # noqa: E402
-from tinytrain_compile.target import load_target  # noqa: E402
+from testing.places import SHARED
+from testing.plan_graphs import training_graph
+from tinytrain_compile.compile.candidates import Planner
+from tinytrain_compile.compile.external_kernels import Externals
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.pipeline import imported, stored
+from tinytrain_compile.ir import Attrs, Graph, Node, TensorType, Value
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
+from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory, plan_with_remat, share_of
+from tinytrain_compile.plan.bounds import peak_bound
+from tinytrain_compile.plan.exact import Optimum
+from tinytrain_compile.plan.model import MemoryModel, build_model, program_order
+from tinytrain_compile.plan.placement import build_packing, fit, sequences
+from tinytrain_compile.plan.planner import persistent_buffers, thorough_orders
+from tinytrain_compile.plan.ranks import rank_order
+from tinytrain_compile.plan.rectangles import rectangles
+from tinytrain_compile.plan.remat import Rematerialiser
+from tinytrain_compile.plan.remat_search import floor_bytes
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.target import load_target
 
-SHARED = Path(os.environ.get("TINYTRAIN_SHARED") or ROOT.parent / "shared")
 SCHEMES = {
     "mcunet-5fps": ("b13_*,b14_*,*/Gemm", ("mcunet-5fps-49kb", "mcunet-5fps-99kb")),
     "mbv2-w0.35": ("b16_*,b17_*,*/Gemm", ("mbv2-w0.35-99kb",)),
@@ -81,7 +79,7 @@ def _never(*_arguments: object) -> tuple[()]:
     raise AssertionError("these operators are planned and never run")
 
 
-for _name, _alias in (("PlannedGradient", ()), ("PlannedUpdate", ((0, 0),))):
+for _name, _inputs, _output in (("PlannedGradient", ("x*",), "y"), ("PlannedUpdate", ("w", "x*"), "w")):
     register(
         OpDef(
             _name,
@@ -90,7 +88,8 @@ for _name, _alias in (("PlannedGradient", ()), ("PlannedUpdate", ((0, 0),))):
             _never,
             NonDifferentiable("planned only"),
             _FusedAttrs,
-            alias=_alias,
+            inputs=_inputs,
+            outputs=(_output,),
             scratch=lambda node: node.attrs.scratch_bytes,
             macs=lambda node: node.attrs.macs,
         )
@@ -232,9 +231,9 @@ def graphs(only: str) -> Iterator[tuple[str, Graph, str]]:
         for quant, suffix in (("int8", "qdq"), ("fp32", "10c")):
             path, classes = SHARED / "models" / f"{model}-{suffix}.onnx", 10 if quant == "int8" else None
             options = CompileOptions(path, quant=quant, classes=classes)
-            planner = Planner(_stored(_load(options), options), options, load_target(options.target), Externals())
+            planner = Planner(stored(imported(options), options), options, load_target(options.target), Externals())
             for label, spec in specs:
-                train = planner._train(resolve_update(planner.model.graph, spec), "sgd", 1, "exact")
+                train = planner.train(resolve_update(planner.model.graph, spec))
                 other = materialised(train.graph) if quant == "int8" else fused(train.graph)
                 pair = (train.graph, other) if quant == "int8" else (other, train.graph)
                 for kind, graph in zip(("fused", "whole"), pair, strict=True):

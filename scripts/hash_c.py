@@ -12,14 +12,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-SHARED = Path(os.environ.get("TINYTRAIN_SHARED") or ROOT.parent / "shared")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from testing.places import ROOT, SHARED
+
 TARGETS = ("cortex-m0plus", "cortex-m7", "cortex-m55")
 DIGITS = str(ROOT / "examples" / "digits" / "digits.onnx")
 DATA = ("--data", str(ROOT / "examples" / "digits" / "data.npz"))

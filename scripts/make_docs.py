@@ -9,14 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from transcripts import PAGES, refresh, sandbox
+from transcripts import PAGES, ROOT, refresh, sandbox
 
 from tinytrain_compile.frontend import supported_operators
 from tinytrain_compile.report import errors_markdown, ops_markdown
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def reference_pages() -> dict[str, str]:

@@ -24,7 +24,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from testing.places import ROOT, SHARED
+
 PAGES = (
     "README.md",
     "examples/digits/README.md",
@@ -35,6 +38,7 @@ PAGES = (
     "docs/tuning.md",
     "docs/fitting.md",
     "docs/int8.md",
+    "docs/options.md",
 )
 CROSS_GCC = "12.2"
 """Flash, stack and instruction figures in the pages were made with this version of arm-none-eabi-gcc."""
@@ -50,14 +54,13 @@ _BLOCKS = re.compile(
 
 @contextmanager
 def sandbox() -> Iterator[Path]:
-    """A folder in which the pages' commands work: copies of examples/ and scripts/, and ../shared if it exists."""
+    """A folder in which the pages' commands work: copies of examples/, scripts/ and testing/, and ../shared."""
     with tempfile.TemporaryDirectory(prefix="tinytrain-docs-") as name:
         place = Path(name) / "main"
-        for folder in ("examples", "scripts"):
+        for folder in ("examples", "scripts", "testing"):
             shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("out", "__pycache__"))
-        shared = Path(os.environ.get("TINYTRAIN_SHARED") or ROOT.parent / "shared")
-        if shared.is_dir():
-            (Path(name) / "shared").symlink_to(shared)
+        if SHARED.is_dir():
+            (Path(name) / "shared").symlink_to(SHARED)
         yield place
 
 

@@ -6,17 +6,22 @@ import json
 import re
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run, run_process
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile import __version__
 from tinytrain_compile.cli import command
 from tinytrain_compile.compile import pipeline
-from tinytrain_compile.compile.options import parse_shapes, parse_size
+from tinytrain_compile.compile.option import COMMON_OPTIONS, GROUPS
+from tinytrain_compile.compile.option_values import parse_shapes, parse_size
+from tinytrain_compile.compile.options import OPTIONS, CompileOptions
+from tinytrain_compile.compile.pipeline import Result
 from tinytrain_compile.errors import ERRORS, CompileError
 from tinytrain_compile.ir import parse_graph, print_graph
 from tinytrain_compile.ops.base import OPS, Split, attribute_types
@@ -46,6 +51,48 @@ def test_help_shows_every_flag(flag: str) -> None:
     assert "tinytrain-compile model.onnx --arena 256KB --target cortex-m7" in text
     assert [name for name in CONTRACT_FLAGS.split() if not re.search(rf"{name}\b", text)] == []
     assert max(map(len, text.splitlines())) <= 120
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """Title -> the long flags of its rows, of --help."""
+    _, *parts = re.split(r"^(\S.*):\n", text[text.index("Example:") :], flags=re.MULTILINE)
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return {title: re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", rows, re.MULTILINE) for title, rows in pairs}
+
+
+def test_help_has_every_option_in_one_group() -> None:
+    shown = sections(run("--help").check_success().out)
+    assert list(shown) == list(GROUPS.values())
+    flags = [flag for rows in shown.values() for flag in rows]
+    known = [item.opts[-1] for item in command.command.params if isinstance(item, click.Option)]
+    assert sorted(flags) == sorted([*known, "--help"])
+    assert {OPTIONS[name].flag for name in OPTIONS} <= set(flags)
+    for name, option in OPTIONS.items():
+        assert option.flag in shown[GROUPS[option.group]], name
+
+
+def test_the_first_group_is_what_everyone_needs() -> None:
+    first, *_ = sections(run("--help").check_success().out).values()
+    assert len(first) == COMMON_OPTIONS == 10
+    assert first[:3] == ["--out", "--target", "--arena"]
+
+
+def test_an_option_is_explained_and_read() -> None:
+    """Every one has a help text, and a module that asks for its field."""
+    package = Path(pipeline.__file__).parent.parent
+    declared = package / "compile" / "options.py"
+    texts = [path.read_text() for path in package.rglob("*.py") if path != declared]
+    for name, option in OPTIONS.items():
+        assert option.help, name
+        assert any(re.search(rf"\b(o|options|asked)\.{name}\b", text) for text in texts), name
+    assert all(option.help for option in command.command.params if isinstance(option, click.Option))
+
+
+def test_defaults_of_the_command_are_those_of_the_fields(mlp: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[CompileOptions] = []
+    monkeypatch.setattr(pipeline, "compile_model", lambda options, _: seen.append(options) or Result(None))
+    run(mlp).check_success()
+    assert seen == [CompileOptions(Path(mlp))]
 
 
 def test_version() -> None:
@@ -292,7 +339,7 @@ def test_senseless_sizes(text: str) -> None:
 
 
 def test_shapes() -> None:
-    assert parse_shapes(("x=1,3,32,32", "a=b=2x4")) == {"x": (1, 3, 32, 32), "a=b": (2, 4)}
+    assert parse_shapes(("x=1,3,32,32", "a=b=2x4"), "--input-shape") == {"x": (1, 3, 32, 32), "a=b": (2, 4)}
     for text in ("x", "=1", "x=", "x=1,", "x=1,-1", "x=n"):
         with pytest.raises(CompileError):
-            parse_shapes((text,))
+            parse_shapes((text,), "--input-shape")

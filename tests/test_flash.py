@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.ops import case_quantised as quantised
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.marks import needs_qemu
-from tests.ops import case_quantised as quantised
 from tests.quantize import nets
 from tinytrain_compile.compile.code_mix import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.conv_form import GRAD_WEIGHT
 from tinytrain_compile.ops.int8.error import NO_CLAMP
+from tinytrain_compile.ops.names import operand, operands
 from tinytrain_compile.verify import FlashSizes
 
 # ---- what is chosen -------------------------------------------------------------------------------------------------
@@ -74,9 +74,8 @@ def test_calls_first_then_what_saves_most_per_instruction_then_back_what_gains_m
 def gradient(name: str, size: int, channels: int) -> Node:
     shape = ((1, size, size, channels), channels, ConvAttrs((1, 1), (1, 1), (0,) * 4))
     node = quantised.qconv_grad_input(np.random.default_rng(1), shape, 0, NO_CLAMP).node()
-    weight = replace(node.inputs[GRAD_WEIGHT], name=f"w_{name}")
-    inputs = (*node.inputs[:GRAD_WEIGHT], weight, *node.inputs[GRAD_WEIGHT + 1 :])
-    return replace(node, name=name, inputs=inputs)
+    given = {**operands(node), "w": replace(operand(node, "w"), name=f"w_{name}")}
+    return replace(node, name=name, inputs=tuple(given.values()))
 
 
 def test_weights_that_are_widened_most_often_are_copied_while_bytes_are_left() -> None:

@@ -276,8 +276,8 @@ def test_a_run_that_is_killed_is_undone_by_the_next(
     tmp_path: Path, outputs: tuple[dict[str, str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed at every step: nothing of the user's is touched, and a look at the folder puts the rest back."""
-    monkeypatch.setattr(output_folder, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(output_folder, "_STALE_S", 0.0)
+    monkeypatch.setattr(output_folder, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(output_folder, "STALE_S", 0.0)
     out, seen = tmp_path / "out", set[str]()
     write_output(out, OLD)
     mine = furnish(out)
@@ -308,7 +308,7 @@ def test_a_run_that_is_killed_is_undone_by_the_next(
 
 def test_putting_back_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that the user made where a killed run had moved one away."""
-    monkeypatch.setattr(output_folder, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(output_folder, "PATIENCE_S", 0.0)
     out = tmp_path / "out"
     write_output(out, OLD)
     child = multiprocessing.get_context("fork").Process(target=_killed, args=(out, 30))
@@ -328,7 +328,7 @@ def test_a_failure_that_stays_leaves_what_the_next_run_puts_back(
     tmp_path: Path, outputs: tuple[dict[str, str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is gone in the middle of it: nothing can be undone then, and the line says so."""
-    monkeypatch.setattr(output_folder, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(output_folder, "PATIENCE_S", 0.0)
     out, real, calls = tmp_path / "out", os.rename, 0
     write_output(out, OLD)
     mine = furnish(out)

@@ -77,13 +77,13 @@ def test_import_contracts() -> None:
     assert int(kept[1]) >= 5
 
 
-OUTSIDE = re.compile(
+ELSEWHERE = re.compile(
     r"contracts\.md|\bnotes/[\w-]+|\bcontract [0-9]|plan of the house|shared/(benchmarks|notes|spikes)|issue \d"
 )
 """Texts that a reader of the repository does not have. (../shared/models and its kind are inputs, and optional.)"""
 TEXTS = sorted(
     path
-    for folder in ("compiler", "runtime_c", "docs", "tests", "scripts", "benchmarks", "examples", "targets")
+    for folder in ("compiler", "runtime_c", "docs", "tests", "testing", "scripts", "benchmarks", "examples", "targets")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".md", ".c", ".h", ".j2", ".js", ".css", ".toml", ".txt") and "/out/" not in str(path)
 )
@@ -99,9 +99,77 @@ def test_nothing_refers_to_texts_outside_of_the_repository() -> None:
         for path in pages
         if path not in own
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if OUTSIDE.search(line)
+        if ELSEWHERE.search(line)
     ]
     assert found == []
+
+
+# ---- what is not of the package -------------------------------------------------------------------------------------
+
+OUTSIDE = sorted(
+    path
+    for folder in ("tests", "testing", "benchmarks", "scripts", "examples")
+    for path in (ROOT / folder).rglob("*.py")
+    if "out" not in path.relative_to(ROOT).parts
+)
+NOT_FOR = {
+    "tests": ("benchmarks", "scripts"),
+    "testing": ("tests", "benchmarks", "scripts"),
+    "benchmarks": ("tests", "scripts"),
+    "scripts": ("tests", "benchmarks"),
+}
+"""Folder -> those that it does not import; what several need is in testing/."""
+PUBLIC = ("_replace", "_asdict", "_exit", "_exact", "_lowered_before")
+"""Of NamedTuple and of os: with an underscore, but for everyone. ops/_exact.py is not yet renamed; nor the cache."""
+
+
+def imported_by(module: ast.Module) -> list[str]:
+    """Full names of modules and of what is taken from them."""
+    found: list[str] = []
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in PUBLIC
+
+
+def private_names(module: ast.Module) -> list[str]:
+    """Names with an underscore that are taken from the package, read of another object than the own one, or patched."""
+    found = [name for name in imported_by(module) if name.startswith("tinytrain_compile.")]
+    found = [name for name in found if any(map(is_private, name.split(".")))]
+    for node in ast.walk(module):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                found.append(ast.unparse(node))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+            texts = [item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+            found += [text for text in texts if any(map(is_private, text.split(".")))]
+    return found
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=name_of)
+def test_what_is_outside_uses_only_what_is_public(path: Path) -> None:
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    others = NOT_FOR.get(path.relative_to(ROOT).parts[0], ())
+    assert [name for name in imported_by(module) if name.partition(".")[0] in others] == []
+    assert private_names(module) == []
+
+
+def test_a_private_name_is_seen() -> None:
+    for text in ("from tinytrain_compile.a import _b", "x._y", "patch.setattr(a, '_b', 1)", "patch.setattr('a._b', 1)"):
+        assert len(private_names(ast.parse(text))) == 1, text
+    assert private_names(ast.parse("self._x, a._replace(b=1), a.__dict__")) == []
+
+
+def test_the_place_of_shared_is_known_once() -> None:
+    name = "_".join(("TINYTRAIN", "SHARED"))
+    reading = [path for path in OUTSIDE if re.search(rf"environ.*{name}", path.read_text(encoding="utf-8"))]
+    assert [name_of(path) for path in reading] == ["testing/places.py"]
 
 
 def test_slow_libraries_are_not_imported_for_help() -> None:

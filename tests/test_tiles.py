@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.ops import case_quantised as quantised
-from tests.ops.case import Case, make
+from testing.ops import case_quantised as quantised
+from testing.ops.case import Case, make
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.files.tiles import RULE, Found, TileKey, candidates, read_tiles, tile_key, write_tiles

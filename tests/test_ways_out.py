@@ -6,22 +6,25 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 
-from tests.e2e import models
+from testing import models
+from testing.places import ROOT, SHARED
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
-from tests.e2e.marks import ROOT, SHARED, needs_shared
-from tinytrain_compile.compile import candidates
-from tinytrain_compile.compile.candidates import Planner, deepest
+from tests.e2e.marks import needs_shared
+from tinytrain_compile.compile.candidates import Planner
 from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.suggestions import _Asked, _recomputing
+from tinytrain_compile.compile.suggestions import recomputing
+from tinytrain_compile.compile.update_search import LIKELY_TRIES, NEAR_TRIES, deepest
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.plan.planner import arena_bound
+from tinytrain_compile.plan.remat import Rematerialiser
 from tinytrain_compile.quantize import prepare
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.target import load_target
@@ -92,7 +95,31 @@ def test_second_runs_are_offered_only_where_they_fit() -> None:
     asked = Planner(model, options, load_target("cortex-m7"), Externals())
     candidate = asked.exact(scheme)
     assert candidate.plan.arena_bytes < 203_008
-    assert all(way.arena_bytes <= options.arena_bytes for way in _recomputing(_Asked(asked, candidate)))
+    assert all(way.arena_bytes <= options.arena_bytes for way in recomputing(asked, candidate))
+
+
+@pytest.mark.parametrize(("arena", "needed_for_good"), [("2200", True), ("3400", False)])
+def test_no_smallest_arena_is_searched_where_second_runs_do_not_fit(
+    arena: str, needed_for_good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that is shown only if it fits takes no search for how little is possible; none if weights do not fit."""
+    path = write(models.ds_cnn(channels=6, blocks=1, size=(11, 5)), tmp_path)
+    tries: list[Rematerialiser] = []
+    made = Rematerialiser.__init__
+
+    def noted(self: Rematerialiser, *arguments: Any) -> None:
+        tries.append(self)
+        made(self, *arguments)
+
+    def smallest(_self: Rematerialiser) -> Any:
+        raise AssertionError("nobody is told how small it could be")
+
+    monkeypatch.setattr(Rematerialiser, "__init__", noted)
+    monkeypatch.setattr(Rematerialiser, "minimal", smallest)
+    flags = ("--update", "all", "--remat", "off", "--arena", arena, "--dry-run")
+    failed = run(path, *flags).check_error("E0401", 3)
+    assert "--remat" not in failed.err.partition("what would fit")[2]
+    assert (not tries) == needed_for_good
 
 
 def replace_graph(model: ImportedModel) -> ImportedModel:
@@ -143,7 +170,7 @@ def test_the_deepest_of_all_depths(share: float, tmp_path: Path, monkeypatch: py
     found = deepest(planner(model, tmp_path, arena_bytes=limit), count)
     fitting = [depth for depth, need in needs.items() if need <= limit]
     assert (found[0] if found else 0) == max(fitting, default=0)
-    assert len(full) <= candidates.NEAR_TRIES + candidates.LIKELY_TRIES + 1
+    assert len(full) <= NEAR_TRIES + LIKELY_TRIES + 1
 
 
 @pytest.mark.parametrize("name", ["ds_cnn", "mlp"])
@@ -156,7 +183,7 @@ def test_no_plan_is_below_its_bound(name: str, tmp_path: Path) -> None:
         asked = planner(small[name], tmp_path, remat=remat)
         for spec in ("last:1", "last:3", "all"):
             train = asked.train(resolve_update(asked.model.graph, spec))
-            bound = arena_bound(train.graph, asked._settings(train, True), remat == "off")
+            bound = arena_bound(train.graph, asked.settings(train, True), remat == "off")
             assert 0 < bound <= asked.exact(spec).plan.arena_bytes
 
 

@@ -6,8 +6,8 @@ from functools import cache
 
 import onnx
 
-from tests.e2e import models
-from tests.e2e.marks import SHARED
+from testing import models
+from testing.places import SHARED
 from tests.quantize import nets
 
 LARGEST = 12_000

@@ -11,15 +11,15 @@ from random import Random
 
 import numpy as np
 
+from testing import models
+from testing.places import ROOT
 from tests.campaign.byte_mutants import byte_mutant, splice
 from tests.campaign.cases import NEVER, Case, Kind
 from tests.campaign.judge import OUT
 from tests.campaign.model_kinds import NET
 from tests.campaign.npz_mutants import npz_mutant
 from tests.campaign.text_mutants import json_mutant, text_mutant
-from tests.e2e import models
 from tests.e2e.command import run
-from tests.e2e.marks import ROOT
 from tests.quantize import nets
 from tinytrain_compile.target.loader import data_dir
 

@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 import onnx
 
-from tests.e2e import models
-from tests.e2e.models import Network, with_loss
+from testing import models
+from testing.models import Network, with_loss
 
 Shape = tuple[int, ...]
 CLASSES = (2, 3, 5)

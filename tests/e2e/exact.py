@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
@@ -37,6 +39,18 @@ Variant = tuple[str, dict[str, Any]]
 def in_turn(variants: Sequence[Variant]) -> list[tuple[str, dict[str, Any], str]]:
     """Every variant with one of the three kinds of core: with all of them they would take minutes."""
     return [(*variant, DIFFERENT[index % len(DIFFERENT)]) for index, variant in enumerate(variants)]
+
+
+def in_turn_or_slow(names: Iterable[str], groups: Sequence[Sequence[Any]]) -> list[Any]:
+    """Parameters: every name with the options of one group, in turn; those of other groups only in `make slow`."""
+    return [
+        pytest.param(
+            name, option, marks=() if index % len(groups) == which else pytest.mark.slow, id=f"{name}-{option}"
+        )
+        for index, name in enumerate(names)
+        for which, group in enumerate(groups)
+        for option in group
+    ]
 
 
 def check_on(train: TrainGraph, *boards: str, steps: int = STEPS) -> dict[str, VerifyReport]:

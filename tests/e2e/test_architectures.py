@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.gradients import LossFunction, largest_error, sample
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.ir.stages import TrainGraph

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.chain import Project
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets

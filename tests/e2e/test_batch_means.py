@@ -15,7 +15,8 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.quantize import nets

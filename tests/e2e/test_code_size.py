@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.exact import MODELS, check_exact
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import models
+from testing import models
 from tests.e2e.broken import write
 from tests.e2e.command import run, run_process, tree
 from tinytrain_compile.cli import start
@@ -53,7 +53,14 @@ def test_a_signal_leaves_nothing(name: str, mlp: str, tmp_path: Path) -> None:
     script = f'echo text > "$TMPDIR/cc1.s"; cd {tmp_path}; echo $$ > pid.new; mv pid.new pid; sleep 99'
     environment = {**os.environ, **compiler(tmp_path, script)}
     command = [*COMMAND, mlp, "-o", str(tmp_path / "out"), "--verify", "host"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+    )
     end = time.monotonic() + 100
     while not (tmp_path / "pid").exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
@@ -108,7 +115,7 @@ def test_an_interrupt_after_the_output_says_so(mlp: str, tmp_path: Path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(output_folder, "_sweep", interrupted)
+        patch.setattr(output_folder, "sweep", interrupted)
         outcome = run(mlp, "-o", tmp_path / "out", "--verify", "none")
     assert (outcome.exit_code, outcome.err) == (130, "\ninterrupted; the output is complete\n")
     assert (tmp_path / "out" / "manifest.json").is_file()

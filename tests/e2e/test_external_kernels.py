@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from testing.places import ROOT
 from tests.e2e.command import Outcome, run
-from tests.e2e.marks import ROOT, needs_qemu
+from tests.e2e.marks import needs_qemu
 
 DIGITS, OWN = ROOT / "examples" / "digits", ROOT / "examples" / "external"
 INT8 = ("--quant", "int8", "--calib", DIGITS / "calib.npz")

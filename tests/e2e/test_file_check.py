@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
+from testing.places import SHARED
 from tests.e2e.command import run
-from tests.e2e.marks import SHARED, needs_shared
+from tests.e2e.marks import needs_shared
 from tests.e2e.rung import agreement
 from tests.frontend.models import write
 from tests.frontend.nets import Net

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.places import ROOT, SHARED
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.exact import check_exact, check_on
-from tests.e2e.marks import ROOT, SHARED, needs_qemu, needs_shared
+from tests.e2e.marks import needs_qemu, needs_shared
 from tests.quantize import nets
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.reference import Trainer

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import models
+from testing import models
 from tests.e2e.broken import write
 from tests.e2e.command import run, tree
 

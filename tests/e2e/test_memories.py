@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.chain import Project
 from tests.e2e.command import run

@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 from tests.e2e.marks import needs_qemu

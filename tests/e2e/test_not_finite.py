@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.compile.reference import run_reference
 from tinytrain_compile.files.samples import random_samples

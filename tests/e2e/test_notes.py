@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.models import mlp, segmenter
 from tests.e2e.command import Outcome, run
-from tests.e2e.models import mlp, segmenter
 from tests.frontend.models import write
 from tests.quantize import nets
 

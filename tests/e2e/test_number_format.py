@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.models import mlp
 from tests.e2e.command import run
-from tests.e2e.models import mlp
 from tests.frontend.models import write
 from tests.frontend.qdq import Maker
 from tests.quantize import nets

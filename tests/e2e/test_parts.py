@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.test_watched_plans import bundle_of, outcome, report
 from tests.quantize import nets
 from tinytrain_compile.compile.memories import further_memories

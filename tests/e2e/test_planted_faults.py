@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu

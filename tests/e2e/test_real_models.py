@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.places import SHARED
 from tests.e2e.command import run
-from tests.e2e.marks import SHARED, needs_qemu, needs_shared
+from tests.e2e.marks import needs_qemu, needs_shared
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import compile_model
 from tinytrain_compile.errors import CompileError
@@ -30,6 +31,7 @@ def model(name: str) -> Path:
 
 @needs_qemu
 @pytest.mark.qemu
+@pytest.mark.slow  # the table of README, which every run of the tests makes anew, has the same runs
 @pytest.mark.parametrize("name", NAMES)
 def test_last_six_layers_in_qemu(name: str, tmp_path: Path) -> None:
     arguments = (model(name), "--update", "last:6", "--arena", "2MB", "--target", "cortex-m7", "--verify-steps", "3")

@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from testing.places import SHARED
+from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.chain import Project
 from tests.e2e.command import run
-from tests.e2e.marks import SHARED, needs_qemu, needs_shared
+from tests.e2e.marks import needs_qemu, needs_shared
 from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.plan import RematOptions

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tests.e2e.exact import MODELS, check_exact, check_on, in_turn, scheme
+from tests.e2e.exact import MODELS, check_exact, check_on, in_turn, in_turn_or_slow, scheme
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
 from tinytrain_compile.compile.reference import run_reference
@@ -55,8 +55,10 @@ def test_variants_on_boards(name: str, options: dict[str, Any], board: str) -> N
     check_exact(check_on(rescaling(name, **options), board))
 
 
-@pytest.mark.parametrize("options", [{}, {"store": "q8.8"}, {"batch": 2, "optimizer": "momentum"}], ids=str)
-@pytest.mark.parametrize("name", MODELS)
+OPTIONS: list[list[dict[str, Any]]] = [[{}], [{"store": "q8.8"}], [{"batch": 2, "optimizer": "momentum"}]]
+
+
+@pytest.mark.parametrize(("name", "options"), in_turn_or_slow(MODELS, OPTIONS))
 def test_every_model_on_the_host(name: str, options: dict[str, Any]) -> None:
     train = nets.int8_train(MODELS[name](), head="int8", rescale=True, learning_rate=RATE, **options)
     assert [node for node in train.graph.nodes if node.op in RESCALES]

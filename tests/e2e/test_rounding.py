@@ -12,9 +12,11 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from testing.places import SHARED
+from tests.e2e import chain
 from tests.e2e.command import run
-from tests.e2e.marks import SHARED, needs_shared
+from tests.e2e.marks import needs_shared
 from tinytrain_compile.compile.rounding import StepwiseReference
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import random_samples
@@ -146,8 +148,9 @@ def test_the_reference_begins_with_the_states_of_the_run(tmp_path: Path) -> None
     assert all(first.state[name].tobytes() == again.state[name].tobytes() for name in first.state)
 
 
-def test_the_digits_for_five_thousand_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [1000, pytest.param(5000, marks=pytest.mark.slow)])
+def test_the_digits_for_thousands_of_steps(steps: int, tmp_path: Path) -> None:
     """The example with its own data: nothing is wrong with it, however long the check is."""
     digits = Path(__file__).parents[2] / "examples" / "digits"
-    data = ("--data", digits / "data.npz", "--verify-steps", "5000", "-o", tmp_path / "out")
+    data = ("--data", digits / "data.npz", "--verify-steps", steps, "-o", tmp_path / "out")
     run(digits / "digits.onnx", *data, "--verify", "host").check_success()

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call, needs_gcc

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import models
+from testing import models
+from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tests.e2e.marks import ROOT
 from tinytrain_compile.report.layout import WIDTH
 from tinytrain_compile.report.steps import FREED_CELLS, LEAST_NAME
 from tinytrain_compile.report.words import shorten

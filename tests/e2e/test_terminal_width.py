@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from testing.places import ROOT
 from tests.e2e.command import run
-from tests.e2e.marks import ROOT
 from tinytrain_compile.report.layout import WIDTH
 from tinytrain_compile.report.text import MAX_LINES
 

@@ -9,9 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
+from testing.places import SHARED
 from tests.e2e import chain
 from tests.e2e.gradients import largest_error
-from tests.e2e.marks import SHARED, needs_shared
+from tests.e2e.marks import needs_shared
 from tests.e2e.test_micro_batch import apart, trained
 from tests.frontend.test_tied_weights import MODELS
 from tests.quantize import nets

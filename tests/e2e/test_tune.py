@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import models
+from testing import models
+from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tests.e2e.marks import ROOT, needs_qemu
+from tests.e2e.marks import needs_qemu
 from tinytrain_compile.files.manifest import MANIFEST
 from tinytrain_compile.files.output_folder import write_output
 from tinytrain_compile.files.tiles import Found, TileKey, tiles_text

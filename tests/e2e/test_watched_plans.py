@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.compile.memories import further_memories
 from tinytrain_compile.emit import EmitOptions, emit_project

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import models
+from testing import models
+from testing.places import ROOT
 from tests.e2e.broken import write
-from tests.e2e.marks import ROOT
 
 
 def _run(command: list[str | Path], folder: Path, timeout_s: float = 300) -> str:

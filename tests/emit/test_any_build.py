@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import build, call, sources
 from tests.quantize import nets

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.emit.device import ERR_FORMAT, ERR_NAN, HEAD_BYTES, OK, Device
 from tests.quantize import nets
 from tinytrain_compile.compile.trial import settled_on

@@ -12,7 +12,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.verify.build import write_files
 

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from types import ModuleType
 
-from tests.e2e.marks import ROOT, SHARED
+from testing.places import ROOT, SHARED
 
 
 def _load(name: str) -> ModuleType:

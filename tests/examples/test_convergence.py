@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.e2e.marks import ROOT
+from testing.places import ROOT
 
 
 def test_int8_learns_and_its_controls_fail() -> None:

@@ -14,7 +14,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tests.e2e.marks import ROOT, needs_qemu
+from testing.places import ROOT
+from tests.e2e.marks import needs_qemu
 from tests.examples.pages import check_page, transcripts
 
 DIGITS = ROOT / "examples" / "digits"

@@ -9,7 +9,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.e2e.marks import ROOT, needs_qemu
+from testing.places import ROOT
+from tests.e2e.marks import needs_qemu
 from tests.examples.pages import check_page
 
 LINEAR = ROOT / "examples" / "linear"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.e2e.marks import ROOT, needs_qemu
+from testing.places import ROOT
+from tests.e2e.marks import needs_qemu
 from tests.examples.pages import check_page, transcripts
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.frontend import supported_operators
@@ -49,7 +50,7 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
     assert shown == [transcripts.stable(line) for line in example][-len(shown) :]
 
 
-DOCS = ("update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting")
+DOCS = ("update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "options")
 
 
 @pytest.mark.parametrize("page", [f"docs/{name}.md" for name in DOCS])

@@ -13,7 +13,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.e2e.marks import SHARED, needs_shared
+from testing.places import SHARED
+from tests.e2e.marks import needs_shared
 from tests.e2e.rung import agreement
 from tests.frontend.models import judged_by_the_file, parse, write
 from tests.frontend.test_random_nets import Chain

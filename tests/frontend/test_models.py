@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,11 @@ import onnx
 import onnxruntime
 import pytest
 
+from testing.places import SHARED
 from tests.frontend import nets
 from tests.frontend.models import check_against_onnxruntime, ops_of, run_imported
 from tinytrain_compile.frontend import load_model
 
-SHARED = Path(os.environ.get("TINYTRAIN_SHARED", Path(__file__).parents[2] / ".." / "shared"))
 FLOAT_MODELS = [f"{net}{head}" for net in ("mbv2-w0.35", "mcunet-5fps", "proxyless-w0.3") for head in ("-10c", "")]
 
 

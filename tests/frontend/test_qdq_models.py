@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,13 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
+from testing.places import SHARED
 from tests.frontend.models import ops_of
 from tests.frontend.qdq import integers_of, quantised_of, run_saturated
 from tinytrain_compile.frontend import load_model
 from tinytrain_compile.ir.types import Quant
 from tinytrain_compile.sparse import resolve_update
 
-SHARED = Path(os.environ.get("TINYTRAIN_SHARED", Path(__file__).parents[2] / ".." / "shared"))
 QDQ_MODELS = ("mcunet-5fps-10c-qdq", "mcunet-5fps-qdq", "mbv2-w0.35-qdq", "proxyless-w0.3-qdq")
 DEAD = {"mcunet-5fps-10c-qdq": 61, "mcunet-5fps-qdq": 61, "mbv2-w0.35-qdq": 0, "proxyless-w0.3-qdq": 31}
 SCHEMES = (

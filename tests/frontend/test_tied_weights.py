@@ -142,13 +142,13 @@ def test_a_constant_node_is_a_weight_like_any(tmp_path: Path) -> None:
 
 def test_a_copy_that_the_importer_makes_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The check behind the import, with a fault planted in front of it: every use gets a parameter of its own."""
-    arranged = Context._arranged  # pyright: ignore[reportPrivateUsage]
+    arranged = Context.arranged
 
     def copied(self: Context, data: Array, hint: str, node: OnnxNode, origin: Origin) -> Value:
-        self._arrangements.pop(origin.base, None)  # pyright: ignore[reportPrivateUsage]
+        self._arrangements.pop(origin.base, None)
         return arranged(self, data, hint, node, origin)
 
-    monkeypatch.setattr(Context, "_arranged", copied)
+    monkeypatch.setattr(Context, "arranged", copied)
     with pytest.raises(CompileError) as error:
         import_file(MODELS["plain and transB"], tmp_path)
     assert (error.value.code, error.value.where) == ("E0504", "weight W")

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.sparse.test_select import scheme
 from tinytrain_compile.ir import NO_ATTRS, Graph, GraphError, Node, Value, check_graph, parse_graph, print_graph
 from tinytrain_compile.ir.stages import TrainGraph

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.board import measure
 
-from tests.ops import case_quantised as quantised
-from tests.ops.case import Case
+from testing.boards import measure
+from testing.ops import case_quantised as quantised
+from testing.ops.case import Case
 from tinytrain_compile.lower.kernels import SIZE, features_of
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.conv import ConvAttrs

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.ops.case import Case
+from testing.ops.cases import cases_of
+from testing.ops.random_linear import random_products
 from tests.e2e.marks import needs_qemu
 from tests.lower.kernel_harness import Built, build, compare, run
 from tests.lower.on_board import on_board
-from tests.ops.case import Case
-from tests.ops.cases import cases_of
-from tests.ops.random_linear import random_products
 from tinytrain_compile.lower.kernels import SIZE, Features, features_of
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.target import load_target

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.ops.case import Case, make, normal
+from testing.ops.cases import cases_of
+from testing.ops.random_linear import RANDOM_PRODUCTS, random_products
+from testing.ops.random_structure import RANDOM, random_cases
 from tests.e2e.marks import needs_qemu
 from tests.lower.kernel_harness import Built, build, compare, inplace_pairs, run
 from tests.lower.on_board import on_board
 from tests.lower.vector_tables import vectors_from_tables
-from tests.ops.case import Case, make, normal
-from tests.ops.cases import cases_of
-from tests.ops.random_linear import RANDOM_PRODUCTS, random_products
-from tests.ops.random_structure import RANDOM, random_cases
 from tinytrain_compile.lower.kernels import SIZE, Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.activation import ClipAttrs

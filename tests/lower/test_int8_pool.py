@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.ops.case_qpool import OVERLAPPING, int8_cases
 from tests.lower.kernel_harness import build, compare, run
-from tests.ops.case_qpool import OVERLAPPING, int8_cases
 from tinytrain_compile.ops import OPS, infer, run_node
 from tinytrain_compile.ops.pool import PoolGradAttrs
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.ops.cases import cases_of
 from tests.lower.kernel_harness import Memory, build, compare, inplace_pairs, run
-from tests.ops.cases import cases_of
 from tinytrain_compile.ir import Node
 from tinytrain_compile.lower.kernels import KERNELS, Features
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32

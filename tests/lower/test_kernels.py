@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.ops.cases import Case, cases_of
+from testing.ops.random_structure import RANDOM, random_cases
 from tests.lower.kernel_harness import build, compare, inplace_pairs, run
-from tests.ops.cases import Case, cases_of
-from tests.ops.random_structure import RANDOM, random_cases
 from tinytrain_compile.lower.kernels import KERNELS, Features
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import OPS

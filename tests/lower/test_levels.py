@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from testing.ops.case import Case
+from testing.ops.cases import cases_of
 from tests.e2e.marks import needs_qemu
 from tests.lower.test_boards import CONVOLUTIONS, fuzz_cases
-from tests.ops.case import Case
-from tests.ops.cases import cases_of
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.lower.kernels import features_of
 from tinytrain_compile.lower.lower import lower_node

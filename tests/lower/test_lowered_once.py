@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.ops.cases import cases_of
+from testing.ops.cases import cases_of
 from tinytrain_compile.lower import LowerOptions, lower, lower_nodes
 from tinytrain_compile.lower.kernels import KERNELS, SIZE, Features
 from tinytrain_compile.lower.lower import lower_node

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.layers import LAYERS, Layer
 
+from testing.layers import LAYERS, Layer
+from testing.ops import case_quantised as quantised
+from testing.ops.cases import Case, cases_of
+from testing.ops.random_structure import RANDOM, random_cases
 from tests.lower.kernel_harness import Built, build, run
-from tests.ops import case_quantised as quantised
-from tests.ops.cases import Case, cases_of
-from tests.ops.random_structure import RANDOM, random_cases
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.base import Overlap
 from tinytrain_compile.ops.conv import ConvAttrs

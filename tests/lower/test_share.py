@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.ops import case_quantised as quantised
+from testing.ops.cases import Case, cases_of
+from testing.ops.random_structure import RANDOM, random_cases
 from tests.lower.kernel_harness import build, compare, run
-from tests.ops import case_quantised as quantised
-from tests.ops.cases import Case, cases_of
-from tests.ops.random_structure import RANDOM, random_cases
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.lower import share_kernels
 from tinytrain_compile.ops import OPS

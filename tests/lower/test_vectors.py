@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.board import measure
 
+from testing.boards import measure
+from testing.ops.case_vectors import VECTORS, vector_cases
+from testing.sanitised import VECTORS as FEATURES
+from testing.sanitised import run_sanitised
 from tests.e2e.marks import needs_qemu
-from tests.lower.sanitised import VECTORS as FEATURES
-from tests.lower.sanitised import run_sanitised
 from tests.lower.vector_tables import vectors_from_tables
-from tests.ops.case_vectors import VECTORS, vector_cases
 from tinytrain_compile.lower.kernels import VECTOR_KERNELS, Features
 from tinytrain_compile.lower.lower import lower_node
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.ops.case_quantised import KINDS, factors, geometry, qconv, qconv_grad_input, qconv_sum, qconv_update
-from tests.ops.cases import Case, cases_of
+from testing.ops.case_quantised import KINDS, factors, geometry, qconv, qconv_grad_input, qconv_sum, qconv_update
+from testing.ops.cases import Case, cases_of
 from tinytrain_compile.ir import Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import infer, op_def, run_node

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.ops.cases import GENERATORS, Case, cases_of
+from testing.ops.cases import GENERATORS, Case, cases_of
+from testing.ops.random_structure import RANDOM, random_cases
 from tests.ops.numpy_tape import vjp
-from tests.ops.random_structure import RANDOM, random_cases
 from tinytrain_compile.ops import OPS, NonDifferentiable, run_node
 from tinytrain_compile.ops.base import OpDef
 

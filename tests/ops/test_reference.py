@@ -11,9 +11,9 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.ops.case_linear import CONVS
-from tests.ops.case_structure import POOLS
-from tests.ops.cases import Bits, Case, cases_of, make
+from testing.ops.case_linear import CONVS
+from testing.ops.case_structure import POOLS
+from testing.ops.cases import Bits, Case, cases_of, make
 from tinytrain_compile.ir import NO_ATTRS, Attrs
 from tinytrain_compile.ops import OPS, Split, run_node
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ops.case import away, nonzero, normal, positive, spaced
+from testing.ops.case import away, nonzero, normal, positive, spaced
 from tests.ops.numpy_tape import NumpyTape
 from tinytrain_compile.ir import Value
 from tinytrain_compile.ops.activation import ClipAttrs

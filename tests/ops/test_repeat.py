@@ -7,7 +7,7 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
-from tests.ops.cases import GENERATORS, Case, cases_of, make
+from testing.ops.cases import GENERATORS, Case, cases_of, make
 from tinytrain_compile.ir import Value
 from tinytrain_compile.ops import OPS, NonDifferentiable, run_node
 from tinytrain_compile.training.samples import SamplesMixError, repeated

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.e2e import models
+from testing import models
+from testing.plan_graphs import training_graph
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tests.plan.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.plan import PlanOptions, remat_search
 from tinytrain_compile.plan import assign as assign_module
@@ -70,11 +70,13 @@ def test_the_least_budget_of_second_runs(size: int, seed: int, monkeypatch: pyte
         return None if height is None else {0: height}
 
     monkeypatch.setattr(remat_search, "floor_bytes", lambda _problem: size // 2)
-    monkeypatch.setattr(remat_search, "_start", lambda _problem, _budget: {0: size})
+    monkeypatch.setattr(remat_search, "first_decision", lambda _problem, _budget: {0: size})
     monkeypatch.setattr(remat_search, "peak_of", lambda _problem, decision: decision[0])
-    monkeypatch.setattr(remat_search, "_any_below", any_below)
+    monkeypatch.setattr(remat_search, "any_below", any_below)
     monkeypatch.setattr(
-        remat_search, "_cheaper", lambda _problem, start, budget, _options: remat_search.Choice(start, budget, False)
+        remat_search,
+        "cheaper_decision",
+        lambda _problem, start, budget, _options: remat_search.Choice(start, budget, False),
     )
     list(remat_search.smallest(None, PlanOptions()))  # type: ignore[arg-type]
     assert ask.count > 0 or size == 2
@@ -84,7 +86,7 @@ def test_the_least_budget_of_second_runs(size: int, seed: int, monkeypatch: pyte
 @pytest.mark.parametrize("seed", range(3))
 def test_the_smallest_arena_in_time(size: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--optimise memory --max-step-time`: between no second runs and most of them."""
-    search = object.__new__(optimise_module._Search)
+    search = object.__new__(optimise_module.PlanSearch)
     ask = Asked(adversary(seed))
 
     def planned(height: int | None) -> object:
@@ -95,7 +97,7 @@ def test_the_smallest_arena_in_time(size: int, seed: int, monkeypatch: pytest.Mo
     search.__dict__["minimal"] = SimpleNamespace(plan=SimpleNamespace(arena_bytes=size // 2), ps=2)  # too slow
     search.__dict__["again"] = SimpleNamespace(within=lambda budget: planned(ask(budget)))
     monkeypatch.setattr(type(search), "cost", lambda _self, plan: plan)
-    search._in_time()
+    search.in_time()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -120,8 +122,10 @@ def test_greedy_assignment_moves_a_buffer_at_most_once_per_step(seed: int, monke
         return Item(source.randrange(8, 65, 8), choices)
 
     items = [item() for _ in range(15)]
-    real = assign_module._Greedy.take
-    monkeypatch.setattr(assign_module._Greedy, "take", lambda self, i, k: (taken.append(i), real(self, i, k))[1])
+    real = assign_module.GreedyAssignment.take
+    monkeypatch.setattr(
+        assign_module.GreedyAssignment, "take", lambda self, i, k: (taken.append(i), real(self, i, k))[1]
+    )
     for room in (0, 40, 100, 200):
         taken.clear()
         assign_module.assign(items, [room, 400], 0.0, 0, None)
@@ -133,12 +137,12 @@ def test_greedy_assignment_moves_a_buffer_at_most_once_per_step(seed: int, monke
 def test_small_networks_end(how: tuple[str, str], hidden: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole arenas of less than 200 bytes of what moves: questions to the solver are counted."""
     asked = Asked(lambda _: None)
-    real = remat_search._any_below
+    real = remat_search.any_below
 
     def counted(problem: remat_search.Problem, budget: int, options: PlanOptions) -> dict[int, int] | None:
         asked(budget)
         return real(problem, budget, options)
 
-    monkeypatch.setattr(remat_search, "_any_below", counted)
+    monkeypatch.setattr(remat_search, "any_below", counted)
     path = write(models.mlp(inputs=3, hidden=hidden, classes=2), tmp_path)
     run(path, "--dry-run", "--update", "all", *how).check_success()

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tests.plan.plan_graphs import training_graph
+from testing.plan_graphs import training_graph
 from tests.plan.random_tasks import is_topological, load_while, optimum, peak_of, random_tasks
 from tinytrain_compile.plan import PlanOptions, bounds, exact, order, plan_memory, planner
 from tinytrain_compile.plan.bounds import cut_bound, peak_bound
@@ -53,16 +53,16 @@ def test_the_cases_are_hard_enough_to_tell() -> None:
     assert sum(any(tasks.pairs) and any(tasks.scratch) for tasks, _ in graphs) > 350
 
 
-def _chains_are_always_safe(self: exact._Search, state: exact._State, first: int) -> tuple[int, ...]:
+def _chains_are_always_safe(self: exact.PeakSearch, state: exact.State, first: int) -> tuple[int, ...]:
     return (first,) if self.fits(state.memory + self.cost(first, state.done).transient) else ()
 
 
-def _cost_without_scratch(self: exact._Search, task: int, done: int) -> order.Cost:
+def _cost_without_scratch(self: exact.PeakSearch, task: int, done: int) -> order.Cost:
     delta = self.costs.of(task, done).delta
     return order.Cost(max(delta, 0), delta)
 
 
-def _fits_and_overstates(self: exact._Search, load: int) -> bool:
+def _fits_and_overstates(self: exact.PeakSearch, load: int) -> bool:
     self.refused = min(self.refused, load + 8) if load > self.budget else self.refused
     return load <= self.budget
 
@@ -72,12 +72,14 @@ def _source_need_not_die(self: order.Costs, task: int, _done: int) -> int:
 
 
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "growing moves are safe": lambda patch: patch.setattr(exact._Search, "is_safe", lambda _self, delta: delta <= 24),
-    "any move is safe": lambda patch: patch.setattr(exact._Search, "safe_chain", _chains_are_always_safe),
-    "refused loads are overstated": lambda patch: patch.setattr(exact._Search, "fits", _fits_and_overstates),
-    "loads forget scratch": lambda patch: patch.setattr(exact._Search, "cost", _cost_without_scratch),
-    "in place over what is read later": lambda patch: patch.setattr(order.Costs, "_saved", _source_need_not_die),
-    "cuts forget in place": lambda patch: patch.setattr(bounds._Cuts, "_ways", lambda *_: [((), 0)]),
+    "growing moves are safe": lambda patch: patch.setattr(
+        exact.PeakSearch, "is_safe", lambda _self, delta: delta <= 24
+    ),
+    "any move is safe": lambda patch: patch.setattr(exact.PeakSearch, "safe_chain", _chains_are_always_safe),
+    "refused loads are overstated": lambda patch: patch.setattr(exact.PeakSearch, "fits", _fits_and_overstates),
+    "loads forget scratch": lambda patch: patch.setattr(exact.PeakSearch, "cost", _cost_without_scratch),
+    "in place over what is read later": lambda patch: patch.setattr(order.Costs, "saved", _source_need_not_die),
+    "cuts forget in place": lambda patch: patch.setattr(bounds.LoadCuts, "ways", lambda *_: [((), 0)]),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from tests.plan.plan_graphs import training_graph
+from testing.plan_graphs import training_graph
 from tinytrain_compile.ir.cost import Objective, StepCost
 from tinytrain_compile.plan import (
     CoreModel,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import csv
-import os
 import random
-from pathlib import Path
 
 import pytest
 
+from testing.places import SHARED
 from tinytrain_compile.plan import choose
 from tinytrain_compile.plan.cpsat import decide, minimise
 from tinytrain_compile.plan.placement import Packing, Placement, build_packing, fit, greedy, improve_placement
 from tinytrain_compile.plan.rectangles import Rectangle
 from tinytrain_compile.plan.skyline import search
 
-SHARED = Path(os.environ.get("TINYTRAIN_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 INSTANCES = SHARED / "benchmarks" / "minimalloc"
 
 

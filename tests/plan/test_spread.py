@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from testing.plan_graphs import training_graph
 from tests.plan.arena_run import train, truth_of
-from tests.plan.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan

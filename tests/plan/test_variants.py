@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.plan.plan_graphs import training_graph
+from testing.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.plan.choose import choose
 from tinytrain_compile.plan.model import MemoryModel, build_model

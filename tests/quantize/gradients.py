@@ -29,7 +29,7 @@ def real_inputs(train: TrainGraph, x: np.ndarray) -> np.ndarray:
 def gathered(train: TrainGraph, samples: Samples) -> tuple[dict[str, np.ndarray], Trainer]:
     """All values after the step nodes of all samples (no update is applied), and the trainer."""
     trainer = Trainer(train)
-    trainer._set_scalars(1)
+    trainer.set_scalars(1)
     values: dict[str, np.ndarray] = {}
     for x, y in zip(samples.x, samples.y, strict=True):
         values = trainer.gather(x.reshape(train.graph.inputs[0].shape), y.reshape(train.label.shape))

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
+from testing.models import Network, with_loss
 from tests.e2e import chain
-from tests.e2e.models import Network, with_loss
 from tests.frontend.qdq import Maker
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.quantize import QuantOptions, WeightStore, calibrate, prepare, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
@@ -172,6 +173,10 @@ def int8_train(
 ) -> TrainGraph:
     """The int8 training graph."""
     return quantise(float_train(model, update, head, **options), QuantOptions(seed, store, rescale))
+
+
+ERROR_OPS = tuple(name for name, definition in OPS.items() if definition.error is not None)
+"""Ops that make an error."""
 
 
 def nodes_of(train: TrainGraph, *ops: str) -> list[Node]:

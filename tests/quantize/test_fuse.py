@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import chain, models
-from tests.e2e.models import Network
+from testing import models
+from testing.models import Network
+from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.ir import check_graph
 from tinytrain_compile.ir.types import Graph

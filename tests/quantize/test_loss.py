@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph

@@ -28,7 +28,7 @@ def worst(elements: int, lift: int | None = None) -> float:
     for factor in FACTORS:
         x = rng.integers(-128, 128, (2000, elements)).astype(np.int8)
         x[:256, :] = np.arange(-128, 128, dtype=np.int64)[:, None]
-        attrs = forward._rescale(Quant((factor,), 3), Quant((1.0,), -5), 1.0 / elements, x.shape, (1,))
+        attrs = forward.rescale_attrs(Quant((factor,), 3), Quant((1.0,), -5), 1.0 / elements, x.shape, (1,))
         if lift is not None:
             attrs = replace(attrs, lift=lift, factor=split_factor(math.ldexp(factor / elements, -lift)))
         y = OPS["QRescale"].reference((x,), attrs)[0].astype(np.float64)
@@ -48,7 +48,7 @@ def test_rounding_twice_is_noticed() -> None:
 
 
 def test_concat_of_two_scales_rescales_one() -> None:
-    attrs = forward._rescale(Quant((0.1,), 7), Quant((0.3,), -3))
+    attrs = forward.rescale_attrs(Quant((0.1,), 7), Quant((0.3,), -3))
     (y,) = OPS["QRescale"].reference((np.asarray([-128, -2, 7, 16, 127], np.int8),), attrs)
     assert y.tolist() == [-48, -6, -3, 0, 37]
 

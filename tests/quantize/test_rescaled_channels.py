@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
+from testing.models import Network
 from tests.e2e import chain
-from tests.e2e.models import Network
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs
 from tinytrain_compile.compile.reference import Trainer
@@ -19,7 +19,8 @@ from tinytrain_compile.files.samples import random_samples, stored_input
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import OPS
-from tinytrain_compile.ops.int8.rescale import RESCALES, ChannelRescaleAttrs, Operands, rescale_op
+from tinytrain_compile.ops.int8.rescale import RESCALES, ChannelRescaleAttrs, rescale_op
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.quantize import (
     QuantOptions,
     WeightStore,
@@ -185,10 +186,10 @@ def real_parameters(train: TrainGraph, state: State) -> State:
     """Weights and biases in the units of the start."""
     result: State = {}
     for node in rescale_nodes(train):
-        o = Operands.of(tuple(owner(train, v.name) for v in node.inputs), node.attrs)  # type: ignore[arg-type]
-        unit = 2.0 ** (state[o.forward].astype(float) - train.graph.constants[o.forward])
-        w = units(state, o.w)
-        result[o.w], result[o.bias] = w * unit.reshape(-1, *(1,) * (w.ndim - 1)), state[o.bias] * unit
+        w, forward, bias = (owner(train, operand(node, name).name) for name in ("w", "forward", "bias"))
+        unit = 2.0 ** (state[forward].astype(float) - train.graph.constants[forward])
+        weight = units(state, w)
+        result[w], result[bias] = weight * unit.reshape(-1, *(1,) * (weight.ndim - 1)), state[bias] * unit
     assert set(result) == set(PARAMETERS)
     return result
 

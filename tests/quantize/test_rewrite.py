@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import models
+from testing import models
 from tests.quantize import nets
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir import check_graph
@@ -18,7 +18,7 @@ from tinytrain_compile.ir.types import Quant
 from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvUpdateAttrs
-from tinytrain_compile.ops.int8.update import ERROR_OPS, exponents_read
+from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.quantize.prepare import real_range
 from tinytrain_compile.report.formats import island_nodes, islands, quant_tensors
 
@@ -54,7 +54,7 @@ def test_cnn_with_a_float_head() -> None:
     assert found["QConvGradInput"] == 4, "three convolutions and the pool: nobody wants the error of the input"
     assert found["ErrorAdd"] == 1
     assert found["NoiseTick"] == 1
-    assert found["ExponentUpdate"] == sum(found[op] for op in ERROR_OPS) == 10
+    assert found["ExponentUpdate"] == sum(found[op] for op in nets.ERROR_OPS) == 10
     assert islands_of(nets.int8_train(nets.cnn())) == Counter(
         {**dict.fromkeys(LOSS, 1), "Gemm": 1, "GemmGradWeight": 1, "GemmGradInput": 1, "SgdUpdate": 2, "Dequantize": 1}
     )
@@ -112,7 +112,7 @@ def test_dense_layers_are_convolutions_of_one_pixel() -> None:
 
 def test_frozen_layers_have_no_backward_pass() -> None:
     train = nets.int8_train(nets.cnn(), "fc/Gemm")
-    assert not nets.nodes_of(train, *ERROR_OPS, "QConvUpdate", "QBiasUpdate", "NoiseTick", "QClipMask")
+    assert not nets.nodes_of(train, *nets.ERROR_OPS, "QConvUpdate", "QBiasUpdate", "NoiseTick", "QClipMask")
     assert train.settled and train.rate is None
     biases = nets.int8_train(nets.cnn(), "bias")
     found = ops_of(biases)
@@ -134,7 +134,7 @@ def test_whole_graphs(name: str, head: str, batch: int) -> None:
     assert len(trained) >= 2
     assert trained <= updated
     read = {value.name for node in train.graph.nodes for value in node.inputs}
-    errors = nets.nodes_of(train, *ERROR_OPS)
+    errors = nets.nodes_of(train, *nets.ERROR_OPS)
     assert [node.name for node in errors if node.outputs[0].name not in read] == []
     assert len({node.inputs[1].name for node in errors}) == len(errors), "one exponent for each"
 
@@ -258,12 +258,14 @@ def test_every_error_has_its_own_exponent_and_peak() -> None:
     state = {value.name for value in train.graph.state}
     sums = {value.name for value in train.graph.accumulators}
     made = {}
-    for node in nets.nodes_of(train, *ERROR_OPS):
-        peak, own = node.inputs[:2]
+    for node in nets.nodes_of(train, *nets.ERROR_OPS):
+        error = error_operands(node)
+        assert error is not None
+        peak, own = error.peak, error.exponent
         assert (peak.shape, peak.dtype, own.shape, own.dtype) == ((), "int32", (2,), "int32")
         assert own.name in state and peak.name in sums
         assert train.graph.constants[own.name].tolist() == [-7, -1]
-        for read in node.inputs[2 : 2 + exponents_read(node.op)]:
+        for read in error.read:
             assert read.name in made, "an exponent is read behind the error that it belongs to"
         made[own.name] = node
     follow = {node.inputs[0].name: node for node in nets.nodes_of(train, "ExponentUpdate")}

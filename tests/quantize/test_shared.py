@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
+from testing.models import Network
 from tests.e2e.exact import check_exact, check_on
-from tests.e2e.models import Network
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs
 from tinytrain_compile.compile.reference import Trainer
@@ -90,13 +90,13 @@ def test_shared_parameters_move_as_in_float(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_use_that_is_lost_is_seen(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above, with a fault planted: one use's gradient is left out."""
-    together = Updates._together  # pyright: ignore[reportPrivateUsage]
+    together = Updates.summed_together
 
     def without(self: Updates, node: Any, uses: Any, sums: Any) -> Any:
         keep = [index for index in range(len(uses)) if index != lost]
         return together(self, node, tuple(uses[i] for i in keep), [sums[i] for i in keep])
 
-    monkeypatch.setattr(Updates, "_together", without)
+    monkeypatch.setattr(Updates, "summed_together", without)
     with pytest.raises(AssertionError):
         check_moves()
 

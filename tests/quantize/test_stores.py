@@ -248,7 +248,7 @@ def test_exponents_follow_the_largest_peak_of_a_batch() -> None:
     trainer.step(samples.x[:4], samples.y[:4])
     updates = nets.nodes_of(train, "ExponentUpdate")
     before = {node.inputs[0].name: trainer.state[node.inputs[0].name] for node in updates}
-    trainer._set_scalars(4)
+    trainer.set_scalars(4)
     peaks: dict[str, int] = {}
     for x, y in zip(samples.x[4:], samples.y[4:], strict=True):
         values = trainer.gather(x.reshape(train.graph.inputs[0].shape), y.reshape(train.label.shape))

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import models
+from testing import models
 from tests.quantize import nets
 from tests.quantize.gradients import (
     SAMPLES,
@@ -33,7 +33,7 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8 import conv as int8_conv
 from tinytrain_compile.ops.int8 import error as int8_error
 from tinytrain_compile.ops.int8.error import MaskAttrs
-from tinytrain_compile.ops.int8.update import ERROR_OPS, settle, split_rate
+from tinytrain_compile.ops.int8.update import settle, split_rate
 
 # ---- 1: rounding of the stored weight -------------------------------------------------------------------------------
 
@@ -175,12 +175,12 @@ def test_eight_samples_are_the_sum_of_eight() -> None:
     train = nets.int8_train(nets.cnn(), head="int8", batch=8)
     samples = random_samples(train, 8, 3)
     _, trainer = gathered(train, samples)  # exponents are found; they stay until the update
-    totals = {value.name: trainer._sums[value.name] for value in train.graph.accumulators}
+    totals = {value.name: trainer.sums[value.name] for value in train.graph.accumulators}
     parts: dict[str, Any] = {}
     for i in range(8):
-        trainer._sums = trainer._cleared()
+        trainer.sums = trainer.zero_sums()
         trainer.gather(samples.x[i : i + 1], samples.y[i].reshape(train.label.shape))
-        for name, data in trainer._sums.items():
+        for name, data in trainer.sums.items():
             merge = np.maximum if data.ndim == 0 else np.add
             parts[name] = merge(parts[name], data) if name in parts else data
     tensors = [name for name, data in totals.items() if data.dtype == np.int32 and data.ndim > 0 and name != "rate"]
@@ -225,7 +225,7 @@ def test_first_step_finds_its_exponents(model: Callable[[], onnx.ModelProto]) ->
     train = nets.int8_train(model(), head="int8", batch=2)
     values, trainer = gathered(train, random_samples(train, 1, 0))
     seen = 0
-    for node in nets.nodes_of(train, *ERROR_OPS):
+    for node in nets.nodes_of(train, *nets.ERROR_OPS):
         largest = int(np.abs(values[node.outputs[0].name].astype(int)).max())
         if largest == 0:
             assert int(values[node.inputs[1].name][0]) == fx.EXPONENT_START

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from testing.models import Network
+from tests.e2e import chain
 from tests.e2e.gradients import largest_error
-from tests.e2e.models import Network
 from tests.training import nets
 from tinytrain_compile.compile.summary import layer_updates
 from tinytrain_compile.errors import CompileError

@@ -18,7 +18,7 @@ def test_checkout_has_both_folders() -> None:
 def test_a_wheel_carries_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "_data" / "targets").mkdir(parents=True)
     (tmp_path / "_data" / "targets" / "x.toml").write_text("name = 'x'\n")
-    monkeypatch.setattr(resources, "_ROOTS", (tmp_path / "_data", tmp_path / "nowhere"))
+    monkeypatch.setattr(resources, "ROOTS", (tmp_path / "_data", tmp_path / "nowhere"))
     assert resources.read_text("targets", "x.toml") == "name = 'x'\n"
     with pytest.raises(FileNotFoundError, match="'runtime_c' is missing"):
         resources.data_dir("runtime_c")

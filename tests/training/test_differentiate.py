@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.gradients import LossFunction, largest_error, sample
 from tests.training import nets
 from tinytrain_compile.errors import CompileError

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.e2e import chain, models
-from tests.e2e.models import Network
+from testing import models
+from testing.models import Network
+from tests.e2e import chain
 from tinytrain_compile.compile.reference import run_reference
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph

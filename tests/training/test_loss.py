@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.gradients import LossFunction, sample
 from tests.quantize import nets as int8_nets
 from tests.training import nets

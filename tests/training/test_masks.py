@@ -7,7 +7,8 @@ from collections.abc import Callable
 import onnx
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.gradients import largest_error
 from tests.training import nets
 from tinytrain_compile.ir import Node

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e import chain, models
+from testing import models
+from tests.e2e import chain
 from tests.e2e.gradients import LossFunction
 from tests.training import nets
 from tinytrain_compile.compile.reference import Trainer, run_reference

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tinytrain_compile
-from tests.e2e import models
+from testing import models
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tinytrain_compile.errors import CompileError

@@ -1,12 +1,12 @@
-"""Finds what fits: the ladder of ways to need less, and the deepest update under the limits.
+"""Builds and prices ways to train: the training graph of an update, its memory plan, and what that needs.
 
-The ladder: some recomputation, then other memories, then a smaller update; every rung is a plan of its own. A flag that
-was given is never changed.
+`compile/update_search.py` searches among them, `compile/suggestions.py` prices other options.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.inference import NoRoomError, infer_one
@@ -77,8 +77,20 @@ def _with_graph(train: TrainGraph, graph: Graph) -> TrainGraph:
     return replace(train, graph=graph, before_remat=train.before_remat or train.graph)
 
 
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """What was built and planned already, by the text of --update; all other options are the same."""
+
+    asked: dict[str, tuple[UpdatePlan, TrainGraph]] = field(default_factory=dict[str, tuple[UpdatePlan, TrainGraph]])
+    prices: dict[str, Price] = field(default_factory=dict[str, Price])
+    candidates: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
+
+
 class Planner:
-    """Prices update plans for one model and one set of options."""
+    """Builds and prices updates of one model under one set of options, each once.
+
+    A compilation makes one, and others only from it (`with_options`); what they have made lives as long as they do.
+    """
 
     def __init__(self, model: ImportedModel, options: CompileOptions, target: Target, externals: Externals) -> None:
         self.model = model
@@ -89,7 +101,20 @@ class Planner:
         self.means = Means(core_model(target), memories, options.remat, options.optimise, options.max_step_ps)
         self.size = options.micro_batch if isinstance(options.micro_batch, int) else 1
         """Samples in a step, unless the arena decides that (`compile/micro_batch.py`)."""
-        self._quick: dict[str, Price] = {}
+        self._made = _Made()
+
+    def with_options(self, smallest: bool = True, **changes: Any) -> Planner:
+        """A planner of the same compilation for other options. Where only --update differs, it knows what this one has
+        made: that depends on the update that is asked for, and not on which one the command names.
+
+        smallest: as in Means, for what the two do not share.
+        """
+        other = Planner(self.model, replace(self.options, **changes), self.target, self.externals)
+        if replace(other.options, update=self.options.update) == self.options:
+            other._made = self._made
+        else:
+            other.means = replace(other.means, smallest=smallest)
+        return other
 
     def meets(self, arena_bytes: int, ps: int) -> bool:
         """Whether a plan keeps to --arena and --max-step-time."""
@@ -123,38 +148,52 @@ class Planner:
 
     def _train(self, update: UpdatePlan, micro_batch: int) -> TrainGraph:
         o = self.options
-        rates = (o.learning_rate, o.momentum, o.weight_decay)
-        chosen = TrainingOptions(o.loss, o.optimizer, *rates, o.batch, o.accumulate, micro_batch)
+        chosen = TrainingOptions(
+            loss=o.loss,
+            optimizer=o.optimizer,
+            learning_rate=o.learning_rate,
+            momentum=o.momentum,
+            weight_decay=o.weight_decay,
+            batch=o.batch,
+            accumulate=o.accumulate,
+            micro_batch=micro_batch,
+        )
         train = build_training(self.model, update, chosen)
         if o.quant == "int8":
-            train = quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale))
+            train = quantise(train, QuantOptions(seed=o.seed, weight_store=o.weight_store, rescale=o.rescale == "on"))
         else:
             train = join_pieces(train)
         return self.externals.assigned(train, self.target)
 
-    def _settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
+    def settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
+        """How a training graph is planned: by list schedules and greedy placement if that must be quick."""
         limit, effort = self.options.arena_bytes, "quick" if quick else "full"
         keep = (train.loss.name,)
         return PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort=effort, keep=keep)
 
     def _plan(self, train: TrainGraph, quick: bool, means: Means | None = None) -> tuple[Planned, Choice]:
         means = means or self.means
-        planned, rungs = climb(train.graph, self._settings(train, quick), means)
+        planned, rungs = climb(train.graph, self.settings(train, quick), means)
         return planned, Choice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, rungs)
 
-    def _asked(self, update: UpdatePlan) -> TrainGraph:
-        """The training graph with as many samples in a step as --micro-batch says; E0101 if that cannot be."""
-        try:
-            return self.train(update, self.size)
-        except SamplesMixError as problem:
-            raise self._refused(problem) from problem
+    def _asked(self, spec: str) -> tuple[UpdatePlan, TrainGraph]:
+        """An update and its training graph with as many samples in a step as --micro-batch says; E0101."""
+        if spec not in self._made.asked:
+            update = resolve_update(self.model.graph, spec)
+            try:
+                self._made.asked[spec] = update, self.train(update, self.size)
+            except SamplesMixError as problem:
+                raise self._refused(problem) from problem
+        return self._made.asked[spec]
 
-    def full(self, update: UpdatePlan) -> Candidate:
-        """The candidate planned with full effort, with as many samples in a step as --micro-batch says; E0101."""
-        try:
-            return self.planned(update, self._asked(update))
-        except SamplesMixError as problem:
-            raise self._refused(problem) from problem
+    def exact(self, spec: str) -> Candidate:
+        """A candidate by its --update text, planned with full effort; E0101 if --micro-batch cannot be."""
+        if spec not in self._made.candidates:
+            try:
+                self._made.candidates[spec] = self.planned(*self._asked(spec))
+            except SamplesMixError as problem:
+                raise self._refused(problem) from problem
+        return self._made.candidates[spec]
 
     def _refused(self, problem: Exception) -> CompileError:
         where = f"--micro-batch {self.size}"
@@ -176,7 +215,7 @@ class Planner:
             return candidate
         one = self.train(candidate.update)
         try:
-            inference = infer_one(one, train, plan, self._settings(train, quick=True))
+            inference = infer_one(one, train, plan, self.settings(train, quick=True))
         except NoRoomError as problem:
             raise SamplesMixError(str(problem)) from problem
         return replace(candidate, one=one, plan=replace(plan, inference=inference))
@@ -202,23 +241,29 @@ class Planner:
 
     def price(self, spec: str) -> Price:
         """What an update needs, by a quick plan (an upper bound of what a full plan finds)."""
-        if spec not in self._quick:
-            planned, choice = self._plan(self._asked(resolve_update(self.model.graph, spec)), True)
-            self._quick[spec] = Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
-        return self._quick[spec]
+        if spec not in self._made.prices:
+            planned, choice = self._plan(self._asked(spec)[1], quick=True)
+            self._made.prices[spec] = Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
+        return self._made.prices[spec]
 
     def unhelped_price(self, spec: str) -> Price | None:
         """What an update needs with nothing computed twice or moved, by a quick plan; None if no plan can fit."""
-        train = self._asked(resolve_update(self.model.graph, spec))
+        _, train = self._asked(spec)
         means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
         room = self.options.arena_bytes
         if room is not None:
             room += sum(memory.capacity_bytes for memory in self.means.memories)
             once = self.means.remat == "off" and self.means.objective is None
-            if arena_bound(train.graph, self._settings(train, True), once) > room:
+            if arena_bound(train.graph, self.settings(train, True), once) > room:
                 return None
         planned, choice = self._plan(train, True, means)
         return Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
+
+    def could_fit(self, candidate: Candidate) -> bool:
+        """Whether --arena may hold the candidate's graph with any second runs: what is there for good says no."""
+        train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
+        limit = self.options.arena_bytes
+        return limit is None or arena_bound(train.graph, self.settings(train, True), once=False) <= limit
 
     def unhelped(self, candidate: Candidate) -> int:
         """Arena of a candidate that computes nothing twice and moves nothing."""
@@ -233,82 +278,3 @@ class Planner:
         whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable}
         planned = spread(candidate.train.graph, candidate.plan, settings, further_memories(self.target, whole))
         return None if planned is None else planned.plan
-
-    def exact(self, spec: str) -> Candidate:
-        """A candidate by its --update text, planned with full effort."""
-        return self.full(resolve_update(self.model.graph, spec))
-
-
-def search_update(planner: Planner, layer_count: int) -> Candidate:
-    """The deepest last:N that keeps to the limits, for --update auto; the head alone if even that does not."""
-    if planner.options.arena_bytes is None and planner.options.max_step_ps is None:
-        return replace(planner.exact("all"), label="auto: all")
-    depth, best = deepest(planner, layer_count) or (1, planner.exact("last:1"))
-    label = f"last:{depth}"
-    if depth < layer_count:
-        best = _with_rungs(best, planner.price(f"last:{layer_count}").rungs, label)
-    return replace(best, label=f"auto: {label}")
-
-
-def _with_rungs(candidate: Candidate, above: tuple[Rung, ...], label: str) -> Candidate:
-    """What was tried for all layers, then the smaller update that was taken."""
-    note = f"{candidate.choice.cost.ps / 1e9:.3g} ms a step"
-    rungs = (*above, Rung(f"--update {label}", candidate.plan.arena_bytes, note))
-    return replace(candidate, choice=replace(candidate.choice, rungs=rungs))
-
-
-NEAR, NEAR_TRIES, LIKELY_TRIES = 1.2, 4, 8
-"""Depths beyond what quick plans find that are planned with full effort: up to NEAR times what is known to fit, and how
-many of these; how many of those that need no more than that."""
-
-
-def deepest(planner: Planner, layer_count: int) -> tuple[int, Candidate] | None:
-    """The largest N found for which the full plan of last:N meets the limits, with that plan; None if none is found.
-
-    Quick plans are bisected first. But a deeper update may need less (what is kept depends on what is trained), so
-    every deeper one is planned once more without help, which is cheap, and those that need little more than what fits
-    get a full plan, the deepest first. So: log2 N quick plans with help, N without, and LIKELY_TRIES + NEAR_TRIES + 1
-    full ones (one more for each depth whose full plan needs more than its quick one, as second runs may).
-    """
-    depth, found = _by_bisection(planner, layer_count), None
-    likely, near = _deeper(planner, depth, layer_count)
-    for tries in (likely[:LIKELY_TRIES], near[:NEAR_TRIES]):
-        for deeper in tries:
-            if found is None or deeper > found[0]:
-                found = _full(planner, deeper) or found
-    while found is None and depth > 0:
-        found, depth = _full(planner, depth), depth - 1
-    return found
-
-
-def _full(planner: Planner, depth: int) -> tuple[int, Candidate] | None:
-    candidate = planner.exact(f"last:{depth}")
-    return (depth, candidate) if planner.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps) else None
-
-
-def _by_bisection(planner: Planner, layer_count: int) -> int:
-    """A depth whose quick plan meets the limits, 0 if none is found: the deepest, if deeper always needed more."""
-    low, high = 0, layer_count + 1
-    first = high - 1
-    while high - low > 1:
-        middle, first = first or (low + high) // 2, 0
-        price = planner.price(f"last:{middle}")
-        low, high = (middle, high) if planner.meets(price.arena_bytes, price.ps) else (low, middle)
-    return low
-
-
-def _deeper(planner: Planner, depth: int, layer_count: int) -> tuple[list[int], list[int]]:
-    """Depths beyond one that fits that need no more than it without help, deepest first; and slightly more, by need."""
-    o = planner.options
-    known = planner.unhelped_price(f"last:{depth}") if 0 < depth < layer_count else None
-    room = max(o.arena_bytes or 0, known.arena_bytes if known is not None else 0)
-    likely, near = list[int](), list[tuple[int, int]]()
-    for deeper in range(layer_count, depth, -1):
-        price = planner.unhelped_price(f"last:{deeper}")
-        if price is None or (o.max_step_ps is not None and price.ps > o.max_step_ps):
-            continue
-        if o.arena_bytes is None or price.arena_bytes <= room:
-            likely.append(deeper)
-        elif price.arena_bytes <= NEAR * room:
-            near.append((price.arena_bytes, deeper))
-    return likely, [deeper for _, deeper in sorted(near)]

@@ -6,47 +6,57 @@ docs/options.md says which options without an effect are harmless.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from tinytrain_compile.compile.number_format import has_formats
-from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.number_format import check_int8_flags, has_formats
+from tinytrain_compile.compile.options import OPTIONS, CompileOptions
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import labelled, load_inputs
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.target import Target
 
-_RULES: tuple[tuple[str, Callable[[dict[str, Any]], bool], str, str], ...] = (
-    ("momentum", lambda f: f["optimizer"] != "momentum", "is for --optimizer momentum", "add that"),
-    ("accumulate", lambda f: f["batch"] == 1, "is about several samples", "add --batch N"),
-    ("optimise", lambda f: f["lock"] is not None, "has nothing to choose under --lock", "leave out --lock"),
-    ("remat", lambda f: f["lock"] is not None, "has nothing to choose under --lock", "leave out --lock"),
-    ("tiles", lambda f: f["code"] == "size", "are of code for speed, and --code size has none", "leave out --code"),
+_RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
+    ("momentum", lambda o: o.optimizer != "momentum", "is for --optimizer momentum", "add that"),
+    ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
+    ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
+    ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
+    ("tiles", lambda o: o.code == "size", "are of code for speed, and --code size has none", "leave out --code"),
 )
-"""Flag that is given, when it has no meaning, why, and what to do."""
+"""Option that is given, when it has no meaning, why, and what to do."""
 
 
-def check_flags(flags: dict[str, Any], given: frozenset[str]) -> None:
-    """E0101 for flags of the command line that leave another one that is `given` nothing to do."""
+def check_options(options: CompileOptions) -> None:
+    """E0101 for options that leave another one that the command line gives nothing to do."""
+    check_int8_flags(options.quant, options.int8_flags)
     for name, useless, what, way in _RULES:
-        if name in given and useless(flags):
-            flag = "--" + name.replace("_", "-")
+        if name in options.given and useless(options):
+            flag = OPTIONS[name].flag
             raise CompileError("E0101", flag, what, f"{way}, or leave {flag} out")
-    _check_counting(flags)
+    _check_counting(options)
+    _check_memories(options)
 
 
-def _check_counting(flags: dict[str, Any]) -> None:
+def _check_memories(options: CompileOptions) -> None:
+    if options.memories and options.arena_bytes is None and options.optimise != "memory" and options.lock is None:
+        what = "without --arena nothing has to lie in another memory"
+        way = "add --arena SIZE, the size of the first memory, or --optimise memory"
+        raise CompileError("E0101", "--memory", what, way)
+
+
+def _check_counting(options: CompileOptions) -> None:
     """E0101 for --count, --cycles or --tune without QEMU, or --tune with what leaves it nothing to do."""
-    if (flags["count"] or flags["cycles"]) and (flags["verify"] != "qemu" or flags["verify_steps"] < 2):
-        what = f"needs QEMU and two steps, got --verify {flags['verify']} --verify-steps {flags['verify_steps']}"
-        raise CompileError("E0101", "--count" if flags["count"] else "--cycles", what, "leave these options out")
-    if flags["tune"] and (flags["verify"] != "qemu" or flags["dry_run"] or flags["code"] == "size"):
+    counting = options.count or options.cycles
+    if counting and (options.verify != "qemu" or options.verify_steps < 2):
+        what = f"needs QEMU and two steps, got --verify {options.verify} --verify-steps {options.verify_steps}"
+        raise CompileError("E0101", "--count" if options.count else "--cycles", what, "leave these options out")
+    if options.tune and (options.verify != "qemu" or options.dry_run or options.code == "size"):
         what = "counts instructions of kernels for speed in QEMU"
         raise CompileError("E0101", "--tune", what, "leave out --verify, --dry-run and --code size")
 
 
 def check_machine(options: CompileOptions, target: Target) -> None:
     """E0101 for what this target or this machine cannot do, before anything takes time; a dry run says it too."""
-    asked = [f"--{flag}" for flag in ("cycles", "count", "tune") if getattr(options, flag)]
+    wants = (("cycles", options.cycles), ("count", options.count), ("tune", options.tune))
+    asked = [OPTIONS[name].flag for name, wanted in wants if wanted]
     wanted = "verify" in options.given and options.verify != "none"
     if asked or wanted or options.flash_budget_bytes is not None:
         from tinytrain_compile.verify import find_tools

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.files.samples import class_count, label_shape, load_inputs, raw_labels
+from tinytrain_compile.files.samples import class_count, is_binary, label_shape, load_inputs, raw_labels
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Graph
@@ -123,6 +123,5 @@ def _of_labels(name: str, y: Array, wanted: tuple[int, ...], train: TrainGraph) 
         yield f"all {len(y)} samples of {name} have {kind} {found[0]:g}: nothing can be told apart"
     if classes and found[0] == 1 and len(found) == classes - 1 and classes > 2 and y.size >= 10 * classes:
         yield f"no sample of {name} has class 0, all others are there: class indices begin at 0"
-    is_bce = any(node.op.endswith("SigmoidCrossEntropy") for node in train.graph.nodes)
-    if is_bce and (found[0] < 0 or found[-1] > 1):
+    if is_binary(train) and (found[0] < 0 or found[-1] > 1):
         yield f"labels y of {name} go from {found[0]:g} to {found[-1]:g}: bce takes 0 to 1"

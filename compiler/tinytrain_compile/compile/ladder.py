@@ -1,4 +1,4 @@
-"""The ladder for what does not fit, up to a smaller update (`fit`): some recomputation, then the further memories.
+"""The ladder for what does not fit, before less is updated: some recomputation, then the further memories.
 
 Every rung is a plan of its own. A flag that was given is never changed: `--remat off` leaves that rung out, and only a
 memory that `--memory` names is used.
@@ -31,13 +31,17 @@ LADDER_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Means:
-    """What a plan may use by the user's flags, and what it should be. limit_ps: longest step by the model."""
+    """What a plan may use by the user's flags, and what it should be.
+
+    limit_ps: longest step by the model. smallest: what does not fit is made as small as it can be, for a message.
+    """
 
     core: CoreModel
     memories: tuple[Memory, ...]
     remat: Literal["off", "auto", "min"] | None
     objective: Objective | None
     limit_ps: int | None
+    smallest: bool = True
 
     def slow(self, planned: Planned) -> bool:
         """Whether a step of a plan takes too long."""
@@ -61,21 +65,23 @@ def _optimised(
     goal = Goal(objective, means.core, means.memories, means.limit_ps)
     found = optimise(graph, settings, RematOptions(means.remat or "auto"), goal)
     time = f"{step_cost(found.plan, means.core).ps / 1e9:.4g} ms a step"
-    return found, (Rung(how, found.plan.arena_bytes, f"{time}, too slow" if means.slow(found) else time),)
+    return found, (Rung("optimise", how, found.plan.arena_bytes, f"{time}, too slow" if means.slow(found) else time),)
 
 
 def _least(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Rung, ...]]:
     """The least extra time, rung by rung."""
-    asked = RematOptions("auto", LADDER_SHARE) if means.remat is None else RematOptions(means.remat)
+    asked = (
+        RematOptions("auto", LADDER_SHARE) if means.remat is None else RematOptions(means.remat, None, means.smallest)
+    )
     planned, room = plan_with_remat(graph, settings, asked), settings.capacity_bytes
     again = planned if planned.plan.remat is not None else planned.refused
     alone = planned.plan.remat.arena_without_bytes if planned.plan.remat is not None else planned.plan.arena_bytes
-    rungs = [Rung("as asked", alone)]
+    rungs = [Rung("asked", "as asked", alone)]
     if again is not None:
         how = f"recompute, up to {LADDER_SHARE:.0%} more MACs" if means.remat is None else f"--remat {means.remat}"
         share = share_of(again.graph, again.plan)
         price = f"+{share:.1%} MACs{_over(share, means)}" if again.plan.arena_bytes < alone else "no gain"
-        rungs.append(Rung(how, again.plan.arena_bytes, price))
+        rungs.append(Rung("recompute", how, again.plan.arena_bytes, price))
     if room is None or planned.plan.arena_bytes <= room or not means.memories:
         return planned, tuple(rungs)
     moved = _moved(planned, settings, means)
@@ -100,10 +106,10 @@ def _paging(graph: Graph, moved: Planned | None, settings: PlanOptions, means: M
     """The rung of the further memories: what they made of it, or the smallest arena that they could make."""
     how = "page to " + ", ".join(memory.name for memory in means.memories)
     if moved is not None:
-        return Rung(how, moved.plan.arena_bytes, f"+{moved.plan.extra_ps / 1e9:.3g} ms a step")
+        return Rung("page", how, moved.plan.arena_bytes, f"+{moved.plan.extra_ps / 1e9:.3g} ms a step")
     if settings.effort == "quick":
-        return Rung(how, None, "too little")
+        return Rung("page", how, None, "too little")
     least = RematOptions("off" if means.remat in (None, "off") else "min")
     goal = Goal("memory", means.core, means.memories)
     found = optimise(graph, replace(settings, capacity_bytes=None, effort="quick"), least, goal)
-    return Rung(how, found.plan.arena_bytes, "at least")
+    return Rung("page", how, found.plan.arena_bytes, "at least")

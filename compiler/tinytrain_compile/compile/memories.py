@@ -22,14 +22,26 @@ def further_memories(target: Target, sizes: Mapping[str, int]) -> tuple[Memory, 
             raise CompileError("E0107", f"--memory {name}", what, f"further memories of this target: {known}")
         bank = banks[name]
         there, here = 1_000_000 // bank.bytes_per_us, 1_000_000 // first.bytes_per_us
-        extra = (max(there - here, 0), max(bank.pj_per_byte - first.pj_per_byte, 0))
-        copy = (there + here, bank.pj_per_byte + first.pj_per_byte)
-        found.append(Memory(name, size, *extra, *copy, setup_ps=bank.setup_ns * 1000))
+        memory = Memory(
+            name=name,
+            capacity_bytes=size,
+            extra_ps=max(there - here, 0),
+            extra_pj=max(bank.pj_per_byte - first.pj_per_byte, 0),
+            copy_ps=there + here,
+            copy_pj=bank.pj_per_byte + first.pj_per_byte,
+            setup_ps=bank.setup_ns * 1000,
+        )
+        found.append(memory)
     return tuple(found)
 
 
 def core_model(target: Target) -> CoreModel:
     """The core's prices as the planner takes them."""
     core = target.core
-    macs = (core.int8_mac_millicycles, core.float_mac_millicycles)
-    return CoreModel(core.clock_mhz, *macs, core.element_millicycles, core.pj_per_cycle)
+    return CoreModel(
+        clock_mhz=core.clock_mhz,
+        int8_mac=core.int8_mac_millicycles,
+        float_mac=core.float_mac_millicycles,
+        element=core.element_millicycles,
+        pj_per_cycle=core.pj_per_cycle,
+    )

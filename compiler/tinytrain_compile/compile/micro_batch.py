@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tinytrain_compile.compile.candidates import Candidate, Planner, search_update
+from tinytrain_compile.compile.candidates import Candidate, Planner
+from tinytrain_compile.compile.update_search import search_update
 from tinytrain_compile.ir.cost import Rung
 from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.training import SamplesMixError
 
-LESS = "--update"
-"""How the rung of a smaller update begins."""
-
 
 def choose(planner: Planner) -> Candidate:
     """What a command makes of a model: the update that was asked for or fits, and the largest micro-batch for it."""
-    graph, update = planner.model.graph, planner.options.update
+    update = planner.options.update
     if update == "auto":
-        return with_micro_batch(planner, search_update(planner, len(layers_of(graph))))
-    return with_micro_batch(planner, planner.full(resolve_update(graph, update)))
+        return with_micro_batch(planner, search_update(planner, len(layers_of(planner.model.graph))))
+    return with_micro_batch(planner, planner.exact(update))
 
 
 def with_micro_batch(planner: Planner, candidate: Candidate) -> Candidate:
@@ -38,7 +36,7 @@ def with_micro_batch(planner: Planner, candidate: Candidate) -> Candidate:
         return candidate
     if o.batch == 1 or o.accumulate != "exact" or o.arena_bytes is None or o.optimise == "memory" or o.remat == "min":
         return candidate
-    less = any(rung.how.startswith(LESS) for rung in candidate.choice.rungs)
+    less = any(rung.kind == "less" for rung in candidate.choice.rungs)
     update = resolve_update(planner.model.graph, "all") if less else candidate.update
     rungs: list[Rung] = []
     for size in (size for size in range(o.batch, 1, -1) if o.batch % size == 0):
@@ -60,17 +58,17 @@ def _priced(planner: Planner, update: UpdatePlan, size: int, limit_bytes: int) -
         if found.plan.lower_bound_bytes <= limit_bytes:  # else no plan of this order fits
             found = planner.planned(update, train, means)
     except SamplesMixError as problem:
-        return None, Rung(how, None, str(problem))
+        return None, Rung("micro-batch", how, None, str(problem))
     arena, time = found.plan.arena_bytes, found.choice.cost.ps
     slow = ", too slow" if arena <= limit_bytes and not planner.meets(arena, time) else ""
-    rung = Rung(how, arena, f"{time / size / 1e9:.3g} ms a sample{slow}")
+    rung = Rung("micro-batch", how, arena, f"{time / size / 1e9:.3g} ms a sample{slow}")
     return (found if planner.meets(arena, time) else None), rung
 
 
 def _at_one(candidate: Candidate, tried: list[Rung]) -> Candidate:
     """The candidate of one sample, with what was tried before it; why, if not for the memory."""
     first, *rest = candidate.choice.rungs
-    named = replace(first, how="micro-batch 1") if first.how == "as asked" else first
+    named = replace(first, how="micro-batch 1") if first.kind == "asked" else first
     candidate = replace(candidate, choice=replace(candidate.choice, rungs=(*tried, named, *rest)))
     if any(rung.arena_bytes is not None for rung in tried):
         return candidate

@@ -1,66 +1,25 @@
-"""Everything that a user may ask of one compilation, parsed and checked."""
+"""Everything that a user may ask of one compilation: every option, once.
+
+A field's name, type and default are those of the option; the rest stands beside it (`compile/option.py`). --help shows
+them by group, in this order.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from tinytrain_compile.errors import CompileError
+from tinytrain_compile.compile.option import Option, at_least_one, option, option_of, within
+from tinytrain_compile.compile.option_values import (
+    parse_memories,
+    parse_reports,
+    parse_shapes,
+    parse_size,
+    parse_time,
+)
 from tinytrain_compile.ir.cost import Objective
-
-_UNITS = {"": 1, "B": 1} | {
-    letter + ending: 1 << bits for letter, bits in (("K", 10), ("M", 20), ("G", 30)) for ending in ("", "B", "IB")
-}
-
-
-_TIMES = {"us": 10**6, "ms": 10**9, "s": 10**12}
-
-
-def parse_size(text: str, where: str) -> int:
-    """Bytes of "256KB", "256KiB", "1MB" or "262144"; KB is 1024. CompileError E0101 unless it is a positive number."""
-    match = re.fullmatch(r"\s*([0-9]{1,15})\s*([A-Za-z]*)\s*", text)
-    unit = _UNITS.get(match[2].upper()) if match else None
-    size = int(match[1]) * unit if match and unit else 0
-    if not 0 < size < 1 << 40:
-        raise CompileError("E0101", where, f"{text!r} is not a size above 0", "for example 256KB, 256KiB or 262144")
-    return size
-
-
-def parse_time(text: str, where: str) -> int:
-    """Picoseconds of "500ms", "2s" or "1.5 ms"; CompileError E0101 unless it is a positive time."""
-    match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(us|ms|s)\s*", text)
-    time = round(float(match[1]) * _TIMES[match[2]]) if match else 0
-    if time <= 0:
-        raise CompileError("E0101", where, f"{text!r} is not a time above 0", "for example 500ms or 2s")
-    return time
-
-
-def parse_memories(texts: tuple[str, ...]) -> dict[str, int]:
-    """{"sram2": 1048576} from "sram2=1MB"; CompileError E0101 for anything else, or a name given twice."""
-    memories: dict[str, int] = {}
-    for text in texts:
-        name, sign, size = text.partition("=")
-        if not sign or not name or name in memories:
-            what = f"{name!r} is given twice" if name in memories else f"{text!r} is not NAME=SIZE"
-            raise CompileError("E0101", "--memory", what, "for example --memory sram2=1MB")
-        memories[name] = parse_size(size, f"--memory {name}")
-    return memories
-
-
-def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """{"x": (1, 3, 32, 32)} from "x=1,3,32,32"."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        name, _, dims = text.rpartition("=")
-        if not name or not re.fullmatch(r"[0-9]{1,12}(\s*[,x]\s*[0-9]{1,12})*", dims):
-            raise CompileError(
-                "E0101", "--input-shape", f"{text!r} is not NAME=1,3,32,32", "give all dimensions as numbers"
-            )
-        shapes[name] = tuple(int(d) for d in re.split(r"[,x]", dims))
-    return shapes
 
 
 def _no_shapes() -> Mapping[str, tuple[int, ...]]:
@@ -75,8 +34,8 @@ def _no_memories() -> Mapping[str, int]:
 class CompileOptions:
     """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
 
+    given: names of the options that the command line sets.
     quant: "auto" is what compile/number_format.py makes of the model; behind the driver it is one of the others.
-    int8_flags: flags given that only int8 has a meaning for. given: names of all that the command line sets.
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
     micro_batch: samples that a call takes; None is 1, or what a lock has; "auto": as many as --arena holds.
     remat: None leaves it to the ladder in compile/ladder.py: a little, if --arena needs it; with `optimise`, to the
@@ -86,48 +45,324 @@ class CompileOptions:
     """
 
     model: Path
-    out: Path = Path("out")
-    force: bool = False
-    arena_bytes: int | None = None
-    memories: Mapping[str, int] = field(default_factory=_no_memories)
-    target: str = "cortex-m7"
-    loss: str | None = None
-    label: str = ""
-    optimizer: str = "sgd"
-    learning_rate: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    update: str = "auto"
-    batch: int = 1
-    accumulate: Literal["exact", "inplace"] = "exact"
-    micro_batch: int | Literal["auto"] | None = None
-    quant: Literal["auto", "fp32", "int8"] = "auto"
-    int8_flags: tuple[str, ...] = ()
+
+    # ---- what everyone needs ----------------------------------------------------------------------------------------
+
+    out: Path = field(default=Path("out"), metadata=option("common", "Output folder.", "-o", "--out"))
+    target: str = field(
+        default="cortex-m7",
+        metadata=option("common", "Core (--list-targets) or TOML.", "--target", metavar="NAME|FILE"),
+    )
+    arena_bytes: int | None = field(
+        default=None,
+        metadata=option(
+            "common",
+            "RAM for everything that changes: 256KB, 256KiB or 262144.",
+            "--arena",
+            metavar="SIZE",
+            read=parse_size,
+        ),
+    )
+    update: str = field(
+        default="auto",
+        metadata=option(
+            "common",
+            "What is trained: auto (deepest last:N that fits), all, bias, head, last:N, GLOB,... or a scheme file.",
+            "--update",
+            metavar="WHAT",
+        ),
+    )
+    optimizer: Literal["sgd", "momentum", "adam", "adamw"] = field(
+        default="sgd", metadata=option("common", "How weights follow gradients.", "--optimizer")
+    )
+    learning_rate: float = field(
+        default=0.01,
+        metadata=option("common", "Learning rate; also settable at run time.", "--lr", check=within(0.0, 1e6)),
+    )
+    batch: int = field(default=1, metadata=option("common", "Samples per update.", "--batch", check=at_least_one))
+    quant: Literal["auto", "fp32", "int8"] = field(
+        default="auto",
+        metadata=option(
+            "common", "Number format. auto: int8 for a model that is quantised (QDQ), fp32 for any other.", "--quant"
+        ),
+    )
+    calib: Path | None = field(
+        default=None,
+        metadata=option(
+            "common",
+            "Typical inputs x: int8 ranges of a float model. With labels y: exponents of errors too.",
+            "--calib",
+            metavar="FILE.npz",
+            int8_only=True,
+        ),
+    )
+    data: Path | None = field(
+        default=None, metadata=option("common", "Samples x, y for verification.", "--data", metavar="FILE.npz")
+    )
+
+    # ---- model ------------------------------------------------------------------------------------------------------
+
+    classes: int | None = field(
+        default=None,
+        metadata=option(
+            "model", "Replace the last layer by a fresh one for N classes.", "--classes", metavar="N", limits=(2, 4096)
+        ),
+    )
+    input_shapes: Mapping[str, tuple[int, ...]] = field(
+        default_factory=_no_shapes,
+        metadata=option(
+            "model",
+            "Fixes the dimensions of a dynamic input.",
+            "--input-shape",
+            metavar="NAME=D,D,..",
+            read=parse_shapes,
+            repeated=True,
+        ),
+    )
+    input_layout: Literal["hwc", "chw"] = field(default="hwc", metadata=option("model", "Of images.", "--input-layout"))
+    batch_norm: Literal["fold", "keep"] = field(
+        default="fold",
+        metadata=option("model", "Into weights, or gamma and beta trained apart (float32).", "--batch-norm"),
+    )
+    label: str = field(
+        default="",
+        metadata=option(
+            "model", "Input that holds the labels, for a model that ends in its loss.", "--label", metavar="NAME"
+        ),
+    )
+
+    # ---- memory -----------------------------------------------------------------------------------------------------
+
+    memories: Mapping[str, int] = field(
+        default_factory=_no_memories,
+        metadata=option(
+            "memory",
+            "A further memory of the target, for what does not fit into --arena.",
+            "--memory",
+            metavar="NAME=SIZE",
+            read=parse_memories,
+            repeated=True,
+        ),
+    )
+    remat: Literal["off", "auto", "min"] | None = field(
+        default=None,
+        metadata=option(
+            "memory",
+            "Compute tensors twice: auto, as --arena needs; min, smallest arena. Default: auto up to 25 % more MACs.",
+            "--remat",
+        ),
+    )
+    optimise: Objective | None = field(
+        default=None,
+        metadata=option(
+            "memory",
+            "Smallest arena, least step time or energy by the target's model. Default: the least extra time that fits.",
+            "--optimise",
+        ),
+    )
+    max_step_ps: int | None = field(
+        default=None,
+        metadata=option(
+            "memory",
+            "Longest step by the target's model, with paging and second runs: 500ms, 2s.",
+            "--max-step-time",
+            metavar="TIME",
+            read=parse_time,
+        ),
+    )
+    micro_batch: int | Literal["auto"] | None = field(
+        default=None,
+        metadata=option(
+            "memory",
+            "Samples that one call trains on, of --batch [default: 1]; auto: as many as --arena holds.",
+            "--micro-batch",
+            metavar="N|auto",
+        ),
+    )
+    lock: Path | None = field(
+        default=None,
+        metadata=option(
+            "memory",
+            "Use order and addresses of an earlier plan.json (any name), checked again.",
+            "--lock",
+            metavar="FILE",
+        ),
+    )
+
+    # ---- training ---------------------------------------------------------------------------------------------------
+
+    loss: Literal["cross-entropy", "mse", "bce"] | None = field(
+        default=None,
+        metadata=option(
+            "training", "Default: bce behind a Sigmoid, else cross-entropy for (batch, classes).", "--loss"
+        ),
+    )
+    momentum: float = field(
+        default=0.9, metadata=option("training", "For --optimizer momentum.", "--momentum", check=within(0.0, 1.0))
+    )
+    weight_decay: float = field(
+        default=0.0,
+        metadata=option(
+            "training",
+            "Pulls float32 weights towards 0.",
+            "--weight-decay",
+            check=within(0.0, 1e6),
+        ),
+    )
+    accumulate: Literal["exact", "inplace"] = field(
+        default="exact",
+        metadata=option(
+            "training",
+            "Over --batch N samples: sum gradients, or update with each at once, at a learning rate of 1/N.",
+            "--accumulate",
+        ),
+    )
+
+    # ---- int8 -------------------------------------------------------------------------------------------------------
+
+    calib_range: Literal["minmax", "percentile"] = field(
+        default="minmax",
+        metadata=option(
+            "int8",
+            "Range of an int8 activation: all of what --calib shows, or its middle 99.99 %.",
+            "--calib-range",
+            int8_only=True,
+        ),
+    )
+    head: Literal["fp32", "int8"] = field(
+        default="fp32", metadata=option("int8", "Last layer, int8 models.", "--head", int8_only=True, without="fp32")
+    )
+    weight_store: Literal["sr8", "q8.8", "mixed"] = field(
+        default="mixed",
+        metadata=option(
+            "int8",
+            "Trained int8 weights: rounded with noise, with 8 fraction bits more, or these in small weights only.",
+            "--weight-store",
+            int8_only=True,
+        ),
+    )
+    rescale: Literal["off", "on"] = field(
+        default="off",
+        metadata=option(
+            "int8",
+            "on: a channel whose trained int8 weights reach +-127 gets twice the scale.",
+            "--rescale",
+            int8_only=True,
+            without="off",
+        ),
+    )
+
+    # ---- verification -----------------------------------------------------------------------------------------------
+
+    verify: Literal["qemu", "host", "none"] = field(
+        default="qemu",
+        metadata=option(
+            "verification",
+            "Where the C is run and compared with numpy: on the board in QEMU, on this machine, or nowhere.",
+            "--verify",
+        ),
+    )
+    verify_steps: int = field(
+        default=3, metadata=option("verification", "Training steps compared.", "--verify-steps", limits=(1, 100000))
+    )
+    count: bool = field(
+        default=False,
+        metadata=option("verification", "Count instructions of a step and an inference in QEMU, by kernel.", "--count"),
+    )
+    cycles: bool = field(
+        default=False,
+        metadata=option(
+            "verification", "With --count: model the cycles of a step (a model, never a measurement).", "--cycles"
+        ),
+    )
+    seed: int = field(
+        default=0,
+        metadata=option("verification", "For random samples and the planner.", "--seed", limits=(0, 2**31 - 1)),
+    )
+
+    # ---- code and speed ---------------------------------------------------------------------------------------------
+
+    code: Literal["speed", "size"] | None = field(
+        default=None,
+        metadata=option(
+            "code", "Kernels of their own for every shape, or small code that layers share. Default: speed.", "--code"
+        ),
+    )
+    flash_budget_bytes: int | None = field(
+        default=None,
+        metadata=option(
+            "code",
+            "Most that code and constants take: small code where needed; copies of frozen weights in what is left.",
+            "--flash-budget",
+            metavar="SIZE",
+            read=parse_size,
+        ),
+    )
+    kernels: tuple[Path, ...] = field(
+        default=(),
+        metadata=option(
+            "code",
+            "C kernels of your own for some layers (docs/external-kernels.md).",
+            "--kernels",
+            metavar="FILE.toml",
+            repeated=True,
+        ),
+    )
+    tune: bool = field(
+        default=False,
+        metadata=option("code", "Search the tiles of kernels by counting instructions in QEMU; kept in -o.", "--tune"),
+    )
+    tiles: Path | None = field(
+        default=None,
+        metadata=option(
+            "code",
+            "Tiles that --tune found, to use (with --tune: to add to). Default: those of the output that -o replaces.",
+            "--tiles",
+            metavar="FILE",
+        ),
+    )
+
+    # ---- output -----------------------------------------------------------------------------------------------------
+
+    dry_run: bool = field(default=False, metadata=option("output", "Plan and report; write nothing.", "--dry-run"))
+    force: bool = field(
+        default=False,
+        metadata=option(
+            "output", "Overwrite files in -o of the same names that tinytrain-compile did not write there.", "--force"
+        ),
+    )
+    report: tuple[str, ...] = field(
+        default=("text", "json", "html"),
+        metadata=option(
+            "output",
+            "text on the terminal, html beside report.json [default: text,json,html].",
+            "--report",
+            metavar="KINDS",
+            read=parse_reports,
+        ),
+    )
+    dump_after: Literal["frontend", "training", "plan"] | None = field(
+        default=None, metadata=option("output", "Print a stage's result and stop.", "--dump-after")
+    )
     given: frozenset[str] = frozenset()
-    calib: Path | None = None
-    calib_range: Literal["minmax", "percentile"] = "minmax"
-    head: Literal["fp32", "int8"] = "fp32"
-    weight_store: Literal["sr8", "q8.8", "mixed"] = "mixed"
-    rescale: bool = False
-    classes: int | None = None
-    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
-    input_layout: Literal["hwc", "chw"] = "hwc"
-    batch_norm: Literal["fold", "keep"] = "fold"
-    verify: Literal["qemu", "host", "none"] = "qemu"
-    verify_steps: int = 3
-    count: bool = False
-    cycles: bool = False
-    data: Path | None = None
-    kernels: tuple[Path, ...] = ()
-    tune: bool = False
-    tiles: Path | None = None
-    seed: int = 0
-    lock: Path | None = None
-    dry_run: bool = False
-    dump_after: str = ""
-    remat: Literal["off", "auto", "min"] | None = None
-    code: Literal["size", "speed"] | None = None
-    flash_budget_bytes: int | None = None
-    optimise: Objective | None = None
-    max_step_ps: int | None = None
-    report: tuple[str, ...] = ("text", "json", "html")
+
+    @property
+    def int8_flags(self) -> tuple[str, ...]:
+        """Flags given that only int8 has a meaning for, but for those that ask for what float32 does anyway."""
+        return tuple(
+            known.flag
+            for name, known in OPTIONS.items()
+            if known.int8_only and name in self.given and getattr(self, name) != known.without
+        )
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The model, and all files that options name but those of --kernels, which name others."""
+        values = (getattr(self, item.name) for item in fields(self) if item.name != "out")
+        return tuple(value for value in values if isinstance(value, Path))
+
+
+OPTIONS: Mapping[str, Option] = {
+    item.name: known for item in fields(CompileOptions) if (known := option_of(item.metadata)) is not None
+}
+"""By the names of their fields, in that order."""

@@ -25,7 +25,7 @@ from tinytrain_compile.compile.trial import compare, like_one, with_exponents
 from tinytrain_compile.emit import c_identifier, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
-from tinytrain_compile.files.samples import load_inputs, make_samples
+from tinytrain_compile.files.samples import load_inputs, load_samples, random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
@@ -74,25 +74,26 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
         check_place(options.out, _expected(options), options.force)
     tiles = known_tiles(options)
     progress("reading the model", 0.0)
-    model = _load(options)
+    model = imported(options)
     options, notes = with_number_format(options, model)
     check_model(options, model)
     if options.dump_after == "frontend":
-        return Result(None, dump=print_graph(_stored(model, options).graph))
+        return Result(None, dump=print_graph(stored(model, options).graph))
     progress("planning", 0.1)
-    floats, model = None if model.quantised else model.graph, _stored(model, options)
-    candidate = _choose(model, options, target, externals)
+    floats, model = None if model.quantised else model.graph, stored(model, options)
+    planner = Planner(model, options, target, externals)
+    candidate = _choose(planner)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
-    _check_fit(summary, model, candidate, options, target)
+    _check_fit(summary, planner, candidate)
     if options.dry_run:
         if options.data is not None:  # a dry run refuses what the run itself would
-            make_samples(model, candidate.train, options)
+            _samples(model, candidate.train, options)
         return Result(summary)
-    samples = make_samples(model, candidate.train, options)
+    samples = _samples(model, candidate.train, options)
     progress("comparing the file with what was imported", 0.13)
     agreed = check_file(model, floats if options.quant == "int8" else model.graph, candidate.of_one, samples, options)
     progress("running the model on your data", 0.15)
@@ -112,8 +113,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     return _write(summary, {**bundle.files, **more}, options, _inputs(options, externals))
 
 
-def _load(options: CompileOptions) -> ImportedModel:
-    """The forward graph."""
+def imported(options: CompileOptions) -> ImportedModel:
+    """The forward graph of the model file."""
     wanted = FrontendOptions(
         options.input_shapes,
         options.input_layout,
@@ -125,7 +126,7 @@ def _load(options: CompileOptions) -> ImportedModel:
     return load_model(options.model, wanted)
 
 
-def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
+def stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
     """For int8 the graph with formats. For that, and for a quantised model, with the saturation of storage as Clips."""
     graph = model.graph
     if options.quant == "fp32":
@@ -141,6 +142,13 @@ def _stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
     return replace(model, graph=prepare(graph, options.head == "fp32", model.quantised))
 
 
+def _samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -> Samples:
+    """Enough for all verification steps: of --data, or random."""
+    if options.data is not None:
+        return load_samples(options.data, model, train)
+    return random_samples(train, options.verify_steps * train.batch, options.seed)
+
+
 def _expected(options: CompileOptions) -> tuple[str, ...]:
     """Files that every run writes: what the output folder is looked at for before anything takes time."""
     prefix = c_identifier(options.model.stem)
@@ -151,12 +159,11 @@ def _expected(options: CompileOptions) -> tuple[str, ...]:
 def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
     """Files that the user gave."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
-    given = (options.model, options.data, options.calib, options.lock, options.tiles)
-    return (*named, *(path for path in given if path is not None), *externals.paths)
+    return (*named, *options.files, *externals.paths)
 
 
-def _choose(model: ImportedModel, options: CompileOptions, target: Target, externals: Externals) -> Candidate:
-    planner = Planner(model, options, target, externals)
+def _choose(planner: Planner) -> Candidate:
+    options = planner.options
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
     return choose(planner)
@@ -197,14 +204,12 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
     )
 
 
-def _check_fit(
-    summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target
-) -> None:
-    limit, needed = options.arena_bytes, candidate.plan.arena_bytes
+def _check_fit(summary: Summary, planner: Planner, candidate: Candidate) -> None:
+    limit, needed = planner.options.arena_bytes, candidate.plan.arena_bytes
     if limit is None or needed <= limit:
-        _check_time(summary, model, candidate, options, target)
+        _check_time(summary, planner, candidate)
         return
-    ways = suggestions(Planner(model, options, target, candidate.externals), candidate)
+    ways = suggestions(planner, candidate)
     summary = replace(summary, suggestions=ways)
     fitting = [way.options for way in ways if way.arena_bytes <= limit]
     larger = next((way.options for way in ways if "--arena" in way.options.split()), f"--arena {needed}")
@@ -213,13 +218,11 @@ def _check_fit(
     raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))
 
 
-def _check_time(
-    summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target
-) -> None:
-    longest, needed = options.max_step_ps, candidate.choice.cost.ps
+def _check_time(summary: Summary, planner: Planner, candidate: Candidate) -> None:
+    longest, needed = planner.options.max_step_ps, candidate.choice.cost.ps
     if longest is None or needed <= longest:
         return
-    ways = faster(Planner(model, options, target, candidate.externals), candidate)
+    ways = faster(planner, candidate)
     what = f"a step takes {milliseconds(needed)} by the target's figures, the limit is {milliseconds(longest)}"
     details = too_slow_text(replace(summary, suggestions=ways))
     raise CompileError("E0402", f"--update {candidate.label}", what, f"try {ways[0].options}", tuple(details))

@@ -9,9 +9,8 @@ import numpy as np
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def, run_node
+from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
 from tinytrain_compile.ops.int8.update import (
-    ERROR_OPS,
-    exponents_read,
     multiply_rate,
     probe_exponent,
     settled_exponent,
@@ -29,7 +28,7 @@ class Trainer:
         graph = train.graph
         self._constants = dict(graph.constants)
         self.state: dict[str, Array] = {value.name: self._constants[value.name] for value in graph.state}
-        self._sums = self._cleared()
+        self.sums = self.zero_sums()
         self._settled = train.settled
         needed = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
         infer = graph.ancestors(graph.outputs)
@@ -68,7 +67,7 @@ class Trainer:
         """One update from `batch` samples; the loss of each micro-batch. One that is not finite changes nothing."""
         train, losses, counted = self._train, list[float](), 0
         weights, weight = train.terms.weights, np.float32(0.0)
-        self._set_scalars(train.batch if train.in_place else 1)
+        self.set_scalars(train.batch if train.in_place else 1)
         shapes = (train.graph.inputs[0].shape, train.label.shape)
         for x, y in zip(*(a.reshape(-1, *shape) for a, shape in zip((xs, ys), shapes, strict=True)), strict=True):
             values = self._judged(x, y)
@@ -86,10 +85,10 @@ class Trainer:
     def _update(self, divisor: int | np.float32) -> None:
         """What m_apply does."""
         if divisor == 0:  # no label counts
-            self._sums = self._cleared()
+            self.sums = self.zero_sums()
             return
-        self._set_scalars(divisor if self._train.terms.divisor != "one" else 1)
-        held = {**self._constants, **self.state, **self._sums}
+        self.set_scalars(divisor if self._train.terms.divisor != "one" else 1)
+        held = {**self._constants, **self.state, **self.sums}
         held |= {name: held[owner] for name, owner in self._latest.items()}
         self._keep(self._apply, self.run_nodes(self._apply, held))
 
@@ -104,11 +103,11 @@ class Trainer:
         self._keep(self._backward, values)
         return values
 
-    def _set_scalars(self, divisor: int | np.float32) -> None:
+    def set_scalars(self, divisor: int | np.float32) -> None:
         """What the generated code writes itself: 1 / divisor, and in integers the learning rate over it."""
         train = self._train
         if train.inverse_count is not None:
-            self._sums[train.inverse_count.name] = np.asarray(np.float32(1.0) / np.float32(divisor), np.float32)
+            self.sums[train.inverse_count.name] = np.asarray(np.float32(1.0) / np.float32(divisor), np.float32)
         if train.rate is None:
             return
         rate, one = np.float32(self.state[train.learning_rate.name]), np.float32(1.0)
@@ -120,16 +119,17 @@ class Trainer:
             count = 1 if train.in_place else samples
             momentum = multiply_rate(split_rate(np.float32(train.momentum or 0.0)), count)
             split = [split_rate(rate, samples), momentum, split_rate(one, count)]
-        self._sums[train.rate.name] = split[0] if train.momentum is None else np.concatenate(split)
+        self.sums[train.rate.name] = split[0] if train.momentum is None else np.concatenate(split)
 
-    def _cleared(self) -> dict[str, Array]:
+    def zero_sums(self) -> dict[str, Array]:
+        """Sums as they are before the first sample of an update."""
         dtypes = {"float32": np.float32, "int32": np.int32}
         return {v.name: np.zeros(v.shape, dtypes[v.dtype]) for v in self._train.graph.accumulators}
 
     def _judged(self, x: Array, y: Array) -> dict[str, Array]:
         """All values that the loss depends on, and the loss: nothing that outlives a step is overwritten yet."""
         feeds = {self._train.graph.inputs[0].name: x, self._train.label.name: y}
-        return self.run_nodes(self._forward, {**self._constants, **self.state, **self._sums, **feeds})
+        return self.run_nodes(self._forward, {**self._constants, **self.state, **self.sums, **feeds})
 
     def _backpropagated(self, values: dict[str, Array]) -> dict[str, Array]:
         """These, and what the rest of the step makes of them."""
@@ -137,19 +137,19 @@ class Trainer:
             return self.run_nodes(self._backward, values)
         self._settled = True
         for node in self._backward:
-            if node.op in ERROR_OPS:
-                self._settle(node, values)
+            error = error_operands(node)
+            if error is not None:
+                self._settle(node, error, values)
             values = run_nodes((node,), values, self._train.integer)
         return values
 
-    def _settle(self, node: Node, values: dict[str, Array]) -> None:
+    def _settle(self, node: Node, error: ErrorOperands, values: dict[str, Array]) -> None:
         """First step: run an error with an exponent that is surely large enough, then choose the right one."""
-        own, read = node.inputs[1].name, node.inputs[2 : 2 + exponents_read(node.op)]
-        floats = node.op == "QuantizeError"
-        start = probe_exponent([int(values[v.name][0]) for v in read], getattr(node.attrs, "probe", 0))
+        own = error.exponent.name
+        start = probe_exponent([int(values[v.name][0]) for v in error.read], error.probe)
         values[own] = np.asarray([start, 0], np.int32)
         peak = int(run_node(node, tuple(values[v.name] for v in node.inputs), exact=True)[1])
-        values[own] = np.asarray([settled_exponent(start, peak, floats), 0], np.int32)
+        values[own] = np.asarray([settled_exponent(start, peak, error.float_peak), 0], np.int32)
         self.state[own] = values[own]
 
     def _keep(self, nodes: Iterable[Node], values: dict[str, Array]) -> None:
@@ -161,7 +161,7 @@ class Trainer:
                 if owner in self.state:
                     self.state[owner] = values[name]
                 elif owner is not None:
-                    self._sums[owner] = values[name]
+                    self.sums[owner] = values[name]
 
 
 def inferred(train: TrainGraph, output: Array) -> Array:

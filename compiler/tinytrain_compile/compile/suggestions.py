@@ -7,11 +7,12 @@ it gets these bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from tinytrain_compile.compile.candidates import Candidate, Planner, deepest
+from tinytrain_compile.compile.candidates import Candidate, Planner
 from tinytrain_compile.compile.micro_batch import choose
+from tinytrain_compile.compile.update_search import deepest
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import Suggestion
 from tinytrain_compile.ops.int8.rescale import fractions
@@ -28,10 +29,12 @@ class _Asked:
     planner: Planner
     candidate: Candidate
 
-    def follow(self, **changes: Any) -> tuple[Planner, Candidate] | None:
-        """What the same command makes with other options; None if it refuses them."""
-        p = self.planner
-        planner = Planner(p.model, replace(p.options, **changes), p.target, p.externals)
+    def follow(self, over: bool = True, **changes: Any) -> tuple[Planner, Candidate] | None:
+        """What the same command makes with other options; None if it refuses them.
+
+        over: also if that is above the limits still; else it may then be any plan that is.
+        """
+        planner = self.planner.with_options(smallest=over, **changes)
         try:
             return planner, choose(planner)
         except CompileError:
@@ -43,7 +46,7 @@ class _Asked:
         if pinned:  # not auto again: with other options it may choose anything, and a search for each line is too much
             spec = self.candidate.label.removeprefix("auto: ")
             text, changes = f"--update {spec} {text}", {**changes, "update": spec}
-        found = self.follow(**changes)
+        found = self.follow(over, **changes)
         if found is None:
             return []
         planner, candidate = found
@@ -53,7 +56,7 @@ class _Asked:
             return []
         slow = planner.options.max_step_ps is not None and ps > planner.options.max_step_ps
         still = "" if meets else ", still too slow" if slow and planner.meets(size, 0) else ", still over"
-        return [Suggestion(text, size, note(candidate) + still)]
+        return [Suggestion(text, size, note(candidate) + still, meets)]
 
 
 def suggestions(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...]:
@@ -61,7 +64,7 @@ def suggestions(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...
     asked, found = _Asked(planner, candidate), list[Suggestion]()
     found += _less(asked)
     some = bool(found)
-    found += _recomputing(asked)
+    found += recomputing(planner, candidate)
     found += _more_memory(asked)
     found += _smaller_state(asked)
     if not some and planner.options.update != "auto":
@@ -83,7 +86,7 @@ def faster(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...]:
         found += asked.way(f"--arena {alone}", _step, arena_bytes=alone)
     longest = -(-candidate.choice.cost.ps // 10**9)
     found += asked.way(f"--max-step-time {longest}ms", lambda _: "as it is", max_step_ps=longest * 10**9)
-    return tuple(sorted(found, key=lambda way: way.note.endswith(("slow", "over"))))
+    return tuple(sorted(found, key=lambda way: not way.meets))
 
 
 def _step(candidate: Candidate) -> str:
@@ -100,18 +103,21 @@ def _less(asked: _Asked) -> list[Suggestion]:
     return asked.way(f"--update last:{best[0]}", note, over=False, update=f"last:{best[0]}")
 
 
-def _recomputing(asked: _Asked) -> list[Suggestion]:
+def recomputing(planner: Planner, candidate: Candidate) -> list[Suggestion]:
     """More rematerialisation than was allowed, if it fits. (Where `auto` does not, `min` would not, and takes long.)"""
-    if asked.planner.options.remat in ("auto", "min") or asked.planner.options.optimise is not None:
+    o = planner.options
+    if o.remat in ("auto", "min") or o.optimise is not None:
         return []
 
     def note(candidate: Candidate) -> str:
         return f"+{share_of(candidate.train.graph, candidate.plan):.0%} MACs a step"
 
-    o, tried = asked.planner.options, [r for r in asked.candidate.choice.rungs if r.how.startswith("recompute")]
+    tried = [rung for rung in candidate.choice.rungs if rung.kind == "recompute"]
     # The ladder has made the same plan for `auto` already; where it is too large there is no need to make it again.
     hopeless = o.update != "auto" and any((r.arena_bytes or 0) > (o.arena_bytes or 0) for r in tried)
-    return [] if hopeless else asked.way("--remat auto", note, over=False, remat="auto")
+    if hopeless or not planner.could_fit(candidate):
+        return []
+    return _Asked(planner, candidate).way("--remat auto", note, over=False, remat="auto")
 
 
 def _more_memory(asked: _Asked) -> list[Suggestion]:

@@ -8,7 +8,8 @@ import numpy as np
 
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
-from tinytrain_compile.ops.int8.rescale import RESCALES, rescaled_tables
+from tinytrain_compile.ops.int8.rescale import RESCALES, fractions, rescaled_tables
+from tinytrain_compile.ops.names import operand
 
 HEAD_BYTES, CRC_BYTES = 16, 4
 """Of a checkpoint, before and behind the state: format, model hash, size; CRC-32."""
@@ -48,13 +49,12 @@ def contents(train: TrainGraph) -> dict[str, str]:
 
 def _told(node: Node) -> dict[str, str]:
     """What an operator says of the state that it reads."""
-    names = [value.name for value in node.inputs]
     if node.op == "AdamUpdate":
-        return {names[2]: "NOT_NEGATIVE"}
+        return {operand(node, "v").name: "NOT_NEGATIVE"}
     if node.op == "AdamTick":
-        return {names[0]: "POWERS"}
+        return {operand(node, "power").name: "POWERS"}
     if node.op == "ExponentUpdate":
-        return {names[0]: "EXPONENT"}
+        return {operand(node, "state").name: "EXPONENT"}
     if node.op in RESCALES:
         return {table.name: "SHIFTS" for table in rescaled_tables(node)} | _fraction(node)
     return _fraction(node)
@@ -62,8 +62,7 @@ def _told(node: Node) -> dict[str, str]:
 
 def _fraction(node: Node) -> dict[str, str]:
     """Fractions of weights take all of an int8."""
-    fine = node.op.endswith("Fine") and node.op not in RESCALES
-    return {node.inputs[-1].name: "ANY"} if fine else {}
+    return {value.name: "ANY" for value in fractions((node,))}
 
 
 def _holds(kind: str, data: Array) -> bool:

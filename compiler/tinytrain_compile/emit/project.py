@@ -22,8 +22,8 @@ from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.int8.conv_form import GRAD_WEIGHT
 from tinytrain_compile.ops.int8.update import error_exponents
+from tinytrain_compile.ops.names import operand
 
 PAGE_HEADER, EXTERNAL_HEADER = "tt_page.h", "tt_external.h"
 KERNEL_HEADERS = ("tt_float_pairs.h", "tt_mve_sums.h", "tt_mve.h", "tt_mve_float.h")
@@ -201,7 +201,7 @@ def _flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tu
 def _turned_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> list[tuple[str, Array]]:
     """Copies of frozen 1x1 weights, by (input channel, output channel)."""
     nodes = [node for node in train.graph.nodes if node.name in kernels.turned]
-    weights = {turned_name(node): train.graph.constants[node.inputs[GRAD_WEIGHT].name] for node in nodes}
+    weights = {turned_name(node): train.graph.constants[operand(node, "w").name] for node in nodes}
     return [(tables.of(name), np.ascontiguousarray(data[:, 0, 0, :].T)) for name, data in weights.items()]
 
 

@@ -11,8 +11,8 @@ from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.int8.conv_form import GRAD_WEIGHT
-from tinytrain_compile.ops.int8.update import ERROR_OPS, exponents_read
+from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
+from tinytrain_compile.ops.names import operand, position
 
 CALLS_PER_FUNCTION = 14
 _ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bits": "U8"}
@@ -129,24 +129,21 @@ class Sequencer:
             watch = next((watch for watch in self._watches if watch.knows(node)), None)
             lines += watch.around(node, self._call(node)) if watch else self._call(node)
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
-        finds = not self._train.settled and any(node.op in ERROR_OPS for node in nodes)
+        finds = not self._train.settled and any(error_operands(node) for node in nodes)
         return Part(name, nodes[0].name, tuple(lines), reads_label, finds)
 
     def _call(self, node: Node) -> list[str]:
         if op_def(node.op).page:
             return self._page(node)
         call = [*self._waits(node), *self._kernel_call(node)]
-        if self._train.settled or node.op not in ERROR_OPS:
-            return call
-        return self._first_time(node, call)
+        error = None if self._train.settled else error_operands(node)
+        return call if error is None else self._first_time(error, call)
 
-    def _first_time(self, node: Node, call: list[str]) -> list[str]:
+    def _first_time(self, error: ErrorOperands, call: list[str]) -> list[str]:
         """The first step after m_init finds the error's exponent with one that cannot overflow, then computes anew."""
-        read = [self._operand(v) for v in node.inputs[2 : 2 + exponents_read(node.op)]]
-        own, peak = self._operand(node.inputs[1]), self._operand(node.inputs[0])
-        above = getattr(node.attrs, "probe", 0)
-        probe = wrap_call(f"tt_probe{len(read)}", [own, *read, str(above)])
-        settle = wrap_call("tt_settle_first", [own, peak, "true" if node.op == "QuantizeError" else "false"])
+        own, peak, *read = (self._operand(value) for value in (error.exponent, error.peak, *error.read))
+        probe = wrap_call(f"tt_probe{len(read)}", [own, *read, str(error.probe)])
+        settle = wrap_call("tt_settle_first", [own, peak, "true" if error.float_peak else "false"])
         if self._small:
             return [
                 "for (int32_t again = first ? 1 : 0; again >= 0; --again) {",
@@ -186,7 +183,7 @@ class Sequencer:
         aliased = {out for out, _ in op_def(node.op).alias}
         arguments = [self._operand(value) for value in node.inputs]
         if node.name in self._turned:
-            arguments[GRAD_WEIGHT] = self._tables.of(turned_name(node))
+            arguments[position(node, "w")] = self._tables.of(turned_name(node))
         arguments += [self._operand(value) for i, value in enumerate(node.outputs) if i not in aliased]
         if kernel.scratch_dtype:
             offset = self._scratch[node.name]
@@ -214,7 +211,7 @@ class Sequencer:
 
 def turned_name(node: Node) -> str:
     """The name of the copy of a data gradient's weight that has its channel axes swapped."""
-    return f"{node.inputs[GRAD_WEIGHT].name}.turned"
+    return f"{operand(node, 'w').name}.turned"
 
 
 def _under(condition: str, lines: Sequence[str]) -> list[str]:

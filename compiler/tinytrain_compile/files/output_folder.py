@@ -25,7 +25,7 @@ JOURNAL, STAGED = ".tinytrain-journal", ".tinytrain-new-"
 WRITTEN = "the output is complete"
 """What to say of an interrupt that came when everything was in place."""
 _NEW, _OLD = "new", "old"
-_PATIENCE_S, _STALE_S = 2.0, 600.0
+PATIENCE_S, STALE_S = 2.0, 600.0
 """Moving takes milliseconds: a journal that stays so long was left by a run that was killed. So were new files."""
 _ANOTHER = "choose another folder with -o, or add --force, which overwrites files of these names"
 
@@ -54,7 +54,7 @@ def write_output(
         folder.mkdir(parents=True, exist_ok=True)
         exchange.stage(data)
         exchange.run()
-        _sweep(folder)
+        sweep(folder)
     except OSError as problem:
         if not exchange.complete:  # network file systems may complain of a rename that they have made
             raise _cannot(folder, problem) from problem
@@ -135,7 +135,7 @@ class _Exchange:
             raise
 
     def clean(self) -> None:
-        """Remove the files that are not needed any more; what cannot be removed stays for `_sweep`."""
+        """Remove the files that are not needed any more; what cannot be removed stays for `sweep`."""
         try:
             shutil.rmtree(self._staged, ignore_errors=True)
         except KeyboardInterrupt as problem:
@@ -198,7 +198,7 @@ def _known(folder: Path, names: Iterable[str], force: bool) -> dict[str, str]:
 def _settle(folder: Path) -> None:
     """Wait while another run moves files; if it was killed while it did, put back what it had moved."""
     journal = folder / JOURNAL
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + PATIENCE_S
     while journal.exists() and time.monotonic() < end:
         time.sleep(0.02)
     if journal.exists():
@@ -251,11 +251,11 @@ def _prune(folder: Path, paths: Iterable[str]) -> None:
             (folder / place).rmdir()
 
 
-def _sweep(folder: Path) -> None:
+def sweep(folder: Path) -> None:
     """Remove what runs that were killed have left."""
     for place in folder.glob(f"{STAGED}*"):
         with suppress(OSError):
-            if not place.is_symlink() and time.time() - place.stat().st_mtime > _STALE_S:
+            if not place.is_symlink() and time.time() - place.stat().st_mtime > STALE_S:
                 shutil.rmtree(place, ignore_errors=True)
 
 

@@ -10,13 +10,13 @@ HEADERS = (
 )
 """Of runtime_c/: what goes beside generated C. tt_debug.h is for the tests."""
 _PACKAGE = Path(__file__).resolve().parent.parent
-_ROOTS = (_PACKAGE / "_data", _PACKAGE.parent.parent)
+ROOTS = (_PACKAGE / "_data", _PACKAGE.parent.parent)
 """A wheel carries the folders inside the package (pyproject: force-include); a checkout has them at its root."""
 
 
 def data_dir(name: str) -> Path:
     """The folder `targets` or `runtime_c`; FileNotFoundError if the installation is incomplete."""
-    for root in _ROOTS:
+    for root in ROOTS:
         if (root / name).is_dir():
             return root / name
     raise FileNotFoundError(f"data folder {name!r} is missing from the installation of tinytrain-compile")

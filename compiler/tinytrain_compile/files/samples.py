@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files import labels
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file
@@ -16,15 +15,9 @@ from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.loss import NllAttrs
 
+BINARY_LOSSES = ("SigmoidCrossEntropy", "QSigmoidCrossEntropy")
 INT8_SPREAD = 40
 """Standard deviation of random int8 inputs, in units of the input's scale."""
-
-
-def make_samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -> Samples:
-    """Enough samples for all verification steps, in the graph's layout."""
-    if options.data is not None:
-        return load_samples(options.data, model, train)
-    return random_samples(train, options.verify_steps * train.batch, options.seed)
 
 
 def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
@@ -38,7 +31,7 @@ def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
     classes = class_count(train)
     if classes:
         return Samples(x, rng.integers(0, classes, shape).astype(np.int32))
-    if any(node.op.endswith("SigmoidCrossEntropy") for node in train.graph.nodes):
+    if is_binary(train):
         return Samples(x, rng.integers(0, 2, shape).astype(np.float32))
     return Samples(x, rng.standard_normal(shape).astype(np.float32))
 
@@ -46,6 +39,11 @@ def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
 def _many(count: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of `count` tensors in one array: in place of a batch axis of 1, or in front where there is none."""
     return (count, *shape[1:]) if shape[:1] == (1,) else (count, *shape)
+
+
+def is_binary(train: TrainGraph) -> bool:
+    """Whether labels are 0 or 1 for every output."""
+    return any(node.op in BINARY_LOSSES for node in train.graph.nodes)
 
 
 def class_count(train: TrainGraph) -> int:

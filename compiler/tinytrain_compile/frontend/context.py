@@ -131,7 +131,7 @@ class Context:
         hint = hint or node.name
         known = tuple(origin for origin in origins if origin is not None)
         if known and known[0].base in self.tied:
-            value = self._arranged(data, hint, node, known[0])
+            value = self.arranged(data, hint, node, known[0])
             self.parameters.setdefault(self._arrangements[known[0].base][0][1].name, value)
             return value
         value = self._known(data, hint, known[0] if known else None)
@@ -151,7 +151,7 @@ class Context:
                 return value
         return None
 
-    def _arranged(self, data: Array, hint: str, node: OnnxNode, origin: Origin) -> Value:
+    def arranged(self, data: Array, hint: str, node: OnnxNode, origin: Origin) -> Value:
         """A tied weight in the arrangement of this use: the first one is the parameter, the others are moved to."""
         indices = origin.indices()
         known = self._arrangements.setdefault(origin.base, [])

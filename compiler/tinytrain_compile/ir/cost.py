@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Objective = Literal["memory", "time", "energy"]
+RungKind = Literal["asked", "recompute", "page", "optimise", "micro-batch", "less"]
+"""A plan of what was asked for, with some tensors computed twice, in further memories, the best by an objective, with
+several samples in a step, of a smaller update."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,12 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Rung:
-    """One way in which training was tried to fit, and the arena of the plan made that way (None: nothing was found)."""
+    """One way in which training was tried to fit, and the arena of the plan made that way (None: nothing was found).
 
+    how, note: the same in words, for the user.
+    """
+
+    kind: RungKind
     how: str
     arena_bytes: int | None
     note: str = ""

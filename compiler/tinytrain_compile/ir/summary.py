@@ -136,11 +136,15 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One way to make training fit (or to use less), priced by planning it: options to add, and the arena they need."""
+    """One way to make training fit (or to use less), priced by planning it: options to add, and the arena they need.
+
+    meets: whether that keeps to all limits.
+    """
 
     options: str
     arena_bytes: int
     note: str = ""
+    meets: bool = True
 
 
 @dataclass(frozen=True, eq=False)

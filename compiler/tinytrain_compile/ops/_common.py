@@ -9,12 +9,6 @@ BACKWARD = NonDifferentiable("a backward op: training differentiates once")
 """The reason that most *Grad ops share."""
 
 
-def expect_operands(op: str, inputs: tuple[Value, ...], *counts: int) -> None:
-    """Raise ValueError unless the number of inputs is one of `counts`."""
-    if len(inputs) not in counts:
-        raise ValueError(f"{op} takes {' or '.join(map(str, counts))} inputs, got {len(inputs)}")
-
-
 def expect_float(op: str, *values: Value) -> None:
     """Raise ValueError unless every value is float32."""
     for value in values:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops._exact import F32, clamp, scaled, shifted
-from tinytrain_compile.ops.base import GradientContext, GradientRule, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.elementwise import SECOND_ORDER, erf, from_input, from_output, same_infer, upstream
+from tinytrain_compile.ops.names import operand, result
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class GeluAttrs(Attrs):
     tanh: bool = False
 
 
-_Rule = Callable[[tuple[Array, ...], Any], Array]
+_Rule = Callable[..., Array]
+"""(operands ..., attributes) -> result"""
 
 
 def _activation(
@@ -55,7 +56,8 @@ def _activation(
     function: _Rule,
     gradient: GradientRule | NonDifferentiable,
     attrs: type[Attrs] = Attrs,
-    operands: int = 1,
+    inputs: tuple[str, ...] = ("x",),
+    outputs: tuple[str, ...] = ("y",),
     exact: _Rule | None = None,
 ) -> None:
     register(
@@ -63,17 +65,23 @@ def _activation(
             name,
             doc,
             same_infer,
-            lambda arrays, a: (function(arrays, a),),
+            lambda arrays, attributes: (function(*arrays, attributes),),
             gradient,
             attrs,
-            inplace=tuple((0, i) for i in range(operands)),
-            exact=None if exact is None else lambda arrays, a: (exact(arrays, a),),
+            reuses=inputs,
+            exact=None if exact is None else lambda arrays, attributes: (exact(*arrays, attributes),),
+            inputs=inputs,
+            outputs=outputs,
+            traits=ELEMENTWISE,
         )
     )
 
 
-def _grad(name: str, doc: str, function: _Rule, attrs: type[Attrs] = Attrs, exact: _Rule | None = None) -> None:
-    _activation(name, doc, function, SECOND_ORDER, attrs, operands=2, exact=exact)
+def _grad(
+    name: str, doc: str, function: _Rule, kept: str, attrs: type[Attrs] = Attrs, exact: _Rule | None = None
+) -> None:
+    """The backward op of an activation; kept: "x" or "y", what it reads beside dy."""
+    _activation(name, doc, function, SECOND_ORDER, attrs, ("dy", kept), ("dx",), exact)
 
 
 def _inside(y: Array, attrs: ClipAttrs) -> Array:
@@ -85,21 +93,23 @@ def _inside(y: Array, attrs: ClipAttrs) -> Array:
 _activation(
     "Clip",
     "max(low, min(x, high)); Relu is Clip(0, inf).",
-    lambda a, attrs: np.minimum(np.maximum(a[0], a[0].dtype.type(attrs.low)), a[0].dtype.type(attrs.high)),
+    lambda x, attrs: np.minimum(np.maximum(x, x.dtype.type(attrs.low)), x.dtype.type(attrs.high)),
     from_output("ClipGrad"),
     ClipAttrs,
-    exact=lambda a, attrs: clamp(a[0], attrs.low, attrs.high),
+    exact=lambda x, attrs: clamp(x, attrs.low, attrs.high),
 )
 _grad(
     "ClipGrad",
     "dy where low < y < high, else 0.",
-    lambda a, attrs: np.where(_inside(a[1], attrs), a[0], 0).astype(a[0].dtype),
+    lambda dy, y, attrs: np.where(_inside(y, attrs), dy, 0).astype(dy.dtype),
+    "y",
     ClipAttrs,
 )
 
 
 def _mask_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    return (TensorType(inputs[0].shape, "bits", inputs[0].layout),)
+    (y,) = inputs
+    return (TensorType(y.shape, "bits", y.layout),)
 
 
 register(
@@ -107,17 +117,20 @@ register(
         "ClipMask",
         "One bit per element: low < y < high. Kept for the backward pass instead of y (32 times smaller).",
         _mask_infer,
-        lambda arrays, attrs: (np.packbits(_inside(arrays[0], attrs).ravel(), bitorder="little"),),
+        lambda arrays, attrs: (np.packbits(_inside(*arrays, attrs).ravel(), bitorder="little"),),
         NonDifferentiable("a mask is piecewise constant"),
         ClipAttrs,
+        inputs=("y",),
+        outputs=("mask",),
     )
 )
 
 
 def _masked_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    if inputs[0].shape != inputs[1].shape or inputs[1].dtype != "bits":
-        raise ValueError(f"expected a gradient and its mask, got {inputs[0].type} and {inputs[1].type}")
-    return (inputs[0].type,)
+    dy, mask = inputs
+    if dy.shape != mask.shape or mask.dtype != "bits":
+        raise ValueError(f"expected a gradient and its mask, got {dy.type} and {mask.type}")
+    return (dy.type,)
 
 
 def _masked(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
@@ -127,38 +140,59 @@ def _masked(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 
 register(
-    OpDef("MaskedGrad", "dy where the mask is set, else 0.", _masked_infer, _masked, SECOND_ORDER, inplace=((0, 0),))
+    OpDef(
+        "MaskedGrad",
+        "dy where the mask is set, else 0.",
+        _masked_infer,
+        _masked,
+        SECOND_ORDER,
+        inputs=("dy", "mask"),
+        outputs=("dx",),
+        reuses=("dy",),
+    )
 )
 
 
 def _leaky_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
     attrs = node.attrs
     assert isinstance(attrs, LeakyReluAttrs)
-    kept = node.outputs[0] if attrs.alpha > 0 else node.inputs[0]  # the output has x's sign only for alpha > 0
+    kept = result(node, "y") if attrs.alpha > 0 else operand(node, "x")  # the output has x's sign only for alpha > 0
     return {0: ctx.emit("LeakyReluGrad", (upstream(dys), kept), attrs)}
 
 
 _activation(
     "LeakyRelu",
     "x if x > 0 else alpha x",
-    lambda a, attrs: np.where(a[0] > 0, a[0], a[0] * a[0].dtype.type(attrs.alpha)),
+    lambda x, attrs: np.where(x > 0, x, x * x.dtype.type(attrs.alpha)),
     _leaky_gradient,
     LeakyReluAttrs,
-    exact=lambda a, attrs: np.where(a[0] > 0, a[0], scaled(a[0], attrs.alpha)),
+    exact=lambda x, attrs: np.where(x > 0, x, scaled(x, attrs.alpha)),
 )
 _grad(
     "LeakyReluGrad",
     "dy if v > 0 else alpha dy, v having the sign of x",
-    lambda a, attrs: np.where(a[1] > 0, a[0], a[0] * a[0].dtype.type(attrs.alpha)),
+    lambda dy, v, attrs: np.where(v > 0, dy, dy * dy.dtype.type(attrs.alpha)),
+    "v",
     LeakyReluAttrs,
-    exact=lambda a, attrs: np.where(a[1] > 0, a[0], scaled(a[0], attrs.alpha)),
+    exact=lambda dy, v, attrs: np.where(v > 0, dy, scaled(dy, attrs.alpha)),
 )
 
 
 def _prelu_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    if np.broadcast_shapes(inputs[0].shape, inputs[-1].shape) != inputs[0].shape:
-        raise ValueError(f"slope {inputs[-1].shape} does not broadcast to {inputs[0].shape}")
-    return (inputs[0].type,)
+    first, *_, slope = inputs  # x, or dy and x
+    if np.broadcast_shapes(first.shape, slope.shape) != first.shape:
+        raise ValueError(f"slope {slope.shape} does not broadcast to {first.shape}")
+    return (first.type,)
+
+
+def _prelu(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    x, slope = arrays
+    return (np.where(x > 0, x, x * slope),)
+
+
+def _prelu_grad(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    dy, x, slope = arrays
+    return (np.where(x > 0, dy, dy * slope),)
 
 
 def _prelu_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
@@ -177,9 +211,12 @@ register(
         "PRelu",
         "x if x > 0 else slope x; the slope broadcasts to x and is a parameter.",
         _prelu_infer,
-        lambda a, _attrs: (np.where(a[0] > 0, a[0], a[0] * a[1]),),
+        _prelu,
         _prelu_gradient,
-        inplace=((0, 0),),
+        inputs=("x", "slope"),
+        outputs=("y",),
+        reuses=("x",),
+        traits=ELEMENTWISE,
     )
 )
 register(
@@ -187,9 +224,12 @@ register(
         "PReluGrad",
         "dy if x > 0 else slope dy; operands (dy, x, slope).",
         _prelu_infer,
-        lambda a, _attrs: (np.where(a[1] > 0, a[0], a[0] * a[2]),),
+        _prelu_grad,
         SECOND_ORDER,
-        inplace=((0, 0), (0, 1)),
+        inputs=("dy", "x", "slope"),
+        outputs=("dx",),
+        reuses=("dy", "x"),
+        traits=ELEMENTWISE,
     )
 )
 
@@ -213,31 +253,32 @@ def _exact_silu_slope(x: Array) -> Array:
 _activation(
     "Sigmoid",
     "1 / (1 + exp(-x))",
-    lambda a, _: sigmoid(a[0]),
+    lambda x, _: sigmoid(x),
     from_output("SigmoidGrad"),
-    exact=lambda a, _: scalar_math.sigmoid(a[0]),
+    exact=lambda x, _: scalar_math.sigmoid(x),
 )
-_grad("SigmoidGrad", "dy y (1 - y)", lambda a, _: a[0] * a[1] * (1 - a[1]))
+_grad("SigmoidGrad", "dy y (1 - y)", lambda dy, y, _: dy * y * (1 - y), "y")
 _activation(
     "Tanh",
     "Hyperbolic tangent.",
-    lambda a, _: np.tanh(a[0]),
+    lambda x, _: np.tanh(x),
     from_output("TanhGrad"),
-    exact=lambda a, _: scalar_math.tanh(a[0]),
+    exact=lambda x, _: scalar_math.tanh(x),
 )
-_grad("TanhGrad", "dy (1 - y^2)", lambda a, _: a[0] * (1 - a[1] * a[1]))
+_grad("TanhGrad", "dy (1 - y^2)", lambda dy, y, _: dy * (1 - y * y), "y")
 _activation(
     "Silu",
     "x sigmoid(x), also called swish.",
-    lambda a, _: a[0] * sigmoid(a[0]),
+    lambda x, _: x * sigmoid(x),
     from_input("SiluGrad"),
-    exact=lambda a, _: a[0] * scalar_math.sigmoid(a[0]),
+    exact=lambda x, _: x * scalar_math.sigmoid(x),
 )
 _grad(
     "SiluGrad",
     "dy s (1 + x (1 - s)), s = sigmoid(x)",
-    lambda a, _: a[0] * _silu_slope(a[1]),
-    exact=lambda a, _: a[0] * _exact_silu_slope(a[1]),
+    lambda dy, x, _: dy * _silu_slope(x),
+    "x",
+    exact=lambda dy, x, _: dy * _exact_silu_slope(x),
 )
 
 
@@ -249,17 +290,18 @@ def _hard_sigmoid(x: Array, attrs: HardSigmoidAttrs) -> Array:
 _activation(
     "HardSigmoid",
     "clip(alpha x + beta, 0, 1)",
-    lambda a, attrs: _hard_sigmoid(a[0], attrs),
+    lambda x, attrs: _hard_sigmoid(x, attrs),
     from_output("HardSigmoidGrad"),
     HardSigmoidAttrs,
-    exact=lambda a, attrs: clamp(shifted(scaled(a[0], attrs.alpha), attrs.beta), 0, 1),
+    exact=lambda x, attrs: clamp(shifted(scaled(x, attrs.alpha), attrs.beta), 0, 1),
 )
 _grad(
     "HardSigmoidGrad",
     "alpha dy where 0 < y < 1, else 0.",
-    lambda a, attrs: np.where((a[1] > 0) & (a[1] < 1), a[0] * a[0].dtype.type(attrs.alpha), 0).astype(a[0].dtype),
+    lambda dy, y, attrs: np.where((y > 0) & (y < 1), dy * dy.dtype.type(attrs.alpha), 0).astype(dy.dtype),
+    "y",
     HardSigmoidAttrs,
-    exact=lambda a, attrs: np.where((a[1] > 0) & (a[1] < 1), scaled(a[0], attrs.alpha), F32(0)),
+    exact=lambda dy, y, attrs: np.where((y > 0) & (y < 1), scaled(dy, attrs.alpha), F32(0)),
 )
 
 
@@ -276,15 +318,16 @@ def _exact_hard_swish_slope(x: Array) -> Array:
 _activation(
     "HardSwish",
     "x clip(x / 6 + 1/2, 0, 1)",
-    lambda a, _: a[0] * np.clip(a[0] * a[0].dtype.type(1 / 6) + a[0].dtype.type(0.5), 0, 1),
+    lambda x, _: x * np.clip(x * x.dtype.type(1 / 6) + x.dtype.type(0.5), 0, 1),
     from_input("HardSwishGrad"),
-    exact=lambda a, _: a[0] * clamp(a[0] * F32(1 / 6) + F32(0.5), 0, 1),
+    exact=lambda x, _: x * clamp(x * F32(1 / 6) + F32(0.5), 0, 1),
 )
 _grad(
     "HardSwishGrad",
     "dy times the slope of HardSwish at x",
-    lambda a, _: a[0] * _hard_swish_slope(a[1]),
-    exact=lambda a, _: a[0] * _exact_hard_swish_slope(a[1]),
+    lambda dy, x, _: dy * _hard_swish_slope(x),
+    "x",
+    exact=lambda dy, x, _: dy * _exact_hard_swish_slope(x),
 )
 
 _TANH_SCALE, _TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715
@@ -330,15 +373,16 @@ def _exact_gelu_slope(x: Array, attrs: GeluAttrs) -> Array:
 _activation(
     "Gelu",
     "x times the normal distribution function (exact or tanh form).",
-    lambda a, attrs: _gelu(a[0], attrs),
+    lambda x, attrs: _gelu(x, attrs),
     from_input("GeluGrad"),
     GeluAttrs,
-    exact=lambda a, attrs: _exact_gelu(a[0], attrs),
+    exact=lambda x, attrs: _exact_gelu(x, attrs),
 )
 _grad(
     "GeluGrad",
     "dy times the slope of Gelu at x",
-    lambda a, attrs: a[0] * _gelu_slope(a[1], attrs),
+    lambda dy, x, attrs: dy * _gelu_slope(x, attrs),
+    "x",
     GeluAttrs,
-    exact=lambda a, attrs: a[0] * _exact_gelu_slope(a[1], attrs),
+    exact=lambda dy, x, attrs: dy * _exact_gelu_slope(x, attrs),
 )

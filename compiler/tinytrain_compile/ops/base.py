@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -78,6 +79,32 @@ class Overlap:
         return above >= self.distance and above % self.step == 0
 
 
+@dataclass(frozen=True)
+class ErrorState:
+    """What is kept of an int8 error beside its numbers (docs/int8.md): names of operands of the op that makes it.
+
+    peak: gathers the error's largest magnitude, which the op overwrites. exponent: what the error is stored with.
+    read: exponents of the errors that the op reads. float_peak: the peak is the bits of a float32 magnitude, not a
+    count of units of 2**exponent.
+    """
+
+    read: tuple[str, ...] = ()
+    float_peak: bool = False
+    peak: str = "peak"
+    exponent: str = "p_out"
+
+
+Trait = Literal["elementwise", "moves_data", "matrix"]
+"""elementwise: an element of the result comes from the operands' elements at its place, whatever the order of axes.
+
+moves_data: every element of the result is copied from an operand, or is a constant of the attributes.
+matrix: a layer, whose operand `w` is a weight with channel axes.
+"""
+
+ELEMENTWISE: frozenset[Trait] = frozenset(("elementwise",))
+MOVES_DATA: frozenset[Trait] = frozenset(("moves_data",))
+MATRIX: frozenset[Trait] = frozenset(("matrix",))
+
 InferRule = Callable[[tuple[Value, ...], Any], tuple[TensorType, ...]]
 ReferenceRule = Callable[[tuple[Array, ...], Any], tuple[Array, ...]]
 GradientRule = Callable[[GradientContext, Node, tuple[Value | None, ...]], dict[int, Value]]
@@ -119,15 +146,18 @@ def _no_sums(_inputs: tuple[Value, ...], _attrs: Any) -> int:
 class OpDef:
     """The whole meaning of one operator.
 
+    inputs, outputs: names of operands and results, in order; everything else asks for them by name (names.py). A name
+        that ends in "?" may be missing, one that ends in "*" stands for one or more operands. A result that is named
+        like an operand overwrites it (`alias`). Kernels call their C parameters by these names where they can.
+    present: which of the "?" operands there are, by the attributes; None: as many as there are operands.
     infer: input values and attributes -> output types; raises ValueError on a shape that makes no sense.
     reference: numpy arrays -> numpy arrays; the definition of truth. Works in float32 and in float64 (gradient checks):
         it must compute in the dtype of its float inputs. A "bits" value is a packed uint8 array (bitorder little).
     gradient: a rule, or NonDifferentiable(why).
     exact: float32, operation by operation in the kernel's order, no fused multiply-add: byte-equal to the generated C.
         None: the reference is that already (integers, data movement, the same operations in the same order).
-    inplace: (output index, input index) pairs that MAY share an address when the input dies here and sizes agree.
+    reuses: operands whose address result 0 MAY share when they die here and sizes agree (`inplace`).
     overlaps: pairs that MAY share bytes at different addresses when the input dies here, whatever their sizes.
-    alias: (output index, input index) pairs that MUST share an address: the op overwrites that input (updates).
     view: output 0 is made of its inputs' bytes, where they lie; costs no code and no memory.
     starts: where each input begins, in bytes from the output's first, if the output's bytes are those of its inputs (a
         view's always; of an op with `as_view` where nothing would have to move), else None.
@@ -140,6 +170,8 @@ class OpDef:
     repeat: the attributes for `count` samples at once, that is for axis 0 of every computed operand and result `count`
         times as long; ValueError where the op would then mix samples. Only of ops of a forward pass.
     sums_samples: whether the results are sums over axis 0 of the operands, the samples.
+    error: of an op whose result 0 is an int8 error: what is kept of it.
+    traits: see Trait.
     """
 
     name: str
@@ -148,8 +180,7 @@ class OpDef:
     reference: ReferenceRule
     gradient: GradientRule | NonDifferentiable
     attrs: type[Attrs] = Attrs
-    inplace: tuple[tuple[int, int], ...] = ()
-    alias: tuple[tuple[int, int], ...] = ()
+    reuses: tuple[str, ...] = ()
     view: bool = False
     starts: Callable[[Node], tuple[int, ...] | None] = _nowhere
     as_view: str = ""
@@ -161,17 +192,47 @@ class OpDef:
     overlaps: Callable[[Node], tuple[Overlap, ...]] = _no_overlaps
     repeat: RepeatRule = _same_attrs
     sums_samples: Callable[[Any], bool] = _no_sum_of_samples
+    inputs: tuple[str, ...] = field(kw_only=True)
+    outputs: tuple[str, ...] = field(kw_only=True)
+    present: Callable[[Any], Iterable[str]] | None = None
+    error: ErrorState | None = None
+    traits: frozenset[Trait] = frozenset()
+
+    @cached_property
+    def alias(self) -> tuple[tuple[int, int], ...]:
+        """(output index, input index) pairs that MUST share an address: the op overwrites that input."""
+        return tuple((i, self.inputs.index(name)) for i, name in enumerate(self.outputs) if name in self.inputs)
+
+    @cached_property
+    def inplace(self) -> tuple[tuple[int, int], ...]:
+        """(output index, input index) pairs that MAY share an address, see `reuses`."""
+        return tuple((0, self.inputs.index(name)) for name in self.reuses)
 
 
 OPS: dict[str, OpDef] = {}
 
 
 def register(definition: OpDef) -> OpDef:
-    """Enter an operator into the table; its name must be new."""
+    """Enter an operator into the table; its name must be new, and those of its operands must make sense."""
     if definition.name in OPS:
         raise ValueError(f"op {definition.name} is registered twice")
+    _check_names(definition)
     OPS[definition.name] = definition
     return definition
+
+
+def _check_names(definition: OpDef) -> None:
+    """ValueError unless names are unique identifiers, and those that pairs are made of stand where they always are."""
+    stems = [name.rstrip("?*") for name in definition.inputs]
+    for names in (stems, list(definition.outputs)):
+        if not names or len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
+            raise ValueError(f"op {definition.name}: names {names}")
+    fixed = next((i for i, name in enumerate(definition.inputs) if name[-1] in "?*"), len(stems))
+    asked = [*definition.reuses, *(name for name in definition.outputs if name in stems)]
+    if definition.error is not None:
+        asked += [definition.error.peak, definition.error.exponent, *definition.error.read]
+    if missing := [name for name in asked if name not in stems[:fixed]]:
+        raise ValueError(f"op {definition.name}: {missing} are not among the operands that it always has, {stems}")
 
 
 def op_def(name: str) -> OpDef:
@@ -194,6 +255,26 @@ def inplace_of(node: Node) -> tuple[tuple[int, int], ...]:
     return op_def(node.op).inplace if node.external is None else ()
 
 
+def input_names(op: str, attrs: Attrs, count: int) -> tuple[str, ...]:
+    """Names of an op's `count` operands, in order; ValueError where it takes another number with these attributes.
+
+    Those that "x*" stands for are x0, x1, ...
+    """
+    definition = OPS[op]
+    declared = names = definition.inputs
+    if declared[-1].endswith("*"):
+        stem = declared[-1][:-1]
+        names = (*declared[:-1], *(f"{stem}{i}" for i in range(max(1, count - len(declared) + 1))))
+    elif any(name.endswith("?") for name in declared):
+        optional = [name[:-1] for name in declared if name.endswith("?")]
+        given = optional[: max(0, count - len(declared) + len(optional))]
+        given = given if definition.present is None else [*definition.present(attrs)]
+        names = tuple(name.removesuffix("?") for name in declared if name[-1] != "?" or name[:-1] in given)
+    if len(names) != count:
+        raise ValueError(f"{op} takes {len(names)} operands ({', '.join(names)}), got {count}")
+    return names
+
+
 class SumOverflowError(ValueError):
     """An operator on shapes with which its int32 sums could overflow."""
 
@@ -206,6 +287,7 @@ def infer(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[TensorType,
     definition = OPS[op]
     if not isinstance(attrs, definition.attrs):
         raise ValueError(f"{op} takes {definition.attrs.__name__}, got {type(attrs).__name__}")
+    input_names(op, attrs, len(inputs))
     types = definition.infer(inputs, attrs)
     bound = definition.accumulator(inputs, attrs)
     if bound > INT32_MAX:

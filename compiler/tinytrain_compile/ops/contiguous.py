@@ -6,11 +6,12 @@ import itertools
 import math
 
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.names import operand, result
 
 
 def run_starts(node: Node, axis: int) -> tuple[int, ...] | None:
     """Where inputs begin that follow each other on an axis, in bytes; None unless every axis before it has extent 1."""
-    if math.prod(node.outputs[0].shape[:axis]) != 1:
+    if math.prod(result(node, "y").shape[:axis]) != 1:
         return None
     return (0, *itertools.accumulate(value.size_bytes for value in node.inputs[:-1]))
 
@@ -20,7 +21,7 @@ def cut_starts(
 ) -> tuple[int, ...] | None:
     """Where a slice's input begins, counted from the slice (so 0 or less); None unless the slice is one run of bytes:
     one index of every axis up to the one that is cut, all of every axis behind it."""
-    x = node.inputs[0]
+    x = operand(node, "x")
     cut = next((axis for axis, size in enumerate(sizes) if size > 1), len(sizes))
     whole = sizes[cut + 1 :] == x.shape[cut + 1 :]
     forward = all(step == 1 for step, size in zip(steps, sizes, strict=True) if size > 1)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Split, register
-from tinytrain_compile.ops.linear import join_split, operands, split_operands, whole_shape
+from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Split, register
+from tinytrain_compile.ops.linear import WEIGHT, join_split, present_parts, split_operands, whole_shape
+from tinytrain_compile.ops.names import named, operand, operands, result
 from tinytrain_compile.ops.reach import Patch, Reach
 
 TILE_WIDTH = 4
@@ -99,15 +100,20 @@ def _check_weight(w: tuple[int, ...], attrs: ConvAttrs, channels_in: int) -> Non
         raise ValueError("a grouped convolution has no input-channel slice")
 
 
+def _present(attrs: ConvAttrs) -> tuple[str, ...]:
+    return present_parts(attrs.split) + (("bias",) if attrs.bias else ())
+
+
 def _conv_infer(inputs: tuple[Value, ...], attrs: ConvAttrs) -> tuple[TensorType, ...]:
-    parts, bias = operands(len(inputs), attrs.bias, attrs.split)
-    if len(inputs[0].shape) != 4:
-        raise ValueError(f"x {inputs[0].shape} is not NHWC")
-    n, h, w, c = inputs[0].shape
-    weight = whole_shape(inputs[1 : 1 + len(parts)], attrs.split, 0, 3)
+    o = named("Conv", inputs, attrs)
+    x, bias = o["x"], o.get("bias")
+    if len(x.shape) != 4:
+        raise ValueError(f"x {x.shape} is not NHWC")
+    n, h, w, c = x.shape
+    weight = whole_shape(o.several(*WEIGHT), attrs.split, 0, 3)
     _check_weight(weight, attrs, c)
-    if bias is not None and inputs[bias].shape != (weight[0],):
-        raise ValueError(f"bias {inputs[bias].shape}, expected {(weight[0],)}")
+    if bias is not None and bias.shape != (weight[0],):
+        raise ValueError(f"bias {bias.shape}, expected {(weight[0],)}")
     return (TensorType((n, *attrs.output_hw(h, w), weight[0]), "float32", "NHWC"),)
 
 
@@ -124,8 +130,8 @@ def _windows(x: Array, attrs: ConvAttrs, out_hw: tuple[int, int]) -> Array:
 
 
 def _conv(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ...]:
-    parts, bias = operands(len(arrays), attrs.bias, attrs.split)
-    x, w = arrays[0], join_split(arrays[1 : 1 + len(parts)], attrs.split, 0, 3)
+    o = named("Conv", arrays, attrs)
+    x, w = o["x"], join_split(o.several(*WEIGHT), attrs.split, 0, 3)
     out_hw = attrs.output_hw(x.shape[1], x.shape[2])
     win = _windows(x, attrs, out_hw)
     n, g = x.shape[0], attrs.groups
@@ -133,7 +139,7 @@ def _conv(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ...]:
     kernels = w.reshape(g, w.shape[0] // g, *attrs.kernel, w.shape[3])
     y = np.einsum("nyxrsgi,gorsi->nyxgo", cols, kernels, optimize=True).reshape(n, *out_hw, w.shape[0])
     y = y.astype(x.dtype, copy=False)
-    return (y if bias is None else y + arrays[bias],)
+    return (y + o["bias"] if attrs.bias else y,)
 
 
 def _added(total: Array, term: Array, inside: Array | None) -> Array:
@@ -147,8 +153,8 @@ def _inside_taps(attrs: ConvAttrs, hw: tuple[int, ...], out_hw: tuple[int, int])
 
 
 def _conv_exact(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ...]:
-    parts, bias = operands(len(arrays), attrs.bias, attrs.split)
-    x, w = arrays[0], join_split(arrays[1 : 1 + len(parts)], attrs.split, 0, 3)
+    o = named("Conv", arrays, attrs)
+    x, w = o["x"], join_split(o.several(*WEIGHT), attrs.split, 0, 3)
     out_hw = attrs.output_hw(x.shape[1], x.shape[2])
     n, g = x.shape[0], attrs.groups
     cols = _windows(x, attrs, out_hw).reshape(n, *out_hw, *attrs.kernel, g, w.shape[3])
@@ -159,27 +165,26 @@ def _conv_exact(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ...
         term = cols[:, :, :, r, s, :, i, None] * kernels[:, :, r, s, i]
         y = _added(y, term, None if inside is None else inside[:, :, r, s, None, None])
     y = y.reshape(n, *out_hw, w.shape[0])
-    return (y if bias is None else y + arrays[bias],)
+    return (y + o["bias"] if attrs.bias else y,)
 
 
 def _conv_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
-    attrs, dy, x = node.attrs, dys[0], node.inputs[0]
+    attrs, dy, o = node.attrs, dys[0], operands(node)
     assert isinstance(attrs, ConvAttrs) and dy is not None
-    parts, bias = operands(len(node.inputs), attrs.bias, attrs.split)
     plain = replace(attrs, bias=False, split=None)
     grads: dict[int, Value] = {}
-    if ctx.wants(1):
+    if ctx.wants(o.position("w")):
         if attrs.groups > 1 and attrs.split is not None:
-            x, part_dy, plain = _grouped_slice(ctx, x, dy, attrs, node.inputs[1].shape)
+            x, part_dy, plain = _grouped_slice(ctx, o["x"], dy, attrs, o["w"].shape)
         else:
-            x, part_dy = split_operands(ctx, x, dy, attrs.split)
-        grads[1] = ctx.emit("ConvGradWeight", (x, part_dy), plain)
-    if bias is not None and ctx.wants(bias):
-        grads[bias] = ctx.sum_to(dy, node.inputs[bias])
-    if ctx.wants(0):
-        hw = node.inputs[0].shape[1:3]
-        kind = ConvGradInputAttrs(replace(attrs, bias=False), (hw[0], hw[1]))
-        grads[0] = ctx.emit("ConvGradInput", (dy, *node.inputs[1 : 1 + len(parts)]), kind)
+            x, part_dy = split_operands(ctx, o["x"], dy, attrs.split)
+        grads[o.position("w")] = ctx.emit("ConvGradWeight", (x, part_dy), plain)
+    if attrs.bias and ctx.wants(o.position("bias")):
+        grads[o.position("bias")] = ctx.sum_to(dy, o["bias"])
+    if ctx.wants(o.position("x")):
+        _, height, width, _ = o["x"].shape
+        kind = ConvGradInputAttrs(replace(attrs, bias=False), (height, width))
+        grads[o.position("x")] = ctx.emit("ConvGradInput", (dy, *o.several(*WEIGHT)), kind)
     return grads
 
 
@@ -212,13 +217,14 @@ def _grouped_slice(
 def _conv_scratch(node: Node) -> int:
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
-    return 4 * forward_patch(attrs, node.inputs[0].shape).elements(TILE_WIDTH) if gathers(attrs) else 0
+    return 4 * forward_patch(attrs, operand(node, "x").shape).elements(TILE_WIDTH) if gathers(attrs) else 0
 
 
 def _conv_macs(node: Node) -> int:
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
-    return node.outputs[0].elements * attrs.kernel[0] * attrs.kernel[1] * node.inputs[0].shape[3] // attrs.groups
+    taps = attrs.kernel[0] * attrs.kernel[1]
+    return result(node, "y").elements * taps * operand(node, "x").shape[3] // attrs.groups
 
 
 register(
@@ -232,13 +238,17 @@ register(
         scratch=_conv_scratch,
         macs=_conv_macs,
         exact=_conv_exact,
+        inputs=("x", "w", "w_rest?", "bias?"),
+        outputs=("y",),
+        present=_present,
+        traits=MATRIX,
     )
 )
 
 
 def _grad_input_infer(inputs: tuple[Value, ...], attrs: ConvGradInputAttrs) -> tuple[TensorType, ...]:
-    conv, dy = attrs.conv, inputs[0]
-    weight = whole_shape(inputs[1:], conv.split, 0, 3)
+    conv, (dy, *weights) = attrs.conv, inputs
+    weight = whole_shape(tuple(weights), conv.split, 0, 3)
     _check_weight(weight, conv, weight[3] * conv.groups)
     if dy.shape[1:] != (*conv.output_hw(*attrs.input_hw), weight[0]):
         raise ValueError(f"dy {dy.shape} is not what the convolution of {attrs.input_hw} gives")
@@ -246,8 +256,8 @@ def _grad_input_infer(inputs: tuple[Value, ...], attrs: ConvGradInputAttrs) -> t
 
 
 def _grad_input(arrays: tuple[Array, ...], attrs: ConvGradInputAttrs) -> tuple[Array, ...]:
-    conv, dy = attrs.conv, arrays[0]
-    w = join_split(arrays[1:], conv.split, 0, 3)
+    conv, (dy, *weights) = attrs.conv, arrays
+    w = join_split(tuple(weights), conv.split, 0, 3)
     g, (n, ho, wo, _) = conv.groups, dy.shape
     height, width = attrs.input_hw
     top, left, bottom, right = conv.pads
@@ -266,8 +276,8 @@ def _grad_input(arrays: tuple[Array, ...], attrs: ConvGradInputAttrs) -> tuple[A
 
 
 def _grad_input_exact(arrays: tuple[Array, ...], attrs: ConvGradInputAttrs) -> tuple[Array, ...]:
-    conv, dy = attrs.conv, arrays[0]
-    w = join_split(arrays[1:], conv.split, 0, 3)
+    conv, (dy, *weights) = attrs.conv, arrays
+    w = join_split(tuple(weights), conv.split, 0, 3)
     g, (n, ho, wo, _), (top, left, bottom, right) = conv.groups, dy.shape, conv.pads
     height, width = attrs.input_hw
     per_group = w.shape[0] // g
@@ -291,19 +301,19 @@ def _grad_input_exact(arrays: tuple[Array, ...], attrs: ConvGradInputAttrs) -> t
 
 
 def _grad_input_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
-    attrs, g = node.attrs, dys[0]
+    attrs, g, o = node.attrs, dys[0], operands(node)
     assert isinstance(attrs, ConvGradInputAttrs) and g is not None
     plain = replace(attrs.conv, bias=False, split=None)
     grads: dict[int, Value] = {}
-    if ctx.wants(1):
+    if ctx.wants(o.position("w")):
         # The transposed convolution's data plays dy, its output plays x: "out" of the weight is its input channel.
         if plain.groups > 1 and attrs.conv.split is not None:
-            x, dy, plain = _grouped_slice(ctx, g, node.inputs[0], attrs.conv, node.inputs[1].shape)
+            x, dy, plain = _grouped_slice(ctx, g, o["dy"], attrs.conv, o["w"].shape)
         else:
-            x, dy = split_operands(ctx, g, node.inputs[0], attrs.conv.split)
-        grads[1] = ctx.emit("ConvGradWeight", (x, dy), plain)
-    if ctx.wants(0):
-        grads[0] = ctx.emit("Conv", (g, *node.inputs[1:]), replace(attrs.conv, bias=False))
+            x, dy = split_operands(ctx, g, o["dy"], attrs.conv.split)
+        grads[o.position("w")] = ctx.emit("ConvGradWeight", (x, dy), plain)
+    if ctx.wants(o.position("dy")):
+        grads[o.position("dy")] = ctx.emit("Conv", (g, *o.several(*WEIGHT)), replace(attrs.conv, bias=False))
     return grads
 
 
@@ -311,7 +321,7 @@ def _grad_input_scratch(node: Node) -> int:
     attrs = node.attrs
     assert isinstance(attrs, ConvGradInputAttrs)
     conv = attrs.conv
-    patch = backward_patch(conv, attrs.input_hw, node.inputs[0].shape)
+    patch = backward_patch(conv, attrs.input_hw, operand(node, "dy").shape)
     return 4 * patch.elements(TILE_WIDTH) if gathers_error(conv, attrs.input_hw) else 0
 
 
@@ -319,7 +329,7 @@ def _grad_input_macs(node: Node) -> int:
     attrs = node.attrs
     assert isinstance(attrs, ConvGradInputAttrs)
     taps = attrs.conv.kernel[0] * attrs.conv.kernel[1]
-    return node.inputs[0].elements * taps * node.outputs[0].shape[3] // attrs.conv.groups
+    return operand(node, "dy").elements * taps * result(node, "dx").shape[3] // attrs.conv.groups
 
 
 register(
@@ -333,6 +343,10 @@ register(
         scratch=_grad_input_scratch,
         macs=_grad_input_macs,
         exact=_grad_input_exact,
+        inputs=("dy", "w", "w_rest?"),
+        outputs=("dx",),
+        present=lambda attrs: present_parts(attrs.conv.split),
+        traits=MATRIX,
     )
 )
 
@@ -378,8 +392,10 @@ register(
         _grad_weight,
         NonDifferentiable("second derivatives are never needed"),
         ConvAttrs,
-        macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[1].shape[:3]),
+        macs=lambda node: result(node, "dw").elements * math.prod(operand(node, "dy").shape[:3]),
         exact=_grad_weight_exact,
         sums_samples=lambda _attrs: True,
+        inputs=("x", "dy"),
+        outputs=("dw",),
     )
 )

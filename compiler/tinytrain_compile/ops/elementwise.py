@@ -9,7 +9,8 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.ops.base import GradientContext, GradientRule, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.names import operand, result
 
 SECOND_ORDER = NonDifferentiable("second derivatives are never needed")
 
@@ -32,9 +33,10 @@ def broadcast_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorTyp
 
 def same_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     """Type of an op whose operands all have the shape of the first and whose output has it too."""
-    if any(value.shape != inputs[0].shape for value in inputs):
+    first, *others = inputs
+    if any(value.shape != first.shape for value in others):
         raise ValueError(f"shapes differ: {[value.shape for value in inputs]}")
-    return (inputs[0].type,)
+    return (first.type,)
 
 
 def upstream(dys: tuple[Value | None, ...]) -> Value:
@@ -50,28 +52,32 @@ def _binary(name: str, doc: str, function: Callable[[Array, Array], Array], grad
             name,
             doc,
             broadcast_infer,
-            lambda arrays, _attrs: (function(arrays[0], arrays[1]),),
+            lambda arrays, _attrs: (function(*arrays),),
             gradient,
-            inplace=((0, 0), (0, 1)),
+            inputs=("a", "b"),
+            outputs=("y",),
+            reuses=("a", "b"),
+            traits=ELEMENTWISE,
         )
     )
 
 
 def _add_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
-    return {i: ctx.sum_to(upstream(dys), node.inputs[i]) for i in (0, 1) if ctx.wants(i)}
+    return {i: ctx.sum_to(upstream(dys), value) for i, value in enumerate(node.inputs) if ctx.wants(i)}
 
 
 def _sub_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
-    dy = upstream(dys)
-    grads = {0: ctx.sum_to(dy, node.inputs[0])} if ctx.wants(0) else {}
+    dy, (a, b) = upstream(dys), node.inputs
+    grads = {0: ctx.sum_to(dy, a)} if ctx.wants(0) else {}
     if ctx.wants(1):
-        grads[1] = ctx.emit("Neg", (ctx.sum_to(dy, node.inputs[1]),))
+        grads[1] = ctx.emit("Neg", (ctx.sum_to(dy, b),))
     return grads
 
 
 def _mul_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
-    dy = upstream(dys)
-    return {i: ctx.sum_to(ctx.emit("Mul", (dy, node.inputs[1 - i])), node.inputs[i]) for i in (0, 1) if ctx.wants(i)}
+    dy, (a, b) = upstream(dys), node.inputs
+    wanted = [(i, own, other) for i, (own, other) in enumerate(((a, b), (b, a))) if ctx.wants(i)]
+    return {i: ctx.sum_to(ctx.emit("Mul", (dy, other)), own) for i, own, other in wanted}
 
 
 def _div_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
@@ -79,7 +85,7 @@ def _div_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...
     quotient = ctx.emit("Div", (dy, b))
     grads = {0: ctx.sum_to(quotient, a)} if ctx.wants(0) else {}
     if ctx.wants(1):  # d(a/b)/db = -(a/b)/b
-        product = ctx.sum_to(ctx.emit("Mul", (quotient, node.outputs[0])), b)
+        product = ctx.sum_to(ctx.emit("Mul", (quotient, result(node, "y"))), b)
         grads[1] = ctx.emit("Neg", (product,))
     return grads
 
@@ -103,10 +109,13 @@ def unary(
             name,
             doc,
             same_infer,
-            lambda arrays, _attrs: (function(arrays[0]),),
+            lambda arrays, _attrs: (function(*arrays),),
             gradient,
-            inplace=((0, 0),),
-            exact=lambda arrays, _attrs: (exact(arrays[0]),),
+            inputs=("x",),
+            outputs=("y",),
+            reuses=("x",),
+            traits=ELEMENTWISE,
+            exact=lambda arrays, _attrs: (exact(*arrays),),
         )
     )
 
@@ -115,30 +124,34 @@ def gradient_op(
     name: str,
     doc: str,
     function: Callable[[Array, Array], Array],
+    kept: str,
     exact: Callable[[Array, Array], Array] | None = None,
 ) -> None:
-    """Register the backward op of a unary op: (dy, x or y) -> dx, which may overwrite either operand."""
+    """Register the backward op of a unary op: (dy, kept: x or y) -> dx, which may overwrite either operand."""
     register(
         OpDef(
             name,
             doc,
             same_infer,
-            lambda arrays, _attrs: (function(arrays[0], arrays[1]),),
+            lambda arrays, _attrs: (function(*arrays),),
             SECOND_ORDER,
-            inplace=((0, 0), (0, 1)),
-            exact=None if exact is None else lambda arrays, _attrs: (exact(arrays[0], arrays[1]),),
+            inputs=("dy", kept),
+            outputs=("dx",),
+            reuses=("dy", kept),
+            traits=ELEMENTWISE,
+            exact=None if exact is None else lambda arrays, _attrs: (exact(*arrays),),
         )
     )
 
 
 def from_output(op: str) -> GradientRule:
     """Gradient rule of a unary op whose backward op reads (dy, y)."""
-    return lambda ctx, node, dys: {0: ctx.emit(op, (upstream(dys), node.outputs[0]), node.attrs)}
+    return lambda ctx, node, dys: {0: ctx.emit(op, (upstream(dys), result(node, "y")), node.attrs)}
 
 
 def from_input(op: str) -> GradientRule:
     """Gradient rule of a unary op whose backward op reads (dy, x)."""
-    return lambda ctx, node, dys: {0: ctx.emit(op, (upstream(dys), node.inputs[0]), node.attrs)}
+    return lambda ctx, node, dys: {0: ctx.emit(op, (upstream(dys), operand(node, "x")), node.attrs)}
 
 
 _SLOPE = 2 / math.sqrt(math.pi)
@@ -149,21 +162,22 @@ unary(
     "Exp",
     "e to the x.",
     np.exp,
-    lambda ctx, n, dys: {0: ctx.emit("Mul", (upstream(dys), n.outputs[0]))},
+    lambda ctx, n, dys: {0: ctx.emit("Mul", (upstream(dys), result(n, "y")))},
     scalar_math.exp,
 )
 unary(
     "Log",
     "Natural logarithm.",
     np.log,
-    lambda ctx, n, dys: {0: ctx.emit("Div", (upstream(dys), n.inputs[0]))},
+    lambda ctx, n, dys: {0: ctx.emit("Div", (upstream(dys), operand(n, "x")))},
     scalar_math.log,
 )
 unary("Erf", "Error function.", erf, from_input("ErfGrad"), scalar_math.erf)
-gradient_op("SqrtGrad", "dy / (2 y)", lambda dy, y: dy / (2 * y))
+gradient_op("SqrtGrad", "dy / (2 y)", lambda dy, y: dy / (2 * y), "y")
 gradient_op(
     "ErfGrad",
     "dy * 2/sqrt(pi) exp(-x^2)",
     lambda dy, x: dy * np.exp(-x * x) * x.dtype.type(_SLOPE),
+    "x",
     lambda dy, x: dy * (scalar_math.exp(0 - x * x) * np.float32(_SLOPE)),
 )

@@ -10,6 +10,7 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
+from tinytrain_compile.ops.names import operand, result
 
 Shape = tuple[int, ...]
 _CONV = (
@@ -48,40 +49,40 @@ def _conv_numbers(conv: ConvAttrs, image: Shape, result: Shape) -> tuple[int, ..
 def _conv(node: Node) -> tuple[int, ...]:
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
-    return _conv_numbers(attrs, node.inputs[0].shape, node.outputs[0].shape)
+    return _conv_numbers(attrs, operand(node, "x").shape, result(node, "y").shape)
 
 
 def _conv_grad_input(node: Node) -> tuple[int, ...]:
     attrs = node.attrs
     assert isinstance(attrs, ConvGradInputAttrs)
-    return _conv_numbers(attrs.conv, node.outputs[0].shape, node.inputs[0].shape)
+    return _conv_numbers(attrs.conv, result(node, "dx").shape, operand(node, "dy").shape)
 
 
 def _conv_grad_weight(node: Node) -> tuple[int, ...]:
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
-    return _conv_numbers(attrs, node.inputs[0].shape, node.inputs[1].shape)
+    return _conv_numbers(attrs, operand(node, "x").shape, operand(node, "dy").shape)
 
 
 def _qconv(node: Node) -> tuple[int, ...]:
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    geometry = _conv_numbers(attrs.conv, node.inputs[0].shape, node.outputs[0].shape)
+    geometry = _conv_numbers(attrs.conv, operand(node, "x").shape, result(node, "y").shape)
     return (*geometry, attrs.x_zero, attrs.y_zero, attrs.low, attrs.high)
 
 
 def _gemm(node: Node) -> tuple[int, ...]:
-    (rows, in_c), (_, out_c) = node.inputs[0].shape, node.outputs[0].shape
+    (rows, in_c), (_, out_c) = operand(node, "x").shape, result(node, "y").shape
     return rows, in_c, out_c
 
 
 def _gemm_grad_input(node: Node) -> tuple[int, ...]:
-    (rows, out_c), (_, in_c) = node.inputs[0].shape, node.outputs[0].shape
+    (rows, out_c), (_, in_c) = operand(node, "dy").shape, result(node, "dx").shape
     return rows, in_c, out_c
 
 
 def _gemm_grad_weight(node: Node) -> tuple[int, ...]:
-    (rows, in_c), (_, out_c) = node.inputs[0].shape, node.inputs[1].shape
+    (rows, in_c), (_, out_c) = operand(node, "x").shape, operand(node, "dy").shape
     return rows, in_c, out_c
 
 

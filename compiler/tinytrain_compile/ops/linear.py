@@ -8,7 +8,8 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._exact import product
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Split, register
+from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Split, register
+from tinytrain_compile.ops.names import named, operand, operands, result
 
 
 @dataclass(frozen=True)
@@ -28,69 +29,79 @@ class MatMulAttrs(Attrs):
 
 
 def join_split(arrays: tuple[Array, ...], split: Split | None, out_axis: int, in_axis: int) -> Array:
-    """The whole weight from its arena part arrays[0] and, if split, its flash part arrays[1]."""
+    """The whole weight from its arena part and, if split, its flash part."""
     if split is None:
-        return arrays[0]
+        (w,) = arrays
+        return w
+    w, rest = arrays
     axis = out_axis if split.axis == "out" else in_axis
     order = np.argsort(np.asarray((*split.channels, *split.rest)))
-    return np.take(np.concatenate([arrays[0], arrays[1].astype(arrays[0].dtype)], axis=axis), order, axis=axis)
+    return np.take(np.concatenate([w, rest.astype(w.dtype)], axis=axis), order, axis=axis)
 
 
 def whole_shape(inputs: tuple[Value, ...], split: Split | None, out_axis: int, in_axis: int) -> tuple[int, ...]:
     """Shape of the whole weight whose part(s) are `inputs`; raises ValueError if the parts do not fit."""
-    shape = list(inputs[0].shape)
-    if split is not None:
-        axis = out_axis if split.axis == "out" else in_axis
-        if inputs[0].shape[axis] != len(split.channels) or inputs[1].shape[axis] != len(split.rest):
-            raise ValueError(f"split {split} does not fit parts {inputs[0].shape} and {inputs[1].shape}")
-        shape[axis] = split.total
+    if split is None:
+        (w,) = inputs
+        return w.shape
+    w, rest = inputs
+    shape = list(w.shape)
+    axis = out_axis if split.axis == "out" else in_axis
+    if w.shape[axis] != len(split.channels) or rest.shape[axis] != len(split.rest):
+        raise ValueError(f"split {split} does not fit parts {w.shape} and {rest.shape}")
+    shape[axis] = split.total
     return tuple(shape)
 
 
-def operands(count: int, bias: bool, split: Split | None) -> tuple[tuple[int, ...], int | None]:
-    """Indices of the weight part(s) and of the bias among `count` operands (data, weight, [rest], [bias])."""
-    parts = (1, 2) if split is not None else (1,)
-    if count != 1 + len(parts) + int(bias):
-        raise ValueError(f"expected {1 + len(parts) + int(bias)} operands, got {count}")
-    return parts, (count - 1 if bias else None)
+WEIGHT = ("w", "w_rest?")
+"""Names of the operands that hold a weight: the second only where it lies in two parts."""
+
+
+def present_parts(split: Split | None) -> tuple[str, ...]:
+    """Names of the operands that a weight in two parts has beside w."""
+    return () if split is None else ("w_rest",)
+
+
+def _present(attrs: GemmAttrs) -> tuple[str, ...]:
+    return present_parts(attrs.split) + (("bias",) if attrs.bias else ())
 
 
 def _gemm_infer(inputs: tuple[Value, ...], attrs: GemmAttrs) -> tuple[TensorType, ...]:
-    parts, bias = operands(len(inputs), attrs.bias, attrs.split)
-    n, k = whole_shape(inputs[1 : 1 + len(parts)], attrs.split, 0, 1)
-    if len(inputs[0].shape) != 2 or inputs[0].shape[1] != k:
-        raise ValueError(f"x {inputs[0].shape} does not fit weight {(n, k)}")
-    if bias is not None and inputs[bias].shape != (n,):
-        raise ValueError(f"bias {inputs[bias].shape}, expected {(n,)}")
-    return (TensorType((inputs[0].shape[0], n)),)
+    o = named("Gemm", inputs, attrs)
+    x, bias = o["x"], o.get("bias")
+    n, k = whole_shape(o.several(*WEIGHT), attrs.split, 0, 1)
+    if len(x.shape) != 2 or x.shape[1] != k:
+        raise ValueError(f"x {x.shape} does not fit weight {(n, k)}")
+    if bias is not None and bias.shape != (n,):
+        raise ValueError(f"bias {bias.shape}, expected {(n,)}")
+    return (TensorType((x.shape[0], n)),)
 
 
 def _gemm(arrays: tuple[Array, ...], attrs: GemmAttrs) -> tuple[Array, ...]:
-    parts, bias = operands(len(arrays), attrs.bias, attrs.split)
-    w = join_split(arrays[1 : 1 + len(parts)], attrs.split, 0, 1)
-    y = arrays[0] @ w.T
-    return (y if bias is None else y + arrays[bias],)
+    o = named("Gemm", arrays, attrs)
+    y = o["x"] @ join_split(o.several(*WEIGHT), attrs.split, 0, 1).T
+    return (y + o["bias"] if attrs.bias else y,)
 
 
 def _gemm_exact(arrays: tuple[Array, ...], attrs: GemmAttrs) -> tuple[Array, ...]:
-    parts, bias = operands(len(arrays), attrs.bias, attrs.split)
-    y = product(arrays[0], join_split(arrays[1 : 1 + len(parts)], attrs.split, 0, 1).T)
-    return (y if bias is None else y + arrays[bias],)
+    o = named("Gemm", arrays, attrs)
+    y = product(o["x"], join_split(o.several(*WEIGHT), attrs.split, 0, 1).T)
+    return (y + o["bias"] if attrs.bias else y,)
 
 
 def _gemm_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
     attrs, dy = node.attrs, dys[0]
     assert isinstance(attrs, GemmAttrs) and dy is not None
-    parts, bias = operands(len(node.inputs), attrs.bias, attrs.split)
+    o = operands(node)
     grads: dict[int, Value] = {}
-    if ctx.wants(1):
-        x, part_dy = split_operands(ctx, node.inputs[0], dy, attrs.split)
-        grads[1] = ctx.emit("GemmGradWeight", (x, part_dy))
-    if bias is not None and ctx.wants(bias):
-        grads[bias] = ctx.sum_to(dy, node.inputs[bias])
-    if ctx.wants(0):
-        weights = node.inputs[1 : 1 + len(parts)]
-        grads[0] = ctx.emit("GemmGradInput", (dy, *weights), GemmAttrs(split=attrs.split))
+    if ctx.wants(o.position("w")):
+        x, part_dy = split_operands(ctx, o["x"], dy, attrs.split)
+        grads[o.position("w")] = ctx.emit("GemmGradWeight", (x, part_dy))
+    if attrs.bias and ctx.wants(o.position("bias")):
+        grads[o.position("bias")] = ctx.sum_to(dy, o["bias"])
+    if ctx.wants(o.position("x")):
+        attrs = GemmAttrs(split=attrs.split)
+        grads[o.position("x")] = ctx.emit("GemmGradInput", (dy, *o.several(*WEIGHT)), attrs)
     return grads
 
 
@@ -128,7 +139,7 @@ def runs(channels: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def _gemm_macs(node: Node) -> int:
-    return node.outputs[0].elements * node.inputs[0].shape[-1]
+    return result(node, "y").elements * operand(node, "x").shape[-1]
 
 
 register(
@@ -141,19 +152,30 @@ register(
         GemmAttrs,
         macs=_gemm_macs,
         exact=_gemm_exact,
+        inputs=("x", "w", "w_rest?", "bias?"),
+        outputs=("y",),
+        present=_present,
+        traits=MATRIX,
     )
 )
 
 
 def _gemm_grad_input_infer(inputs: tuple[Value, ...], attrs: GemmAttrs) -> tuple[TensorType, ...]:
-    n, k = whole_shape(inputs[1:], attrs.split, 0, 1)
-    if inputs[0].shape[1] != n:
-        raise ValueError(f"dy {inputs[0].shape} does not fit weight {(n, k)}")
-    return (TensorType((inputs[0].shape[0], k)),)
+    dy, *weights = inputs
+    n, k = whole_shape(tuple(weights), attrs.split, 0, 1)
+    if dy.shape[1] != n:
+        raise ValueError(f"dy {dy.shape} does not fit weight {(n, k)}")
+    return (TensorType((dy.shape[0], k)),)
 
 
 def _gemm_grad_input(arrays: tuple[Array, ...], attrs: GemmAttrs) -> tuple[Array, ...]:
-    return (arrays[0] @ join_split(arrays[1:], attrs.split, 0, 1),)
+    dy, *weights = arrays
+    return (dy @ join_split(tuple(weights), attrs.split, 0, 1),)
+
+
+def _gemm_grad_input_exact(arrays: tuple[Array, ...], attrs: GemmAttrs) -> tuple[Array, ...]:
+    dy, *weights = arrays
+    return (product(dy, join_split(tuple(weights), attrs.split, 0, 1)),)
 
 
 register(
@@ -164,8 +186,11 @@ register(
         _gemm_grad_input,
         NonDifferentiable("second derivatives are never needed"),
         GemmAttrs,
-        macs=lambda node: node.outputs[0].elements * node.inputs[0].shape[-1],
-        exact=lambda arrays, attrs: (product(arrays[0], join_split(arrays[1:], attrs.split, 0, 1)),),
+        macs=lambda node: result(node, "dx").elements * operand(node, "dy").shape[-1],
+        exact=_gemm_grad_input_exact,
+        inputs=("dy", "w", "w_rest?"),
+        outputs=("dx",),
+        present=lambda attrs: present_parts(attrs.split),
     )
 )
 
@@ -177,16 +202,28 @@ def _gemm_grad_weight_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[T
     return (TensorType((dy.shape[1], x.shape[1])),)
 
 
+def _gemm_grad_weight(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    x, dy = arrays
+    return (dy.T @ x,)
+
+
+def _gemm_grad_weight_exact(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    x, dy = arrays
+    return (product(dy.T, x),)
+
+
 register(
     OpDef(
         "GemmGradWeight",
         "Gradient of Gemm for its weight: dw[n,k] = sum_m dy[m,n] x[m,k].",
         _gemm_grad_weight_infer,
-        lambda arrays, _attrs: (arrays[1].T @ arrays[0],),
+        _gemm_grad_weight,
         NonDifferentiable("second derivatives are never needed"),
-        macs=lambda node: node.outputs[0].elements * node.inputs[0].shape[0],
-        exact=lambda arrays, _attrs: (product(arrays[1].T, arrays[0]),),
+        macs=lambda node: result(node, "dw").elements * operand(node, "x").shape[0],
+        exact=_gemm_grad_weight_exact,
         sums_samples=lambda _attrs: True,
+        inputs=("x", "dy"),
+        outputs=("dw",),
     )
 )
 
@@ -196,21 +233,26 @@ def _swap(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:
 
 
 def _matmul_infer(inputs: tuple[Value, ...], attrs: MatMulAttrs) -> tuple[TensorType, ...]:
-    a, b = _swap(inputs[0].shape, attrs.transpose_a), _swap(inputs[1].shape, attrs.transpose_b)
+    left, right = inputs
+    a, b = _swap(left.shape, attrs.transpose_a), _swap(right.shape, attrs.transpose_b)
     if len(a) != len(b) or len(a) < 2 or a[:-2] != b[:-2] or a[-1] != b[-2]:
         raise ValueError(f"cannot multiply {a} by {b}")
     return (TensorType((*a[:-1], b[-1])),)
 
 
 def _factors(arrays: tuple[Array, ...], attrs: MatMulAttrs) -> tuple[Array, Array]:
-    a = np.swapaxes(arrays[0], -1, -2) if attrs.transpose_a else arrays[0]
-    b = np.swapaxes(arrays[1], -1, -2) if attrs.transpose_b else arrays[1]
-    return a, b
+    a, b = arrays
+    return np.swapaxes(a, -1, -2) if attrs.transpose_a else a, np.swapaxes(b, -1, -2) if attrs.transpose_b else b
 
 
 def _matmul(arrays: tuple[Array, ...], attrs: MatMulAttrs) -> tuple[Array, ...]:
     a, b = _factors(arrays, attrs)
     return (a @ b,)
+
+
+def _matmul_macs(node: Node) -> int:
+    assert isinstance(node.attrs, MatMulAttrs)
+    return result(node, "y").elements * _swap(operand(node, "a").shape, node.attrs.transpose_a)[-1]
 
 
 def _matmul_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
@@ -242,7 +284,9 @@ register(
         _matmul,
         _matmul_gradient,
         MatMulAttrs,
-        macs=lambda node: node.outputs[0].elements * _swap(node.inputs[0].shape, node.attrs.transpose_a)[-1],  # type: ignore[attr-defined]
+        macs=_matmul_macs,
         exact=lambda arrays, attrs: (product(*_factors(arrays, attrs)),),
+        inputs=("a", "b"),
+        outputs=("y",),
     )
 )

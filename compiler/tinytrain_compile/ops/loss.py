@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, expect_same_shape, like, only
+from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, like, only
 from tinytrain_compile.ops._exact import F32, sequential_sum
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
 
@@ -36,7 +37,7 @@ class NllGradAttrs(Attrs):
 # ---- inference ------------------------------------------------------------------------------------------------------
 
 
-def _check_labels(op: str, shape: tuple[int, ...], attrs: NllAttrs, labels: Value, weights: tuple[Value, ...]) -> None:
+def _check_labels(op: str, shape: tuple[int, ...], attrs: NllAttrs, labels: Value, weights: Sequence[Value]) -> None:
     if not 0 <= attrs.axis < len(shape) or attrs.reduction not in REDUCTIONS:
         raise ValueError(f"{op}: {attrs} on shape {shape}")
     if labels.dtype != "int32" or labels.shape != (*shape[: attrs.axis], *shape[attrs.axis + 1 :]):
@@ -47,37 +48,34 @@ def _check_labels(op: str, shape: tuple[int, ...], attrs: NllAttrs, labels: Valu
 
 
 def _infer_nll(inputs: tuple[Value, ...], attrs: NllAttrs) -> tuple[TensorType, ...]:
-    expect_operands("NegativeLogLikelihood", inputs, 2, 3)
-    logp, labels = inputs[:2]
+    logp, labels, *weights = inputs
     expect_float("NegativeLogLikelihood", logp)
-    _check_labels("NegativeLogLikelihood", logp.shape, attrs, labels, inputs[2:])
+    _check_labels("NegativeLogLikelihood", logp.shape, attrs, labels, weights)
     return (TensorType(labels.shape if attrs.reduction == "none" else ()),)
 
 
 def _infer_nll_grad(inputs: tuple[Value, ...], attrs: NllGradAttrs) -> tuple[TensorType, ...]:
-    expect_operands("NegativeLogLikelihoodGrad", inputs, 2, 3)
-    dloss, labels = inputs[:2]
+    dloss, labels, *weights = inputs
     expect_float("NegativeLogLikelihoodGrad", dloss)
-    _check_labels("NegativeLogLikelihoodGrad", attrs.shape, attrs.nll, labels, inputs[2:])
+    _check_labels("NegativeLogLikelihoodGrad", attrs.shape, attrs.nll, labels, weights)
     if dloss.shape != (labels.shape if attrs.nll.reduction == "none" else ()):
         raise ValueError(f"NegativeLogLikelihoodGrad: gradient of the loss has shape {dloss.shape}")
     return (TensorType(attrs.shape),)
 
 
 def _infer_pair(op: str, inputs: tuple[Value, ...]) -> tuple[TensorType, ...]:
-    expect_operands(op, inputs, 2)
     expect_float(op, *inputs)
     expect_same_shape(op, *inputs)
     return (TensorType(()),)
 
 
 def _infer_pair_grad(op: str, inputs: tuple[Value, ...]) -> tuple[TensorType, ...]:
-    expect_operands(op, inputs, 3)
-    _infer_pair(op, inputs[1:])
-    expect_float(op, inputs[0])
-    if inputs[0].shape != ():
-        raise ValueError(f"{op}: the gradient of the loss is a scalar, got shape {inputs[0].shape}")
-    return like(inputs[1])
+    dloss, y, target = inputs
+    _infer_pair(op, (y, target))
+    expect_float(op, dloss)
+    if dloss.shape != ():
+        raise ValueError(f"{op}: the gradient of the loss is a scalar, got shape {dloss.shape}")
+    return like(y)
 
 
 def _infer_mse(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
@@ -105,7 +103,7 @@ def _counting(labels: Any, attrs: NllAttrs, classes: int) -> Any:
     return counts if attrs.ignore_index is None else counts & (labels != attrs.ignore_index)
 
 
-def _label_weights(labels: Any, weights: tuple[Any, ...], attrs: NllAttrs, classes: int, dtype: Any) -> Any:
+def _label_weights(labels: Any, weights: Sequence[Any], attrs: NllAttrs, classes: int, dtype: Any) -> Any:
     """Weight of each label: 0 if it does not count (a kernel must never read outside the table)."""
     counts = _counting(labels, attrs, classes)
     table = weights[0] if weights else np.ones(classes, dtype)
@@ -119,9 +117,9 @@ def _mean_divisor(weight: Any, attrs: NllAttrs) -> Any:
 
 
 def _nll(arrays: tuple[Any, ...], attrs: NllAttrs) -> tuple[Array, ...]:
-    logp, labels = arrays[:2]
+    logp, labels, *weights = arrays
     classes = logp.shape[attrs.axis]
-    weight = _label_weights(labels, arrays[2:], attrs, classes, logp.dtype)
+    weight = _label_weights(labels, weights, attrs, classes, logp.dtype)
     places = np.expand_dims(np.clip(labels, 0, classes - 1), attrs.axis)
     chosen = np.take_along_axis(logp, places, attrs.axis).squeeze(attrs.axis)
     losses = -weight * chosen
@@ -131,9 +129,9 @@ def _nll(arrays: tuple[Any, ...], attrs: NllAttrs) -> tuple[Array, ...]:
 
 
 def _nll_grad(arrays: tuple[Any, ...], attrs: NllGradAttrs) -> tuple[Array, ...]:
-    dloss, labels = arrays[:2]
+    dloss, labels, *weights = arrays
     axis, classes = attrs.nll.axis, attrs.shape[attrs.nll.axis]
-    weight = _label_weights(labels, arrays[2:], attrs.nll, classes, dloss.dtype)
+    weight = _label_weights(labels, weights, attrs.nll, classes, dloss.dtype)
     share = -weight * (dloss / _mean_divisor(weight, attrs.nll))
     dlogp = np.zeros(attrs.shape, dloss.dtype)
     places = np.expand_dims(np.clip(labels, 0, classes - 1), axis)
@@ -142,7 +140,8 @@ def _nll_grad(arrays: tuple[Any, ...], attrs: NllGradAttrs) -> tuple[Array, ...]
 
 
 def _mse(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    error = arrays[0] - arrays[1]
+    y, target = arrays
+    error = y - target
     return (np.asarray((error * error).mean()),)
 
 
@@ -166,7 +165,7 @@ def _bce_grad(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
 # ---- exact references -----------------------------------------------------------------------------------------------
 
 
-def _exact_weights(labels: Any, weights: tuple[Any, ...], attrs: NllAttrs, classes: int) -> tuple[Any, Any, Any]:
+def _exact_weights(labels: Any, weights: Sequence[Any], attrs: NllAttrs, classes: int) -> tuple[Any, Any, Any]:
     """(whether each label counts, its weight if so, what "mean" divides by)."""
     counts = _counting(labels, attrs, classes)
     weight = (weights[0] if weights else np.ones(classes, F32))[np.where(counts, labels, 0)]
@@ -175,8 +174,8 @@ def _exact_weights(labels: Any, weights: tuple[Any, ...], attrs: NllAttrs, class
 
 
 def _nll_exact(arrays: tuple[Any, ...], attrs: NllAttrs) -> tuple[Array, ...]:
-    logp, labels = arrays[:2]
-    counts, weight, divisor = _exact_weights(labels, arrays[2:], attrs, logp.shape[attrs.axis])
+    logp, labels, *weights = arrays
+    counts, weight, divisor = _exact_weights(labels, weights, attrs, logp.shape[attrs.axis])
     places = np.expand_dims(np.where(counts, labels, 0), attrs.axis)
     chosen = np.take_along_axis(logp, places, attrs.axis).squeeze(attrs.axis)
     terms = np.where(counts, chosen * weight, F32(0))
@@ -186,9 +185,9 @@ def _nll_exact(arrays: tuple[Any, ...], attrs: NllAttrs) -> tuple[Array, ...]:
 
 
 def _nll_grad_exact(arrays: tuple[Any, ...], attrs: NllGradAttrs) -> tuple[Array, ...]:
-    dloss, labels = arrays[:2]
+    dloss, labels, *weights = arrays
     axis, classes = attrs.nll.axis, attrs.shape[attrs.nll.axis]
-    counts, weight, divisor = _exact_weights(labels, arrays[2:], attrs.nll, classes)
+    counts, weight, divisor = _exact_weights(labels, weights, attrs.nll, classes)
     share = dloss / divisor if divisor != 0 else F32(0)
     dlogp = np.zeros(attrs.shape, F32)
     places = np.expand_dims(np.where(counts, labels, 0), axis)
@@ -201,13 +200,13 @@ def _exact_mean(terms: Any) -> Array:
 
 
 def _mse_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    error = arrays[0] - arrays[1]
+    y, target = arrays
+    error = y - target
     return (_exact_mean(error * error),)
 
 
 def _bce_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    z: Array = arrays[0]
-    target: Array = arrays[1]
+    z, target = arrays
     above, minus = np.where(z > 0, z, F32(0)), np.where(z > 0, 0 - z, z)
     return (_exact_mean((above - z * target) + scalar_math.log1p(scalar_math.exp(minus))),)
 
@@ -228,8 +227,9 @@ def _not_for_labels(ctx: GradientContext, node: Node) -> None:
 def _nll_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
     assert isinstance(node.attrs, NllAttrs)
     _not_for_labels(ctx, node)
-    attrs = NllGradAttrs(node.attrs, node.inputs[0].shape)
-    return {0: ctx.emit("NegativeLogLikelihoodGrad", (only(gradients), *node.inputs[1:]), attrs)}
+    logp, *rest = node.inputs
+    attrs = NllGradAttrs(node.attrs, logp.shape)
+    return {0: ctx.emit("NegativeLogLikelihoodGrad", (only(gradients), *rest), attrs)}
 
 
 def _mse_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
@@ -251,6 +251,8 @@ register(
         _nll_rule,
         NllAttrs,
         exact=_nll_exact,
+        inputs=("logp", "labels", "weights?"),
+        outputs=("loss",),
     )
 )
 register(
@@ -262,10 +264,21 @@ register(
         BACKWARD,
         NllGradAttrs,
         exact=_nll_grad_exact,
+        inputs=("dloss", "labels", "weights?"),
+        outputs=("dlogp",),
     )
 )
 register(
-    OpDef("MeanSquaredError", "mean((y - t) ** 2) as a scalar.", _infer_mse, _mse, _mse_rule, exact=_mse_exact),
+    OpDef(
+        "MeanSquaredError",
+        "mean((y - t) ** 2) as a scalar.",
+        _infer_mse,
+        _mse,
+        _mse_rule,
+        exact=_mse_exact,
+        inputs=("y", "target"),
+        outputs=("loss",),
+    ),
 )
 register(
     OpDef(
@@ -274,7 +287,9 @@ register(
         _infer_mse_grad,
         _mse_grad,
         BACKWARD,
-        inplace=((0, 1),),
+        inputs=("dloss", "y", "target"),
+        outputs=("dy",),
+        reuses=("y",),
     )
 )
 register(
@@ -285,6 +300,8 @@ register(
         _bce,
         _bce_rule,
         exact=_bce_exact,
+        inputs=("y", "target"),
+        outputs=("loss",),
     )
 )
 register(
@@ -294,7 +311,9 @@ register(
         _infer_bce_grad,
         _bce_grad,
         BACKWARD,
-        inplace=((0, 1),),
         exact=_bce_grad_exact,
+        inputs=("dloss", "y", "target"),
+        outputs=("dy",),
+        reuses=("y",),
     )
 )

@@ -15,9 +15,10 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, expect_same_shape, like, only
+from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, like, only
 from tinytrain_compile.ops._exact import F32, max_over, shifted, sum_over
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
+from tinytrain_compile.ops.names import result
 from tinytrain_compile.ops.repeat import along
 
 
@@ -39,29 +40,29 @@ class NormalizeAttrs(Attrs):
 # ---- inference ------------------------------------------------------------------------------------------------------
 
 
-def _infer_axis(op: str, inputs: tuple[Value, ...], attrs: AxisAttrs, count: int) -> tuple[TensorType, ...]:
-    expect_operands(op, inputs, count)
+def _infer_axis(op: str, inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
     expect_float(op, *inputs)
     expect_same_shape(op, *inputs)
-    if not 0 <= attrs.axis < len(inputs[0].shape):
-        raise ValueError(f"{op}: axis {attrs.axis} of shape {inputs[0].shape}")
-    return like(inputs[0])
+    first, *_ = inputs
+    if not 0 <= attrs.axis < len(first.shape):
+        raise ValueError(f"{op}: axis {attrs.axis} of shape {first.shape}")
+    return like(first)
 
 
 def _infer_softmax(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
-    return _infer_axis("Softmax", inputs, attrs, 1)
+    return _infer_axis("Softmax", inputs, attrs)
 
 
 def _infer_softmax_grad(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
-    return _infer_axis("SoftmaxGrad", inputs, attrs, 2)
+    return _infer_axis("SoftmaxGrad", inputs, attrs)
 
 
 def _infer_log_softmax(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
-    return _infer_axis("LogSoftmax", inputs, attrs, 1)
+    return _infer_axis("LogSoftmax", inputs, attrs)
 
 
 def _infer_log_softmax_grad(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
-    return _infer_axis("LogSoftmaxGrad", inputs, attrs, 2)
+    return _infer_axis("LogSoftmaxGrad", inputs, attrs)
 
 
 def _kept_shape(op: str, x: Value, attrs: NormalizeAttrs) -> tuple[int, ...]:
@@ -74,28 +75,26 @@ def _kept_shape(op: str, x: Value, attrs: NormalizeAttrs) -> tuple[int, ...]:
 
 
 def _infer_normalize(inputs: tuple[Value, ...], attrs: NormalizeAttrs) -> tuple[TensorType, ...]:
-    expect_operands("Normalize", inputs, 1)
-    expect_float("Normalize", *inputs)
-    (normalised,) = like(inputs[0])
-    return normalised, TensorType(_kept_shape("Normalize", inputs[0], attrs), "float32", normalised.layout)
+    (x,) = inputs
+    expect_float("Normalize", x)
+    (normalised,) = like(x)
+    return normalised, TensorType(_kept_shape("Normalize", x, attrs), "float32", normalised.layout)
 
 
 def _infer_normalize_grad(inputs: tuple[Value, ...], attrs: NormalizeAttrs) -> tuple[TensorType, ...]:
-    expect_operands("NormalizeGrad", inputs, 3)
+    dxhat, xhat, rstd = inputs
     expect_float("NormalizeGrad", *inputs)
-    expect_same_shape("NormalizeGrad", *inputs[:2])
-    if inputs[2].shape != _kept_shape("NormalizeGrad", inputs[0], attrs):
-        raise ValueError(
-            f"NormalizeGrad: rstd {inputs[2].shape} does not belong to {inputs[0].shape} over {attrs.axes}"
-        )
-    return like(inputs[0])
+    expect_same_shape("NormalizeGrad", dxhat, xhat)
+    if rstd.shape != _kept_shape("NormalizeGrad", dxhat, attrs):
+        raise ValueError(f"NormalizeGrad: rstd {rstd.shape} does not belong to {dxhat.shape} over {attrs.axes}")
+    return like(dxhat)
 
 
 # ---- references -----------------------------------------------------------------------------------------------------
 
 
 def _softmax(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
-    x = arrays[0]
+    (x,) = arrays
     power = np.exp(x - x.max(axis=attrs.axis, keepdims=True))
     return (power / power.sum(axis=attrs.axis, keepdims=True),)
 
@@ -106,7 +105,7 @@ def _softmax_grad(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...
 
 
 def _log_softmax(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
-    x = arrays[0]
+    (x,) = arrays
     shifted = x - x.max(axis=attrs.axis, keepdims=True)
     return (shifted - np.log(np.exp(shifted).sum(axis=attrs.axis, keepdims=True)),)
 
@@ -117,7 +116,7 @@ def _log_softmax_grad(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array,
 
 
 def _normalize(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
-    x = arrays[0]
+    (x,) = arrays
     centred = x - x.mean(axis=attrs.axes, keepdims=True)
     variance = (centred * centred).mean(axis=attrs.axes, keepdims=True)
     rstd = x.dtype.type(1) / np.sqrt(variance + x.dtype.type(attrs.epsilon))
@@ -136,7 +135,7 @@ def _normalize_grad(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Arr
 
 
 def _softmax_exact(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
-    x = arrays[0]
+    (x,) = arrays
     power = scalar_math.exp(x - max_over(x, attrs.axis))
     return (power * (1 / sum_over(power, (attrs.axis,))),)
 
@@ -147,7 +146,8 @@ def _softmax_grad_exact(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Arra
 
 
 def _log_softmax_exact(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
-    shifted_x = arrays[0] - max_over(arrays[0], attrs.axis)
+    (x,) = arrays
+    shifted_x = x - max_over(x, attrs.axis)
     return (shifted_x - scalar_math.log(sum_over(scalar_math.exp(shifted_x), (attrs.axis,))),)
 
 
@@ -161,7 +161,7 @@ def _share(shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
 
 
 def _normalize_exact(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
-    x = arrays[0]
+    (x,) = arrays
     share = _share(x.shape, attrs.axes)
     centred = x - sum_over(x, attrs.axes) * share
     rstd = 1 / scalar_math.sqrt(shifted(sum_over(centred * centred, attrs.axes) * share, attrs.epsilon))
@@ -179,11 +179,11 @@ def _normalize_grad_exact(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tup
 
 
 def _softmax_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    return {0: ctx.emit("SoftmaxGrad", (only(gradients), node.outputs[0]), node.attrs)}
+    return {0: ctx.emit("SoftmaxGrad", (only(gradients), result(node, "y")), node.attrs)}
 
 
 def _log_softmax_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    return {0: ctx.emit("LogSoftmaxGrad", (only(gradients), node.outputs[0]), node.attrs)}
+    return {0: ctx.emit("LogSoftmaxGrad", (only(gradients), result(node, "y")), node.attrs)}
 
 
 def _normalize_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
@@ -200,9 +200,11 @@ register(
         _softmax,
         _softmax_rule,
         AxisAttrs,
-        inplace=((0, 0),),
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_softmax_exact,
+        inputs=("x",),
+        outputs=("y",),
+        reuses=("x",),
     )
 )
 register(
@@ -213,8 +215,10 @@ register(
         _softmax_grad,
         BACKWARD,
         AxisAttrs,
-        inplace=((0, 0), (0, 1)),
         exact=_softmax_grad_exact,
+        inputs=("dy", "y"),
+        outputs=("dx",),
+        reuses=("dy", "y"),
     )
 )
 register(
@@ -225,9 +229,11 @@ register(
         _log_softmax,
         _log_softmax_rule,
         AxisAttrs,
-        inplace=((0, 0),),
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_log_softmax_exact,
+        inputs=("x",),
+        outputs=("y",),
+        reuses=("x",),
     )
 )
 register(
@@ -238,8 +244,10 @@ register(
         _log_softmax_grad,
         BACKWARD,
         AxisAttrs,
-        inplace=((0, 0), (0, 1)),
         exact=_log_softmax_grad_exact,
+        inputs=("dy", "y"),
+        outputs=("dx",),
+        reuses=("dy", "y"),
     )
 )
 register(
@@ -250,9 +258,11 @@ register(
         _normalize,
         _normalize_rule,
         NormalizeAttrs,
-        inplace=((0, 0),),
         repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
         exact=_normalize_exact,
+        inputs=("x",),
+        outputs=("xhat", "rstd"),
+        reuses=("x",),
     )
 )
 register(
@@ -263,7 +273,9 @@ register(
         _normalize_grad,
         BACKWARD,
         NormalizeAttrs,
-        inplace=((0, 0), (0, 1)),
         exact=_normalize_grad_exact,
+        inputs=("dxhat", "xhat", "rstd"),
+        outputs=("dx",),
+        reuses=("dxhat", "xhat"),
     )
 )

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import Overlap
+from tinytrain_compile.ops.names import operand, position, result
 
 ITEM_BYTES = {"float32": 4, "int32": 4, "int8": 1}
 
@@ -30,8 +31,13 @@ def smallest_distance(written: npt.NDArray[np.int64], read: npt.NDArray[np.int64
     return max(0, int((written[:-1] - later[1:]).max()))
 
 
-def element_by_element(output: Value, source: Value, index: int = 0) -> tuple[Overlap, ...]:
-    """A loop over elements of two sizes; each element of the output is stored after its operand was loaded."""
+def element_by_element(node: Node, name: str = "") -> tuple[Overlap, ...]:
+    """A loop over elements of two sizes; each element of the output is stored after that of its operand was loaded.
+
+    name: of the operand, where there are several.
+    """
+    (output,), index = node.outputs, position(node, name) if name else 0
+    source = node.inputs[index]
     count = np.arange(output.elements, dtype=np.int64)
     distance = smallest_distance((count + 1) * ITEM_BYTES[output.dtype], count * ITEM_BYTES[source.dtype])
     return (Overlap(0, index, distance),)
@@ -39,8 +45,8 @@ def element_by_element(output: Value, source: Value, index: int = 0) -> tuple[Ov
 
 def packed_bits(node: Node) -> tuple[Overlap, ...]:
     """A bit per element: eight elements are loaded before their byte is stored."""
-    size = ITEM_BYTES[node.inputs[0].dtype]
-    count = np.arange(node.outputs[0].size_bytes, dtype=np.int64)
+    size = ITEM_BYTES[operand(node, "y").dtype]
+    count = np.arange(result(node, "mask").size_bytes, dtype=np.int64)
     return (Overlap(0, 0, smallest_distance(count + 1, 8 * size * count)),)
 
 
@@ -55,8 +61,8 @@ def row_strips(node: Node, strip: int, stride: int, pad: int, step: int = 1) -> 
     step: channels, if the kernel goes through the strips channel by channel: then others have yet to be read, and stay
     whole only at multiples of a pixel.
     """
-    count, rows, width, channels = node.outputs[0].shape
-    _, image_rows, image_width, image_channels = node.inputs[0].shape
+    count, rows, width, channels = result(node, "y").shape
+    _, image_rows, image_width, image_channels = operand(node, "x").shape
     if count > 1 and step > 1:
         return ()
     ends = np.arange(strip, rows + 1, strip, dtype=np.int64) * width * channels
@@ -70,17 +76,17 @@ def row_strips(node: Node, strip: int, stride: int, pad: int, step: int = 1) -> 
 
 def pixel_strips(node: Node, strip: int) -> tuple[Overlap, ...]:
     """A few pixels a turn, whose channels are all copied first: 1x1 convolutions."""
-    pixels = math.prod(node.inputs[0].shape[:3])
+    pixels = math.prod(operand(node, "x").shape[:3])
     turns = np.arange(pixels // strip, dtype=np.int64)
-    written = (turns + 1) * strip * node.outputs[0].shape[3]
-    return (Overlap(0, 0, smallest_distance(written, turns * strip * node.inputs[0].shape[3])),)
+    written = (turns + 1) * strip * result(node, "y").shape[3]
+    return (Overlap(0, 0, smallest_distance(written, turns * strip * operand(node, "x").shape[3])),)
 
 
 def windows(node: Node, strides: tuple[int, int], pads: tuple[int, ...]) -> tuple[Overlap, ...]:
     """A few channels of a pixel a turn, each read in its window: pooling. Fewer channels a turn are never safer."""
-    count, rows, width, channels = node.outputs[0].shape
-    _, image_rows, image_width, _ = node.inputs[0].shape
-    size = ITEM_BYTES[node.inputs[0].dtype]
+    count, rows, width, channels = result(node, "y").shape
+    _, image_rows, image_width, _ = operand(node, "x").shape
+    size = ITEM_BYTES[operand(node, "x").dtype]
     low_row, low_column = first_rows(rows, 1, strides[0], pads[0]), first_rows(width, 1, strides[1], pads[1])
     images = np.arange(count, dtype=np.int64)[:, None, None] * image_rows
     read = (((images + low_row[:, None]) * image_width + low_column) * channels).ravel()
@@ -93,7 +99,7 @@ def windows(node: Node, strides: tuple[int, int], pads: tuple[int, ...]) -> tupl
 
 def within_concat(node: Node, axis: int) -> tuple[Overlap, ...]:
     """Element by element in the output's order: every input may lie where its own last element goes, no lower."""
-    shape = node.outputs[0].shape
+    shape = result(node, "y").shape
     rows, width = math.prod(shape[:axis]), math.prod(shape[axis:])
     found: list[Overlap] = []
     start = 0
@@ -107,13 +113,13 @@ def within_concat(node: Node, axis: int) -> tuple[Overlap, ...]:
 
 def embedded(node: Node, starts: Sequence[int], steps: Sequence[int]) -> tuple[Overlap, ...]:
     """In the output's order, the input's too if no axis runs backwards: as far as its last element moves up."""
-    sizes, shape = node.inputs[0].shape, node.outputs[0].shape
+    x, shape = operand(node, "x"), result(node, "y").shape
     if min(steps, default=1) < 1:
         return ()
     place = 0
-    for start, step, size, extent in zip(starts, steps, sizes, shape, strict=True):
+    for start, step, size, extent in zip(starts, steps, x.shape, shape, strict=True):
         place = place * extent + start + (size - 1) * step
-    return (Overlap(0, 0, (place + 1 - node.inputs[0].elements) * ITEM_BYTES[node.inputs[0].dtype]),)
+    return (Overlap(0, 0, (place + 1 - x.elements) * ITEM_BYTES[x.dtype]),)
 
 
 def never_upwards(steps: Sequence[int]) -> tuple[Overlap, ...]:

@@ -5,21 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 from tinytrain_compile.ir.types import Array, TensorType, Value
-from tinytrain_compile.ops._common import expect_operands
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import MOVES_DATA, NonDifferentiable, OpDef, register
 
 
 def _infer(inputs: tuple[Value, ...], _attrs: Any) -> tuple[TensorType, ...]:
-    expect_operands("a page move", inputs, 1)
-    return (inputs[0].type,)
+    (x,) = inputs
+    return (x.type,)
 
 
 def _reference(arrays: tuple[Array, ...], _attrs: Any) -> tuple[Array, ...]:
-    return (arrays[0].copy(),)
+    (x,) = arrays
+    return (x.copy(),)
 
 
 _WHY = NonDifferentiable("page moves are planned after differentiation")
-register(OpDef("PageOut", "A copy in a further memory (tt_page_out).", _infer, _reference, _WHY, page="out"))
+register(
+    OpDef(
+        "PageOut",
+        "A copy in a further memory (tt_page_out).",
+        _infer,
+        _reference,
+        _WHY,
+        page="out",
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
+    )
+)
 register(
     OpDef(
         "PageIn",
@@ -28,5 +40,8 @@ register(
         _reference,
         _WHY,
         page="in",
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.ops.base import OPS, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import MOVES_DATA, OPS, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.shape import ConcatAttrs, SliceAttrs
 
 _WHY = NonDifferentiable("parts of a buffer are planned after differentiation")
@@ -17,6 +17,9 @@ register(
         ConcatAttrs,
         view=True,
         starts=_CONCAT.starts,
+        inputs=("x*",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 register(
@@ -29,5 +32,8 @@ register(
         SliceAttrs,
         view=True,
         starts=_SLICE.starts,
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )

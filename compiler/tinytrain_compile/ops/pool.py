@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_operands, only
+from tinytrain_compile.ops._common import BACKWARD, expect_float, only
 from tinytrain_compile.ops._exact import F32, LOWEST, largest_of, sequential_sum
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Overlap, register
+from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, NonDifferentiable, OpDef, Overlap, register
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.overlap import windows
 
 
@@ -64,24 +65,25 @@ def _check_window(op: str, attrs: PoolAttrs, hw: tuple[int, int]) -> None:
             raise ValueError(f"{op}: a window lies wholly in the padding (input {hw}, {attrs})")
 
 
-def _image(op: str, inputs: tuple[Value, ...], count: int = 1) -> tuple[int, int, int, int]:
-    expect_operands(op, inputs, count)
-    if len(inputs[0].shape) != 4:
-        raise ValueError(f"{op} needs an NHWC image, got shape {inputs[0].shape}")
-    n, h, w, c = inputs[0].shape
+def _image(op: str, x: Value) -> tuple[int, int, int, int]:
+    if len(x.shape) != 4:
+        raise ValueError(f"{op} needs an NHWC image, got shape {x.shape}")
+    n, h, w, c = x.shape
     return n, h, w, c
 
 
 def _infer_pool(op: str, inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[int, int, int, int]:
-    n, h, w, c = _image(op, inputs)
-    if inputs[0].dtype != "int8" or op == "AveragePool":
-        expect_float(op, inputs[0])
+    (x,) = inputs
+    n, h, w, c = _image(op, x)
+    if x.dtype != "int8" or op == "AveragePool":
+        expect_float(op, x)
     _check_window(op, attrs, (h, w))
     return n, *attrs.output_hw, c
 
 
 def _infer_max_pool(inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[TensorType, ...]:
-    return (TensorType(_infer_pool("MaxPool", inputs, attrs), inputs[0].dtype, "NHWC"),)
+    (x,) = inputs
+    return (TensorType(_infer_pool("MaxPool", inputs, attrs), x.dtype, "NHWC"),)
 
 
 def _infer_average_pool(inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[TensorType, ...]:
@@ -97,14 +99,14 @@ def _infer_max_pool_index(inputs: tuple[Value, ...], attrs: PoolAttrs) -> tuple[
     return (TensorType(shape, "uint8" if _fits_a_byte(attrs) else "int32", "NHWC"),)
 
 
-def _infer_pool_grad(op: str, inputs: tuple[Value, ...], attrs: PoolGradAttrs, count: int) -> tuple[TensorType, ...]:
-    n, h, w, c = _image(op, inputs, count)
-    if inputs[0].dtype != "int8" or op == "AveragePoolGrad":
-        expect_float(op, inputs[0])
+def _infer_pool_grad(op: str, dy: Value, attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
+    n, h, w, c = _image(op, dy)
+    if dy.dtype != "int8" or op == "AveragePoolGrad":
+        expect_float(op, dy)
     _check_window(op, attrs.pool, attrs.input_hw)
     if (h, w) != attrs.pool.output_hw:
         raise ValueError(f"{op}: gradient is {h}x{w}, the window gives {attrs.pool.output_hw}")
-    return (TensorType((n, *attrs.input_hw, c), inputs[0].dtype, "NHWC"),)
+    return (TensorType((n, *attrs.input_hw, c), dy.dtype, "NHWC"),)
 
 
 def always_full(attrs: PoolAttrs, hw: tuple[int, int]) -> bool:
@@ -124,21 +126,22 @@ def overlap(attrs: PoolAttrs) -> bool:
 
 
 def _infer_max_pool_grad(inputs: tuple[Value, ...], attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
-    if inputs[0].dtype == "int8" and overlap(attrs.pool):
+    dy, index = inputs
+    if dy.dtype == "int8" and overlap(attrs.pool):
         raise ValueError("MaxPoolGrad: int8 gradients of windows that overlap would need a sum")
-    return index_gradient("MaxPoolGrad", inputs, attrs)
+    return index_gradient("MaxPoolGrad", dy, index, attrs)
 
 
-def index_gradient(op: str, inputs: tuple[Value, ...], attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
-    """Type of the input's gradient from (gradient, index); raises ValueError where they do not fit."""
-    kind = _infer_pool_grad(op, inputs, attrs, 2)
-    if inputs[1].shape != inputs[0].shape or inputs[1].dtype != ("uint8" if _fits_a_byte(attrs.pool) else "int32"):
-        raise ValueError(f"{op}: index {inputs[1].type} does not belong to gradient {inputs[0].type}")
+def index_gradient(op: str, dy: Value, index: Value, attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
+    """Type of the input's gradient; raises ValueError where gradient and index do not fit."""
+    kind = _infer_pool_grad(op, dy, attrs)
+    if index.shape != dy.shape or index.dtype != ("uint8" if _fits_a_byte(attrs.pool) else "int32"):
+        raise ValueError(f"{op}: index {index.type} does not belong to gradient {dy.type}")
     return kind
 
 
 def _infer_average_pool_grad(inputs: tuple[Value, ...], attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
-    return _infer_pool_grad("AveragePoolGrad", inputs, attrs, 1)
+    return _infer_pool_grad("AveragePoolGrad", *inputs, attrs)
 
 
 # ---- references -----------------------------------------------------------------------------------------------------
@@ -184,7 +187,8 @@ def _divisor(attrs: PoolAttrs, hw: tuple[int, int], dtype: Any) -> Any:
 
 
 def _max_pool(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
-    return (_candidates(arrays[0], attrs).max(axis=0).astype(arrays[0].dtype),)
+    (x,) = arrays
+    return (_candidates(x, attrs).max(axis=0).astype(x.dtype),)
 
 
 def _candidates(x: Any, attrs: PoolAttrs) -> Any:
@@ -193,7 +197,7 @@ def _candidates(x: Any, attrs: PoolAttrs) -> Any:
 
 
 def _max_pool_index(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
-    index = _candidates(arrays[0], attrs).argmax(axis=0)
+    index = _candidates(*arrays, attrs).argmax(axis=0)
     return (index.astype(np.uint8 if _fits_a_byte(attrs) else np.int32),)
 
 
@@ -207,12 +211,12 @@ def max_pool_grad(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array,
 
 
 def _average_pool(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
-    x = arrays[0]
+    (x,) = arrays
     return (_taps(x, attrs, 0.0).sum(axis=0) / _divisor(attrs, x.shape[1:3], x.dtype),)
 
 
 def _average_pool_grad(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array, ...]:
-    dy = arrays[0]
+    (dy,) = arrays
     return (_collected(dy / _divisor(attrs.pool, attrs.input_hw, dy.dtype), attrs),)
 
 
@@ -233,7 +237,7 @@ def _inside_taps(x: Any, attrs: PoolAttrs) -> Any:
 
 
 def _max_pool_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
-    x = arrays[0]
+    (x,) = arrays
     if x.dtype == np.int8:
         return _max_pool(arrays, attrs)
     return (largest_of(_taps(x, attrs, 0.0), _inside_taps(x, attrs)),)
@@ -241,7 +245,7 @@ def _max_pool_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, .
 
 def _max_pool_index_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
     """The first of the largest; a NaN never wins."""
-    x = arrays[0]
+    (x,) = arrays
     if x.dtype == np.int8:
         return _max_pool_index(arrays, attrs)
     taps, inside = _taps(x, attrs, 0.0), _inside_taps(x, attrs)
@@ -259,12 +263,12 @@ def _exact_mean(total: Any, attrs: PoolAttrs, hw: tuple[int, int]) -> Any:
 
 
 def _average_pool_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
-    x = arrays[0]
+    (x,) = arrays
     return (_exact_mean(sequential_sum(_taps(x, attrs, 0.0)), attrs, x.shape[1:3]),)
 
 
 def _average_pool_grad_exact(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array, ...]:
-    return (_collected(_exact_mean(arrays[0], attrs.pool, attrs.input_hw), attrs),)
+    return (_collected(_exact_mean(*arrays, attrs.pool, attrs.input_hw), attrs),)
 
 
 # ---- gradients ------------------------------------------------------------------------------------------------------
@@ -272,12 +276,12 @@ def _average_pool_grad_exact(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> t
 
 def _grad_attrs(node: Node) -> PoolGradAttrs:
     assert isinstance(node.attrs, PoolAttrs)
-    _, h, w, _ = node.inputs[0].shape
+    _, h, w, _ = operand(node, "x").shape
     return PoolGradAttrs(node.attrs, (h, w))
 
 
 def _max_pool_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    index = ctx.emit("MaxPoolIndex", (node.inputs[0],), node.attrs)
+    index = ctx.emit("MaxPoolIndex", (operand(node, "x"),), node.attrs)
     return {0: ctx.emit("MaxPoolGrad", (only(gradients), index), _grad_attrs(node))}
 
 
@@ -301,6 +305,9 @@ register(
         PoolAttrs,
         exact=_max_pool_exact,
         overlaps=_overlaps,
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 register(
@@ -312,6 +319,8 @@ register(
         NonDifferentiable("an index: piecewise constant in its input"),
         PoolAttrs,
         exact=_max_pool_index_exact,
+        inputs=("x",),
+        outputs=("index",),
     )
 )
 register(
@@ -322,6 +331,8 @@ register(
         max_pool_grad,
         BACKWARD,
         PoolGradAttrs,
+        inputs=("dy", "index"),
+        outputs=("dx",),
     )
 )
 register(
@@ -334,6 +345,8 @@ register(
         PoolAttrs,
         exact=_average_pool_exact,
         overlaps=_overlaps,
+        inputs=("x",),
+        outputs=("y",),
     )
 )
 register(
@@ -345,5 +358,7 @@ register(
         BACKWARD,
         PoolGradAttrs,
         exact=_average_pool_grad_exact,
+        inputs=("dy",),
+        outputs=("dx",),
     )
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytrain_compile.ir.types import Attrs, Node
+from tinytrain_compile.ops.names import operand, result
 
 _MIXES = "it works along the axis of the samples"
 
@@ -24,7 +25,7 @@ def repeat_shape(_node: Node, attrs: Any, count: int) -> Attrs:
 
 def repeat_places(node: Node, attrs: Any, count: int) -> Attrs:
     """Slice, Embed: all of axis 0, or the samples would be cut."""
-    rows, out = node.inputs[0].shape[0], node.outputs[0].shape
+    rows, out = operand(node, "x").shape[0], result(node, "y").shape
     if attrs.starts[0] != 0 or attrs.steps[0] != 1 or out[0] != rows:
         raise ValueError(_MIXES)
     return replace(attrs, **{"sizes" if node.op == "Slice" else "shape": (count * rows, *out[1:])})

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import expect_float, expect_operands, kept_layout, only
+from tinytrain_compile.ops._common import expect_float, kept_layout, only
 from tinytrain_compile.ops._exact import scaled, sum_over
-from tinytrain_compile.ops.base import GradientContext, OpDef, Overlap, register
+from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, OpDef, Overlap, register
 from tinytrain_compile.ops.contiguous import cut_starts, run_starts
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
 from tinytrain_compile.ops.repeat import along, repeat_places, repeat_shape
 
@@ -77,25 +78,21 @@ class ReduceAttrs(Attrs):
 
 
 def _infer_reshape(inputs: tuple[Value, ...], attrs: ReshapeAttrs) -> tuple[TensorType, ...]:
-    expect_operands("Reshape", inputs, 1)
-    x = inputs[0]
+    (x,) = inputs
     if any(dim < 1 for dim in attrs.shape) or math.prod(attrs.shape) != x.elements:
         raise ValueError(f"Reshape: {x.shape} has {x.elements} elements, {attrs.shape} has not")
     return (TensorType(attrs.shape, x.dtype),)
 
 
 def _infer_transpose(inputs: tuple[Value, ...], attrs: TransposeAttrs) -> tuple[TensorType, ...]:
-    expect_operands("Transpose", inputs, 1)
-    x = inputs[0]
+    (x,) = inputs
     if sorted(attrs.perm) != list(range(len(x.shape))):
         raise ValueError(f"Transpose: {attrs.perm} is not a permutation of the axes of {x.shape}")
     return (TensorType(tuple(x.shape[axis] for axis in attrs.perm), x.dtype),)
 
 
 def _infer_concat(inputs: tuple[Value, ...], attrs: ConcatAttrs) -> tuple[TensorType, ...]:
-    if not inputs:
-        raise ValueError("Concat takes at least one input")
-    first, axis = inputs[0], attrs.axis
+    (first, *_), axis = inputs, attrs.axis
     if not 0 <= axis < len(first.shape):
         raise ValueError(f"Concat: axis {axis} of shape {first.shape}")
     for x in inputs:
@@ -122,15 +119,13 @@ def _check_places(
 
 
 def _infer_slice(inputs: tuple[Value, ...], attrs: SliceAttrs) -> tuple[TensorType, ...]:
-    expect_operands("Slice", inputs, 1)
-    x = inputs[0]
+    (x,) = inputs
     _check_places("Slice", attrs.starts, attrs.steps, attrs.sizes, x.shape)
     return (TensorType(attrs.sizes, x.dtype, kept_layout(x, len(attrs.sizes))),)
 
 
 def _infer_embed(inputs: tuple[Value, ...], attrs: EmbedAttrs) -> tuple[TensorType, ...]:
-    expect_operands("Embed", inputs, 1)
-    x = inputs[0]
+    (x,) = inputs
     _check_places("Embed", attrs.starts, attrs.steps, x.shape, attrs.shape)
     return (TensorType(attrs.shape, x.dtype, kept_layout(x, len(attrs.shape))),)
 
@@ -150,8 +145,7 @@ def _stretched(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, .
 
 
 def _infer_expand(inputs: tuple[Value, ...], attrs: ExpandAttrs) -> tuple[TensorType, ...]:
-    expect_operands("Expand", inputs, 1)
-    x = inputs[0]
+    (x,) = inputs
     _stretched(x.shape, attrs.shape)
     if attrs.scale != 1.0:
         expect_float("Expand", x)
@@ -159,8 +153,7 @@ def _infer_expand(inputs: tuple[Value, ...], attrs: ExpandAttrs) -> tuple[Tensor
 
 
 def _infer_reduce(inputs: tuple[Value, ...], attrs: ReduceAttrs) -> tuple[TensorType, ...]:
-    expect_operands("Reduce", inputs, 1)
-    x = inputs[0]
+    (x,) = inputs
     expect_float("Reduce", x)
     if list(attrs.axes) != sorted(set(attrs.axes)) or any(not 0 <= axis < len(x.shape) for axis in attrs.axes):
         raise ValueError(f"Reduce: axes {attrs.axes} of shape {x.shape}")
@@ -172,11 +165,13 @@ def _infer_reduce(inputs: tuple[Value, ...], attrs: ReduceAttrs) -> tuple[Tensor
 
 
 def _reshape(arrays: tuple[Any, ...], attrs: ReshapeAttrs) -> tuple[Array, ...]:
-    return (arrays[0].reshape(attrs.shape),)
+    (x,) = arrays
+    return (x.reshape(attrs.shape),)
 
 
 def _transpose(arrays: tuple[Any, ...], attrs: TransposeAttrs) -> tuple[Array, ...]:
-    return (np.ascontiguousarray(arrays[0].transpose(attrs.perm)).reshape([arrays[0].shape[i] for i in attrs.perm]),)
+    (x,) = arrays
+    return (np.ascontiguousarray(x.transpose(attrs.perm)).reshape([x.shape[i] for i in attrs.perm]),)
 
 
 def _concat(arrays: tuple[Any, ...], attrs: ConcatAttrs) -> tuple[Array, ...]:
@@ -190,32 +185,33 @@ def _places(starts: tuple[int, ...], steps: tuple[int, ...], sizes: tuple[int, .
 
 
 def _slice(arrays: tuple[Any, ...], attrs: SliceAttrs) -> tuple[Array, ...]:
-    return (np.array(arrays[0][_places(attrs.starts, attrs.steps, attrs.sizes)]),)
+    (x,) = arrays
+    return (np.array(x[_places(attrs.starts, attrs.steps, attrs.sizes)]),)
 
 
 def _embed(arrays: tuple[Any, ...], attrs: EmbedAttrs) -> tuple[Array, ...]:
-    x = arrays[0]
+    (x,) = arrays
     y = np.full(attrs.shape, attrs.value, x.dtype)
     y[_places(attrs.starts, attrs.steps, x.shape)] = x
     return (y,)
 
 
 def _expand(arrays: tuple[Any, ...], attrs: ExpandAttrs) -> tuple[Array, ...]:
-    x = np.array(np.broadcast_to(arrays[0], attrs.shape))
+    x = np.array(np.broadcast_to(*arrays, attrs.shape))
     return (x if attrs.scale == 1.0 else x * x.dtype.type(attrs.scale),)
 
 
 def _reduce(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, ...]:
-    x = arrays[0]
+    (x,) = arrays
     return (np.asarray(np.sum(x, axis=attrs.axes, keepdims=True) * x.dtype.type(attrs.scale)),)
 
 
 def _expand_exact(arrays: tuple[Any, ...], attrs: ExpandAttrs) -> tuple[Array, ...]:
-    return (scaled(np.array(np.broadcast_to(arrays[0], attrs.shape)), attrs.scale),)
+    return (scaled(np.array(np.broadcast_to(*arrays, attrs.shape)), attrs.scale),)
 
 
 def _reduce_exact(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, ...]:
-    x = arrays[0]
+    (x,) = arrays
     several = any(x.shape[axis] > 1 for axis in attrs.axes)  # else a plain product, without a sum that starts at 0
     return (np.asarray(scaled(sum_over(x, attrs.axes) if several else x, attrs.scale)),)
 
@@ -224,7 +220,7 @@ def _reduce_exact(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, .
 
 
 def _reshape_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    return {0: ctx.emit("Reshape", (only(gradients),), ReshapeAttrs(node.inputs[0].shape))}
+    return {0: ctx.emit("Reshape", (only(gradients),), ReshapeAttrs(operand(node, "x").shape))}
 
 
 def _transpose_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
@@ -247,19 +243,19 @@ def _concat_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None
 
 def _slice_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
     assert isinstance(node.attrs, SliceAttrs)
-    attrs = EmbedAttrs(node.attrs.starts, node.attrs.steps, node.inputs[0].shape)
+    attrs = EmbedAttrs(node.attrs.starts, node.attrs.steps, operand(node, "x").shape)
     return {0: ctx.emit("Embed", (only(gradients),), attrs)}
 
 
 def _embed_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
     assert isinstance(node.attrs, EmbedAttrs)
-    attrs = SliceAttrs(node.attrs.starts, node.attrs.steps, node.inputs[0].shape)
+    attrs = SliceAttrs(node.attrs.starts, node.attrs.steps, operand(node, "x").shape)
     return {0: ctx.emit("Slice", (only(gradients),), attrs)}
 
 
 def _expand_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
     assert isinstance(node.attrs, ExpandAttrs)
-    x = node.inputs[0]
+    x = operand(node, "x")
     axes = _stretched(x.shape, node.attrs.shape)
     dx = ctx.emit("Reduce", (only(gradients),), ReduceAttrs(axes, node.attrs.scale))
     return {0: dx if dx.shape == x.shape else ctx.emit("Reshape", (dx,), ReshapeAttrs(x.shape))}
@@ -267,7 +263,7 @@ def _expand_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None
 
 def _reduce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
     assert isinstance(node.attrs, ReduceAttrs)
-    attrs = ExpandAttrs(node.inputs[0].shape, node.attrs.scale)
+    attrs = ExpandAttrs(operand(node, "x").shape, node.attrs.scale)
     return {0: ctx.emit("Expand", (only(gradients),), attrs)}
 
 
@@ -286,6 +282,9 @@ register(
         view=True,
         repeat=repeat_shape,
         starts=lambda _node: (0,),
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 register(
@@ -297,6 +296,9 @@ register(
         _transpose_rule,
         TransposeAttrs,
         repeat=lambda _node, attrs, _count: along(attrs, attrs.perm[1:]),
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 
@@ -338,6 +340,9 @@ register(
         as_view="Join",
         overlaps=_concat_overlaps,
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
+        inputs=("x*",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 register(
@@ -352,6 +357,9 @@ register(
         as_view="Part",
         overlaps=_slice_overlaps,
         repeat=repeat_places,
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 register(
@@ -364,6 +372,9 @@ register(
         EmbedAttrs,
         overlaps=_embed_overlaps,
         repeat=repeat_places,
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
     )
 )
 register(
@@ -374,9 +385,11 @@ register(
         _expand,
         _expand_rule,
         ExpandAttrs,
-        inplace=_SAME_ELEMENT,
         exact=_expand_exact,
         repeat=repeat_shape,
+        inputs=("x",),
+        outputs=("y",),
+        reuses=("x",),
     )
 )
 register(
@@ -387,9 +400,11 @@ register(
         _reduce,
         _reduce_rule,
         ReduceAttrs,
-        inplace=_SAME_ELEMENT,
         exact=_reduce_exact,
         repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
         sums_samples=lambda attrs: 0 in attrs.axes,
+        inputs=("x",),
+        outputs=("y",),
+        reuses=("x",),
     )
 )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.names import named
 
 _UPDATE = NonDifferentiable("updates are not part of the differentiated function")
 
@@ -34,9 +35,19 @@ class AdamAttrs(Attrs):
     scaled: bool = False
 
 
-def _check_same(first: tuple[Value, ...]) -> None:
-    if any(value.shape != first[0].shape for value in first):
+def _check_same(*first: Value) -> None:
+    if len({value.shape for value in first}) > 1:
         raise ValueError(f"shapes differ: {[value.shape for value in first]}")
+
+
+def _same_type(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = inputs
+    return (x.type,)
+
+
+def _adam_tick(arrays: tuple[Array, ...], attrs: AdamAttrs) -> tuple[Array, ...]:
+    (power,) = arrays
+    return (power * np.asarray([attrs.beta1, attrs.beta2], power.dtype),)
 
 
 def _gradient_of(w: Array, g: Array, scale: Array | None, decay: float) -> Array:
@@ -48,14 +59,19 @@ def _blend(old: Array, share: float, new: Array) -> Array:
     return old.dtype.type(share) * old + new if share else new
 
 
+def _present(attrs: SgdAttrs | AdamAttrs) -> tuple[str, ...]:
+    return ("scale",) if attrs.scaled else ()
+
+
 def _sgd_infer(inputs: tuple[Value, ...], _attrs: SgdAttrs) -> tuple[TensorType, ...]:
-    _check_same(inputs[:2])
-    return (inputs[0].type,)
+    w, g, *_ = inputs
+    _check_same(w, g)
+    return (w.type,)
 
 
 def _sgd(arrays: tuple[Array, ...], attrs: SgdAttrs) -> tuple[Array, ...]:
-    w, g, rate = arrays[:3]
-    return (w - rate * _gradient_of(w, g, arrays[3] if attrs.scaled else None, attrs.weight_decay),)
+    o = named("SgdUpdate", arrays, attrs)
+    return (o["w"] - o["rate"] * _gradient_of(o["w"], o["g"], o.get("scale"), attrs.weight_decay),)
 
 
 register(
@@ -66,21 +82,25 @@ register(
         _sgd,
         _UPDATE,
         SgdAttrs,
-        alias=((0, 0),),
+        inputs=("w", "g", "rate", "scale?"),
+        outputs=("w",),
+        present=_present,
+        traits=ELEMENTWISE,
     )
 )
 
 
 def _momentum_infer(inputs: tuple[Value, ...], _attrs: SgdAttrs) -> tuple[TensorType, ...]:
-    _check_same(inputs[:3])
-    return (inputs[0].type, inputs[1].type)
+    w, v, g, *_ = inputs
+    _check_same(w, v, g)
+    return (w.type, v.type)
 
 
 def _momentum(arrays: tuple[Array, ...], attrs: SgdAttrs) -> tuple[Array, ...]:
-    w, v, g, rate = arrays[:4]
-    step = _gradient_of(w, g, arrays[4] if attrs.scaled else None, attrs.weight_decay)
-    velocity = _blend(v, attrs.momentum, step)
-    return (w - rate * velocity, velocity)
+    o = named("MomentumUpdate", arrays, attrs)
+    step = _gradient_of(o["w"], o["g"], o.get("scale"), attrs.weight_decay)
+    velocity = _blend(o["v"], attrs.momentum, step)
+    return (o["w"] - o["rate"] * velocity, velocity)
 
 
 register(
@@ -91,21 +111,26 @@ register(
         _momentum,
         _UPDATE,
         SgdAttrs,
-        alias=((0, 0), (1, 1)),
+        inputs=("w", "v", "g", "rate", "scale?"),
+        outputs=("w", "v"),
+        present=_present,
+        traits=ELEMENTWISE,
     )
 )
 
 
 def _adam_infer(inputs: tuple[Value, ...], _attrs: AdamAttrs) -> tuple[TensorType, ...]:
-    _check_same(inputs[:4])
-    return (inputs[0].type, inputs[1].type, inputs[2].type)
+    w, m, v, g, *_ = inputs
+    _check_same(w, m, v, g)
+    return (w.type, m.type, v.type)
 
 
 def _adam(arrays: tuple[Array, ...], attrs: AdamAttrs) -> tuple[Array, ...]:
-    w, m, v, g, rate, power = arrays[:6]
+    o = named("AdamUpdate", arrays, attrs)
+    w, m, v, g, rate, power = o.several("w", "m", "v", "g", "rate", "power")
     one = w.dtype.type
     decay = 0.0 if attrs.decoupled else attrs.weight_decay
-    g = _gradient_of(w, g, arrays[6] if attrs.scaled else None, decay)
+    g = _gradient_of(w, g, o.get("scale"), decay)
     m = _blend(m, attrs.beta1, one(1 - attrs.beta1) * g)
     v = _blend(v, attrs.beta2, one(1 - attrs.beta2) * (g * g))
     step = (m / (1 - power[0])) / (np.sqrt(v / (1 - power[1])) + one(attrs.epsilon))
@@ -122,25 +147,34 @@ register(
         _adam,
         _UPDATE,
         AdamAttrs,
-        alias=((0, 0), (1, 1), (2, 2)),
+        inputs=("w", "m", "v", "g", "rate", "power", "scale?"),
+        outputs=("w", "m", "v"),
+        present=_present,
     )
 )
 register(
     OpDef(
         "AdamTick",
         "Next powers of Adam's decay rates: [beta1^t, beta2^t] times [beta1, beta2].",
-        lambda inputs, _attrs: (inputs[0].type,),
-        lambda arrays, attrs: (arrays[0] * np.asarray([attrs.beta1, attrs.beta2], arrays[0].dtype),),
+        _same_type,
+        _adam_tick,
         _UPDATE,
         AdamAttrs,
-        alias=((0, 0),),
+        inputs=("power",),
+        outputs=("power",),
     )
 )
 
 
 def _accumulate_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    _check_same(inputs)
-    return (inputs[0].type,)
+    acc, g = inputs
+    _check_same(acc, g)
+    return (acc.type,)
+
+
+def _accumulate(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    acc, g = arrays
+    return (acc + g,)
 
 
 register(
@@ -148,18 +182,22 @@ register(
         "Accumulate",
         "acc += g; operands (acc, g).",
         _accumulate_infer,
-        lambda arrays, _attrs: (arrays[0] + arrays[1],),
+        _accumulate,
         _UPDATE,
-        alias=((0, 0),),
+        inputs=("acc", "g"),
+        outputs=("acc",),
+        traits=ELEMENTWISE,
     )
 )
 register(
     OpDef(
         "Clear",
         "acc = 0, after its content was applied; operands (acc).",
-        lambda inputs, _attrs: (inputs[0].type,),
-        lambda arrays, _attrs: (np.zeros_like(arrays[0]),),
+        _same_type,
+        lambda arrays, _attrs: (np.zeros_like(*arrays),),
         _UPDATE,
-        alias=((0, 0),),
+        inputs=("acc",),
+        outputs=("acc",),
+        traits=ELEMENTWISE,
     )
 )

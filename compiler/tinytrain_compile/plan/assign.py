@@ -53,7 +53,7 @@ def assign(
 
     most_ps: what the choices' times may sum up to.
     """
-    start = _Greedy(items, rooms).run()
+    start = GreedyAssignment(items, rooms).run()
     if start is not None and most_ps is not None and time_of(items, start) > most_ps:
         start = None
     return (
@@ -86,7 +86,7 @@ def _change(loads: list[list[int]], item: Item, index: int, sign: int) -> None:
             loads[use.memory][step] += sign * item.size
 
 
-class _Greedy:
+class GreedyAssignment:
     """While the arena is too full somewhere, what is cheapest per byte leaves it; then cheaper choices that fit."""
 
     def __init__(self, items: Sequence[Item], rooms: Sequence[int]) -> None:
@@ -95,6 +95,7 @@ class _Greedy:
         self.loads = loads_of(items, self.chosen, len(rooms))
 
     def run(self) -> list[int] | None:
+        """The choice of every item; None if a step stays too full."""
         while max(self.loads[0]) > self.rooms[0]:
             step = self.loads[0].index(max(self.loads[0]))
             moves = [(self.price(i, k), i, k) for i in range(len(self.items)) for k in self.moves(i, step)]
@@ -111,9 +112,11 @@ class _Greedy:
         return self.chosen
 
     def cost(self, index: int) -> int:
+        """Of an item's choice."""
         return self.items[index].choices[self.chosen[index]].cost
 
     def price(self, index: int, choice: int) -> float:
+        """What another choice costs more than the present one, per byte of the item."""
         item = self.items[index]
         return (item.choices[choice].cost - self.cost(index)) / max(item.size, 1)
 
@@ -139,6 +142,7 @@ class _Greedy:
         return good
 
     def take(self, index: int, choice: int) -> None:
+        """Choose it, and know the loads."""
         _change(self.loads, self.items[index], self.chosen[index], -1)
         self.chosen[index] = choice
         _change(self.loads, self.items[index], choice, 1)

@@ -55,16 +55,16 @@ def cut_bound(tasks: TaskGraph, order: Sequence[int], bound: int) -> int:
     What has run before a task is a downset of the graph, and live bytes are a cut function of it: the smallest is a
     minimum cut. A task whose load in a known order is within the bound cannot raise it, so few cuts are computed.
     """
-    cuts: _Cuts | None = None
+    cuts: LoadCuts | None = None
     for load, task in sorted(zip(loads(tasks, order), order, strict=True), reverse=True):
         if load <= bound:
             break
-        cuts = _Cuts(tasks) if cuts is None else cuts
+        cuts = LoadCuts(tasks) if cuts is None else cuts
         bound = max(bound, cuts.load_of(task))
     return bound
 
 
-class _Cuts:
+class LoadCuts:
     """The network: tasks, then two vertices per cell, then source and sink. A task on the source's side has run."""
 
     def __init__(self, tasks: TaskGraph) -> None:
@@ -87,9 +87,9 @@ class _Cuts:
 
     def load_of(self, task: int) -> int:
         """Smallest load with which a task can run."""
-        return min(self._cut(task, forced) - saved for forced, saved in self._ways(task))
+        return min(self._cut(task, forced) - saved for forced, saved in self.ways(task))
 
-    def _ways(self, task: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    def ways(self, task: int) -> Iterator[tuple[tuple[int, ...], int]]:
         """Ways to work in place: (tasks that must have run, bytes saved). Several outputs: all at once, optimistic."""
         pairs = self._tasks.pairs[task]
         if len({pair.output for pair in pairs}) > 1:

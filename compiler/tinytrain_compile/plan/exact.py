@@ -66,7 +66,7 @@ class Optimum(NamedTuple):
 
 
 @dataclass
-class _State:
+class State:
     """A set of executed tasks on the way of the search. trail: tasks run since the state that led here."""
 
     done: int
@@ -76,7 +76,7 @@ class _State:
     choices: list[int] = field(default_factory=list[int])
 
 
-class _Search:
+class PeakSearch:
     """Depth first through the states that safe moves leave open."""
 
     def __init__(self, tasks: TaskGraph, budget: int, work: int) -> None:
@@ -91,7 +91,7 @@ class _Search:
     def run(self) -> Attempt:
         """Look for an order until one is found, none is left, or the work is done."""
         ready = [task for task, needed in enumerate(self.before) if not needed]
-        path = [self.settled(_State(0, 0, ready, []))]
+        path = [self.settled(State(0, 0, ready, []))]
         seen = {path[0].done}
         while path and self.spent <= self.work:
             state = path[-1]
@@ -100,7 +100,7 @@ class _Search:
             if not state.choices:
                 path.pop()
                 continue
-            following = _State(state.done, state.memory, list(state.ready), [])
+            following = State(state.done, state.memory, list(state.ready), [])
             task = state.choices.pop()
             self.execute(following, task, self.cost(task, state.done).delta)
             self.settled(following)
@@ -109,7 +109,7 @@ class _Search:
                 path.append(following)
         return Attempt(None, not path, self.refused, self.spent)
 
-    def settled(self, state: _State) -> _State:
+    def settled(self, state: State) -> State:
         """Make all safe moves, then list what is left to choose from, smallest delta last."""
         while self.run_safe_task(state) or self.run_safe_chain(state):
             pass
@@ -122,16 +122,19 @@ class _Search:
         return state
 
     def cost(self, task: int, done: int) -> Cost:
+        """Of a task behind a set of others; counts as work."""
         self.spent += 1
         return self.costs.of(task, done)
 
     def fits(self, load: int) -> bool:
+        """Whether a load keeps to the budget; the smallest that does not is remembered."""
         if load <= self.budget:
             return True
         self.refused = min(self.refused, load)
         return False
 
-    def execute(self, state: _State, task: int, delta: int) -> None:
+    def execute(self, state: State, task: int, delta: int) -> None:
+        """Run a task in a state, and know what is ready then."""
         state.memory += delta
         state.done |= 1 << task
         state.trail.append(task)
@@ -142,7 +145,8 @@ class _Search:
         """Tasks that this one, the latest, has made ready."""
         return [follower for follower in self.after[task] if not self.before[follower] & ~done]
 
-    def run_safe_task(self, state: _State) -> bool:
+    def run_safe_task(self, state: State) -> bool:
+        """Run every ready task that is safe; whether there was one."""
         found = False
         for task in tuple(state.ready):
             transient, delta = self.cost(task, state.done)
@@ -156,7 +160,8 @@ class _Search:
         """Whether moves that change memory by so much may be taken without an alternative."""
         return delta <= 0
 
-    def run_safe_chain(self, state: _State) -> bool:
+    def run_safe_chain(self, state: State) -> bool:
+        """Run the first safe chain; whether there was one."""
         for task in state.ready:
             for member in self.safe_chain(state, task):
                 self.execute(state, member, self.cost(member, state.done).delta)
@@ -164,7 +169,7 @@ class _Search:
                 return True
         return False
 
-    def safe_chain(self, state: _State, first: int) -> tuple[int, ...]:
+    def safe_chain(self, state: State, first: int) -> tuple[int, ...]:
         """A safe chain that begins with this task, or nothing; all branches are looked at."""
         branches = [(first, state.done, 0, (first,))]
         while branches and self.spent <= self.work:
@@ -182,7 +187,7 @@ class _Search:
 
 def order_within(tasks: TaskGraph, budget: int, work: int) -> Attempt:
     """Is there an order whose peak is at most `budget`? At most about `work` evaluations."""
-    return _Search(tasks, budget, work).run()
+    return PeakSearch(tasks, budget, work).run()
 
 
 def smallest_peak(tasks: TaskGraph, start: Sequence[int], bound: int, work: int) -> Optimum:

@@ -212,8 +212,7 @@ def _further(plan: MemoryPlan, memory: Memory, span: Sequence[int]) -> FurtherMe
         raise PlanError("memory", f"{memory.name} holds {end - base} B, of {memory.capacity_bytes} B")
     inside = zip(plan.buffers, accessed(plan), strict=True)
     count = sum(size for buffer, size in inside if base <= buffer.offset < end)
-    figures = (memory.capacity_bytes, count, count * memory.extra_ps, count * memory.extra_pj, False)
-    return FurtherMemory(memory.name, base, end - base, *figures)
+    return memory.used(base=base, size_bytes=end - base, accessed_bytes=count, cheapest=False)
 
 
 def _priced(node: Node, move: Move, memories: Sequence[Memory]) -> PageMove:

@@ -43,7 +43,7 @@ def optimise(graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal
     If none was found: the fastest one that fits the arena; if there is none either, the one with the smallest arena.
     remat: "off" and "min" are kept; "auto" leaves it to the objective.
     """
-    search = _Search(graph, options, remat, goal)
+    search = PlanSearch(graph, options, remat, goal)
     found = list(search.small() if goal.objective == "memory" else search.cheap())
     room = options.capacity_bytes
     fitting = [plan for plan in found if room is None or plan.plan.arena_bytes <= room]
@@ -55,7 +55,7 @@ def optimise(graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal
     return min(found, key=lambda plan: plan.plan.arena_bytes)
 
 
-class _Search:
+class PlanSearch:
     """Makes plans of one graph, each part of the work once."""
 
     def __init__(self, graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal) -> None:
@@ -134,13 +134,13 @@ class _Search:
         sources = [self.base()]
         if self.mode == "auto":
             sources.append(self.minimal)
-            sources += self._in_time()
+            sources += self.in_time()
         for source in sources:
             yield source
             if self.goal.memories:
                 yield from self._squeezed(source)
 
-    def _in_time(self) -> list[Planned]:
+    def in_time(self) -> list[Planned]:
         """Between no second runs and most of them: the smallest arena whose plan is fast enough."""
         limit, best = self.goal.limit_ps, list[Planned]()
         if limit is None or self.cost(self.minimal).ps <= limit:

@@ -48,10 +48,13 @@ class RematOptions:
     mode: "off", "auto" (only if, and as much as, the capacity needs) or "min" (the smallest arena found).
     most_share: for "auto": extra multiply-accumulates, as a share of the step's, beyond which it is left alone; None
         for no limit. With a limit, what cannot fit is returned without rematerialisation, and quickly.
+    smallest: for "auto": where nothing found fits, look for the smallest arena (for whoever has to be told how much is
+        missing). It takes most of the work.
     """
 
     mode: Remat = "off"
     most_share: float | None = None
+    smallest: bool = True
 
 
 class PlanError(Exception):

@@ -58,10 +58,10 @@ class Costs:
                 closed += size
         transient = opened + self._scratch[task]
         if self._pairs[task]:
-            transient -= self._saved(task, done)
+            transient -= self.saved(task, done)
         return Cost(transient, opened - closed)
 
-    def _saved(self, task: int, done: int) -> int:
+    def saved(self, task: int, done: int) -> int:
         """Bytes that never exist twice, because one cell opens over another that closes (in either direction)."""
         possible: list[InPlace] = []
         for output, source, pair in self._pairs[task]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer
-from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.int8.update import ERROR_OPS
+from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.plan.assign import Choice, Item, Use
 from tinytrain_compile.plan.explain import load_per_step
 from tinytrain_compile.plan.options import PlanOptions, Spend
@@ -48,6 +48,19 @@ class Memory:
     def extra(self, spend: Spend) -> int:
         """Time or energy that a byte accessed in it costs more."""
         return self.extra_ps if spend == "time" else self.extra_pj
+
+    def used(self, *, base: int, size_bytes: int, accessed_bytes: int, cheapest: bool) -> FurtherMemory:
+        """What a plan uses of it, from `base` on, with its price."""
+        return FurtherMemory(
+            name=self.name,
+            base=base,
+            used_bytes=size_bytes,
+            capacity_bytes=self.capacity_bytes,
+            accessed_bytes=accessed_bytes,
+            extra_ps=accessed_bytes * self.extra_ps,
+            extra_pj=accessed_bytes * self.extra_pj,
+            cheapest=cheapest,
+        )
 
 
 @dataclass(frozen=True)
@@ -166,8 +179,8 @@ class Options:
 
 def _factor_bytes(node: Node, name: str) -> int:
     """Bytes that a node reads of a value; 0 if it is a view or changes the value's memory."""
-    definition = op_def(node.op)
-    if node.op in ERROR_OPS and name in (value.name for value in node.inputs[:2]):
+    definition, error = op_def(node.op), error_operands(node)
+    if error is not None and name in (error.peak.name, error.exponent.name):
         return 0  # in the first step the exponents are found in place
     if definition.view or any(node.inputs[source].name == name for _, source in definition.alias):
         return 0

@@ -42,7 +42,7 @@ def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> 
         return task.best_of(task.minimal(), without)
     most = float("inf") if remat.most_share is None else remat.most_share
     # The order found for the rewritten graph may be lower than what any decision reaches in the order it was made for.
-    found = task.within(capacity) or task.best_of(task.minimal(), without)
+    found = task.within(capacity) or (task.best_of(task.minimal(), without) if remat.smallest else without)
     fits = found.plan.arena_bytes <= capacity and share_of(found.graph, found.plan) <= most
     return found if fits or remat.most_share is None else replace(without, refused=found)
 

@@ -131,35 +131,36 @@ def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> Choic
     """A decision with a peak of at most `budget`, as cheap as found; None if none is found or there is none."""
     if peak_of(problem, {}) <= budget:
         return Choice({}, budget, True)
-    found = _any_below(problem, budget, options)
-    return None if found is None else _cheaper(problem, found, budget, options)
+    found = any_below(problem, budget, options)
+    return None if found is None else cheaper_decision(problem, found, budget, options)
 
 
 def smallest(problem: Problem, options: PlanOptions) -> Iterator[Choice]:
     """Decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better)."""
     floor = floor_bytes(problem)
-    best = _start(problem, floor)
+    best = first_decision(problem, floor)
 
     def reach(budget: int) -> int | None:
         nonlocal best
-        found = _any_below(problem, budget, options)
+        found = any_below(problem, budget, options)
         best = best if found is None else found
         return None if found is None else peak_of(problem, found)
 
     _, high = halve(floor, peak_of(problem, best), reach, ask_low=True)
-    cheaper = _cheaper(problem, best, high, options)
+    cheaper = cheaper_decision(problem, best, high, options)
     yield cheaper
     if cheaper.decision != best:
         yield Choice(best, high, False)
 
 
-def _start(problem: Problem, budget: int) -> dict[int, int]:
+def first_decision(problem: Problem, budget: int) -> dict[int, int]:
     """Of the greedy decision and those that keep checkpoints, the one of smallest peak."""
     segments = [dict(item.decision) for item in checkpoints(problem)]
     return min((greedy_decision(problem, budget), *segments), key=lambda decision: peak_of(problem, decision))
 
 
-def _any_below(problem: Problem, budget: int, options: PlanOptions) -> dict[int, int] | None:
+def any_below(problem: Problem, budget: int, options: PlanOptions) -> dict[int, int] | None:
+    """A decision whose peak is at most `budget`, cheap or not; None if none is found."""
     # Imported here: loading ortools takes most of a second, which runs without rematerialisation do not have.
     from tinytrain_compile.plan.remat_cpsat import Limits, solve
 
@@ -189,7 +190,7 @@ def _whole_pairs_only(problem: Problem) -> Problem:
     )
 
 
-def _cheaper(problem: Problem, start: dict[int, int], budget: int, options: PlanOptions) -> Choice:
+def cheaper_decision(problem: Problem, start: dict[int, int], budget: int, options: PlanOptions) -> Choice:
     """The cheapest of: the start and a greedy decision, both without what is not needed; the solver's from there."""
     from tinytrain_compile.plan.remat_cpsat import Limits, candidates, solve
 

@@ -117,8 +117,7 @@ def _further(
     base, found = _top(placed[0]), list[FurtherMemory]()
     for number, (part, memory) in enumerate(zip(placed[1:], memories, strict=True), 1):
         count = sum(option.accessed for option in chosen if option.memory == number)
-        figures = (memory.capacity_bytes, count, count * memory.extra_ps, count * memory.extra_pj, optimal)
-        found.append(FurtherMemory(memory.name, base, _top(part), *figures))
+        found.append(memory.used(base=base, size_bytes=_top(part), accessed_bytes=count, cheapest=optimal))
         base += _top(part)
     return tuple(found)
 

@@ -15,6 +15,7 @@ from tinytrain_compile.ops.int8.conv import QConvGradInputAttrs
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import ErrorAttrs
 from tinytrain_compile.ops.int8.pool import QMaxPoolGradAttrs, sum_bound
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.pool import PoolGradAttrs, always_full, overlap
 from tinytrain_compile.ops.shape import ConcatAttrs, ExpandAttrs, ReshapeAttrs, SliceAttrs
 from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Mask, ShiftTables
@@ -87,7 +88,7 @@ class Backward:
 
     def _through_clamp(self, node: Node) -> bool:
         """The gradient before a clamp: masked, and in the unit that the node before the clamp wants."""
-        dy, mask_source = node.inputs
+        dy, mask_source = operand(node, "dy"), _passed(node)
         mask = self._mask(node, mask_source)
         if mask is None:
             return False
@@ -113,9 +114,10 @@ class Backward:
 
     def _clamp_input(self, node: Node) -> str:
         """Float name of the value whose clamp this node differentiates."""
-        source = node.inputs[1]
         if node.op == "MaskedGrad":
-            source = self._r.producers[source.name].inputs[0]
+            source = operand(self._r.producers[operand(node, "mask").name], "y")
+        else:
+            source = operand(node, "y")
         return self._f.clamped.get(source.name, "")
 
     # ---- layers -------------------------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ class Backward:
 
     def _takes_deferred(self, reader: Node) -> bool:
         """Whether the gradient goes through a clamp that runs in integers, whose mask and unit it can then take in."""
-        return reader.op in ("ClipGrad", "MaskedGrad") and self._mask(reader, reader.inputs[1]) is not None
+        return reader.op in ("ClipGrad", "MaskedGrad") and self._mask(reader, _passed(reader)) is not None
 
     def _data_error(self, node: Node, unit: Any, mask: Mask, owner: ShiftTables | None = None) -> Err:
         error = self._error(node.inputs[0])
@@ -275,8 +277,8 @@ class Backward:
 
     def _max_pool(self, node: Node) -> bool:
         """To the elements that won: moved, or added where windows overlap. Channels keep their units."""
-        attrs, error = node.attrs, self._r.forms.get(node.inputs[0].name)
-        index = self._r.forms.get(node.inputs[1].name)
+        attrs, error = node.attrs, self._r.forms.get(operand(node, "dy").name)
+        index = self._r.forms.get(operand(node, "index").name)
         assert isinstance(attrs, PoolGradAttrs)
         if not isinstance(error, Err) or not isinstance(index, Value):
             return False
@@ -317,6 +319,11 @@ class Backward:
         """Whether a gradient goes to an update, or is first added to others of the same parameter."""
         readers = self._r.readers.get(gradient.name, [])
         return all(r.op in BIAS_READERS or (r.op == "Add" and self._only_updates(r.outputs[0])) for r in readers)
+
+
+def _passed(node: Node) -> Value:
+    """What tells a ClipGrad or a MaskedGrad where its clamp was active."""
+    return operand(node, "mask" if node.op == "MaskedGrad" else "y")
 
 
 def _cut_unit(error: Err, attrs: Attrs) -> Any:

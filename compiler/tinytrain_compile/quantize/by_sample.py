@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.shape import ReshapeAttrs, SliceAttrs
 from tinytrain_compile.quantize.state import Rewriter
 
 
 def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
     """Emit an Accumulate of a float gradient as one for every sample, where a step has several."""
-    count, source = rewriter.train.micro_batch, rewriter.producers.get(node.inputs[1].name)
+    count, source = rewriter.train.micro_batch, rewriter.producers.get(operand(node, "g").name)
     while source is not None and source.op == "Reshape":
-        source = rewriter.producers.get(source.inputs[0].name)
+        source = rewriter.producers.get(operand(source, "x").name)
     if count == 1 or source is None or not op_def(source.op).sums_samples(source.attrs):
         return False
-    total = node.inputs[0]
+    total = operand(node, "acc")
     operands = [rewriter.as_float(value, node) for value in source.inputs]
     for index in range(count):
         parts = [_part(rewriter, value, index, count, node) for value in operands]
@@ -27,7 +28,7 @@ def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
         if gradient.shape != total.shape:
             (gradient,) = rewriter.emit("Reshape", (gradient,), ReshapeAttrs(total.shape), node)
         (total,) = rewriter.emit(node.op, (total, gradient), node.attrs, node)
-    rewriter.forms[node.outputs[0].name] = total
+    rewriter.forms[result(node, "acc").name] = total
     return True
 
 

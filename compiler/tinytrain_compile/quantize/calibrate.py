@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 from tinytrain_compile.ops.interpreter import run_nodes
+from tinytrain_compile.ops.names import operands
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs
 from tinytrain_compile.quantize.fuse import fuse_biases
 from tinytrain_compile.quantize.limits import LARGEST, SMALLEST, out_of_range
@@ -180,11 +181,11 @@ def _double(data: Array) -> Array:
 
 def _parameters(graph: Graph, node: Node, known: dict[str, Quant]) -> None:
     """Weight and bias of a layer; the bias counts in units of its accumulator."""
-    weight = node.inputs[1].name
+    (data, *_), o = node.inputs, operands(node)
+    weight, own = o["w"].name, o.get("bias")
     if weight not in graph.constants:
         return
-    x = known.get(node.inputs[0].name)
-    bias = node.inputs[2].name if len(node.inputs) == 3 and node.op != "ConvGradInput" else ""
+    x, bias = known.get(data.name), "" if own is None else own.name
     smallest: Array | float = WEIGHT_FLOOR
     if x is not None and bias in graph.constants:  # a dead channel still has its bias, which must fit
         smallest = np.maximum(

@@ -15,7 +15,8 @@ from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs, rescale_lift
-from tinytrain_compile.ops.linear import GemmAttrs, join_split, operands
+from tinytrain_compile.ops.linear import WEIGHT, GemmAttrs, join_split
+from tinytrain_compile.ops.names import operand, operands
 from tinytrain_compile.ops.pool import PoolAttrs, always_full
 from tinytrain_compile.ops.shape import EmbedAttrs, ReduceAttrs, ReshapeAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred, ShiftTables
@@ -96,18 +97,19 @@ class Forward:
 
     def _ready(self, node: Node) -> bool:
         data = node.inputs if node.op == "Add" else node.inputs[:1]
-        if node.op == "Add" and node.inputs[0].shape != node.inputs[1].shape:
+        if len({value.shape for value in data}) > 1:
             return False
         if node.op in ("Conv", "Gemm") and not self._takes_integers(node):
             return False
-        if isinstance(node.attrs, PoolAttrs) and not always_full(node.attrs, _hw(node.inputs[0])):
+        if isinstance(node.attrs, PoolAttrs) and not always_full(node.attrs, _hw(operand(node, "x"))):
             return False
         return all(self._r.act(v, node) is not None for v in data)
 
     def _takes_integers(self, node: Node) -> bool:
         """Whether a layer's parameters are constants that may become integers."""
-        names = {value.name for value in node.inputs[1:]}
-        return node.inputs[1].quant is not None and names <= self._r.constants.keys() - self._floats
+        _, *parameters = node.inputs
+        names = {value.name for value in parameters}
+        return operand(node, "w").quant is not None and names <= self._r.constants.keys() - self._floats
 
     def _clip(self, node: Node) -> bool:
         form = self._r.forms.get(node.inputs[0].name)
@@ -125,15 +127,15 @@ class Forward:
     def _requantised(self, node: Node, quant: Quant) -> Value:
         if node.op == "Conv":
             assert isinstance(node.attrs, ConvAttrs)
-            return self._layer(node, node.attrs, quant, self._act(node, 0))
+            return self._layer(node, node.attrs, quant, self._act(node, "x"))
         if node.op == "Gemm":
             return self._dense(node, quant)
         if node.op == "Add":
             return self._add(node, quant)
         return self._mean(node, quant)
 
-    def _act(self, node: Node, index: int) -> Act:
-        form = self._r.act(node.inputs[index], node)
+    def _act(self, node: Node, name: str) -> Act:
+        form = self._r.act(operand(node, name), node)
         assert form is not None
         return form
 
@@ -153,8 +155,8 @@ class Forward:
         """A dense layer is a 1x1 convolution over its rows."""
         attrs = node.attrs
         assert isinstance(attrs, GemmAttrs)
-        x = self._act(node, 0)
-        rows, k = node.inputs[0].shape
+        x = self._act(node, "x")
+        rows, k = operand(node, "x").shape
         (image,) = self._r.emit("Reshape", (x.value,), ReshapeAttrs((1, rows, 1, k)), node)
         conv = ConvAttrs((1, 1), bias=attrs.bias, split=attrs.split)
         y = self._layer(node, conv, quant, Act(image, x.quant))
@@ -162,17 +164,16 @@ class Forward:
 
     def _integers(self, node: Node, conv: ConvAttrs, x: Act) -> IntegerLayer:
         """int8 weight parts and int32 bias of a layer, as constants or state."""
-        part_indices, bias_index = operands(len(node.inputs), conv.bias, conv.split)
-        scale = _weight_scale([node.inputs[i] for i in part_indices], conv.split)
-        weight, own_bias = node.inputs[part_indices[0]], None if bias_index is None else node.inputs[bias_index]
+        o = operands(node)
+        floats, weight, own_bias = o.several(*WEIGHT), o["w"], o.get("bias")
+        scale = _weight_scale(floats, conv.split)
         tables = self._rescaling.tables(weight, own_bias, conv.split)
         if tables is not None:
             scale = self._rescaling.with_room(scale, weight, conv.split)
         parts: list[Value] = []
-        for position, index in enumerate(part_indices):
-            value = node.inputs[index]
+        for part, value in enumerate(floats):
             if value.name not in self.integer_parameters:
-                own = _part_scale(scale, conv.split, position)
+                own = _part_scale(scale, conv.split, part)
                 self.integer_parameters[value.name] = self._weight(value, own)
             parts.append(self.integer_parameters[value.name])
         bias, unit = self._bias(node, own_bias, scale * x.quant.scale[0])
@@ -212,15 +213,15 @@ class Forward:
         return Value(value.name, tuple(integers.shape), dtype, "", value.origin)
 
     def _add(self, node: Node, quant: Quant) -> Value:
-        a, b = self._act(node, 0), self._act(node, 1)
+        a, b = self._act(node, "a"), self._act(node, "b")
         to = [fx.split_factor(x.quant.scale[0] / quant.scale[0] * 2.0 ** (SUM_BITS - ADD_BITS)) for x in (a, b)]
         attrs = QAddAttrs(a.quant.zero, b.quant.zero, quant.zero, to[0], to[1], quant.low, quant.high)
         return self._r.emit("QAdd", (a.value, b.value), attrs, node)[0]
 
     def _mean(self, node: Node, quant: Quant) -> Value:
-        x = self._act(node, 0)
+        x = self._act(node, "x")
         if isinstance(node.attrs, ReduceAttrs):
-            attrs = _rescale(x.quant, quant, node.attrs.scale, x.value.shape, node.attrs.axes)
+            attrs = rescale_attrs(x.quant, quant, node.attrs.scale, x.value.shape, node.attrs.axes)
             return self._r.emit("QRescale", (x.value,), attrs, node)[0]
         pool = node.attrs
         assert isinstance(pool, PoolAttrs)
@@ -268,7 +269,7 @@ class Forward:
     def _on_scale(self, act: Act, quant: Quant, node: Node) -> Value:
         if (act.quant.scale, act.quant.zero) == (quant.scale, quant.zero):
             return act.value
-        attrs = _rescale(act.quant, replace(quant, low=-128, high=127))
+        attrs = rescale_attrs(act.quant, replace(quant, low=-128, high=127))
         return self._r.emit("QRescale", (act.value,), attrs, node)[0]
 
 
@@ -279,7 +280,7 @@ def _finer(scale: Array, data: Array) -> Array:
     return scale / 2.0**bits
 
 
-def _rescale(
+def rescale_attrs(
     x: Quant, y: Quant, factor: float = 1.0, shape: tuple[int, ...] = (), axes: tuple[int, ...] = ()
 ) -> QRescaleAttrs:
     """From one format to another, or to that of `factor` times the sum over axes."""
@@ -306,7 +307,7 @@ def _narrowed(quant: Quant, clip: ClipAttrs) -> Quant:
     return Quant(quant.scale, zero, low, high)
 
 
-def _weight_scale(parts: list[Value], split: Split | None) -> Array:
+def _weight_scale(parts: tuple[Value, ...], split: Split | None) -> Array:
     """Scale per output channel of the whole weight."""
     scales: list[Array] = []
     for value in parts:
@@ -317,7 +318,7 @@ def _weight_scale(parts: list[Value], split: Split | None) -> Array:
     return join_split(tuple(scales), split, 0, 0)
 
 
-def _part_scale(scale: Array, split: Split | None, position: int) -> Array:
+def _part_scale(scale: Array, split: Split | None, part: int) -> Array:
     if split is None or split.axis == "in":
         return scale
-    return scale[list(split.channels if position == 0 else split.rest)]
+    return scale[list(split.channels if part == 0 else split.rest)]

@@ -12,6 +12,7 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.int8 import loss as int8_loss
 from tinytrain_compile.ops.int8 import weighted_loss as int8_weighted_loss
 from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.ops.normalise import AxisAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred, Err
 from tinytrain_compile.quantize.state import Rewriter
@@ -57,11 +58,12 @@ class IntegerLoss:
         return rule is not None and rule(node)
 
     def _sums(self, node: Node) -> bool:
-        logits, attrs = self._r.forms.get(node.inputs[0].name), node.attrs
+        logits, attrs = self._r.forms.get(operand(node, "x").name), node.attrs
         loss = self._loss_of(node)
         if loss is None or not isinstance(logits, Act) or not isinstance(attrs, AxisAttrs):
             return False
-        nll, groups = loss.attrs, loss.inputs[1].elements
+        nll, label = loss.attrs, operand(loss, "labels")
+        groups = label.elements
         assert isinstance(nll, NllAttrs)
         classes, scale = logits.value.shape[attrs.axis], logits.quant.scale[0]
         if int8_loss.loss_fraction_bits(scale, classes, groups) < int8_loss.LEAST_LOSS_BITS:
@@ -72,7 +74,7 @@ class IntegerLoss:
         largest, total = self._r.emit("QSoftmaxSum", (logits.value, table), sums, node)
         self._r.forms[largest.name] = Act(largest, logits.quant)
         unit, share = (self._factor(nll) / groups, 1.0 / groups) if nll.reduction == "mean" else (1.0, 1.0)
-        known = _Softmax(logits, nll, loss.inputs[1], largest, total, table, bits, unit, share)
+        known = _Softmax(logits, nll, label, largest, total, table, bits, unit, share)
         if _is_weighted(loss):
             known = self._weighted(known, loss, classes)
         self._known[node.outputs[0].name] = known
@@ -100,11 +102,12 @@ class IntegerLoss:
         return self._r.train.micro_batch if nll.reduction == "mean" else 1
 
     def _class_weights(self, loss: Node, classes: int) -> Array:
-        return self._r.constants[loss.inputs[2].name] if len(loss.inputs) > 2 else np.ones(classes, np.float32)
+        weights = operands(loss).get("weights")
+        return np.ones(classes, np.float32) if weights is None else self._r.constants[weights.name]
 
     def _has_weights(self, loss: Node, classes: int) -> bool:
         """Whether the labels' weights have integer forms."""
-        label, *weights = loss.inputs[1:]
+        _, label, *weights = loss.inputs
         if any(value.name not in self._r.constants for value in weights):
             return False
         real = self._class_weights(loss, classes)
@@ -121,7 +124,7 @@ class IntegerLoss:
         loss, nll = losses[0], losses[0].attrs
         assert isinstance(nll, NllAttrs)
         gradients = [n for n in readers if n.op == "LogSoftmaxGrad"]
-        if nll.reduction == "none" or loss.outputs[0] != self._r.train.loss:
+        if nll.reduction == "none" or result(loss, "loss") != self._r.train.loss:
             return None
         if _is_weighted(loss) and not self._has_weights(loss, node.outputs[0].shape[nll.axis]):
             return None
@@ -129,17 +132,20 @@ class IntegerLoss:
 
     def _is_of(self, gradient: Node, loss: Node) -> bool:
         """Whether a gradient of log probabilities is that of the loss: the sum over the samples of a step."""
-        source = self._r.producers.get(gradient.inputs[0].name)
-        if source is None or source.op != "NegativeLogLikelihoodGrad" or source.inputs[1:] != loss.inputs[1:]:
+        source = self._r.producers.get(operand(gradient, "dy").name)
+        if source is None or source.op != "NegativeLogLikelihoodGrad":
             return False
-        nll, seed = loss.attrs, self._r.constants.get(source.inputs[0].name)
+        (dloss, *told), (_, *known) = source.inputs, loss.inputs
+        if told != known:
+            return False
+        nll, seed = loss.attrs, self._r.constants.get(dloss.name)
         assert isinstance(nll, NllAttrs)
         return (
             seed is not None and float(seed) == self._factor(nll) and len(self._r.readers[source.outputs[0].name]) == 1
         )
 
     def _value(self, node: Node) -> bool:
-        known = self._known.get(node.inputs[0].name)
+        known = self._known.get(operand(node, "logp").name)
         if known is None:
             return False
         scale, shape = known.logits.quant.scale[0], known.logits.value.shape
@@ -160,13 +166,13 @@ class IntegerLoss:
 
     def _wait(self, node: Node) -> bool:
         reader = self._r.only_reader(node.outputs[0])
-        if reader is None or reader.op != "LogSoftmaxGrad" or reader.inputs[1].name not in self._known:
+        if reader is None or reader.op != "LogSoftmaxGrad" or operand(reader, "y").name not in self._known:
             return False
         self._r.forms[node.outputs[0].name] = Deferred(node)
         return True
 
     def _error(self, node: Node) -> bool:
-        known = self._known.get(node.inputs[1].name)
+        known = self._known.get(operand(node, "y").name)
         if known is None:
             return False
         nll = known.nll
@@ -183,5 +189,5 @@ def _is_weighted(loss: Node) -> bool:
     """Whether labels decide what the loss is divided by, or count differently."""
     nll = loss.attrs
     assert isinstance(nll, NllAttrs)
-    counted = nll.reduction == "mean" and nll.ignore_index is not None and loss.inputs[1].elements > 1
-    return counted or len(loss.inputs) > 2
+    counted = nll.reduction == "mean" and nll.ignore_index is not None and operand(loss, "labels").elements > 1
+    return counted or "weights" in operands(loss)

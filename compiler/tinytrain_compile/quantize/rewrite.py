@@ -9,6 +9,8 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import infer, op_def
 from tinytrain_compile.ops.int8.update import error_exponents
+from tinytrain_compile.ops.linear import WEIGHT
+from tinytrain_compile.ops.names import operands
 from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
@@ -22,9 +24,13 @@ LAYERS = ("Conv", "Gemm")
 _READERS = (*LAYERS, "ConvGradInput", "GemmGradInput", *UPDATES)
 
 
+def _parameters(node: Node) -> tuple[Value, ...]:
+    return operands(node).several(*WEIGHT, "bias?")
+
+
 def _used_otherwise(graph: Graph) -> frozenset[str]:
     """Names of parameters of layers that other nodes read too, a Transpose say, which have no integer form."""
-    weights = {value.name for node in graph.nodes if node.op in LAYERS for value in node.inputs[1:]}
+    weights = {value.name for node in graph.nodes if node.op in LAYERS for value in _parameters(node)}
     others = {value.name for node in graph.nodes if node.op not in _READERS for value in node.inputs}
     return frozenset(weights & others & graph.constants.keys())
 
@@ -79,59 +85,64 @@ class _Rewrite:
 
     def result(self) -> TrainGraph:
         """The integer graph."""
-        old, r = self._train.graph, self._r
+        train, r = self._train, self._r
+        last = train.graph.nodes[-1]
+        outputs, loss = tuple(r.as_float(v, last) for v in train.graph.outputs), r.as_float(train.loss, last)
+        graph = self._graph(outputs, loss)
+        check_graph(graph, infer)
+        live = {value.name for node in graph.nodes for value in node.inputs}
+        rate = self._updates.rate if self._updates.rate.name in live else None
+        inverse = train.inverse_count
+        return replace(
+            train,
+            graph=graph,
+            loss=loss,
+            logits=r.as_float(train.logits, last),
+            inverse_count=inverse if inverse is not None and inverse.name in live else None,
+            integer=True,
+            rate=rate,
+            momentum=self._updates.momentum if rate is not None else None,
+            settled=not error_exponents(graph.nodes),
+            formats=self._formats(graph.nodes),
+            identity=self._updates.identity(),
+            forms=r.holders(),
+        )
+
+    def _graph(self, outputs: tuple[Value, ...], loss: Value) -> Graph:
+        """What outputs, loss and updates need of the nodes that were emitted."""
+        old, r, train = self._train.graph, self._r, self._train
         integer = set(self._forward.integer_parameters) | self._updates.replaced
-        state = [v for v in old.state if v.name not in integer]
-        state += r.state
+        state = [v for v in old.state if v.name not in integer] + r.state
         known = {v.name for v in r.accumulators}
         accumulators = [v for v in old.accumulators if v.name not in known] + r.accumulators
-        updated = {pair[0].name for pair in r.updates}
-        lost = [p[0].name for p in old.updates if p[0].name in integer - updated]
-        assert not lost, f"no integer update was found for {lost}"
-        updates = [p for p in old.updates if p[0].name not in integer and p[0].name not in updated] + r.updates
-        inputs = (self._stored_input(old), *old.inputs[1:])
-        outputs = tuple(r.as_float(v, old.nodes[-1]) for v in old.outputs)
+        updates, inputs = self._all_updates(integer), (self._stored_input(old), *old.inputs[1:])
         nodes = [n for n in r.builder.nodes if n.phase == "step"] + [n for n in r.builder.nodes if n.phase == "apply"]
-        whole = Graph(old.name, tuple(nodes), inputs, outputs, {}, (), (), (), tuple(updates))
-        loss = r.as_float(self._train.loss, old.nodes[-1])
+        whole = Graph(old.name, tuple(nodes), inputs, outputs, {}, (), (), (), updates)
         needed = whole.ancestors((*outputs, loss, *(new for _, new in updates)))
         kept = tuple(n for n in nodes if n.name in needed)
-        used = {v.name for n in kept for v in n.inputs} | {v.name for v in state}
-        constants = {name: data for name, data in {**r.constants, **r.builder.constants}.items() if name in used}
         live = {v.name for n in kept for v in n.inputs}
-        graph = Graph(
+        used = live | {v.name for v in state}
+        return Graph(
             old.name,
             kept,
             inputs,
             outputs,
-            constants,
+            {name: data for name, data in {**r.constants, **r.builder.constants}.items() if name in used},
             tuple(v for v in old.parameters if v.name in used and v.name not in integer),
-            tuple(v for v in state if v.name in live or v.name == self._train.learning_rate.name),
-            tuple(v for v in accumulators if v.name in live or v == self._train.weight_sum),
-            tuple(updates),
+            tuple(v for v in state if v.name in live or v.name == train.learning_rate.name),
+            tuple(v for v in accumulators if v.name in live or v == train.weight_sum),
+            updates,
             (*old.notes, *self._rescaling.notes(), *self._updates.notes(), *self._notes()),
             loss.name,
         )
-        check_graph(graph, infer)
-        rate = self._updates.rate if self._updates.rate.name in live else None
-        logits = r.as_float(self._train.logits, old.nodes[-1])
-        settled = not error_exponents(kept)
-        inverse = self._train.inverse_count
-        inverse = inverse if inverse is not None and inverse.name in live else None
-        return replace(
-            self._train,
-            graph=graph,
-            loss=loss,
-            logits=logits,
-            inverse_count=inverse,
-            integer=True,
-            rate=rate,
-            momentum=self._updates.momentum if rate is not None else None,
-            settled=settled,
-            formats=self._formats(kept),
-            identity=self._updates.identity(),
-            forms=r.holders(),
-        )
+
+    def _all_updates(self, integer: set[str]) -> tuple[tuple[Value, Value], ...]:
+        """Those of float parameters as they are, and those of integers, which all parameters that became such have."""
+        old, new = self._train.graph.updates, self._r.updates
+        updated = {pair[0].name for pair in new}
+        lost = [pair[0].name for pair in old if pair[0].name in integer - updated]
+        assert not lost, f"no integer update was found for {lost}"
+        return tuple(pair for pair in old if pair[0].name not in integer | updated) + tuple(new)
 
     def _notes(self) -> tuple[str, ...]:
         names = sorted(self._floats | _used_otherwise(self._train.graph))

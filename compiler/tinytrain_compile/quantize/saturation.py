@@ -10,6 +10,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import Saturations
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.int8.rescale import RESCALES, rescaled_tables
+from tinytrain_compile.ops.names import operand
 
 LIMIT = 127
 UPDATES = ("QConvUpdate", "QConvMomentum", "QWeightApply")
@@ -18,7 +19,7 @@ UPDATES = ("QConvUpdate", "QConvMomentum", "QWeightApply")
 
 def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturations | None:
     """Before training and in a later state (tensor name -> array); None for a graph that trains no int8 weight."""
-    names = {node.inputs[0].name for node in train.graph.nodes if node.op.startswith(UPDATES)}
+    names = {operand(node, "w").name for node in train.graph.nodes if node.op.startswith(UPDATES)}
     if not names:
         return None
     before, after = (sum(_at_limit(data[name]) for name in names) for data in (train.graph.constants, state))

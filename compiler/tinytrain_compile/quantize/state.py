@@ -13,7 +13,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Attrs, Node, Phase, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import new_builder
-from tinytrain_compile.ops.base import SumOverflowError
+from tinytrain_compile.ops.base import SumOverflowError, op_def
 from tinytrain_compile.ops.int8.pointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
 from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Form, Mask, Role, ShiftTables
@@ -164,8 +164,10 @@ class Rewriter:
     def emit_error(
         self, op: str, exponents: tuple[Value, ...], inputs: Iterable[Value], attrs: Attrs, like: Node, unit: Any
     ) -> Err:
-        """Emit an op that makes an error (operands: peak, p_out, exponents read, rest)."""
-        peak, exponent, index = self.new_error(like.name, op == "QuantizeError")
+        """Emit an op that makes an error, whose operands begin with peak, p_out and the exponents that it reads."""
+        kept = op_def(op).error
+        assert kept is not None and len(kept.read) == len(exponents), f"{op} reads {kept}"
+        peak, exponent, index = self.new_error(like.name, kept.float_peak)
         out, gathered = self.emit(op, (peak, exponent, *exponents, *inputs), attrs, like)
         self.seal(index, gathered)
         return Err(out, exponent, unit)

@@ -8,6 +8,7 @@ from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.int8 import targets as int8_targets
 from tinytrain_compile.ops.int8.loss import DISTANCE_BITS, LEAST_LOSS_BITS, LOG_BITS
+from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.state import Rewriter
 
@@ -32,16 +33,16 @@ class TargetLoss:
         rule = self._rules.get(node.op)
         if rule is None or not self._is_final(node):
             return False
-        outputs = self._r.forms.get(node.inputs[-2].name)
+        outputs = self._r.forms.get(operand(node, "y").name)
         return isinstance(outputs, Act) and rule(node, outputs)
 
     def _is_final(self, node: Node) -> bool:
         """Whether this is the loss of the step, of labels as they come, or its gradient, summed over the samples."""
-        if node.inputs[-1] != self._r.train.label:
+        if operand(node, "target") != self._r.train.label:
             return False
         if not node.op.endswith("Grad"):
-            return node.outputs[0] == self._r.train.loss
-        seed = self._r.constants.get(node.inputs[0].name)
+            return result(node, "loss") == self._r.train.loss
+        seed = self._r.constants.get(operand(node, "dloss").name)
         return seed is not None and float(seed) == self._r.train.micro_batch
 
     # ---- mse ----------------------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ class TargetLoss:
     # ---- both ---------------------------------------------------------------------------------------------------
 
     def _operands(self, node: Node, outputs: Act) -> tuple[Value, ...]:
-        pair = (outputs.value, node.inputs[-1])
+        pair = (outputs.value, operand(node, "target"))
         if not node.op.startswith("Sigmoid"):
             return pair
         return (*pair, self._r.table("sigmoids", int8_targets.sigmoids(outputs.quant.scale[0])))

@@ -15,6 +15,7 @@ from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.momentum import new_exponent
 from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
 from tinytrain_compile.ops.int8.update import ExponentAttrs, QWeightApplyAttrs
+from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.shape import ExpandAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.quantize.backward import Backward, BiasGradient, Uses, WeightGradient
@@ -79,14 +80,13 @@ class Updates:
             return self._clear(node)
         if node.op not in UPDATES:
             return False
-        position = 1 if node.op == "SgdUpdate" else len(node.outputs)
-        name = node.inputs[position].name
+        name, w = operand(node, "g").name, operand(node, "w").name
         uses = self._backward.gradients.get(name)
         summed = self._sums.get(name)
-        if (uses is None and summed is None) or node.inputs[0].name not in self._forward.integer_parameters:
+        if (uses is None and summed is None) or w not in self._forward.integer_parameters:
             return False
         _check_rule(node)
-        parameter = self._forward.integer_parameters[node.inputs[0].name]
+        parameter = self._forward.integer_parameters[w]
         if summed is not None:
             self._apply(node, parameter, summed, self._sum_values[name])
         else:
@@ -153,7 +153,7 @@ class Updates:
         attrs = QConvUpdateAttrs(use.conv, use.x.quant.zero)
         return self._r.emit("QConvSum", (empty, use.x.value, use.error.value), attrs, node)[0]
 
-    def _together(self, node: Node, uses: Uses, sums: Sequence[Value]) -> tuple[Value, Value]:
+    def summed_together(self, node: Node, uses: Uses, sums: Sequence[Value]) -> tuple[Value, Value]:
         """(sum, exponent) of the gradients of all uses: in the parameter's unit, at the largest of their exponents."""
         total, exponent, lifted = sums[0], uses[0].error.exponent, 0
         lift = SHARED_LIFT if isinstance(uses[0], BiasGradient) else 0
@@ -177,7 +177,7 @@ class Updates:
         """The update from sums, one for each use; a single one is left with its momentum, to be cleared."""
         first, total, exponent = uses[0], sums[0], uses[0].error.exponent
         if len(uses) > 1:
-            total, exponent = self._together(node, uses, sums)
+            total, exponent = self.summed_together(node, uses, sums)
         scale = self._scale(node, uses, exponent)
         if self.momentum is not None:
             total = self._with_momentum(node, parameter, total, scale)
@@ -236,7 +236,7 @@ class Updates:
 
     def _velocity(self, node: Node, parameter: Value) -> tuple[Value, Value, Value]:
         """(velocity, peak, exponent) in place of a float velocity."""
-        name = node.inputs[1].name
+        name = operand(node, "v").name
         self.replaced.add(name)
         exponent = self._r.builder.constant(f"{name}.exponent", new_exponent())
         peak = Value(self._r.builder.unique(f"{name}.peak"), (), "int32")
@@ -278,10 +278,10 @@ class Updates:
     # ---- sums over a batch ------------------------------------------------------------------------------------------
 
     def _accumulate(self, node: Node) -> bool:
-        uses = self._backward.gradients.get(node.inputs[1].name)
+        uses = self._backward.gradients.get(operand(node, "g").name)
         if uses is None:
             return sum_by_sample(self._r, node)
-        name, total = node.outputs[0].name, replace(node.inputs[0], dtype="int32")
+        name, total = result(node, "acc").name, replace(operand(node, "acc"), dtype="int32")
         if isinstance(uses[0], WeightGradient) and len(total.shape) == 2:
             total = replace(total, shape=(total.shape[0], 1, 1, total.shape[1]))
         self._r.forms[total.name] = total
@@ -301,7 +301,7 @@ class Updates:
         return summed
 
     def _clear(self, node: Node) -> bool:
-        name = node.inputs[0].name
+        name = operand(node, "acc").name
         if name not in self._sum_values:
             return False
         for summed, total in zip(self._sum_values[name], self._totals[name], strict=True):

@@ -8,13 +8,12 @@ from typing import Any
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.ops.int8.rescale import RESCALES, fractions, rescaled_tables
-from tinytrain_compile.ops.int8.update import ERROR_OPS
+from tinytrain_compile.ops.names import operand, operands
 
 BORDERS = ("Quantize", "Dequantize", "QuantizeError", "DequantizeError")
-VELOCITIES = {"QMomentum": 1, "QConvMomentum": 7, "QConvMomentumFine": 7}
-"""Which operand of an op is a velocity."""
 
 
 def quant_tensors(train: TrainGraph) -> list[dict[str, Any]]:
@@ -94,7 +93,8 @@ def _made(node: Node) -> list[Value]:
 
 def _row(value: Value, kind: str, train: TrainGraph) -> dict[str, Any]:
     quant = train.formats.get(value.name)
-    exponents = {n.outputs[0].name: n.inputs[1].name for n in train.graph.nodes if n.op in ERROR_OPS}
+    errors = ((node.outputs[0].name, error_operands(node)) for node in train.graph.nodes)
+    exponents = {name: error.exponent.name for name, error in errors if error is not None}
     return {
         "name": value.name,
         "origin": value.origin,
@@ -108,9 +108,9 @@ def _row(value: Value, kind: str, train: TrainGraph) -> dict[str, Any]:
 
 
 def _state_kind(value: Value, train: TrainGraph) -> str:
-    if any(node.op == "ExponentUpdate" and node.inputs[0] == value for node in train.graph.nodes):
+    if any(node.op == "ExponentUpdate" and operand(node, "state") == value for node in train.graph.nodes):
         return "exponent"
-    if any(node.op in VELOCITIES and node.inputs[VELOCITIES[node.op]] == value for node in train.graph.nodes):
+    if any(operands(node).get("velocity") == value for node in train.graph.nodes):
         return "velocity"
     if value == train.learning_rate or value.name == "noise":
         return "setting"
@@ -127,6 +127,6 @@ def _kind(node: Node, value: Value, train: TrainGraph) -> str:
     if node.op in LOSSES:
         return "loss"
     moved = value.dtype == "int8" and value.name not in train.formats and not node.op.startswith("Q")
-    if node.op in ERROR_OPS or moved:
+    if error_operands(node) is not None or moved:
         return "error"
     return {"int8": "activation", "float32": "float region"}.get(value.dtype, "index")

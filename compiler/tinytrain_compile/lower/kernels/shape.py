@@ -14,14 +14,15 @@ from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     f32,
     kernel,
-    placeholder,
     plain,
     reduce_axes,
     total,
 )
 from tinytrain_compile.lower.kernels.float32.elementwise import LIGHT, broadcast, pointwise
+from tinytrain_compile.lower.kernels.tensors import tensor
 from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
+from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.ops.shape import (
     ConcatAttrs,
     EmbedAttrs,
@@ -54,7 +55,7 @@ def transpose(node: Node, _features: Features) -> KernelSpec:
     """Copy in output order; axes that stay neighbours are one loop."""
     attrs = node.attrs
     assert isinstance(attrs, TransposeAttrs)
-    source = node.inputs[0].shape
+    source = operand(node, "x").shape
     runs: list[list[int]] = []
     for axis in attrs.perm:
         if runs and axis == runs[-1][-1] + 1:
@@ -63,7 +64,7 @@ def transpose(node: Node, _features: Features) -> KernelSpec:
             runs.append([axis])
     order = sorted(range(len(runs)), key=lambda i: runs[i][0])
     extents = [math.prod(source[axis] for axis in run) for run in runs] or [1]
-    x = placeholder(node.inputs[0], "x", [extents[i] for i in order] or [1])
+    x = tensor(node, "x", [extents[i] for i in order] or [1])
 
     def element(*index: Any) -> Any:
         return x[tuple(index[i] for i in order)] if order else x[0]
@@ -76,10 +77,10 @@ def concat(node: Node, _features: Features) -> KernelSpec:
     """Per outer index, one contiguous run after the other; the loop over them is cut where the source changes."""
     attrs = node.attrs
     assert isinstance(attrs, ConcatAttrs)
-    shape = node.outputs[0].shape
+    shape = result(node, "y").shape
     outer = math.prod(shape[: attrs.axis])
     widths = [math.prod(value.shape[attrs.axis :]) for value in node.inputs]
-    parts = [placeholder(value, f"x{i}", (outer, widths[i])) for i, value in enumerate(node.inputs)]
+    parts = [tensor(node, name, (outer, width)) for name, width in zip(operands(node), widths, strict=True)]
     ends = [sum(widths[: i + 1]) for i in range(len(widths))]
 
     def element(row: Any, column: Any) -> Any:
@@ -122,8 +123,8 @@ def slice_(node: Node, _features: Features) -> KernelSpec:
     """Copy from regularly spaced places."""
     attrs = node.attrs
     assert isinstance(attrs, SliceAttrs)
-    places = _merge_places(attrs.starts, attrs.steps, attrs.sizes, node.inputs[0].shape)
-    x = placeholder(node.inputs[0], "x", [dim for *_, dim in places])
+    places = _merge_places(attrs.starts, attrs.steps, attrs.sizes, operand(node, "x").shape)
+    x = tensor(node, "x", [dim for *_, dim in places])
 
     def element(*index: Any) -> Any:
         return x[tuple(start + i * step for i, (start, step, *_) in zip(index, places, strict=True))]
@@ -136,9 +137,9 @@ def embed(node: Node, _features: Features) -> KernelSpec:
     """Copy to regularly spaced places, the constant elsewhere; with steps of 1 the loops are cut at the borders."""
     attrs = node.attrs
     assert isinstance(attrs, EmbedAttrs)
-    places = _merge_places(attrs.starts, attrs.steps, node.inputs[0].shape, attrs.shape)
-    x = placeholder(node.inputs[0], "x", [size for _, _, size, _ in places])
-    fill = tirx.const(attrs.value, node.inputs[0].dtype)
+    places = _merge_places(attrs.starts, attrs.steps, operand(node, "x").shape, attrs.shape)
+    x = tensor(node, "x", [size for _, _, size, _ in places])
+    fill = tirx.const(attrs.value, operand(node, "x").dtype)
 
     def element(*index: Any) -> Any:
         source: list[Any] = []
@@ -188,12 +189,12 @@ def reduce(node: Node, features: Features) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, ReduceAttrs)
     scale = attrs.scale
-    groups = axis_groups(node.inputs[0].shape, attrs.axes)
+    groups = axis_groups(operand(node, "x").shape, attrs.axes)
     summed = [extent for extent, inside in groups if inside]
     if not summed:
         return pointwise(node, lambda x: x if scale == 1.0 else x * f32(scale), features, LIGHT)
     kept = [extent for extent, inside in groups if not inside] or [1]
-    x = placeholder(node.inputs[0], "x", [extent for extent, _ in groups])
+    x = tensor(node, "x", [extent for extent, _ in groups])
     axes = reduce_axes(*summed)
 
     def term(*index: Any) -> Any:

@@ -12,7 +12,6 @@ from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels.base import Features, KernelSpec, kernel_spec
-from tinytrain_compile.lower.kernels.float32.conv import weight_parts
 from tinytrain_compile.lower.kernels.float32.linear import whole_weight
 from tinytrain_compile.lower.kernels.int8.conv import forward_weight, row_kernel, transposed_weight
 from tinytrain_compile.lower.kernels.int8.conv_end import error_end, requantised_end
@@ -25,15 +24,17 @@ from tinytrain_compile.lower.kernels.int8.helium.conv import (
     vector_error_product,
     vector_product,
 )
-from tinytrain_compile.lower.kernels.int8.operands import mask_operand, tables
+from tinytrain_compile.lower.kernels.int8.operands import mask_operand
+from tinytrain_compile.lower.kernels.tensors import tensors, weight_parts
 from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_phases, is_plane, is_product, is_rows
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
 from tinytrain_compile.ops.int8.tiles import row_pairs
+from tinytrain_compile.ops.names import operand, operands, position, result
 
-POINTWISE = {"QAdd": (0, 1), "QRescale": (0,), "ErrorAdd": (4, 5), "ErrorScale": (3,), "QClipMask": (0,)}
-"""Operators that work element by element: which of their inputs are maps (a mask, the last input, is one too)."""
+POINTWISE = {"QAdd": ("a", "b"), "QRescale": ("x",), "ErrorAdd": ("a", "b"), "ErrorScale": ("e",), "QClipMask": ("y",)}
+"""Operators that work element by element: which of their operands are maps (a mask is one too)."""
 
 
 class NoRowsError(ValueError):
@@ -74,8 +75,8 @@ def band_spec(node: Node, features: Features) -> BandSpec:
     return rule(node, features, count)
 
 
-def _band(node: Node, image: int, count: Any) -> Band:
-    flat = te.placeholder((tirx.Var("extent", "int32"),), node.inputs[image].dtype, "x" if image == 0 else "g")
+def _band(node: Node, image: str, count: Any) -> Band:
+    flat = te.placeholder((tirx.Var("extent", "int32"),), operand(node, image).dtype, image)
     return Band(count, flat, te.placeholder((tirx.Var("places", "int32"),), "int32", "row_at"))
 
 
@@ -85,12 +86,10 @@ def _band(node: Node, image: int, count: Any) -> Band:
 def _convolution(node: Node, features: Features, count: Any) -> BandSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    conv, (_, height, _, _), rows = attrs.conv, node.inputs[0].shape, node.outputs[0].shape[1]
+    conv, (_, height, _, _), rows = attrs.conv, operand(node, "x").shape, result(node, "y").shape[1]
     if is_product(conv):
-        return BandSpec(_product(node, features, count), count, (0,), rows)
-    band, parts = _band(node, 0, count), 1 if conv.split is None else 2
-    weights = weight_parts(node.inputs[1 : 1 + parts])
-    operands = tables(node, 1 + parts, ("bias", "multiplier", "shift"))
+        return BandSpec(_product(node, features, count), count, (position(node, "x"),), rows)
+    band, weights, operands = _band(node, "x", count), weight_parts(node), tensors(node, "bias", "multiplier", "shift")
     finish, stages = requantised_end(node, operands)
     if is_plane(node):
         spec = vector_depthwise(node, features, band) if features.lanes else None
@@ -106,7 +105,7 @@ def _convolution(node: Node, features: Features, count: Any) -> BandSpec:
     reach, step = conv.kernel[0], conv.strides[0]
     inside = [y - conv.pads[0] for y in range((rows - 1) * step + reach)]
     sources = tuple(y if 0 <= y < height else -1 for y in inside)
-    return BandSpec(_with_table(spec, band), count, (0,), rows, Windows(sources, step, reach))
+    return BandSpec(_with_table(spec, band), count, (position(node, "x"),), rows, Windows(sources, step, reach))
 
 
 def _with_table(spec: KernelSpec, band: Band) -> KernelSpec:
@@ -117,13 +116,13 @@ def _product(node: Node, features: Features, count: Any) -> KernelSpec:
     """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    (_, _, width, channels), outputs = node.inputs[0].shape, node.outputs[0].shape[3]
+    (_, _, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
     x = te.placeholder((count * width, channels), "int8", "x")
     extents, sliced = (count * width, outputs, channels), attrs.conv.split is not None
     spec = vector_product(node, x, extents) if features.lanes and not sliced else None
     if spec is not None:
         return spec
-    operands = tables(node, 2 + sliced, ("bias", "multiplier", "shift"))
+    operands = tensors(node, "bias", "multiplier", "shift")
     finish, stages = requantised_end(node, operands)
     weights, right = forward_weight(node)
     left, tiles = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels), row_pairs(width, outputs, channels)
@@ -137,15 +136,15 @@ def _product(node: Node, features: Features, count: Any) -> KernelSpec:
 def _data_gradient(node: Node, features: Features, count: Any) -> BandSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    conv, (_, rows, width, channels) = attrs.conv, node.outputs[0].shape
+    conv, (_, rows, width, channels) = attrs.conv, result(node, "error").shape
     if not (is_product(conv) or is_plane(node)):
         raise NoRowsError(f"{node.name}: no data gradient of a 1x1 or depthwise convolution")
     _check_mask(node, width * channels)
-    maps = (3, *((len(node.inputs) - 1,) if attrs.mask.kind else ()))
+    maps = tuple(position(node, name) for name in ("g", *attrs.mask.operands))
     if is_product(conv):
         return BandSpec(_error_product(node, features, count), count, maps, rows)
     phases = backward_phases(node)
-    band = _band(node, 3, count)
+    band = _band(node, "g", count)
     spec = _with_table(_error_planes(node, features, band), band)
     return BandSpec(spec, count, maps, rows // phases[0], _error_windows(node))
 
@@ -153,17 +152,17 @@ def _data_gradient(node: Node, features: Features, count: Any) -> BandSpec:
 def _error_product(node: Node, features: Features, count: Any) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    (_, _, width, channels), out_c = node.outputs[0].shape, node.inputs[3].shape[3]
+    (_, _, width, channels), out_c = result(node, "error").shape, operand(node, "g").shape[3]
     if features.lanes:
         spec = vector_error_product(_few(node, count), features, count * width)
         if spec is not None:
             return spec
-    exponents, factor = tables(node, 0, ("peak", "p_out", "p_in")), tables(node, 4, ("multiplier", "shift"))
+    exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
     pixels = count * width
     masks, keep = mask_operand(_few(node, count), attrs.mask, (pixels, channels))
     g = te.placeholder((pixels, out_c), "int8", "g")
     finish, stages = error_end((*exponents, *factor), keep, True)
-    weights = weight_parts(node.inputs[6 : 7 + (attrs.conv.split is not None)])
+    weights = weight_parts(node)
     right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), features.turned)
     tiles = row_pairs(width, channels, out_c)
     left = Widened(lambda i, a: g[i, a], pitch=out_c)
@@ -178,10 +177,11 @@ def _error_planes(node: Node, features: Features, band: Band) -> KernelSpec:
             return spec
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    exponents, factor = tables(node, 0, ("peak", "p_out", "p_in")), tables(node, 4, ("multiplier", "shift"))
-    masks, keep = mask_operand(_few(node, band.count * backward_phases(node)[0]), attrs.mask, node.outputs[0].shape)
+    exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
+    shape = result(node, "error").shape
+    masks, keep = mask_operand(_few(node, band.count * backward_phases(node)[0]), attrs.mask, shape)
     finish, stages = error_end((*exponents, *factor), keep, True)
-    weights = weight_parts(node.inputs[6 : 7 + (attrs.conv.split is not None)])
+    weights = weight_parts(node)
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
     out, schedule = depthwise_gradient(node, band.image, whole, finish, features.style, stages, band=band)
     return KernelSpec([*exponents, band.image, *factor, *weights, *masks], [out, None], schedule)
@@ -191,12 +191,11 @@ def _error_windows(node: Node) -> Windows:
     """The rows of the plane that depthwise_gradient reads: errors, zeros between them, and the border."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    conv, phases, height = attrs.conv, backward_phases(node)[0], node.inputs[3].shape[1]
+    conv, phases, height = attrs.conv, backward_phases(node)[0], operand(node, "g").shape[1]
     taps, stride = -(-conv.kernel[0] // phases), conv.strides[0] // phases
     lead = (phases - 1 + conv.pads[0] % phases) // phases
-    places = [
-        y + conv.pads[0] // phases - (taps - 1) for y in range(node.outputs[0].shape[1] // phases - 1 + taps + lead)
-    ]
+    rows = result(node, "error").shape[1] // phases
+    places = [y + conv.pads[0] // phases - (taps - 1) for y in range(rows - 1 + taps + lead)]
     sources = tuple(y // stride if 0 <= y < height * stride and y % stride == 0 else -1 for y in places)
     return Windows(sources, 1, taps + lead)
 
@@ -211,9 +210,8 @@ def _pointwise(node: Node, features: Features, count: Any) -> BandSpec:
     shape = node.outputs[0].shape
     if len(shape) != 4:
         raise NoRowsError(f"{node.name}: no map")
-    own = POINTWISE[node.op]
-    mask = getattr(getattr(node.attrs, "mask", None), "kind", "")
-    maps = (*own, *((len(node.inputs) - 1,) if mask else ()))
+    names = (*POINTWISE[node.op], *(name for name in ("mask",) if name in operands(node)))
+    maps = tuple(position(node, name) for name in names)
     _check_mask(node, shape[2] * shape[3])
     if shape[2] * shape[3] % LANES:
         features = replace(features, vectors=False)

@@ -15,10 +15,9 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, op_def, register
+from tinytrain_compile.ops.base import ErrorState, NonDifferentiable, OpDef, Overlap, op_def, register
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv_form import (
-    GRAD_WEIGHT,
     backward_planes,
     backward_rows,
     error_patch,
@@ -32,6 +31,8 @@ from tinytrain_compile.ops.int8.conv_form import (
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.tiles import pair_tiles
+from tinytrain_compile.ops.linear import WEIGHT, present_parts
+from tinytrain_compile.ops.names import named, operand, result
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
@@ -85,10 +86,6 @@ def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
     return op_def("Conv").reference(arrays, plain)[0].astype(np.int64)
 
 
-def _parts(conv: ConvAttrs) -> int:
-    return 2 if conv.split is not None else 1
-
-
 def _as_float(values: tuple[Value, ...]) -> tuple[Value, ...]:
     return tuple(replace(v, dtype="float32") for v in values)
 
@@ -97,11 +94,11 @@ def _as_float(values: tuple[Value, ...]) -> tuple[Value, ...]:
 
 
 def _conv_bound(inputs: tuple[Value, ...], attrs: QConvAttrs) -> int:
-    return _CENTRED * _WEIGHT * _products(inputs[0], attrs.conv)
+    return _CENTRED * _WEIGHT * _products(named("QConv", inputs, attrs)["x"], attrs.conv)
 
 
 def _grad_bound(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> int:
-    return _ERROR * _WEIGHT * _products(inputs[3], attrs.conv)
+    return _ERROR * _WEIGHT * _products(named("QConvGradInput", inputs, attrs)["g"], attrs.conv)
 
 
 def _products(image: Value, conv: ConvAttrs) -> int:
@@ -109,7 +106,8 @@ def _products(image: Value, conv: ConvAttrs) -> int:
 
 
 def _weight_bound(inputs: tuple[Value, ...], _attrs: QConvUpdateAttrs) -> int:
-    return _CENTRED * _ERROR * math.prod(inputs[2].shape[:3])
+    _, _, g, *_ = inputs  # of every op that makes a weight's gradient
+    return _CENTRED * _ERROR * math.prod(g.shape[:3])
 
 
 def channel_sum_bound(g: Value) -> int:
@@ -121,59 +119,58 @@ def channel_sum_bound(g: Value) -> int:
 
 
 def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorType, ...]:
-    parts = _parts(attrs.conv)
-    expect_dtypes("QConv", inputs, ("int8",) * (1 + parts) + ("int32", "int32", "int8"))
-    (kind,) = op_def("Conv").infer(_as_float(inputs[: 2 + parts]), attrs.conv)
-    if any(v.shape != (kind.shape[3],) for v in inputs[2 + parts :]):
+    o = named("QConv", inputs, attrs)
+    data, end = o.several("x", *WEIGHT), o.several("bias", "multiplier", "shift")
+    expect_dtypes("QConv", (*data, *end), ("int8",) * len(data) + ("int32", "int32", "int8"))
+    (kind,) = op_def("Conv").infer(_as_float((*data, o["bias"])), attrs.conv)
+    if any(v.shape != (kind.shape[3],) for v in end[1:]):
         raise ValueError("multiplier and shift are one per output channel")
     return (TensorType(kind.shape, "int8", "NHWC"),)
 
 
 def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
-    parts = _parts(attrs.conv)
-    x, weights = arrays[0].astype(np.int64) - attrs.x_zero, arrays[1 : 1 + parts]
-    bias, multiplier, shift = arrays[1 + parts :]
-    acc = integer_conv(x, weights, attrs.conv) + bias
-    y = fx.requantise(fx.saturate(acc), multiplier, shift) + attrs.y_zero
+    o = named("QConv", arrays, attrs)
+    acc = integer_conv(o["x"].astype(np.int64) - attrs.x_zero, o.several(*WEIGHT), attrs.conv) + o["bias"]
+    y = fx.requantise(fx.saturate(acc), o["multiplier"], o["shift"]) + attrs.y_zero
     return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
 
 
 def _conv_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
-        *pixels, channels = node.inputs[0].shape
-        return pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels).scratch_bytes
+        *pixels, channels = operand(node, "x").shape
+        return pair_tiles(math.prod(pixels), result(node, "y").shape[3], channels).scratch_bytes
     if is_plane(node):
         return forward_planes(node).scratch_bytes
     if is_rows(node):
         return forward_rows(node).scratch_bytes
     if gathers(conv):
-        return 2 * forward_patch(conv, node.inputs[0].shape).elements(TILE_WIDTH)  # centred pixels take int16
+        return 2 * forward_patch(conv, operand(node, "x").shape).elements(TILE_WIDTH)  # centred pixels take int16
     return 0
 
 
 def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
     """What a turn reads of the image is widened first; an image that is widened anew for every part of the weights is
     wanted until the end."""
-    conv = geometry(node)
+    conv, (*pixels, channels), outputs = geometry(node), operand(node, "x").shape, result(node, "y").shape[3]
     if is_product(conv):
-        *pixels, channels = node.inputs[0].shape
-        tiles = pair_tiles(math.prod(pixels), node.outputs[0].shape[3], channels)
+        tiles = pair_tiles(math.prod(pixels), outputs, channels)
         if tiles.strip_axis == 0:
             return pixel_strips(node, tiles.strip)
-        return pixel_strips(node, tiles.tile[0]) if tiles.strip == node.outputs[0].shape[3] else ()
+        return pixel_strips(node, tiles.tile[0]) if tiles.strip == outputs else ()
     if is_plane(node):
-        return row_strips(node, forward_planes(node).strip, conv.strides[0], conv.pads[0], node.inputs[0].shape[3])
+        return row_strips(node, forward_planes(node).strip, conv.strides[0], conv.pads[0], channels)
     if is_rows(node):
         rows = forward_rows(node)
-        again = rows.weights_first and rows.channels < node.outputs[0].shape[3]
+        again = rows.weights_first and rows.channels < outputs
         return () if again else row_strips(node, rows.strip, conv.strides[0], conv.pads[0])
     return ()
 
 
 def _conv_macs(node: Node) -> int:
     conv = geometry(node)
-    return node.outputs[0].elements * conv.kernel[0] * conv.kernel[1] * node.inputs[0].shape[3] // conv.groups
+    taps = conv.kernel[0] * conv.kernel[1]
+    return result(node, "y").elements * taps * operand(node, "x").shape[3] // conv.groups
 
 
 register(
@@ -188,6 +185,9 @@ register(
         accumulator=_conv_bound,
         macs=_conv_macs,
         overlaps=_conv_overlaps,
+        inputs=("x", "w", "w_rest?", "bias", "multiplier", "shift"),
+        outputs=("y",),
+        present=lambda attrs: present_parts(attrs.conv.split),
     )
 )
 
@@ -199,38 +199,45 @@ def _plain(attrs: QConvGradInputAttrs) -> ConvGradInputAttrs:
     return ConvGradInputAttrs(replace(attrs.conv, bias=False), attrs.input_hw)
 
 
+def _grad_present(attrs: QConvGradInputAttrs) -> tuple[str, ...]:
+    return present_parts(attrs.conv.split) + attrs.mask.operands
+
+
 def _grad_infer(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> tuple[TensorType, ...]:
-    weights = inputs[GRAD_WEIGHT : GRAD_WEIGHT + _parts(attrs.conv)]
-    expect_dtypes("QConvGradInput", (inputs[3], *weights), ("int8",) * (1 + len(weights)))
-    (out,) = op_def("ConvGradInput").infer(_as_float((inputs[3], *weights)), _plain(attrs))
-    if any(v.shape != (out.shape[3],) for v in inputs[4:6]):
+    o = named("QConvGradInput", inputs, attrs)
+    data = o.several("g", *WEIGHT)
+    expect_dtypes("QConvGradInput", data, ("int8",) * len(data))
+    (out,) = op_def("ConvGradInput").infer(_as_float(data), _plain(attrs))
+    if any(v.shape != (out.shape[3],) for v in o.several("multiplier", "shift")):
         raise ValueError("QConvGradInput: multiplier and shift are one per input channel")
-    return error_infer("QConvGradInput", out, inputs, attrs.mask)
+    return error_infer("QConvGradInput", out, inputs, attrs, attrs.mask)
 
 
 def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array, ...]:
-    peak, p_out, p_in, g, multiplier, shift = arrays[:6]
-    data = tuple(a.astype(np.float64) for a in (g, *arrays[6 : 6 + _parts(attrs.conv)]))
+    o = named("QConvGradInput", arrays, attrs)
+    data = tuple(a.astype(np.float64) for a in o.several("g", *WEIGHT))
     acc = op_def("ConvGradInput").reference(data, _plain(attrs))[0].astype(np.int64)
-    exponent = shift.astype(np.int64) + int(p_in[0]) - int(p_out[0])
-    return finish_error(fx.requantise(fx.saturate(acc), multiplier, exponent), peak, arrays[-1], attrs.mask)
+    exponent = o["shift"].astype(np.int64) + int(o["p_in"][0]) - int(o["p_out"][0])
+    values = fx.requantise(fx.saturate(acc), o["multiplier"], exponent)
+    return finish_error(values, o["peak"], o.get("mask"), attrs.mask)
 
 
 def _grad_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
-        *pixels, channels = node.outputs[0].shape
-        return pair_tiles(math.prod(pixels), channels, node.inputs[3].shape[3]).scratch_bytes
+        *pixels, channels = result(node, "error").shape
+        return pair_tiles(math.prod(pixels), channels, operand(node, "g").shape[3]).scratch_bytes
     if is_plane(node):
         return backward_planes(node).scratch_bytes
-    rows, (_, height, width, _) = backward_rows(node), node.outputs[0].shape
+    rows, (_, height, width, _) = backward_rows(node), result(node, "error").shape
     copied = error_patch(node).elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
     return max(copied, rows.scratch_bytes if rows else 0)
 
 
 def _grad_macs(node: Node) -> int:
     conv = geometry(node)
-    return node.inputs[3].elements * conv.kernel[0] * conv.kernel[1] * node.outputs[0].shape[3] // conv.groups
+    taps = conv.kernel[0] * conv.kernel[1]
+    return operand(node, "g").elements * taps * result(node, "error").shape[3] // conv.groups
 
 
 register(
@@ -241,10 +248,13 @@ register(
         _grad,
         BACKWARD,
         QConvGradInputAttrs,
-        alias=((1, 0),),
         scratch=_grad_scratch,
         accumulator=_grad_bound,
         macs=_grad_macs,
+        inputs=("peak", "p_out", "p_in", "g", "multiplier", "shift", "w", "w_rest?", "mask?"),
+        outputs=("error", "peak"),
+        present=_grad_present,
+        error=ErrorState(("p_in",)),
     )
 )
 
@@ -280,21 +290,26 @@ def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_b
 
 
 def _update_scratch(node: Node) -> int:
-    outputs, _, _, inputs = node.inputs[0].shape
+    (*image, inputs), outputs = operand(node, "x").shape, operand(node, "g").shape[3]
     tiles = weight_tiles(node)
     if tiles is not None:
         return tiles.scratch_bytes
     if not is_product(geometry(node)):
         return 0
-    return pair_tiles(outputs, inputs, math.prod(node.inputs[1].shape[:3])).scratch_bytes
+    return pair_tiles(outputs, inputs, math.prod(image)).scratch_bytes
+
+
+def _update_macs(node: Node) -> int:
+    return node.outputs[0].elements * math.prod(operand(node, "g").shape[:3])
 
 
 def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("QConvUpdate", inputs, ("int8",) * 3 + ("int32", "int8") + ("int32",) * 4)
-    (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
-    if kind.shape != inputs[0].shape:
-        raise ValueError(f"QConvUpdate: weight {inputs[0].shape}, gradient {kind.shape}")
-    return (inputs[0].type,)
+    w, x, g, *_ = inputs
+    (kind,) = op_def("ConvGradWeight").infer(_as_float((x, g)), attrs.conv)
+    if kind.shape != w.shape:
+        raise ValueError(f"QConvUpdate: weight {w.shape}, gradient {kind.shape}")
+    return (w.type,)
 
 
 def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
@@ -311,20 +326,27 @@ register(
         _update,
         BACKWARD,
         QConvUpdateAttrs,
-        alias=((0, 0),),
         scratch=_update_scratch,
         accumulator=_weight_bound,
-        macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[2].shape[:3]),
+        macs=_update_macs,
+        inputs=("w", "x", "g", "multiplier", "shift", "rate", "p", "noise", "salt"),
+        outputs=("w",),
     )
 )
 
 
 def _sum_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("QConvSum", inputs, ("int32", "int8", "int8"))
-    (kind,) = op_def("ConvGradWeight").infer(_as_float(inputs[1:3]), attrs.conv)
-    if kind.shape != inputs[0].shape:
-        raise ValueError(f"QConvSum: sum {inputs[0].shape}, gradient {kind.shape}")
-    return (inputs[0].type,)
+    total, x, g = inputs
+    (kind,) = op_def("ConvGradWeight").infer(_as_float((x, g)), attrs.conv)
+    if kind.shape != total.shape:
+        raise ValueError(f"QConvSum: sum {total.shape}, gradient {kind.shape}")
+    return (total.type,)
+
+
+def _sum(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
+    total, x, g = arrays
+    return (fx.saturate(total + weight_gradient(x, g, attrs.x_zero, attrs.conv)).astype(np.int32),)
 
 
 register(
@@ -332,12 +354,13 @@ register(
         "QConvSum",
         "Adds a weight gradient, int32 sums of g (x - zero), to the running sum (exact accumulation), saturating.",
         _sum_infer,
-        lambda a, attrs: (fx.saturate(a[0] + weight_gradient(a[1], a[2], attrs.x_zero, attrs.conv)).astype(np.int32),),
+        _sum,
         BACKWARD,
         QConvUpdateAttrs,
-        alias=((0, 0),),
         scratch=_update_scratch,
         accumulator=_weight_bound,
-        macs=lambda node: node.outputs[0].elements * math.prod(node.inputs[2].shape[:3]),
+        macs=_update_macs,
+        inputs=("sum", "x", "g"),
+        outputs=("sum",),
     )
 )

@@ -6,10 +6,8 @@ from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles, correlation_tiles
 from tinytrain_compile.ops.int8.tiles import LEAST_ROW_BYTES, ROW_BYTES, PlaneTiles, RowTiles, plane_tiles, row_tiles
+from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
-
-GRAD_WEIGHT = 6
-"""Which operand of a QConvGradInput is its weight."""
 
 
 def geometry(node: Node) -> ConvAttrs:
@@ -27,7 +25,7 @@ def is_product(conv: ConvAttrs) -> bool:
 def is_plane(node: Node) -> bool:
     """Whether a convolution or its gradient is computed channel by channel: depthwise, without gaps in the kernel."""
     conv = geometry(node)
-    image = node.inputs[3] if node.op == "QConvGradInput" else node.inputs[0]
+    image = operand(node, "g" if node.op == "QConvGradInput" else "x")
     depthwise = conv.groups == image.shape[3] == node.outputs[0].shape[3] > 1
     return depthwise and conv.dilations == (1, 1) and conv.kernel != (1, 1)
 
@@ -35,12 +33,12 @@ def is_plane(node: Node) -> bool:
 def turned_weight(node: Node) -> Value | None:
     """The weight that this node's kernel would rather read by input channel, (in, out): of a 1x1 data gradient."""
     flat = node.op == "QConvGradInput" and is_product(geometry(node)) and geometry(node).split is None
-    return node.inputs[GRAD_WEIGHT] if flat else None
+    return operand(node, "w") if flat else None
 
 
 def forward_planes(node: Node) -> PlaneTiles:
     """Tiles of a depthwise QConv."""
-    conv, (_, height, width, _) = geometry(node), node.outputs[0].shape
+    conv, (_, height, width, _) = geometry(node), result(node, "y").shape
     return plane_tiles((height, width), conv.kernel, conv.strides)
 
 
@@ -50,13 +48,13 @@ def backward_phases(node: Node) -> tuple[int, int]:
     A pixel's row plus the padding, modulo the stride, tells which taps reach it; so each phase is a convolution with
     stride 1 and a subset of the taps.
     """
-    strides, (_, height, width, _) = geometry(node).strides, node.outputs[0].shape
+    strides, (_, height, width, _) = geometry(node).strides, result(node, "error").shape
     return strides if height % strides[0] == width % strides[1] == 0 else (1, 1)
 
 
 def backward_planes(node: Node) -> PlaneTiles:
     """Tiles of a depthwise QConvGradInput: a convolution with stride 1, whatever the layer's is."""
-    conv, (_, height, width, _) = geometry(node), node.outputs[0].shape
+    conv, (_, height, width, _) = geometry(node), result(node, "error").shape
     phases = backward_phases(node)
     lead = [(count - 1 + pad % count) // count for count, pad in zip(phases, conv.pads, strict=False)]
     return plane_tiles((height, width), conv.kernel, (1, 1), phases, (lead[0], lead[1]))
@@ -71,13 +69,13 @@ def is_rows(node: Node) -> bool:
 def forward_rows(node: Node) -> RowTiles:
     """Tiles of a dense QConv wider than 1x1, or with a stride."""
     conv = geometry(node)
-    return row_tiles(node.outputs[0].shape, conv.kernel, conv.strides, node.inputs[0].shape[3])
+    return row_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
 
 
 def error_patch(node: Node) -> Patch:
     """What a QConvGradInput of a dense convolution reads of the incoming error."""
-    conv, (_, height, width, _) = geometry(node), node.outputs[0].shape
-    return backward_patch(conv, (height, width), node.inputs[3].shape)
+    conv, (_, height, width, _) = geometry(node), result(node, "error").shape
+    return backward_patch(conv, (height, width), operand(node, "g").shape)
 
 
 def backward_rows(node: Node) -> RowTiles | None:
@@ -91,8 +89,8 @@ def backward_rows(node: Node) -> RowTiles | None:
     ):
         return None
     kernel, phases = (patch.rows.window, patch.columns.window), (patch.rows.phases, patch.columns.phases)
-    budget = min(max(LEAST_ROW_BYTES, (node.inputs[3].elements + node.outputs[0].elements) // 2), ROW_BYTES)
-    return row_tiles(node.outputs[0].shape, kernel, (1, 1), patch.channels, phases, budget)
+    budget = min(max(LEAST_ROW_BYTES, (operand(node, "g").elements + result(node, "error").elements) // 2), ROW_BYTES)
+    return row_tiles(result(node, "error").shape, kernel, (1, 1), patch.channels, phases, budget)
 
 
 def weight_tiles(node: Node) -> CorrelationTiles | None:
@@ -100,4 +98,4 @@ def weight_tiles(node: Node) -> CorrelationTiles | None:
     conv = geometry(node)
     if conv.groups > 1 or is_product(conv):
         return None
-    return correlation_tiles(conv, node.inputs[1].shape, node.inputs[2].shape)
+    return correlation_tiles(conv, operand(node, "x").shape, operand(node, "g").shape)

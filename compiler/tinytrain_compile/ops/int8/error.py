@@ -1,4 +1,4 @@
-"""What every op that makes an int8 error shares: it reads (peak, p_out, p_in, ...) and writes (error, peak').
+"""What every op that makes an int8 error shares: it reads peak, p_out, ... (OpDef.error) and writes error and peak.
 
 The error is masked where the clamp that it goes back through was active, its largest magnitude is gathered, and then it
 is saturated (docs/int8.md).
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.names import named, operands
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,11 @@ class MaskAttrs(Attrs):
     kind: str = ""
     low: int = -128
     high: int = 127
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Name of the operand that tells, if there is a mask."""
+        return ("mask",) if self.kind else ()
 
     def passes(self, value: Any) -> Any:
         """Whether the clamp let an int8 value pass: it is at neither end."""
@@ -41,10 +48,11 @@ def expect_dtypes(op: str, values: tuple[Value, ...], dtypes: tuple[str, ...]) -
         raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in values]}")
 
 
-def masked(values: Any, mask: Array, attrs: MaskAttrs) -> Any:
+def masked(values: Any, mask: Array | None, attrs: MaskAttrs) -> Any:
     """Zero where the clamp was active."""
     if not attrs.kind:
         return values
+    assert mask is not None
     if attrs.kind == "value":
         return np.where(attrs.passes(mask), values, 0)
     shape: tuple[int, ...] = values.shape
@@ -52,17 +60,44 @@ def masked(values: Any, mask: Array, attrs: MaskAttrs) -> Any:
     return np.where(np.reshape(keep, shape), values, 0)
 
 
-def error_infer(op: str, like: TensorType, inputs: tuple[Value, ...], mask: MaskAttrs) -> tuple[TensorType, ...]:
+def error_infer(
+    op: str, like: TensorType, inputs: tuple[Value, ...], attrs: Attrs, mask: MaskAttrs = NO_CLAMP
+) -> tuple[TensorType, ...]:
     """Types of (error, peak) after checking peak, exponents and mask."""
-    expect_dtypes(op, inputs[:3], ("int32", "int32", "int32"))
+    o, kept = named(op, inputs, attrs), op_def(op).error
+    assert kept is not None
+    state = o.several(kept.peak, kept.exponent, *kept.read)
+    expect_dtypes(op, state, ("int32",) * len(state))
     if mask.kind:
-        expect_dtypes(op, inputs[-1:], ({"value": "int8", "bits": "bits"}[mask.kind],))
-        if inputs[-1].shape != like.shape:
-            raise ValueError(f"{op}: mask {inputs[-1].shape}, error {like.shape}")
+        expect_dtypes(op, (o["mask"],), ({"value": "int8", "bits": "bits"}[mask.kind],))
+        if o["mask"].shape != like.shape:
+            raise ValueError(f"{op}: mask {o['mask'].shape}, error {like.shape}")
     return (TensorType(like.shape, "int8", like.layout), TensorType((), "int32"))
 
 
-def finish_error(values: Any, peak: Array, mask: Array, attrs: MaskAttrs) -> tuple[Array, ...]:
+class ErrorOperands(NamedTuple):
+    """The operands of OpDef.error, of a node that makes an error; probe: above the exponents that it reads, see there.
+
+    The first step after m_init finds the exponent: it computes the error twice, so that it never runs in place.
+    """
+
+    peak: Value
+    exponent: Value
+    read: tuple[Value, ...]
+    float_peak: bool
+    probe: int
+
+
+def error_operands(node: Node) -> ErrorOperands | None:
+    """What is kept of the error that a node makes; None if it makes none."""
+    kept = op_def(node.op).error
+    if kept is None:
+        return None
+    own, probe = operands(node), getattr(node.attrs, "probe", 0)
+    return ErrorOperands(own[kept.peak], own[kept.exponent], own.several(*kept.read), kept.float_peak, probe)
+
+
+def finish_error(values: Any, peak: Array, mask: Array | None = None, attrs: MaskAttrs = NO_CLAMP) -> tuple[Array, ...]:
     """Mask, gather the peak, saturate to +-127."""
     kept = masked(values, mask, attrs)
     return np.clip(kept, -127, 127).astype(np.int8), fx.error_peak(kept, peak)

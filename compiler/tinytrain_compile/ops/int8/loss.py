@@ -14,9 +14,9 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import ErrorState, OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
-from tinytrain_compile.ops.int8.error import NO_CLAMP, error_infer, finish_error
+from tinytrain_compile.ops.int8.error import error_infer, finish_error
 from tinytrain_compile.ops.loss import NllAttrs
 
 TABLE = 256
@@ -138,11 +138,13 @@ def _sum_infer(inputs: tuple[Value, ...], attrs: SoftmaxSumAttrs) -> tuple[Tenso
 
 
 def _sum_bound(inputs: tuple[Value, ...], attrs: SoftmaxSumAttrs) -> int:
-    return inputs[0].shape[attrs.axis] << attrs.bits
+    logits, _ = inputs
+    return logits.shape[attrs.axis] << attrs.bits
 
 
 def _softmax_sum(arrays: tuple[Array, ...], attrs: SoftmaxSumAttrs) -> tuple[Array, ...]:
-    logits, table = arrays[0].astype(np.int64), arrays[1]
+    logits, table = arrays
+    logits = logits.astype(np.int64)
     largest = logits.max(axis=attrs.axis, keepdims=True)
     summed = table[largest - logits].astype(np.int64).sum(axis=attrs.axis)
     return largest.squeeze(attrs.axis).astype(np.int8), summed.astype(np.int32)
@@ -157,6 +159,8 @@ register(
         BACKWARD,
         SoftmaxSumAttrs,
         accumulator=_sum_bound,
+        inputs=("logits", "table"),
+        outputs=("largest", "sum"),
     )
 )
 
@@ -166,9 +170,10 @@ register(
 
 def check_operands(op: str, values: tuple[Value, ...], attrs: NllAttrs) -> None:
     """ValueError unless these are (logits, labels, largest, sum)."""
-    shape = _group_shape(values[0].shape, attrs.axis)
+    logits, *others = values
+    shape = _group_shape(logits.shape, attrs.axis)
     dtypes = [v.dtype for v in values]
-    if dtypes != ["int8", "int32", "int8", "int32"] or any(v.shape != shape for v in values[1:]):
+    if dtypes != ["int8", "int32", "int8", "int32"] or any(v.shape != shape for v in others):
         raise ValueError(f"{op}: {[str(v.type) for v in values]}")
 
 
@@ -185,8 +190,9 @@ def counted(labels: Array, ignore_index: int | None, classes: int) -> Array:
 
 def loss_terms(arrays: tuple[Array, ...], attrs: QLossAttrs) -> Array:
     """Cross entropy of every group (outer, inner) with loss_bits of fraction; 0 where its label does not count."""
-    logits = grouped(arrays[0], attrs.axis).astype(np.int64)
-    labels, largest, summed = (a.reshape(logits.shape[0], logits.shape[2]).astype(np.int64) for a in arrays[1:])
+    whole, *per_group = arrays
+    logits = grouped(whole, attrs.axis).astype(np.int64)
+    labels, largest, summed = (a.reshape(logits.shape[0], logits.shape[2]).astype(np.int64) for a in per_group)
     counts = counted(labels, attrs.ignore_index, logits.shape[1])
     chosen = np.take_along_axis(logits, np.where(counts, labels, 0)[:, None], 1)[:, 0]
     above = binary_log(summed) - (attrs.bits << LOG_BITS)
@@ -208,6 +214,8 @@ register(
         _loss,
         BACKWARD,
         QLossAttrs,
+        inputs=("logits", "labels", "largest", "sum"),
+        outputs=("loss",),
     )
 )
 
@@ -216,15 +224,19 @@ register(
 
 
 def _error_infer(inputs: tuple[Value, ...], attrs: QLossErrorAttrs) -> tuple[TensorType, ...]:
-    check_operands("QSoftmaxError", inputs[2:6], attrs)
-    state = (*inputs[:2], inputs[1])  # no exponent is read
-    return error_infer("QSoftmaxError", inputs[2].type, state, NO_CLAMP)
+    _, _, logits, labels, largest, summed, _ = inputs
+    check_operands("QSoftmaxError", (logits, labels, largest, summed), attrs)
+    return error_infer("QSoftmaxError", logits.type, inputs, attrs)
 
 
 def error_parts(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Any, Array, Array]:
-    """(numerator of every class, inverse sum and whether the label counts of every group), as (outer, ., inner)."""
-    logits, table = grouped(arrays[0], attrs.axis).astype(np.int64), arrays[4].astype(np.int64)
-    labels, largest, summed = (a.reshape(logits.shape[0], 1, -1).astype(np.int64) for a in arrays[1:4])
+    """(numerator of every class, inverse sum and whether the label counts of every group), as (outer, ., inner).
+
+    arrays: logits, labels, largest, sum, table.
+    """
+    whole, *per_group, table = arrays
+    logits, table = grouped(whole, attrs.axis).astype(np.int64), table.astype(np.int64)
+    labels, largest, summed = (a.reshape(logits.shape[0], 1, -1).astype(np.int64) for a in per_group)
     counts = counted(labels, attrs.ignore_index, logits.shape[1])
     classes = np.arange(int(logits.shape[1]), dtype=np.int64)
     hits = classes[:, None] == labels
@@ -233,11 +245,10 @@ def error_parts(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Any,
 
 
 def _error(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Array, ...]:
-    peak, p_out = arrays[:2]
-    above, inverse, counts = error_parts(arrays[2:], attrs)
+    peak, p_out, logits, *rest = arrays
+    above, inverse, counts = error_parts((logits, *rest), attrs)
     values = fx.requantise(above, inverse, 1 - attrs.bits - int(p_out[0]))
-    kept = np.where(counts, values, 0).reshape(arrays[2].shape)
-    return finish_error(kept, peak, arrays[-1], NO_CLAMP)
+    return finish_error(np.where(counts, values, 0).reshape(logits.shape), peak)
 
 
 register(
@@ -248,6 +259,8 @@ register(
         _error,
         BACKWARD,
         QLossErrorAttrs,
-        alias=((1, 0),),
+        inputs=("peak", "p_out", "logits", "labels", "largest", "sum", "table"),
+        outputs=("error", "peak"),
+        error=ErrorState(),
     )
 )

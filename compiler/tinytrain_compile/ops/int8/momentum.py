@@ -23,6 +23,7 @@ from tinytrain_compile.ops.int8.conv import (
 )
 from tinytrain_compile.ops.int8.update import channel_sums
 from tinytrain_compile.ops.int8.update_fine import expect_fraction, updated_fine
+from tinytrain_compile.ops.names import Named, named
 
 VELOCITY_START = -6
 """Exponent of a velocity before anything is known: it holds gradients below 2, and tells how large others are."""
@@ -97,7 +98,8 @@ register(
         _momentum_infer,
         _momentum_of_sums,
         BACKWARD,
-        alias=((0, 0), (1, 1), (2, 2)),
+        inputs=("sum", "velocity", "peak", "shift", "rate", "p", "exponent", "noise", "salt"),
+        outputs=("sum", "velocity", "peak"),
     )
 )
 
@@ -117,9 +119,11 @@ register(
         "QBiasGradient",
         "int32 sums of an error over all pixels.",
         _sums_infer,
-        lambda a, _attrs: (channel_sums(a[0]),),
+        lambda arrays, _attrs: (channel_sums(*arrays),),
         BACKWARD,
-        accumulator=lambda inputs, _attrs: channel_sum_bound(inputs[0]),
+        accumulator=lambda inputs, _attrs: channel_sum_bound(*inputs),
+        inputs=("g",),
+        outputs=("sum",),
     )
 )
 
@@ -128,32 +132,39 @@ register(
 
 
 def _conv_infer(op: str, inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
-    velocity, peak, exponent, noise, salt = inputs[7:12]
-    _expect(op, (velocity, peak, exponent, inputs[5]), inputs[0])
-    op_def("QConvUpdate").infer((*inputs[:7], noise, salt), attrs)
-    return (inputs[0].type, velocity.type, peak.type)
+    o = named(op, inputs, attrs)
+    _expect(op, o.several("velocity", "peak", "exponent", "rate"), o["w"])
+    op_def("QConvUpdate").infer(o.several(*op_def("QConvUpdate").inputs), attrs)
+    return (o["w"].type, o["velocity"].type, o["peak"].type)
 
 
 def _fine_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
-    expect_fraction("QConvMomentumFine", inputs[0], inputs[12])
-    return (*_conv_infer("QConvMomentumFine", inputs, attrs), inputs[12].type)
+    o = named("QConvMomentumFine", inputs, attrs)
+    expect_fraction("QConvMomentumFine", o["w"], o["fraction"])
+    return (*_conv_infer("QConvMomentumFine", inputs, attrs), o["fraction"].type)
 
 
-def _conv_total(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, Array, Array]:
+def _conv_total(o: Named[Array], attrs: QConvUpdateAttrs) -> tuple[Array, Array, Array]:
     """(total, velocity, peak)"""
-    _, x, g, _, shift, rate, p, velocity, peak, exponent, noise, salt = arrays[:12]
-    gradient = fx.saturate(weight_gradient(x, g, attrs.x_zero, attrs.conv))
-    return _momentum(gradient, velocity, peak, (shift, rate, p, exponent), (noise, salt))
+    gradient = fx.saturate(weight_gradient(o["x"], o["g"], attrs.x_zero, attrs.conv))
+    scale, noise = o.several("shift", "rate", "p", "exponent"), (o["noise"], o["salt"])
+    return _momentum(gradient, o["velocity"], o["peak"], scale, noise)
+
+
+_SCALE = ("multiplier", "shift", "rate", "p")
 
 
 def _conv_momentum(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
-    total, velocity, peak = _conv_total(arrays, attrs)
-    return updated_weight(arrays[0], total, arrays[3:7], arrays[10], arrays[12], attrs.limit), velocity, peak
+    o = named("QConvMomentum", arrays, attrs)
+    total, velocity, peak = _conv_total(o, attrs)
+    w = updated_weight(o["w"], total, o.several(*_SCALE), o["noise"], o["salt_of_w"], attrs.limit)
+    return w, velocity, peak
 
 
 def _conv_momentum_fine(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
-    total, velocity, peak = _conv_total(arrays, attrs)
-    w, fraction = updated_fine(arrays[0], arrays[12], total, arrays[3:7], attrs.limit)
+    o = named("QConvMomentumFine", arrays, attrs)
+    total, velocity, peak = _conv_total(o, attrs)
+    w, fraction = updated_fine(o["w"], o["fraction"], total, o.several(*_SCALE), attrs.limit)
     return w, velocity, peak, fraction
 
 
@@ -166,10 +177,25 @@ register(
         _conv_momentum,
         BACKWARD,
         QConvUpdateAttrs,
-        alias=((0, 0), (1, 7), (2, 8)),
         scratch=op_def("QConvUpdate").scratch,
         accumulator=op_def("QConvUpdate").accumulator,
         macs=op_def("QConvUpdate").macs,
+        inputs=(
+            "w",
+            "x",
+            "g",
+            "multiplier",
+            "shift",
+            "rate",
+            "p",
+            "velocity",
+            "peak",
+            "exponent",
+            "noise",
+            "salt",
+            "salt_of_w",
+        ),
+        outputs=("w", "velocity", "peak"),
     )
 )
 register(
@@ -181,9 +207,24 @@ register(
         _conv_momentum_fine,
         BACKWARD,
         QConvUpdateAttrs,
-        alias=((0, 0), (1, 7), (2, 8), (3, 12)),
         scratch=op_def("QConvUpdate").scratch,
         accumulator=op_def("QConvUpdate").accumulator,
         macs=op_def("QConvUpdate").macs,
+        inputs=(
+            "w",
+            "x",
+            "g",
+            "multiplier",
+            "shift",
+            "rate",
+            "p",
+            "velocity",
+            "peak",
+            "exponent",
+            "noise",
+            "salt",
+            "fraction",
+        ),
+        outputs=("w", "velocity", "peak", "fraction"),
     )
 )

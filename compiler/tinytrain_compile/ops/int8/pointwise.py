@@ -9,9 +9,10 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import ELEMENTWISE, ErrorState, OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
+from tinytrain_compile.ops.names import named
 from tinytrain_compile.ops.overlap import element_by_element, packed_bits
 
 ADD_BITS = 20
@@ -85,13 +86,15 @@ def _shapes_agree(op: str, *values: Value) -> None:
 
 def _qadd_infer(inputs: tuple[Value, ...], _attrs: QAddAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("QAdd", inputs, ("int8", "int8"))
-    _shapes_agree("QAdd", *inputs)
-    return (inputs[0].type,)
+    a, b = inputs
+    _shapes_agree("QAdd", a, b)
+    return (a.type,)
 
 
 def _qadd(arrays: tuple[Array, ...], attrs: QAddAttrs) -> tuple[Array, ...]:
-    total = np.zeros(arrays[0].shape, np.int64)
-    for x, zero, factor in ((arrays[0], attrs.a_zero, attrs.a_factor), (arrays[1], attrs.b_zero, attrs.b_factor)):
+    a, b = arrays
+    total = np.zeros(a.shape, np.int64)
+    for x, zero, factor in ((a, attrs.a_zero, attrs.a_factor), (b, attrs.b_zero, attrs.b_factor)):
         total += fx.requantise((x.astype(np.int64) - zero) << ADD_BITS, *factor)
     y = fx.shift_right(total, SUM_BITS) + attrs.y_zero
     return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
@@ -105,19 +108,24 @@ register(
         _qadd,
         BACKWARD,
         QAddAttrs,
-        ((0, 0), (0, 1)),
+        inputs=("a", "b"),
+        outputs=("y",),
+        reuses=("a", "b"),
+        traits=ELEMENTWISE,
     )
 )
 
 
 def _rescale_infer(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("QRescale", inputs, ("int8",))
-    shape = tuple(1 if i in attrs.axes else d for i, d in enumerate(inputs[0].shape))
-    return (TensorType(shape, "int8", inputs[0].layout),)
+    (x,) = inputs
+    shape = tuple(1 if i in attrs.axes else d for i, d in enumerate(x.shape))
+    return (TensorType(shape, "int8", x.layout),)
 
 
 def _rescale_bound(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> int:
-    return (255 * math.prod(inputs[0].shape[i] for i in attrs.axes)) << attrs.lift
+    (x,) = inputs
+    return (255 * math.prod(x.shape[i] for i in attrs.axes)) << attrs.lift
 
 
 def rescale_lift(elements: int) -> int:
@@ -126,7 +134,8 @@ def rescale_lift(elements: int) -> int:
 
 
 def _rescale(arrays: tuple[Array, ...], attrs: QRescaleAttrs) -> tuple[Array, ...]:
-    acc = (arrays[0].astype(np.int64) - attrs.x_zero).sum(axis=attrs.axes, keepdims=True)
+    (x,) = arrays
+    acc = (x.astype(np.int64) - attrs.x_zero).sum(axis=attrs.axes, keepdims=True)
     y = fx.requantise(acc << attrs.lift, *attrs.factor) + attrs.y_zero
     return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
 
@@ -139,8 +148,10 @@ register(
         _rescale,
         BACKWARD,
         QRescaleAttrs,
-        ((0, 0),),
         accumulator=_rescale_bound,
+        inputs=("x",),
+        outputs=("y",),
+        reuses=("x",),
     )
 )
 
@@ -152,7 +163,8 @@ def round_even(x: Array) -> Array:
 
 
 def _quantise(arrays: tuple[Array, ...], attrs: QuantAttrs) -> tuple[Array, ...]:
-    scaled = arrays[0].astype(np.float32) * np.float32(1.0 / attrs.scale)
+    (x,) = arrays
+    scaled = x.astype(np.float32) * np.float32(1.0 / attrs.scale)
     limited = np.where(
         scaled > np.float32(-1024), np.where(scaled < np.float32(1024), scaled, np.float32(1024)), np.float32(-1024)
     )
@@ -160,14 +172,21 @@ def _quantise(arrays: tuple[Array, ...], attrs: QuantAttrs) -> tuple[Array, ...]
     return (np.clip(q, attrs.low, attrs.high).astype(np.int8),)
 
 
+def _dequantise(arrays: tuple[Array, ...], attrs: QuantAttrs) -> tuple[Array, ...]:
+    (q,) = arrays
+    return ((q.astype(np.int64) - attrs.zero).astype(np.float32) * np.float32(attrs.scale),)
+
+
 def _quantise_infer(inputs: tuple[Value, ...], _attrs: QuantAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("Quantize", inputs, ("float32",))
-    return (TensorType(inputs[0].shape, "int8", inputs[0].layout),)
+    (x,) = inputs
+    return (TensorType(x.shape, "int8", x.layout),)
 
 
 def _dequantise_infer(inputs: tuple[Value, ...], _attrs: QuantAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("Dequantize", inputs, ("int8",))
-    return (TensorType(inputs[0].shape, "float32", inputs[0].layout),)
+    (q,) = inputs
+    return (TensorType(q.shape, "float32", q.layout),)
 
 
 register(
@@ -178,7 +197,10 @@ register(
         _quantise,
         BACKWARD,
         QuantAttrs,
-        overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[0]),
+        overlaps=element_by_element,
+        inputs=("x",),
+        outputs=("q",),
+        traits=ELEMENTWISE,
     )
 )
 register(
@@ -186,29 +208,33 @@ register(
         "Dequantize",
         "int8 to float32: (q - zero) scale.",
         _dequantise_infer,
-        lambda a, attrs: ((a[0].astype(np.int64) - attrs.zero).astype(np.float32) * np.float32(attrs.scale),),
+        _dequantise,
         BACKWARD,
         QuantAttrs,
-        overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[0]),
+        overlaps=element_by_element,
+        inputs=("q",),
+        outputs=("y",),
+        traits=ELEMENTWISE,
     )
 )
 
 
-# ---- errors: never in place, since the first step after m_init computes every error twice (qupdate.ERROR_OPS) ------
+# ---- errors: never in place, since the first step after m_init computes every error twice (ErrorOperands) -----------
 
 
 def _scale_infer(inputs: tuple[Value, ...], attrs: ErrorAttrs) -> tuple[TensorType, ...]:
-    expect_dtypes("ErrorScale", inputs[3:6], ("int8", "int32", "int8"))
-    if any(v.shape != inputs[3].shape[-1:] for v in inputs[4:6]):
+    e, *factor = operands = named("ErrorScale", inputs, attrs).several("e", "multiplier", "shift")
+    expect_dtypes("ErrorScale", operands, ("int8", "int32", "int8"))
+    if any(v.shape != e.shape[-1:] for v in factor):
         raise ValueError("ErrorScale: multiplier and shift are one per channel")
-    return error_infer("ErrorScale", inputs[3].type, inputs, attrs.mask)
+    return error_infer("ErrorScale", e.type, inputs, attrs, attrs.mask)
 
 
 def _scale(arrays: tuple[Array, ...], attrs: ErrorAttrs) -> tuple[Array, ...]:
-    peak, p_out, p_in, e, multiplier, shift = arrays[:6]
-    exponent = shift.astype(np.int64) + int(p_in[0]) - int(p_out[0]) - LIFT
-    values = fx.requantise(e.astype(np.int64) << LIFT, multiplier, exponent)
-    return finish_error(values, peak, arrays[-1], attrs.mask)
+    o = named("ErrorScale", arrays, attrs)
+    exponent = o["shift"].astype(np.int64) + int(o["p_in"][0]) - int(o["p_out"][0]) - LIFT
+    values = fx.requantise(o["e"].astype(np.int64) << LIFT, o["multiplier"], exponent)
+    return finish_error(values, o["peak"], o.get("mask"), attrs.mask)
 
 
 register(
@@ -219,24 +245,28 @@ register(
         _scale,
         BACKWARD,
         ErrorAttrs,
-        alias=((1, 0),),
+        inputs=("peak", "p_out", "p_in", "e", "multiplier", "shift", "mask?"),
+        outputs=("error", "peak"),
+        present=lambda attrs: attrs.mask.operands,
+        error=ErrorState(("p_in",)),
     )
 )
 
 
 def _error_add_infer(inputs: tuple[Value, ...], attrs: ErrorAttrs) -> tuple[TensorType, ...]:
-    expect_dtypes("ErrorAdd", inputs[3:6], ("int32", "int8", "int8"))
-    _shapes_agree("ErrorAdd", *inputs[4:6])
-    return error_infer("ErrorAdd", inputs[4].type, inputs, attrs.mask)
+    a, b = named("ErrorAdd", inputs, attrs).several("a", "b")
+    expect_dtypes("ErrorAdd", (a, b), ("int8", "int8"))
+    _shapes_agree("ErrorAdd", a, b)
+    return error_infer("ErrorAdd", a.type, inputs, attrs, attrs.mask)
 
 
 def _error_add(arrays: tuple[Array, ...], attrs: ErrorAttrs) -> tuple[Array, ...]:
-    peak, p_out, p_a, p_b, a, b = arrays[:6]
-    total = np.zeros(a.shape, np.int64)
-    for e, p in ((a, p_a), (b, p_b)):
-        lifted = fx.shift(e.astype(np.int64) << LIFT, int(p[0]) - int(p_out[0]) - LIFT + SUM_BITS)
+    o = named("ErrorAdd", arrays, attrs)
+    total = np.zeros(o["a"].shape, np.int64)
+    for e, p in ((o["a"], o["p_a"]), (o["b"], o["p_b"])):
+        lifted = fx.shift(e.astype(np.int64) << LIFT, int(p[0]) - int(o["p_out"][0]) - LIFT + SUM_BITS)
         total += np.clip(lifted, -(1 << 29), 1 << 29)
-    return finish_error(fx.shift_right(total, SUM_BITS), peak, arrays[-1], attrs.mask)
+    return finish_error(fx.shift_right(total, SUM_BITS), o["peak"], o.get("mask"), attrs.mask)
 
 
 register(
@@ -247,7 +277,10 @@ register(
         _error_add,
         BACKWARD,
         ErrorAttrs,
-        alias=((1, 0),),
+        inputs=("peak", "p_out", "p_a", "p_b", "a", "b", "mask?"),
+        outputs=("error", "peak"),
+        present=lambda attrs: attrs.mask.operands,
+        error=ErrorState(("p_a", "p_b")),
     )
 )
 
@@ -271,7 +304,8 @@ def _quantise_error(arrays: tuple[Array, ...], attrs: ErrorUnitAttrs) -> tuple[A
 
 def _quantise_error_infer(inputs: tuple[Value, ...], _attrs: ErrorUnitAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("QuantizeError", inputs, ("int32", "int32", "float32"))
-    return (TensorType(inputs[2].shape, "int8", inputs[2].layout), TensorType((), "int32"))
+    _, _, g = inputs
+    return (TensorType(g.shape, "int8", g.layout), TensorType((), "int32"))
 
 
 register(
@@ -282,14 +316,22 @@ register(
         _quantise_error,
         BACKWARD,
         ErrorUnitAttrs,
-        alias=((1, 0),),
+        inputs=("peak", "p_out", "g"),
+        outputs=("error", "peak"),
+        error=ErrorState(float_peak=True),
     )
 )
 
 
+def _dequantise_error(arrays: tuple[Array, ...], attrs: ErrorUnitAttrs) -> tuple[Array, ...]:
+    p, e = arrays
+    return (e.astype(np.float32) * exponent_factor(int(p[0])) * np.float32(attrs.unit),)
+
+
 def _dequantise_error_infer(inputs: tuple[Value, ...], _attrs: ErrorUnitAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("DequantizeError", inputs, ("int32", "int8"))
-    return (TensorType(inputs[1].shape, "float32", inputs[1].layout),)
+    _, e = inputs
+    return (TensorType(e.shape, "float32", e.layout),)
 
 
 register(
@@ -297,10 +339,12 @@ register(
         "DequantizeError",
         "An int8 error that enters a float island: e 2**p unit; operands (p, e).",
         _dequantise_error_infer,
-        lambda a, attrs: (a[1].astype(np.float32) * exponent_factor(int(a[0][0])) * np.float32(attrs.unit),),
+        _dequantise_error,
         BACKWARD,
         ErrorUnitAttrs,
-        overlaps=lambda node: element_by_element(node.outputs[0], node.inputs[1], 1),
+        overlaps=lambda node: element_by_element(node, "e"),
+        inputs=("p", "e"),
+        outputs=("g",),
     )
 )
 
@@ -310,7 +354,8 @@ register(
 
 def _mask_infer(inputs: tuple[Value, ...], _attrs: MaskAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("QClipMask", inputs, ("int8",))
-    return (TensorType(inputs[0].shape, "bits", inputs[0].layout),)
+    (y,) = inputs
+    return (TensorType(y.shape, "bits", y.layout),)
 
 
 register(
@@ -318,9 +363,11 @@ register(
         "QClipMask",
         "One bit per element: low < y < high, where a clamp to int8 was not active.",
         _mask_infer,
-        lambda a, attrs: (np.packbits(attrs.passes(a[0]).ravel(), bitorder="little"),),
+        lambda arrays, attrs: (np.packbits(attrs.passes(*arrays).ravel(), bitorder="little"),),
         BACKWARD,
         MaskAttrs,
         overlaps=packed_bits,
+        inputs=("y",),
+        outputs=("mask",),
     )
 )

@@ -12,9 +12,9 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import ErrorState, OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
-from tinytrain_compile.ops.int8.error import NO_CLAMP, error_infer, finish_error
+from tinytrain_compile.ops.int8.error import error_infer, finish_error
 from tinytrain_compile.ops.int8.pointwise import LIFT
 from tinytrain_compile.ops.pool import PoolGradAttrs, index_gradient, max_pool_grad
 
@@ -32,17 +32,18 @@ def sum_bound(attrs: PoolGradAttrs) -> int:
 
 
 def _infer(inputs: tuple[Value, ...], attrs: QMaxPoolGradAttrs) -> tuple[TensorType, ...]:
-    (kind,) = index_gradient("QMaxPoolGrad", inputs[3:], attrs)
+    _, _, _, g, index = inputs
+    (kind,) = index_gradient("QMaxPoolGrad", g, index, attrs)
     if kind.dtype != "int8":
-        raise ValueError(f"QMaxPoolGrad: error {inputs[3].type}")
-    return error_infer("QMaxPoolGrad", kind, inputs, NO_CLAMP)
+        raise ValueError(f"QMaxPoolGrad: error {g.type}")
+    return error_infer("QMaxPoolGrad", kind, inputs, attrs)
 
 
 def _grad(arrays: tuple[Array, ...], attrs: QMaxPoolGradAttrs) -> tuple[Array, ...]:
     peak, p_out, p_in, g, index = arrays
     (total,) = max_pool_grad((g.astype(np.int64), index), attrs)
     values = fx.shift(total << LIFT, int(p_in[0]) - int(p_out[0]) - LIFT)
-    return finish_error(values, peak, index, NO_CLAMP)
+    return finish_error(values, peak)
 
 
 register(
@@ -53,7 +54,9 @@ register(
         _grad,
         BACKWARD,
         QMaxPoolGradAttrs,
-        alias=((1, 0),),
         accumulator=lambda _inputs, attrs: sum_bound(attrs),
+        inputs=("peak", "p_out", "p_in", "g", "index"),
+        outputs=("error", "peak"),
+        error=ErrorState(("p_in",)),
     )
 )

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import OpDef, op_def, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
 from tinytrain_compile.ops.int8.update_fine import expect_fraction
+from tinytrain_compile.ops.names import named, operand, operands
 
 STEP_FALL = 2
 """By how much the shift of an update constant falls where a unit doubles: the constant is 1 / unit**2."""
@@ -35,64 +35,37 @@ class ChannelRescaleAttrs(Attrs):
     limit: int = 127
 
 
-@dataclass(frozen=True)
-class Operands:
-    """Operands of a ChannelRescale by name (values, arrays or tensors of a kernel).
-
-    shift: of the weight's update constant. channels: output channel of every row of w, where w holds only some.
-    """
-
-    w: Any
-    forward: Any
-    error: Any
-    shift: Any
-    bias: Any = None
-    bias_shift: Any = None
-    fraction: Any = None
-    channels: Any = None
-
-    @classmethod
-    def of(cls, operands: tuple[Any, ...], attrs: ChannelRescaleAttrs) -> Operands:
-        """From operands in order."""
-        (w, forward, error, shift), rest = operands[:4], iter(operands[4:])
-        bias = (next(rest), next(rest)) if attrs.bias else (None, None)
-        fraction = next(rest) if attrs.fine else None
-        return cls(w, forward, error, shift, *bias, fraction, next(rest) if attrs.sliced else None)
-
-
-def rescaled_tables(node: Node) -> list[Value]:
+def rescaled_tables(node: Node) -> tuple[Value, ...]:
     """The shift tables that a ChannelRescale changes, that of the forward pass first."""
-    assert isinstance(node.attrs, ChannelRescaleAttrs)
-    o = Operands.of(node.inputs, node.attrs)
-    return [table for table in (o.forward, o.error, o.shift, o.bias_shift) if table is not None]
+    return operands(node).several("forward", "error", "shift", "bias_shift?")
 
 
 def _infer(inputs: tuple[Value, ...], attrs: ChannelRescaleAttrs) -> tuple[TensorType, ...]:
-    o = Operands.of(inputs, attrs)
-    rows, per_channel = o.w.shape[:1], o.forward.shape
+    o = named(rescale_op(attrs), inputs, attrs)
+    rows, per_channel = o["w"].shape[:1], o["forward"].shape
     if not attrs.sliced and rows != per_channel:
-        raise ValueError(f"ChannelRescale: weight {o.w.shape}, {per_channel} channels")
-    tables = [(o.forward, per_channel, "int8"), (o.error, per_channel, "int8"), (o.shift, rows, "int8")]
+        raise ValueError(f"ChannelRescale: weight {o['w'].shape}, {per_channel} channels")
+    tables = [(o["forward"], per_channel, "int8"), (o["error"], per_channel, "int8"), (o["shift"], rows, "int8")]
     if attrs.bias:
-        tables += [(o.bias, per_channel, "int32"), (o.bias_shift, per_channel, "int8")]
+        tables += [(o["bias"], per_channel, "int32"), (o["bias_shift"], per_channel, "int8")]
     if attrs.sliced:
-        tables.append((o.channels, rows, "int32"))
+        tables.append((o["channels"], rows, "int32"))
     for value, shape, dtype in tables:
         if (value.shape, value.dtype) != (shape, dtype):
             raise ValueError(f"ChannelRescale takes {dtype} {shape}, got {value.dtype} {value.shape}")
     if attrs.fine:
-        expect_fraction("ChannelRescale", o.w, o.fraction)
+        expect_fraction("ChannelRescale", o["w"], o["fraction"])
     return tuple(value.type for value in (inputs[:-1] if attrs.sliced else inputs))
 
 
 def _reference(arrays: tuple[Array, ...], attrs: ChannelRescaleAttrs) -> tuple[Array, ...]:
     """Row by row, as tt_rescale_channel does."""
     results = tuple(array.copy() for array in arrays)
-    o = Operands.of(results, attrs)
-    for row, w in enumerate(o.w):
-        c = int(o.channels[row]) if attrs.sliced else row
-        falling = [(o.shift, row)] + ([(o.bias_shift, c)] if attrs.bias else [])
-        rising = [(o.forward, c), (o.error, c)]
+    o = named(rescale_op(attrs), results, attrs)
+    for row, w in enumerate(o["w"]):
+        c = int(o["channels"][row]) if attrs.sliced else row
+        falling = [(o["shift"], row)] + ([(o["bias_shift"], c)] if attrs.bias else [])
+        rising = [(o["forward"], c), (o["error"], c)]
         room = all(table[i] < SHIFT_MOST for table, i in rising)
         room = room and all(table[i] - STEP_FALL >= -SHIFT_MOST for table, i in falling)
         if not room or np.abs(w.astype(np.int64)).max() < attrs.limit:
@@ -102,11 +75,11 @@ def _reference(arrays: tuple[Array, ...], attrs: ChannelRescaleAttrs) -> tuple[A
         for table, i in falling:
             table[i] -= STEP_FALL
         if attrs.bias:
-            o.bias[c] = fx.shift_right(o.bias[c], 1)
+            o["bias"][c] = fx.shift_right(o["bias"][c], 1)
         if attrs.fine:
-            value = fx.shift_right(w.astype(np.int64) * 256 + o.fraction[row], 1)
+            value = fx.shift_right(w.astype(np.int64) * 256 + o["fraction"][row], 1)
             w[...] = (value + 128) >> 8
-            o.fraction[row] = value - w.astype(np.int64) * 256
+            o["fraction"][row] = value - w.astype(np.int64) * 256
         else:
             w[...] = fx.shift_right(w, 1)
     return results[:-1] if attrs.sliced else results
@@ -115,6 +88,15 @@ def _reference(arrays: tuple[Array, ...], attrs: ChannelRescaleAttrs) -> tuple[A
 def rescale_op(attrs: ChannelRescaleAttrs) -> str:
     """The op's name: operands that are overwritten belong to the op, so each form has its own."""
     return "ChannelRescale" + ("Bias" if attrs.bias else "") + ("Fine" if attrs.fine else "")
+
+
+def _operand_names(attrs: ChannelRescaleAttrs) -> tuple[str, ...]:
+    """w; shifts of the forward pass, of the error and of the weight's update constant; what an op's form adds.
+
+    channels, behind these: output channel of every row of w, where w holds only some.
+    """
+    bias = ("bias", "bias_shift") if attrs.bias else ()
+    return ("w", "forward", "error", "shift", *bias, *(("fraction",) if attrs.fine else ()))
 
 
 _FORMS = [ChannelRescaleAttrs(bias, fine) for bias in (False, True) for fine in (False, True)]
@@ -133,11 +115,14 @@ for _attrs in _FORMS:
             _reference,
             BACKWARD,
             ChannelRescaleAttrs,
-            alias=tuple((i, i) for i in range(len(_names))),
+            inputs=(*_operand_names(_attrs), "channels?"),
+            outputs=_operand_names(_attrs),
+            present=lambda attrs: ("channels",) if attrs.sliced else (),
         )
     )
 
 
 def fractions(nodes: Iterable[Node]) -> tuple[Value, ...]:
-    """The fractions of trained int8 weights: what the updates with fraction bits read last."""
-    return tuple(node.inputs[-1] for node in nodes if node.op.endswith("Fine") and node.op not in RESCALES)
+    """The fractions of trained int8 weights."""
+    fine = [node for node in nodes if "fraction" in op_def(node.op).outputs and node.op not in RESCALES]
+    return tuple(operand(node, "fraction") for node in fine)

@@ -24,9 +24,10 @@ class GradientAddAttrs(Attrs):
 
 def _bias_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     expect_dtypes("QSharedBias", inputs, ("int32", "int32", "int8"))
-    if len({value.shape for value in inputs}) != 1 or len(inputs[0].shape) != 1:
+    bias, *_ = inputs
+    if len({value.shape for value in inputs}) != 1 or len(bias.shape) != 1:
         raise ValueError(f"QSharedBias: shapes {[value.shape for value in inputs]}")
-    return (inputs[0].type,)
+    return (bias.type,)
 
 
 register(
@@ -34,8 +35,10 @@ register(
         "QSharedBias",
         "A bias in the unit of one of the layers that share it; operands (b, multiplier, shift), one per channel.",
         _bias_infer,
-        lambda a, _attrs: (fx.requantise(a[0], a[1], a[2]).astype(np.int32),),
+        lambda arrays, _attrs: (fx.requantise(*arrays).astype(np.int32),),
         BACKWARD,
+        inputs=("bias", "multiplier", "shift"),
+        outputs=("unit_bias",),
     )
 )
 
@@ -73,6 +76,8 @@ register(
         _added,
         BACKWARD,
         GradientAddAttrs,
-        inplace=((0, 0), (0, 1)),
+        inputs=("a", "b", "p_a", "p_b", "multiplier_a", "shift_a", "multiplier_b", "shift_b"),
+        outputs=("total", "exponent"),
+        reuses=("a", "b"),
     )
 )

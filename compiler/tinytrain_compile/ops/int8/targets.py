@@ -14,9 +14,9 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import ErrorState, OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
-from tinytrain_compile.ops.int8.error import NO_CLAMP, error_infer, expect_dtypes, finish_error
+from tinytrain_compile.ops.int8.error import error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.loss import DISTANCE_BITS, LN2, LOG_BITS, TABLE, binary_log, scaled_float
 
 NOT_A_TARGET = fx.INT32_MIN
@@ -108,12 +108,13 @@ def _sigmoid(outputs: Array, table: Array, attrs: TargetAttrs) -> Any:
 
 
 def _error(values: Array, peak: Array, p_out: Array, attrs: TargetErrorAttrs) -> tuple[Array, ...]:
-    return finish_error(fx.shift(values, -attrs.bits - int(p_out[0])), peak, peak, NO_CLAMP)
+    return finish_error(fx.shift(values, -attrs.bits - int(p_out[0])), peak)
 
 
 def _check(op: str, inputs: tuple[Value, ...], tables: int) -> None:
     expect_dtypes(op, inputs, ("int8", "float32") + ("int32",) * tables)
-    if inputs[0].shape != inputs[1].shape or any(v.shape != (TABLE,) for v in inputs[2:]):
+    y, target, *others = inputs
+    if y.shape != target.shape or any(v.shape != (TABLE,) for v in others):
         raise ValueError(f"{op}: {[str(v.type) for v in inputs]}")
 
 
@@ -126,9 +127,10 @@ def _loss_infer(op: str, tables: int) -> Any:
 
 
 def _grad_infer(op: str, tables: int) -> Any:
-    def infer(inputs: tuple[Value, ...], _attrs: TargetErrorAttrs) -> tuple[TensorType, ...]:
-        _check(op, inputs[2:], tables)
-        return error_infer(op, inputs[2].type, (*inputs[:2], inputs[1]), NO_CLAMP)
+    def infer(inputs: tuple[Value, ...], attrs: TargetErrorAttrs) -> tuple[TensorType, ...]:
+        _, _, *values = inputs
+        _check(op, tuple(values), tables)
+        return error_infer(op, values[0].type, inputs, attrs)
 
     return infer
 
@@ -171,6 +173,7 @@ def _bce_grad(arrays: tuple[Array, ...], attrs: TargetErrorAttrs) -> tuple[Array
 
 
 def _register(name: str, doc: str, tables: int, loss: Any, grad: Any) -> None:
+    names = ("y", "target", "table")[: 2 + tables]
     operands = ", ".join(("outputs", "targets", "table")[: 2 + tables])
     register(
         OpDef(
@@ -180,6 +183,8 @@ def _register(name: str, doc: str, tables: int, loss: Any, grad: Any) -> None:
             loss,
             BACKWARD,
             TargetLossAttrs,
+            inputs=names,
+            outputs=("loss",),
         )
     )
     register(
@@ -190,7 +195,9 @@ def _register(name: str, doc: str, tables: int, loss: Any, grad: Any) -> None:
             grad,
             BACKWARD,
             TargetErrorAttrs,
-            alias=((1, 0),),
+            inputs=("peak", "p_out", *names),
+            outputs=("error", "peak"),
+            error=ErrorState(),
         )
     )
 

@@ -11,7 +11,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD, channel_sum_bound, step_size, updated_weight
-from tinytrain_compile.ops.int8.error import expect_dtypes
+from tinytrain_compile.ops.int8.error import error_operands, expect_dtypes
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,16 @@ def channel_sums(g: Array) -> Array:
     return g.astype(np.int64).sum(axis=tuple(range(g.ndim - 1))).astype(np.int32)
 
 
+def _sum_bound(inputs: tuple[Value, ...], _attrs: Attrs) -> int:
+    _, g, *_ = inputs
+    return channel_sum_bound(g)
+
+
 def _bias_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     expect_dtypes("QBiasUpdate", inputs, ("int32", "int8", "int32", "int8", "int32", "int32"))
-    _expect_sums("QBiasUpdate", *inputs[:2])
-    return (inputs[0].type,)
+    bias, g, *_ = inputs
+    _expect_sums("QBiasUpdate", bias, g)
+    return (bias.type,)
 
 
 def _moved_bias(bias: Array, sums: Array, scale: tuple[Array, ...]) -> Array:
@@ -50,23 +56,40 @@ def _moved_bias(bias: Array, sums: Array, scale: tuple[Array, ...]) -> Array:
     return fx.saturate(bias.astype(np.int64) - fx.scaled(sums, multiplier, exponent)).astype(np.int32)
 
 
+def _bias_update(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    bias, g, *scale = arrays
+    return (_moved_bias(bias, channel_sums(g), tuple(scale)),)
+
+
+def _bias_sum(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    total, g = arrays
+    return (fx.saturate(total.astype(np.int64) + channel_sums(g)).astype(np.int32),)
+
+
+def _bias_apply(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    bias, sums, *scale = arrays
+    return (_moved_bias(bias, sums, tuple(scale)),)
+
+
 register(
     OpDef(
         "QBiasUpdate",
         "Bias gradient and update in one: b -= step times the sum of g; operands (b, g, multiplier, shift, rate, p).",
         _bias_infer,
-        lambda a, _attrs: (_moved_bias(a[0], channel_sums(a[1]), (a[2], a[3], a[4], a[5])),),
+        _bias_update,
         BACKWARD,
-        alias=((0, 0),),
-        accumulator=lambda inputs, _attrs: channel_sum_bound(inputs[1]),
+        accumulator=_sum_bound,
+        inputs=("bias", "g", "multiplier", "shift", "rate", "p"),
+        outputs=("bias",),
     )
 )
 
 
 def _bias_sum_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     expect_dtypes("QBiasSum", inputs, ("int32", "int8"))
-    _expect_sums("QBiasSum", *inputs)
-    return (inputs[0].type,)
+    total, g = inputs
+    _expect_sums("QBiasSum", total, g)
+    return (total.type,)
 
 
 register(
@@ -74,17 +97,19 @@ register(
         "QBiasSum",
         "Adds the sums of g over all pixels to the running sum, saturating; operands (sum, g).",
         _bias_sum_infer,
-        lambda a, _attrs: (fx.saturate(a[0].astype(np.int64) + channel_sums(a[1])).astype(np.int32),),
+        _bias_sum,
         BACKWARD,
-        alias=((0, 0),),
-        accumulator=lambda inputs, _attrs: channel_sum_bound(inputs[1]),
+        accumulator=_sum_bound,
+        inputs=("sum", "g"),
+        outputs=("sum",),
     )
 )
 
 
 def _bias_apply_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     expect_dtypes("QBiasApply", inputs, ("int32", "int32", "int32", "int8", "int32", "int32"))
-    return (inputs[0].type,)
+    bias, *_ = inputs
+    return (bias.type,)
 
 
 register(
@@ -92,18 +117,25 @@ register(
         "QBiasApply",
         "b -= step times the accumulated sum; operands (b, sum, multiplier, shift, rate, p).",
         _bias_apply_infer,
-        lambda a, _attrs: (_moved_bias(a[0], a[1], (a[2], a[3], a[4], a[5])),),
+        _bias_apply,
         BACKWARD,
-        alias=((0, 0),),
+        inputs=("bias", "sum", "multiplier", "shift", "rate", "p"),
+        outputs=("bias",),
     )
 )
 
 
 def _apply_infer(inputs: tuple[Value, ...], _attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("QWeightApply", inputs, ("int8", "int32", "int32", "int8") + ("int32",) * 4)
-    if inputs[0].shape != inputs[1].shape:
-        raise ValueError(f"QWeightApply: weight {inputs[0].shape}, sum {inputs[1].shape}")
-    return (inputs[0].type,)
+    w, total, *_ = inputs
+    if w.shape != total.shape:
+        raise ValueError(f"QWeightApply: weight {w.shape}, sum {total.shape}")
+    return (w.type,)
+
+
+def _apply(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
+    w, total, *scale, noise, salt = arrays
+    return (updated_weight(w, total, tuple(scale), noise, salt, attrs.limit),)
 
 
 register(
@@ -111,10 +143,11 @@ register(
         "QWeightApply",
         "w -= step times the accumulated gradient, with noise; (w, sum, multiplier, shift, rate, p, noise, salt).",
         _apply_infer,
-        lambda a, attrs: (updated_weight(a[0], a[1], (a[2], a[3], a[4], a[5]), a[6], a[7], attrs.limit),),
+        _apply,
         BACKWARD,
         QWeightApplyAttrs,
-        alias=((0, 0),),
+        inputs=("w", "sum", "multiplier", "shift", "rate", "p", "noise", "salt"),
+        outputs=("w",),
     )
 )
 
@@ -154,9 +187,20 @@ def needed_exponent(peak: int, exponent: int, float_peak: bool) -> int:
     return biased - 127 - 5 + int(mantissa > 0x7C0000)
 
 
+def _same_type(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    (state,) = inputs
+    return (state.type,)
+
+
+def _next_noise(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    (state,) = arrays
+    return (np.asarray((int(state) * 1664525 + 1013904223) & 0xFFFFFFFF, np.uint32).view(np.int32),)
+
+
 def _tick_infer(inputs: tuple[Value, ...], _attrs: ExponentAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("ExponentUpdate", inputs, ("int32", "int32"))
-    return (inputs[0].type, inputs[1].type)
+    state, peak = inputs
+    return (state.type, peak.type)
 
 
 register(
@@ -165,52 +209,35 @@ register(
         "Delayed exponent of an error or a velocity: follows the peak of what was gathered, then clears it; operands "
         "(state, peak).",
         _tick_infer,
-        lambda a, attrs: (settle(a[0], a[1], attrs.float_peak), np.zeros((), np.int32)),
+        lambda arrays, attrs: (settle(*arrays, attrs.float_peak), np.zeros((), np.int32)),
         BACKWARD,
         ExponentAttrs,
-        alias=((0, 0), (1, 1)),
+        inputs=("state", "peak"),
+        outputs=("state", "peak"),
     )
 )
 register(
     OpDef(
         "NoiseTick",
         "Next state of the rounding noise: one step of x = 1664525 x + 1013904223 mod 2**32.",
-        lambda inputs, _attrs: (inputs[0].type,),
-        lambda a, _attrs: (np.asarray((int(a[0]) * 1664525 + 1013904223) & 0xFFFFFFFF, np.uint32).view(np.int32),),
+        _same_type,
+        _next_noise,
         BACKWARD,
-        alias=((0, 0),),
+        inputs=("state",),
+        outputs=("state",),
     )
 )
 
 
-_READ = {
-    "QConvGradInput": 1,
-    "ErrorScale": 1,
-    "ErrorAdd": 2,
-    "QuantizeError": 0,
-    "QSoftmaxError": 0,
-    "QWeightedSoftmaxError": 0,
-    "QMeanSquaredErrorGrad": 0,
-    "QSigmoidCrossEntropyGrad": 0,
-    "QMaxPoolGrad": 1,
-}
-ERROR_OPS = tuple(_READ)
-"""Ops that make an error: operands (peak, p_out, exponents of the errors read ..., rest)."""
-
-
 def error_exponents(nodes: Iterable[Node]) -> list[str]:
     """Names of the states that hold the exponents of errors; velocities have exponents of their own."""
-    return [node.inputs[1].name for node in nodes if node.op in ERROR_OPS]
+    return list(error_ops(nodes))
 
 
 def error_ops(nodes: Iterable[Node]) -> dict[str, str]:
     """Which op makes each error, by the name of its exponent."""
-    return {node.inputs[1].name: node.op for node in nodes if node.op in ERROR_OPS}
-
-
-def exponents_read(op: str) -> int:
-    """How many exponents of other errors an error op reads, behind its own."""
-    return _READ[op]
+    found = ((node.op, error_operands(node)) for node in nodes)
+    return {error.exponent.name: op for op, error in found if error is not None}
 
 
 def probe_exponent(read: list[int], above: int) -> int:

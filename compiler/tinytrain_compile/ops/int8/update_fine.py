@@ -40,10 +40,12 @@ def expect_fraction(op: str, w: Value, fraction: Value) -> None:
 
 
 def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
-    expect_fraction("QConvUpdateFine", inputs[0], inputs[7])
-    noise = (inputs[5], inputs[5])  # any int32: the rest is as in QConvUpdate
-    op_def("QConvUpdate").infer((*inputs[:7], *noise), attrs)
-    return (inputs[0].type, inputs[7].type)
+    *plain, rate, p, fraction = inputs
+    w = plain[0]
+    expect_fraction("QConvUpdateFine", w, fraction)
+    noise = (rate, rate)  # any int32: the rest is as in QConvUpdate
+    op_def("QConvUpdate").infer((*plain, rate, p, *noise), attrs)
+    return (w.type, fraction.type)
 
 
 def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
@@ -60,18 +62,26 @@ register(
         _update,
         BACKWARD,
         QConvUpdateAttrs,
-        alias=((0, 0), (1, 7)),
         scratch=op_def("QConvUpdate").scratch,
         accumulator=op_def("QConvUpdate").accumulator,
         macs=op_def("QConvUpdate").macs,
+        inputs=("w", "x", "g", "multiplier", "shift", "rate", "p", "fraction"),
+        outputs=("w", "fraction"),
     )
 )
 
 
 def _apply_infer(inputs: tuple[Value, ...], attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
-    expect_fraction("QWeightApplyFine", inputs[0], inputs[6])
-    op_def("QWeightApply").infer((*inputs[:6], inputs[4], inputs[4]), attrs)
-    return (inputs[0].type, inputs[6].type)
+    *plain, rate, p, fraction = inputs
+    w = plain[0]
+    expect_fraction("QWeightApplyFine", w, fraction)
+    op_def("QWeightApply").infer((*plain, rate, p, rate, rate), attrs)
+    return (w.type, fraction.type)
+
+
+def _apply(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
+    w, total, *scale, fraction = arrays
+    return updated_fine(w, fraction, total, tuple(scale), attrs.limit)
 
 
 register(
@@ -79,9 +89,10 @@ register(
         "QWeightApplyFine",
         "QWeightApply of a weight with 8 fraction bits; operands (w, sum, multiplier, shift, rate, p, fraction).",
         _apply_infer,
-        lambda a, attrs: updated_fine(a[0], a[6], a[1], (a[2], a[3], a[4], a[5]), attrs.limit),
+        _apply,
         BACKWARD,
         QWeightApplyAttrs,
-        alias=((0, 0), (1, 6)),
+        inputs=("w", "sum", "multiplier", "shift", "rate", "p", "fraction"),
+        outputs=("w", "fraction"),
     )
 )

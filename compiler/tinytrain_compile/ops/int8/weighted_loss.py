@@ -11,9 +11,9 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import ErrorState, OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
-from tinytrain_compile.ops.int8.error import NO_CLAMP, error_infer, expect_dtypes, finish_error
+from tinytrain_compile.ops.int8.error import error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.loss import (
     RATIO_BITS,
     QLossAttrs,
@@ -24,6 +24,7 @@ from tinytrain_compile.ops.int8.loss import (
     loss_terms,
 )
 from tinytrain_compile.ops.int8.targets import wide_float
+from tinytrain_compile.ops.names import Named, named
 
 MOST_RATIOS = 1 << 16
 """Classes times groups above which the factors of an error would lose too many bits: better in float32."""
@@ -64,9 +65,10 @@ def quotient_float(value: int, divisor: int, multiplier: int, shift: int) -> np.
 
 def _weight_infer(inputs: tuple[Value, ...], _attrs: LabelWeightAttrs) -> tuple[TensorType, ...]:
     expect_dtypes("QLabelWeight", inputs, ("int32", "int32"))
-    if len(inputs[1].shape) != 1:
-        raise ValueError(f"QLabelWeight: weights {inputs[1].type}")
-    return TensorType(inputs[0].shape, "int32"), TensorType((), "int32")
+    labels, weights = inputs
+    if len(weights.shape) != 1:
+        raise ValueError(f"QLabelWeight: weights {weights.type}")
+    return TensorType(labels.shape, "int32"), TensorType((), "int32")
 
 
 def _label_weight(arrays: tuple[Array, ...], attrs: LabelWeightAttrs) -> tuple[Array, ...]:
@@ -84,6 +86,8 @@ register(
         _label_weight,
         BACKWARD,
         LabelWeightAttrs,
+        inputs=("labels", "weights"),
+        outputs=("weight", "divisor"),
     )
 )
 
@@ -91,21 +95,23 @@ register(
 # ---- QWeightedSoftmaxLoss: (logits, labels, largest, sum, weight, divisor) -> loss ---------------------------------
 
 
-def _check(op: str, inputs: tuple[Value, ...], more: tuple[Value, ...], attrs: QLossAttrs | QLossErrorAttrs) -> None:
-    check_operands(op, inputs, attrs)
-    if [(v.dtype, v.shape) for v in more] != [("int32", inputs[1].shape), ("int32", ())]:
+def _check(op: str, o: Named[Value], attrs: QLossAttrs | QLossErrorAttrs) -> None:
+    check_operands(op, o.several("logits", "labels", "largest", "sum"), attrs)
+    more = o.several("weight", "divisor")
+    if [(v.dtype, v.shape) for v in more] != [("int32", o["labels"].shape), ("int32", ())]:
         raise ValueError(f"{op}: weight and divisor {[str(v.type) for v in more]}")
 
 
 def _loss_infer(inputs: tuple[Value, ...], attrs: QLossAttrs) -> tuple[TensorType, ...]:
-    _check("QWeightedSoftmaxLoss", inputs[:4], inputs[4:], attrs)
+    _check("QWeightedSoftmaxLoss", named("QWeightedSoftmaxLoss", inputs, attrs), attrs)
     return (TensorType(()),)
 
 
 def _loss(arrays: tuple[Array, ...], attrs: QLossAttrs) -> tuple[Array, ...]:
-    terms = loss_terms(arrays[:4], attrs)
-    total = int((terms.astype(np.int64) * arrays[4].reshape(terms.shape)).sum())
-    return (np.asarray(quotient_float(total, int(arrays[5]), *attrs.total), np.float32),)
+    *plain, weight, divisor = arrays
+    terms = loss_terms(tuple(plain), attrs)
+    total = int((terms.astype(np.int64) * weight.reshape(terms.shape)).sum())
+    return (np.asarray(quotient_float(total, int(divisor), *attrs.total), np.float32),)
 
 
 register(
@@ -116,6 +122,8 @@ register(
         _loss,
         BACKWARD,
         QLossAttrs,
+        inputs=("logits", "labels", "largest", "sum", "weight", "divisor"),
+        outputs=("loss",),
     )
 )
 
@@ -124,17 +132,17 @@ register(
 
 
 def _error_infer(inputs: tuple[Value, ...], attrs: QLossErrorAttrs) -> tuple[TensorType, ...]:
-    _check("QWeightedSoftmaxError", inputs[2:6], inputs[7:], attrs)
-    return error_infer("QWeightedSoftmaxError", inputs[2].type, (*inputs[:2], inputs[1]), NO_CLAMP)
+    o = named("QWeightedSoftmaxError", inputs, attrs)
+    _check("QWeightedSoftmaxError", o, attrs)
+    return error_infer("QWeightedSoftmaxError", o["logits"].type, inputs, attrs)
 
 
 def _error(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Array, ...]:
-    peak, p_out = arrays[:2]
-    above, inverse, counts = error_parts(arrays[2:7], attrs)
-    weight, divisor = arrays[7].astype(np.int64).reshape(inverse.shape), arrays[8].astype(np.int64)
-    factor = fx.high_multiply(inverse, (weight << RATIO_BITS) // divisor)
+    peak, p_out, *plain, weight, divisor = arrays
+    above, inverse, counts = error_parts(tuple(plain), attrs)
+    factor = fx.high_multiply(inverse, (weight.astype(np.int64).reshape(inverse.shape) << RATIO_BITS) // divisor)
     values = np.where(counts, fx.requantise(above, factor, 2 - attrs.bits - int(p_out[0])), 0)
-    return finish_error(values.reshape(arrays[2].shape), peak, peak, NO_CLAMP)
+    return finish_error(values.reshape(plain[0].shape), peak)
 
 
 register(
@@ -146,6 +154,8 @@ register(
         _error,
         BACKWARD,
         QLossErrorAttrs,
-        alias=((1, 0),),
+        inputs=("peak", "p_out", "logits", "labels", "largest", "sum", "table", "weight", "divisor"),
+        outputs=("error", "peak"),
+        error=ErrorState(),
     )
 )

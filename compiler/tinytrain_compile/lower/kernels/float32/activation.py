@@ -17,7 +17,6 @@ from tinytrain_compile.lower.kernels.base import (
     call_int,
     f32,
     kernel,
-    placeholder,
     plain,
     select,
 )
@@ -29,7 +28,9 @@ from tinytrain_compile.lower.kernels.float32.elementwise import (
     pointwise,
     unary,
 )
+from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensor
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
+from tinytrain_compile.ops.names import operand, result
 
 
 def clamp(x: Any, low: float, high: float) -> Any:
@@ -72,9 +73,9 @@ def packed(node: Node, inside: Callable[[Any], Any], eight: Callable[[Any], Any]
 
     eight: makes a whole byte of the address of its first element.
     """
-    size: Any = node.inputs[0].elements
+    size: Any = operand(node, "y").elements
     last = size % 8 if isinstance(size, int) else 0  # some rows of a map are whole bytes, see streams/kernels.py
-    x = placeholder(node.inputs[0], "y", (size,))
+    x = flat_tensor(node, "y")
 
     def byte(b: Any) -> Any:
         if eight is not None and not last:
@@ -89,7 +90,7 @@ def packed(node: Node, inside: Callable[[Any], Any], eight: Callable[[Any], Any]
             bits = bit if bits is None else bits + bit
         return bits.astype("uint8")
 
-    return KernelSpec([x], [te.compute((node.outputs[0].size_bytes,), byte, "mask")], plain)
+    return KernelSpec([x], [te.compute((result(node, "mask").size_bytes,), byte, "mask")], plain)
 
 
 @kernel("ClipMask")
@@ -112,8 +113,8 @@ def _eight(attrs: ClipAttrs) -> Callable[[Any], Any] | None:
 @kernel("MaskedGrad")
 def masked_grad(node: Node, features: Features) -> KernelSpec:
     """Pass dy where the mask bit is set."""
-    size = node.outputs[0].elements
-    dy, mask = placeholder(node.inputs[0], "dy", (size,)), placeholder(node.inputs[1], "mask")
+    size = result(node, "dx").elements
+    dy, mask = flat_tensor(node, "dy"), tensor(node, "mask")
 
     schedule = element_schedule(size, features, LIGHT)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from tvm import te, tirx
 
-from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, reduce_axes, total
 from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
 from tinytrain_compile.lower.kernels.float32.linear import (
     PAIR,
@@ -25,6 +25,7 @@ from tinytrain_compile.lower.kernels.float32.linear import (
     whole_weight,
 )
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
+from tinytrain_compile.lower.kernels.tensors import tensor, tensors, weight_parts
 from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.conv import (
@@ -35,7 +36,7 @@ from tinytrain_compile.ops.conv import (
     gathers,
     gathers_error,
 )
-from tinytrain_compile.ops.linear import operands
+from tinytrain_compile.ops.names import operand, result
 
 CHANNEL_TILE = 4
 """Channels that a depthwise kernel handles per visit of a tap, so that the border test is paid once for all of them."""
@@ -47,11 +48,6 @@ FEW_PRODUCTS = 6
 
 Place = Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
 """(y, x, tap row, tap column) -> (row, column, condition or None): see Window"""
-
-
-def weight_parts(values: Sequence[Value]) -> list[te.Tensor]:
-    """Operands for a weight in one part or two."""
-    return [placeholder(v, name) for v, name in zip(values, ("w", "w_rest"), strict=False)]
 
 
 def _all(conditions: list[Any]) -> Any:
@@ -113,16 +109,15 @@ def conv(node: Node, features: Features) -> KernelSpec:
     """Forward convolution: picks the form by groups and kernel size."""
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
-    parts, bias_index = operands(len(node.inputs), attrs.bias, attrs.split)
-    x_value, y_value = node.inputs[0], node.outputs[0]
-    weights = weight_parts([node.inputs[i] for i in parts])
-    bias = placeholder(node.inputs[bias_index], "bias") if bias_index is not None else None
+    x_value, y_value = operand(node, "x"), result(node, "y")
+    weights = weight_parts(node)
+    bias = tensor(node, "bias") if attrs.bias else None
     extra = [] if bias is None else [bias]
     w = whole_weight(weights, attrs.split, 0, 3)
     n, height, width, c = x_value.shape
     out_c = y_value.shape[3]
     if attrs.groups == 1 and not gathers(attrs) and attrs.strides == (1, 1):
-        x = placeholder(x_value, "x", (n * height * width, c))
+        x = tensor(node, "x", (n * height * width, c))
         extents = (n * height * width, out_c, c)
         inputs = [x, *weights, *extra]
         peel = attrs.split is not None
@@ -136,7 +131,7 @@ def conv(node: Node, features: Features) -> KernelSpec:
             peel,
             apart=(True, True),
         )
-    x = placeholder(x_value, "x")
+    x = tensor(node, "x")
     inputs = [x, *weights, *extra]
     window = Window(attrs, (height, width))
     finish = add_bias(bias)
@@ -217,12 +212,12 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, ConvGradInputAttrs)
     c = attrs.conv
-    weights = weight_parts(node.inputs[1:])
+    weights, error = weight_parts(node), operand(node, "dy").shape
     w = whole_weight(weights, c.split, 0, 3)
-    n, height, width, in_c = node.outputs[0].shape
-    out_c = node.inputs[0].shape[3]
+    n, height, width, in_c = shape = result(node, "dx").shape
+    out_c = error[3]
     if c.groups == 1 and not gathers(c) and c.strides == (1, 1):
-        dy = placeholder(node.inputs[0], "dy", (n * height * width, out_c))
+        dy = tensor(node, "dy", (n * height * width, out_c))
         extents = (n * height * width, in_c, out_c)
         peel = c.split is not None
         return matrix_product(
@@ -235,12 +230,12 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
             long=1,
             apart=(True, False),
         )
-    dy = placeholder(node.inputs[0], "dy")
+    dy = tensor(node, "dy")
     window = Window(c, attrs.input_hw)
     inputs = [dy, *weights]
     finish = add_bias(None)
     if c.groups == 1:
-        patch, shape = backward_patch(c, attrs.input_hw, node.inputs[0].shape), node.outputs[0].shape
+        patch = backward_patch(c, attrs.input_hw, error)
         lanes, copies = _has_lanes(features, c, in_c), gathers_error(c, attrs.input_hw)
         tile, turn = _patch_tile(patch.width, in_c, features, c, features.ragged)
         if lanes:
@@ -250,7 +245,7 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
         out, schedule = patch_conv(patch, form, lambda *i: dy[i], lambda o, r, s, a: w(a, r, s, o), finish)
     else:
         lanes = _is_depthwise(c, in_c, out_c) and _has_lanes(features, c, in_c)
-        out, schedule = grouped_grad_input(node.outputs[0].shape, c, dy, w, window.backward, finish, lanes)
+        out, schedule = grouped_grad_input(shape, c, dy, w, window.backward, finish, lanes)
     return KernelSpec(inputs, [out], schedule)
 
 
@@ -282,16 +277,15 @@ def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
     """Weight gradient: every tap sums dy times the pixel that it reads, over all output pixels."""
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
-    x_value, dy_value = node.inputs
-    n, height, width, c = x_value.shape
-    o = node.outputs[0].shape[0]
+    n, height, width, c = operand(node, "x").shape
+    o, _, _, per_group = shape = result(node, "dw").shape
     if attrs.groups == 1 and not gathers(attrs) and attrs.strides == (1, 1):
         pixels = n * height * width
-        x, dy = placeholder(x_value, "x", (pixels, c)), placeholder(dy_value, "dy", (pixels, o))
+        x, dy = tensor(node, "x", (pixels, c)), tensor(node, "dy", (pixels, o))
         extents = (o, c, pixels)
         return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, long=0)
-    x, dy = placeholder(x_value, "x"), placeholder(dy_value, "dy")
-    window, per_group = Window(attrs, (height, width)), node.outputs[0].shape[3]
+    x, dy = tensors(node, "x", "dy")
+    window = Window(attrs, (height, width))
     tiles, lanes = product_tiles(o, per_group, features, 0), None
     tile = (tiles[0], tiles[1])
     if features.float_lanes and max(o, per_group) >= LANES and (attrs.groups == 1 or _is_depthwise(attrs, c, o)):
@@ -304,7 +298,7 @@ def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
     if features.pairs and attrs.groups == 1 and row <= FEW_PRODUCTS:
         cut = {0: best_tile(o, math.prod(features.wide_tile) // row), 2: attrs.kernel[1], 3: per_group}
         schedule = partial(tile_reduction, tiles=cut, edges=True)
-    out, schedule = weight_sums(node.outputs[0].shape, attrs, x, dy, window, add_bias(None), tile, lanes, schedule)
+    out, schedule = weight_sums(shape, attrs, x, dy, window, add_bias(None), tile, lanes, schedule)
     return KernelSpec([x, dy], [out], schedule)
 
 

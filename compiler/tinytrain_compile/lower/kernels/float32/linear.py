@@ -9,12 +9,14 @@ from typing import Any, Protocol
 from tvm import s_tir, te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, kernel, placeholder, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, kernel, reduce_axes, total
 from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
+from tinytrain_compile.lower.kernels.tensors import tensor, tensors, weight_parts
 from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.base import Split
-from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs, operands, runs
+from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs, runs
+from tinytrain_compile.ops.names import operand, result
 
 
 class Elements(Protocol):
@@ -137,13 +139,10 @@ def gemm(node: Node, features: Features) -> KernelSpec:
     """y = x w^T + bias."""
     attrs = node.attrs
     assert isinstance(attrs, GemmAttrs)
-    parts, bias = operands(len(node.inputs), attrs.bias, attrs.split)
-    x = placeholder(node.inputs[0], "x")
-    weights = [placeholder(node.inputs[i], name) for i, name in zip(parts, ("w", "w_rest"), strict=False)]
-    b = [placeholder(node.inputs[bias], "bias")] if bias is not None else []
+    x, weights, b = tensor(node, "x"), weight_parts(node), [tensor(node, "bias")] if attrs.bias else []
     w = whole_weight(weights, attrs.split, 0, 1)
-    m, k = node.inputs[0].shape
-    extents = (m, node.outputs[0].shape[1], k)
+    m, k = operand(node, "x").shape
+    extents = (m, result(node, "y").shape[1], k)
     return matrix_product(
         [x, *weights, *b],
         extents,
@@ -161,11 +160,10 @@ def gemm_grad_input(node: Node, features: Features) -> KernelSpec:
     """dx = dy w."""
     attrs = node.attrs
     assert isinstance(attrs, GemmAttrs)
-    dy = placeholder(node.inputs[0], "dy")
-    weights = [placeholder(v, name) for v, name in zip(node.inputs[1:], ("w", "w_rest"), strict=False)]
+    dy, weights = tensor(node, "dy"), weight_parts(node)
     w = whole_weight(weights, attrs.split, 0, 1)
-    m, n = node.inputs[0].shape
-    extents = (m, node.outputs[0].shape[1], n)
+    m, n = operand(node, "dy").shape
+    extents = (m, result(node, "dx").shape[1], n)
     peel = attrs.split is not None
     return matrix_product(
         [dy, *weights],
@@ -182,9 +180,9 @@ def gemm_grad_input(node: Node, features: Features) -> KernelSpec:
 @kernel("GemmGradWeight")
 def gemm_grad_weight(node: Node, features: Features) -> KernelSpec:
     """dw = dy^T x."""
-    x, dy = placeholder(node.inputs[0], "x"), placeholder(node.inputs[1], "dy")
-    n, k = node.outputs[0].shape
-    extents = (n, k, node.inputs[0].shape[0])
+    x, dy = tensors(node, "x", "dy")
+    n, k = result(node, "dw").shape
+    extents = (n, k, operand(node, "x").shape[0])
     return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, long=0)
 
 
@@ -193,13 +191,13 @@ def matmul(node: Node, features: Features) -> KernelSpec:
     """Batched product; the batch axes are merged into one outer loop."""
     attrs = node.attrs
     assert isinstance(attrs, MatMulAttrs)
-    *batch, m, n = node.outputs[0].shape
+    *batch, m, n = result(node, "y").shape
     count = 1
     for extent in batch:
         count *= extent
-    a_shape, b_shape = node.inputs[0].shape[-2:], node.inputs[1].shape[-2:]
-    a = placeholder(node.inputs[0], "a", (count, *a_shape))
-    b = placeholder(node.inputs[1], "b", (count, *b_shape))
+    a_shape = operand(node, "a").shape[-2:]
+    a = tensor(node, "a", (count, *a_shape))
+    b = tensor(node, "b", (count, *operand(node, "b").shape[-2:]))
     (k,) = reduce_axes(a_shape[0] if attrs.transpose_a else a_shape[1])
 
     def term(g: Any, i: Any, j: Any) -> Any:

@@ -16,13 +16,14 @@ from tinytrain_compile.lower.kernels.base import (
     f32,
     guarded,
     kernel,
-    placeholder,
     reduce_axes,
     select,
     total,
 )
+from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensor
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
+from tinytrain_compile.ops.names import operand, operands
 
 
 def label_counts(label: Any, classes: int, ignored: int | None) -> Any:
@@ -41,8 +42,8 @@ class Labels:
         ignored = attrs.ignore_index
         self._ignored = ignored if ignored is not None and 0 <= ignored < self.classes else None
         self.inner = math.prod(shape[attrs.axis + 1 :])
-        self.labels = placeholder(node.inputs[1], "labels", (self.outer, self.inner))
-        self._weights = placeholder(node.inputs[2], "weights") if len(node.inputs) > 2 else None
+        self.labels = tensor(node, "labels", (self.outer, self.inner))
+        self._weights = tensor(node, "weights") if "weights" in operands(node) else None
         self.inputs = [self.labels] if self._weights is None else [self.labels, self._weights]
 
     def weight(self, index: Any) -> Any:
@@ -74,8 +75,8 @@ def nll(node: Node, _features: Features) -> KernelSpec:
     """Minus the weighted sum of the labels' log probabilities, over the sum of the weights."""
     attrs = node.attrs
     assert isinstance(attrs, NllAttrs)
-    view = Labels(node, attrs, node.inputs[0].shape)
-    logp = placeholder(node.inputs[0], "logp", (view.outer, view.classes, view.inner))
+    view = Labels(node, attrs, operand(node, "logp").shape)
+    logp = tensor(node, "logp", (view.outer, view.classes, view.inner))
     inputs = [logp, *view.inputs]
 
     def chosen(o: Any, i: Any) -> Any:
@@ -101,7 +102,7 @@ def nll_grad(node: Node, _features: Features) -> KernelSpec:
     assert isinstance(attrs, NllGradAttrs)
     view = Labels(node, attrs.nll, attrs.shape)
     each = attrs.nll.reduction == "none"
-    dloss = placeholder(node.inputs[0], "dloss", (view.outer, view.inner) if each else (1,))
+    dloss = tensor(node, "dloss", (view.outer, view.inner) if each else (1,))
     weight = view.total_weight()
 
     def divided(_: Any) -> Any:
@@ -121,8 +122,8 @@ def nll_grad(node: Node, _features: Features) -> KernelSpec:
 @kernel("MeanSquaredError", "SigmoidCrossEntropy")
 def mean_loss(node: Node, _features: Features) -> KernelSpec:
     """The mean of one term per element."""
-    count = node.inputs[0].elements
-    y, target = placeholder(node.inputs[0], "y", (count,)), placeholder(node.inputs[1], "target", (count,))
+    count = operand(node, "y").elements
+    y, target = flat_tensor(node, "y"), flat_tensor(node, "target")
     (k,) = reduce_axes(count)
     term = _squared(y[k], target[k]) if node.op == "MeanSquaredError" else _cross_entropy(y[k], target[k])
     acc = te.compute((1,), lambda _: total(term, [k]), "acc")
@@ -144,9 +145,8 @@ def _cross_entropy(z: Any, target: Any) -> Any:
 @kernel("MeanSquaredErrorGrad", "SigmoidCrossEntropyGrad")
 def mean_loss_grad(node: Node, _features: Features) -> KernelSpec:
     """(y or sigmoid(y)) - target, times a share of the loss's gradient: the same bits for as many means summed."""
-    count = node.inputs[1].elements
-    dloss = placeholder(node.inputs[0], "dloss", (1,))
-    y, target = placeholder(node.inputs[1], "y", (count,)), placeholder(node.inputs[2], "target", (count,))
+    count = operand(node, "y").elements
+    dloss, y, target = tensor(node, "dloss", (1,)), flat_tensor(node, "y"), flat_tensor(node, "target")
     squared = node.op == "MeanSquaredErrorGrad"
     factor = 2.0 if squared else 1.0
     share = te.compute((1,), lambda i: dloss[i] * f32(factor) / f32(count), "share")

@@ -12,20 +12,21 @@ from typing import Any
 
 from tvm import s_tir, te
 
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
     Features,
     KernelSpec,
     call,
     f32,
     kernel,
-    placeholder,
     reduce_axes,
     total,
 )
 from tinytrain_compile.lower.kernels.shape import axis_groups
+from tinytrain_compile.lower.kernels.tensors import tensor
 from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import four_at_a_time
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
 
@@ -42,10 +43,6 @@ class Groups:
         if not any(inside for _, inside in self._groups):
             self._groups.append((1, True))
         self.shape = tuple(extent for extent, _ in self._groups)
-
-    def tensor(self, value: Value, name: str) -> te.Tensor:
-        """A placeholder of the grouped shape."""
-        return placeholder(value, name, self.shape)
 
     def index(self, kept: Sequence[Any], summed: Sequence[Any]) -> tuple[Any, ...]:
         """Indices of the grouped tensor from indices of the group and of the element in it."""
@@ -107,14 +104,14 @@ def _max(term: Any, axes: Sequence[Any]) -> Any:
 def _axis_groups(node: Node) -> Groups:
     attrs = node.attrs
     assert isinstance(attrs, AxisAttrs)
-    return Groups(node.inputs[0].shape, (attrs.axis,))
+    return Groups(node.outputs[0].shape, (attrs.axis,))
 
 
 @kernel("Softmax", "LogSoftmax")
 def softmax(node: Node, features: Features) -> KernelSpec:
     """Maximum, sum of exponentials, result: exp is computed twice rather than kept."""
     groups = _axis_groups(node)
-    x = groups.tensor(node.inputs[0], "x")
+    x = tensor(node, "x", groups.shape)
     top = groups.sum("top", lambda _g, at: x[at], _max)
     mass = groups.sum("mass", lambda g, at: call("tt_expf", x[at] - top[g]))
     if node.op == "Softmax":
@@ -130,7 +127,7 @@ def softmax(node: Node, features: Features) -> KernelSpec:
 def softmax_grad(node: Node, features: Features) -> KernelSpec:
     """One sum per group, then the result."""
     groups = _axis_groups(node)
-    dy, y = groups.tensor(node.inputs[0], "dy"), groups.tensor(node.inputs[1], "y")
+    dy, y = tensor(node, "dy", groups.shape), tensor(node, "y", groups.shape)
     if node.op == "SoftmaxGrad":
         mean = groups.sum("mean", lambda _g, at: dy[at] * y[at])
         out = groups.rewrite(lambda g, at: y[at] * (dy[at] - mean[g]))
@@ -145,8 +142,8 @@ def normalize(node: Node, features: Features) -> KernelSpec:
     """Mean, variance around it, then the normalised group; two passes, as cancellation would cost digits."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
-    groups = Groups(node.inputs[0].shape, attrs.axes)
-    x = groups.tensor(node.inputs[0], "x")
+    groups = Groups(operand(node, "x").shape, attrs.axes)
+    x = tensor(node, "x", groups.shape)
     share = f32(1.0 / groups.count)
     whole = groups.sum("whole", lambda _g, at: x[at])
     spread = groups.sum("spread", lambda g, at: _square(x[at] - whole[g] * share))
@@ -174,9 +171,9 @@ def normalize_grad(node: Node, features: Features) -> KernelSpec:
     """Two means per group, then the result."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
-    groups = Groups(node.inputs[0].shape, attrs.axes)
-    dy, xhat = groups.tensor(node.inputs[0], "dxhat"), groups.tensor(node.inputs[1], "xhat")
-    rstd = placeholder(node.inputs[2], "rstd", groups.kept)
+    groups = Groups(operand(node, "xhat").shape, attrs.axes)
+    dy, xhat = tensor(node, "dxhat", groups.shape), tensor(node, "xhat", groups.shape)
+    rstd = tensor(node, "rstd", groups.kept)
     share = f32(1.0 / groups.count)
     total_dy = groups.sum("whole", lambda _g, at: dy[at])
     total_slope = groups.sum("slope", lambda _g, at: dy[at] * xhat[at])

@@ -16,12 +16,13 @@ from tinytrain_compile.lower.kernels.base import (
     guarded,
     i32,
     kernel,
-    placeholder,
     reduce_axes,
     select,
     total,
 )
+from tinytrain_compile.lower.kernels.tensors import tensor
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range
 
 CHANNEL_TILE = 4
@@ -125,8 +126,8 @@ def channel_tiles(channels: int) -> dict[int, int]:
 def _forward(node: Node) -> tuple[PoolAttrs, PoolWindow, te.Tensor, tuple[int, ...]]:
     attrs = node.attrs
     assert isinstance(attrs, PoolAttrs)
-    _, height, width, _ = node.inputs[0].shape
-    return attrs, PoolWindow(attrs, (height, width)), placeholder(node.inputs[0], "x"), node.outputs[0].shape
+    _, height, width, _ = operand(node, "x").shape
+    return attrs, PoolWindow(attrs, (height, width)), tensor(node, "x"), node.outputs[0].shape
 
 
 @kernel("MaxPool")
@@ -134,7 +135,7 @@ def max_pool(node: Node, _features: Features) -> KernelSpec:
     """The largest tap that lies in the image."""
     attrs, window, x, shape = _forward(node)
     r, s = reduce_axes(*attrs.kernel)
-    lowest = tirx.const(-128, "int8") if node.inputs[0].dtype == "int8" else f32(LOWEST)
+    lowest = tirx.const(-128, "int8") if operand(node, "x").dtype == "int8" else f32(LOWEST)
 
     def best(b: Any, y: Any, q: Any, c: Any) -> Any:
         row, column, inside = window.pixel((y, q), (r, s))
@@ -161,7 +162,7 @@ def max_pool_index(node: Node, _features: Features) -> KernelSpec:
     """Which tap of each window was largest."""
     attrs, window, x, shape = _forward(node)
     r, s = reduce_axes(*attrs.kernel)
-    integer = node.inputs[0].dtype == "int8"
+    integer = operand(node, "x").dtype == "int8"
     lowest = i32(BELOW_INT8) if integer else f32(LOWEST)
 
     def best(b: Any, y: Any, q: Any, c: Any) -> Any:
@@ -171,7 +172,7 @@ def max_pool_index(node: Node, _features: Features) -> KernelSpec:
         return _first_largest(lowest)((r * attrs.kernel[1] + s, value), axis=[r, s])
 
     tap, _ = te.compute(shape, best, "acc")
-    out = te.compute(shape, lambda *i: tap[i].astype(node.outputs[0].dtype), "out")
+    out = te.compute(shape, lambda *i: tap[i].astype(result(node, "index").dtype), "out")
 
     def schedule(sch: s_tir.Schedule) -> None:
         sch.set_scope(sch.get_sblock("acc"), 1, "local")
@@ -183,15 +184,15 @@ def max_pool_index(node: Node, _features: Features) -> KernelSpec:
 def _backward(node: Node) -> tuple[PoolGradAttrs, PoolWindow, te.Tensor, tuple[int, ...]]:
     attrs = node.attrs
     assert isinstance(attrs, PoolGradAttrs)
-    return attrs, PoolWindow(attrs.pool, attrs.input_hw), placeholder(node.inputs[0], "dy"), node.outputs[0].shape
+    return attrs, PoolWindow(attrs.pool, attrs.input_hw), tensor(node, "dy"), result(node, "dx").shape
 
 
 @kernel("MaxPoolGrad")
 def max_pool_grad(node: Node, _features: Features) -> KernelSpec:
     """Every pixel collects from the windows in which it won (int8: at most one)."""
     attrs, window, dy, shape = _backward(node)
-    index = placeholder(node.inputs[1], "index")
-    if node.inputs[0].dtype == "int8":
+    index = tensor(node, "index")
+    if operand(node, "dy").dtype == "int8":
         return _collect([dy, index], shape, won_gradient(attrs, window, index, lambda *i: i32(dy[i]), i32(0)), "int8")
     return _collect([dy, index], shape, won_gradient(attrs, window, index, lambda *i: dy[i], f32(0)))
 

@@ -8,14 +8,17 @@ from typing import Any
 from tvm import s_tir, te
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, plain
+from tinytrain_compile.lower.kernels.tensors import flat_tensor
 from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import four_at_a_time
+from tinytrain_compile.ops.names import Named, named, operands
 from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
 
 
-def _operands(node: Node, names: tuple[str, ...]) -> list[te.Tensor]:
-    return [placeholder(v, name, (v.elements,)) for v, name in zip(node.inputs, names, strict=False)]
+def _operands(node: Node) -> Named[te.Tensor]:
+    """All operands, as vectors."""
+    return named(node.op, [flat_tensor(node, name) for name in operands(node)], node.attrs)
 
 
 def _gradient(w: Any, g: Any, scale: te.Tensor | None, decay: float) -> Any:
@@ -32,11 +35,10 @@ def sgd(node: Node, features: Features) -> KernelSpec:
     """w -= rate (g + decay w)."""
     attrs = node.attrs
     assert isinstance(attrs, SgdAttrs)
-    inputs = _operands(node, ("w", "g", "rate", "scale"))
-    w, g, rate = inputs[:3]
-    scale = inputs[3] if attrs.scaled else None
+    inputs = _operands(node)
+    w, g, rate, scale = inputs["w"], inputs["g"], inputs["rate"], inputs.get("scale")
     out = te.compute(w.shape, lambda i: w[i] - rate[0] * _gradient(w[i], g[i], scale, attrs.weight_decay), "out")
-    return KernelSpec(inputs, [out], _schedule(node, features, "out"))
+    return KernelSpec([*inputs.values()], [out], _schedule(node, features, "out"))
 
 
 @kernel("MomentumUpdate")
@@ -44,14 +46,13 @@ def momentum(node: Node, features: Features) -> KernelSpec:
     """v = momentum v + g; w -= rate v (v is stored first, then read back)."""
     attrs = node.attrs
     assert isinstance(attrs, SgdAttrs)
-    inputs = _operands(node, ("w", "v", "g", "rate", "scale"))
-    w, v, g, rate = inputs[:4]
-    scale = inputs[4] if attrs.scaled else None
+    inputs = _operands(node)
+    w, v, g, rate, scale = inputs["w"], inputs["v"], inputs["g"], inputs["rate"], inputs.get("scale")
     velocity = te.compute(
         v.shape, lambda i: _blend(v[i], attrs.momentum, _gradient(w[i], g[i], scale, attrs.weight_decay)), "v_new"
     )
     weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
-    return KernelSpec(inputs, [weight, velocity], _schedule(node, features, "v_new", "w_new"))
+    return KernelSpec([*inputs.values()], [weight, velocity], _schedule(node, features, "v_new", "w_new"))
 
 
 def _schedule(node: Node, features: Features, *stages: str) -> Callable[[s_tir.Schedule], None]:
@@ -71,9 +72,9 @@ def adam(node: Node, _features: Features) -> KernelSpec:
     """Both moments, then the weight, in one loop."""
     attrs = node.attrs
     assert isinstance(attrs, AdamAttrs)
-    inputs = _operands(node, ("w", "m", "v", "g", "rate", "power", "scale"))
-    w, m, v, g, rate, power = inputs[:6]
-    scale = inputs[6] if attrs.scaled else None
+    inputs = _operands(node)
+    w, m, v, g, rate, power = inputs.several("w", "m", "v", "g", "rate", "power")
+    scale = inputs.get("scale")
     decay = 0.0 if attrs.decoupled else attrs.weight_decay
 
     def grad(i: Any) -> Any:
@@ -92,7 +93,7 @@ def adam(node: Node, _features: Features) -> KernelSpec:
         return w[i] - rate[0] * move
 
     weight = te.compute(w.shape, step, "w_new")
-    return KernelSpec(inputs, [weight, first, second], lambda sch: _fuse(sch, "m_new", "v_new", "w_new"))
+    return KernelSpec([*inputs.values()], [weight, first, second], lambda sch: _fuse(sch, "m_new", "v_new", "w_new"))
 
 
 @kernel("AdamTick")
@@ -100,7 +101,7 @@ def adam_tick(node: Node, _features: Features) -> KernelSpec:
     """The powers of both decay rates advance by one step."""
     attrs = node.attrs
     assert isinstance(attrs, AdamAttrs)
-    (power,) = _operands(node, ("power",))
+    power = flat_tensor(node, "power")
     rates = (f32(attrs.beta1), f32(attrs.beta2))
     out = te.compute((2,), lambda i: power[i] * te.if_then_else(i < 1, rates[0], rates[1]), "power_new")
     return KernelSpec([power], [out], plain)
@@ -109,7 +110,7 @@ def adam_tick(node: Node, _features: Features) -> KernelSpec:
 @kernel("Accumulate")
 def accumulate(node: Node, features: Features) -> KernelSpec:
     """acc += g."""
-    acc, g = _operands(node, ("acc", "g"))
+    acc, g = flat_tensor(node, "acc"), flat_tensor(node, "g")
     out = te.compute(acc.shape, lambda i: acc[i] + g[i], "out")
     return KernelSpec([acc, g], [out], _schedule(node, features, "out"))
 
@@ -117,6 +118,6 @@ def accumulate(node: Node, features: Features) -> KernelSpec:
 @kernel("Clear")
 def clear(node: Node, features: Features) -> KernelSpec:
     """acc = 0."""
-    (acc,) = _operands(node, ("acc",))
+    acc = flat_tensor(node, "acc")
     out = te.compute(acc.shape, lambda _i: f32(0), "out")
     return KernelSpec([acc], [out], _schedule(node, features, "out"))

@@ -16,14 +16,8 @@ from tinytrain_compile.lower.kernels.base import (
     guarded,
     i32,
     kernel,
-    placeholder,
 )
-from tinytrain_compile.lower.kernels.float32.conv import (
-    Window,
-    grouped,
-    grouped_grad_input,
-    weight_parts,
-)
+from tinytrain_compile.lower.kernels.float32.conv import Window, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, whole_weight
 from tinytrain_compile.lower.kernels.int8.conv_end import error_end, requantised_end
 from tinytrain_compile.lower.kernels.int8.dense_gradient import (
@@ -35,13 +29,15 @@ from tinytrain_compile.lower.kernels.int8.dense_gradient import (
 from tinytrain_compile.lower.kernels.int8.depthwise import Band, dense_rows, depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import row_conv
-from tinytrain_compile.lower.kernels.int8.operands import Centred, mask_operand, tables
+from tinytrain_compile.lower.kernels.int8.operands import Centred, mask_operand
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
+from tinytrain_compile.lower.kernels.tensors import tensor, tensors, weight_parts
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
 from tinytrain_compile.ops.int8.conv_form import error_patch, is_plane, is_product, is_rows
 from tinytrain_compile.ops.int8.tiles import pair_tiles
+from tinytrain_compile.ops.names import operand, result
 
 Stages = Sequence[te.Tensor]
 FRACTION_BITS = 8
@@ -58,12 +54,11 @@ def qconv(node: Node, features: Features) -> KernelSpec:
     """Sums of (x - zero) w, plus bias, requantised per channel; k x k gathers centred pixels as int16."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    conv, shape = attrs.conv, node.outputs[0].shape
-    parts = 1 if conv.split is None else 2
-    weights = weight_parts(node.inputs[1 : 1 + parts])
+    conv, shape, image = attrs.conv, result(node, "y").shape, operand(node, "x").shape
+    weights = weight_parts(node)
     whole = whole_weight(weights, conv.split, 0, 3)
-    bias, multiplier, shift = tables(node, 1 + parts, ("bias", "multiplier", "shift"))
-    n, height, width, channels = node.inputs[0].shape
+    bias, multiplier, shift = tensors(node, "bias", "multiplier", "shift")
+    n, height, width, channels = image
 
     finish, stages = requantised_end(node, (bias, multiplier, shift))
 
@@ -72,17 +67,17 @@ def qconv(node: Node, features: Features) -> KernelSpec:
 
     if is_product(conv):
         pixels = n * height * width
-        x = placeholder(node.inputs[0], "x", (pixels, channels))
+        x = tensor(node, "x", (pixels, channels))
         extents, (weights, right) = (pixels, shape[3], channels), forward_weight(node)
         left = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels)
         out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_rows(node):
         return row_kernel(node, [bias, multiplier, shift], finish, features.style, stages)
-    x = placeholder(node.inputs[0], "x")
+    x = tensor(node, "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
     if conv.groups == 1:
-        copies, patch = gathers(conv), forward_patch(conv, node.inputs[0].shape)
+        copies, patch = gathers(conv), forward_patch(conv, image)
         form = PatchForm(shape, features.integer_tile, copies, conv.split is not None)
 
         def element(*index: Any) -> Any:
@@ -98,13 +93,13 @@ def qconv(node: Node, features: Features) -> KernelSpec:
 
 def forward_weight(node: Node) -> tuple[list[te.Tensor], Widened]:
     """A 1x1 weight by (output channel, input channel): its parts, and how it is read."""
-    attrs, outputs, channels = node.attrs, node.outputs[0].shape[3], node.inputs[0].shape[3]
+    attrs, outputs, channels = node.attrs, result(node, "y").shape[3], operand(node, "x").shape[3]
     assert isinstance(attrs, QConvAttrs)
     if attrs.conv.split is not None:
-        weights = weight_parts(node.inputs[1:3])
+        weights = weight_parts(node)
         whole = whole_weight(weights, attrs.conv.split, 0, 3)
         return weights, Widened(lambda j, a: whole(j, 0, 0, a), peel=True)
-    w = placeholder(node.inputs[1], "w", (outputs, channels))
+    w = tensor(node, "w", (outputs, channels))
     return [w], Widened(lambda j, a: w[j, a], pitch=channels)
 
 
@@ -119,9 +114,9 @@ def row_kernel(
     """k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero point."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    conv, channels = attrs.conv, node.inputs[0].shape[3]
+    conv, channels = attrs.conv, operand(node, "x").shape[3]
     run = conv.kernel[1] * channels
-    w = placeholder(node.inputs[1], "w", (node.outputs[0].shape[3], conv.kernel[0], run))
+    w = tensor(node, "w", (result(node, "y").shape[3], conv.kernel[0], run))
     x, shape, tiles, read = dense_rows(node, band)
 
     def element(*place: Any) -> Any:
@@ -145,14 +140,15 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     """Sums of g w, requantised per input channel to the exponent of the error that comes out."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    conv, shape, out_c = attrs.conv, node.outputs[0].shape, node.inputs[3].shape[3]
-    peak, p_out, p_in = tables(node, 0, ("peak", "p_out", "p_in"))
-    multiplier, shift = tables(node, 4, ("multiplier", "shift"))
-    weights = weight_parts(node.inputs[6 : 6 + (1 if conv.split is None else 2)])
+    conv, shape, error = attrs.conv, result(node, "error").shape, operand(node, "g").shape
+    out_c = error[3]
+    peak, p_out, p_in = tensors(node, "peak", "p_out", "p_in")
+    multiplier, shift = tensors(node, "multiplier", "shift")
+    weights = weight_parts(node)
     whole = whole_weight(weights, conv.split, 0, 3)
     pixels, flat = shape[0] * shape[1] * shape[2], is_product(conv)
     masks, keep = mask_operand(node, attrs.mask, (pixels, shape[3]) if flat else shape)
-    g = placeholder(node.inputs[3], "g", (pixels, out_c) if flat else None)
+    g = tensor(node, "g", (pixels, out_c) if flat else None)
 
     def weight(*index: Any) -> Any:
         return i32(whole(*index))
@@ -169,7 +165,7 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     if tiles is not None:
-        g = placeholder(node.inputs[3], "g", (*node.inputs[3].shape[:2], node.inputs[3].shape[2] * out_c))
+        g = tensor(node, "g", (*error[:2], error[2] * out_c))
         out, schedule = row_gradient(node, g, whole, finish, tiles, features.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
@@ -192,11 +188,11 @@ def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned:
     assert isinstance(attrs, QConvGradInputAttrs)
     if attrs.conv.split is not None:
         return Widened(lambda j, a: whole(a, 0, 0, j), peel=True)
-    out_c, _, _, in_c = node.inputs[6].shape
+    out_c, _, _, in_c = operand(node, "w").shape
     if turned:
-        rows = weights[0] = placeholder(node.inputs[6], "w", (in_c, out_c))
+        rows = weights[0] = tensor(node, "w", (in_c, out_c))
         return Widened(lambda j, a: rows[j, a], pitch=out_c)
-    matrix = weights[0] = placeholder(node.inputs[6], "w", (out_c, in_c))
+    matrix = weights[0] = tensor(node, "w", (out_c, in_c))
     return Widened(lambda j, a: matrix[a, j], pitch=in_c, columns=True)
 
 
@@ -244,9 +240,8 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
     """The weight gradient of a few weights at a time in registers, then their step: the gradient is never stored."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
-    shape = node.inputs[0].shape
-    w, scale = placeholder(node.inputs[0], "w"), tables(node, 3, SCALE)
-    noise, salt = tables(node, 7, ("noise", "salt"))
+    w, scale, (noise, salt) = tensor(node, "w"), tensors(node, *SCALE), tensors(node, "noise", "salt")
+    shape = operand(node, "w").shape
     _, kernel_h, kernel_w, channels = shape
 
     spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
@@ -271,10 +266,10 @@ def qconv_sum(node: Node, features: Features) -> KernelSpec:
     """The weight gradient, added to its running sum."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
-    summed = placeholder(node.inputs[0], "sum")
+    summed = tensor(node, "sum")
 
     def finish(acc: Any, *index: Any) -> Any:
         return call_int("tt_add", summed[index], acc)
 
-    x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, operand(node, "sum").shape, finish, features)
     return KernelSpec([summed, x, g], [out], schedule)

@@ -11,7 +11,7 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import CodeStyle, Features, guarded, placeholder
+from tinytrain_compile.lower.kernels.base import CodeStyle, Features, guarded
 from tinytrain_compile.lower.kernels.float32.conv import Window, weight_sums
 from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
@@ -19,10 +19,12 @@ from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_produ
 from tinytrain_compile.lower.kernels.int8.dsp.windows import has_windows, inside_image, row_conv
 from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums
 from tinytrain_compile.lower.kernels.int8.operands import Centred
+from tinytrain_compile.lower.kernels.tensors import tensor, tensors
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_rows, error_patch, geometry, is_product, weight_tiles
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import RowTiles, pair_tiles
+from tinytrain_compile.ops.names import operand, result
 
 DEPTHWISE_TILE = 4
 """Channels of a depthwise weight that are summed together."""
@@ -40,7 +42,7 @@ def gradient_rows(node: Node, features: Features) -> RowTiles | None:
         return None
     reaches = (error_patch(node).rows, error_patch(node).columns)
     zeros = any(reach.window * reach.phases > reach.kernel for reach in reaches)
-    return tiles if features.widens(has_windows(tiles, node.inputs[3].shape[3], features.style), zeros) else None
+    return tiles if features.widens(has_windows(tiles, operand(node, "g").shape[3], features.style), zeros) else None
 
 
 def row_gradient(
@@ -72,7 +74,7 @@ def row_gradient(
         value = weight(mod(f, channels), *taps, o).astype("int16")
         return guarded(functools.reduce(tirx.And, tests), value) if tests else value
 
-    run, shape = patch.columns.window * channels, node.outputs[0].shape
+    run, shape = patch.columns.window * channels, result(node, "error").shape
     return row_conv(shape, (1, channels), element, factor, run, finish, tiles, style, stages, channels)
 
 
@@ -82,7 +84,7 @@ def row_gradient(
 def _maps(node: Node, features: Features) -> CorrelationTiles | None:
     """Tiles of a weight gradient if it is to run over widened maps."""
     tiles = weight_tiles(node)
-    if tiles is None or (features.lanes and lane_sums(node.inputs[0].shape)):
+    if tiles is None or (features.lanes and lane_sums(node.outputs[0].shape)):
         return None
     return tiles if features.widens(tiles.tile == (2, 2), False) else None
 
@@ -104,14 +106,15 @@ def weight_gradient(
 
     stages: what finish reads of an output channel, if keeps_tables.
     """
-    conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
+    conv = replace(attrs.conv, bias=False)
     if is_product(conv):
         return _flat_weight_gradient(node, attrs.x_zero, finish, features.style, stages)
     tiles = _maps(node, features)
     if tiles is not None:
         return _correlated(node, attrs, finish, tiles, stages)
-    x, g = placeholder(x_value, "x"), placeholder(g_value, "g")
-    window = Window(conv, (x_value.shape[1], x_value.shape[2]))
+    x, g = tensors(node, "x", "g")
+    _, height, width, _ = operand(node, "x").shape
+    window = Window(conv, (height, width))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
     lanes = lane_sums(shape) if features.lanes else None
     out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile, schedule=lanes)
@@ -122,9 +125,9 @@ def _correlated(
     node: Node, attrs: QConvUpdateAttrs, finish: Finish, tiles: CorrelationTiles, stages: Sequence[te.Tensor]
 ) -> Gradient:
     """The same of a dense k x k convolution, or one with a stride: tap columns and image channels are one axis."""
-    conv, (x_value, g_value) = attrs.conv, node.inputs[1:3]
-    (batch, height, width, channels), (_, rows, columns, outputs) = x_value.shape, g_value.shape
-    x, g = placeholder(x_value, "x"), placeholder(g_value, "g", (batch, rows * columns, outputs))
+    conv, (_, rows, columns, outputs) = attrs.conv, operand(node, "g").shape
+    batch, height, width, channels = operand(node, "x").shape
+    x, g = tensor(node, "x"), tensor(node, "g", (batch, rows * columns, outputs))
     div, mod = tirx.indexdiv, tirx.indexmod
 
     def image(b: Any, j: Any, phase: Any, line: Any, position: Any) -> Any:
@@ -145,10 +148,9 @@ def _flat_weight_gradient(
     node: Node, x_zero: int, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
 ) -> Gradient:
     """The same for a 1x1 convolution: a product over pixels."""
-    outputs, _, _, inputs = node.inputs[0].shape
-    x_value, g_value = node.inputs[1:3]
-    pixels = math.prod(x_value.shape[:3])
-    x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
+    *image, inputs = operand(node, "x").shape
+    pixels, outputs = math.prod(image), operand(node, "g").shape[3]
+    x, g = tensor(node, "x", (pixels, inputs)), tensor(node, "g", (pixels, outputs))
     extents = (outputs, inputs, pixels)
     left = Widened(lambda o, k: g[k, o], 0, outputs, columns=True)
     right = Widened(lambda i, k: x[k, i], -x_zero, inputs, columns=True)

@@ -10,12 +10,14 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, placeholder
+from tinytrain_compile.lower.kernels.base import CodeStyle, guarded
 from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.kernels.int8.dsp.windows import Taps, plane_conv, within
+from tinytrain_compile.lower.kernels.tensors import tensor
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_phases, backward_planes, forward_planes, forward_rows
 from tinytrain_compile.ops.int8.tiles import PlaneTiles, RowTiles
+from tinytrain_compile.ops.names import operand, result
 
 Stages = Sequence[te.Tensor]
 Read = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -52,10 +54,10 @@ class Band:
 
 def dense_rows(node: Node, band: Band | None) -> tuple[te.Tensor, tuple[Any, ...], RowTiles, Read]:
     """(image, shape of the output, tiles, what lies at a place) of a dense convolution: a row's pixels are one run."""
-    attrs, (n, height, width, channels) = node.attrs, node.inputs[0].shape
+    attrs, (n, height, width, channels) = node.attrs, operand(node, "x").shape
     assert isinstance(attrs, QConvAttrs)
-    conv, shape, tiles = attrs.conv, node.outputs[0].shape, forward_rows(node)
-    x = placeholder(node.inputs[0], "x", (n, height, width * channels)) if band is None else band.image
+    conv, shape, tiles = attrs.conv, result(node, "y").shape, forward_rows(node)
+    x = tensor(node, "x", (n, height, width * channels)) if band is None else band.image
     if band is not None:
         shape, tiles = (1, band.count, *shape[2:]), band.rows(tiles, conv.strides[0], shape[3])
 
@@ -83,8 +85,8 @@ def depthwise(
     """Forward: the plane is the image less its zero point, with a border of zeros."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    conv, (_, height, width, channels) = attrs.conv, node.inputs[0].shape
-    shape, tiles = node.outputs[0].shape, forward_planes(node)
+    conv, (_, height, width, channels) = attrs.conv, operand(node, "x").shape
+    shape, tiles = result(node, "y").shape, forward_planes(node)
     if band is not None:
         shape, tiles = (1, band.count, *shape[2:]), band.planes(tiles, conv.strides[0])
 
@@ -121,8 +123,8 @@ def depthwise_gradient(
     """
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    conv, (_, height, width, channels), phases = attrs.conv, node.inputs[3].shape, backward_phases(node)
-    shape, tiles = node.outputs[0].shape, backward_planes(node)
+    conv, (_, height, width, channels), phases = attrs.conv, operand(node, "g").shape, backward_phases(node)
+    shape, tiles = result(node, "error").shape, backward_planes(node)
     if band is not None:
         shape, tiles = (1, band.count * phases[0], *shape[2:]), band.planes(tiles, 1)
     last = [-(-extent // count) - 1 for extent, count in zip(conv.kernel, phases, strict=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from tvm import s_tir, te, tirx
@@ -16,27 +15,27 @@ from tinytrain_compile.lower.kernels.base import (
     guarded,
     i32,
     kernel,
-    placeholder,
     plain,
     reduce_axes,
     select,
     total,
 )
 from tinytrain_compile.lower.kernels.float32.loss import Labels, label_counts
-from tinytrain_compile.lower.kernels.int8.operands import error_output, tables
+from tinytrain_compile.lower.kernels.int8.operands import error_output
+from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensor, tensors
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.int8.loss import QLossAttrs, QLossErrorAttrs, SoftmaxSumAttrs
 from tinytrain_compile.ops.int8.weighted_loss import LabelWeightAttrs
 from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.ops.names import operand, operands
 
 
-def _view(node: Node, attrs: NllAttrs, first: int) -> tuple[Labels, te.Tensor, te.Tensor, te.Tensor]:
-    """(labels, logits, largest, sum) as (outer, [classes,] inner); operands from `first` on."""
-    logits, labels, largest, summed = node.inputs[first : first + 4]
-    view = Labels(replace(node, inputs=(logits, labels)), attrs, logits.shape)
+def _view(node: Node, attrs: NllAttrs) -> tuple[Labels, te.Tensor, te.Tensor, te.Tensor]:
+    """(labels, logits, largest, sum) as (outer, [classes,] inner)"""
+    view = Labels(node, attrs, operand(node, "logits").shape)
     groups = (view.outer, view.inner)
-    x = placeholder(logits, "logits", (view.outer, view.classes, view.inner))
-    return view, x, placeholder(largest, "largest", groups), placeholder(summed, "sum", groups)
+    x = tensor(node, "logits", (view.outer, view.classes, view.inner))
+    return view, x, tensor(node, "largest", groups), tensor(node, "sum", groups)
 
 
 def _exponential(table: te.Tensor, largest: Any, logit: Any) -> Any:
@@ -48,10 +47,11 @@ def softmax_sum(node: Node, _features: Features) -> KernelSpec:
     """The maximum, then the sum of table entries."""
     attrs = node.attrs
     assert isinstance(attrs, SoftmaxSumAttrs)
-    shape, classes = node.inputs[0].shape, node.inputs[0].shape[attrs.axis]
+    shape = operand(node, "logits").shape
+    classes = shape[attrs.axis]
     groups = (math.prod(shape[: attrs.axis]), math.prod(shape[attrs.axis + 1 :]))
-    x = placeholder(node.inputs[0], "logits", (groups[0], classes, groups[1]))
-    (table,) = tables(node, 1, ("table",))
+    x = tensor(node, "logits", (groups[0], classes, groups[1]))
+    table = tensor(node, "table")
     (k,), (j,) = reduce_axes(classes, prefix="k"), reduce_axes(classes, prefix="j")
     largest = te.compute(groups, lambda o, i: te.max(x[o, k, i], [k]), "largest")
     summed = te.compute(groups, lambda o, i: total(_exponential(table, largest[o, i], x[o, j, i]), [j]), "sum")
@@ -63,7 +63,7 @@ def softmax_loss(node: Node, _features: Features) -> KernelSpec:
     """Fixed-point terms, added; the sum becomes a float32 by its bits."""
     attrs = node.attrs
     assert isinstance(attrs, QLossAttrs)
-    view, x, largest, summed = _view(node, attrs, 0)
+    view, x, largest, summed = _view(node, attrs)
     a, b = reduce_axes(view.outer, view.inner)
 
     def term(label: Any) -> Any:
@@ -72,7 +72,7 @@ def softmax_loss(node: Node, _features: Features) -> KernelSpec:
         value = call_int("tt_cross_entropy", summed[a, b], i32(attrs.bits), distance, *rest)
         return call_int("tt_product", weights[0][a, b], value, dtype="int64") if weights else value
 
-    weights = _weights(node, 4, view)
+    weights = _weights(node, view)
     acc = te.compute((1,), lambda _: total(view.weighted(a, b, term), [a, b]), "acc")
     to = (i32(attrs.total[0]), i32(attrs.total[1]))
 
@@ -85,11 +85,11 @@ def softmax_loss(node: Node, _features: Features) -> KernelSpec:
     return KernelSpec([x, *view.inputs, largest, summed, *weights], [out], scalars("acc"))
 
 
-def _weights(node: Node, first: int, view: Labels) -> list[te.Tensor]:
-    """(weight of each label, divisor) from operand `first` on, if labels have weights."""
-    if len(node.inputs) <= first:
+def _weights(node: Node, view: Labels) -> list[te.Tensor]:
+    """(weight of each label, divisor), if labels have weights."""
+    if "weight" not in operands(node):
         return []
-    return [placeholder(node.inputs[first], "weight", (view.outer, view.inner)), *tables(node, first + 1, ("divisor",))]
+    return [tensor(node, "weight", (view.outer, view.inner)), tensor(node, "divisor")]
 
 
 @kernel("QLabelWeight")
@@ -97,9 +97,8 @@ def label_weight(node: Node, _features: Features) -> KernelSpec:
     """The weight of each label; then their sum, or 1 if that is 0."""
     attrs = node.attrs
     assert isinstance(attrs, LabelWeightAttrs)
-    count, (table,) = node.inputs[0].elements, tables(node, 1, ("weights",))
-    labels = placeholder(node.inputs[0], "labels", (count,))
-    classes, ignored = node.inputs[1].elements, attrs.ignore_index
+    count, classes = operand(node, "labels").elements, operand(node, "weights").elements
+    labels, table, ignored = flat_tensor(node, "labels"), tensor(node, "weights"), attrs.ignore_index
 
     def weight(i: Any) -> Any:
         return guarded(label_counts(labels[i], classes, ignored), table[labels[i]])
@@ -118,11 +117,11 @@ def softmax_error(node: Node, _features: Features) -> KernelSpec:
     """One division per group; every class is then scaled like any requantised sum."""
     attrs = node.attrs
     assert isinstance(attrs, QLossErrorAttrs)
-    peak, p_out = tables(node, 0, ("peak", "p_out"))
-    view, x, largest, summed = _view(node, attrs, 2)
-    (table,) = tables(node, 6, ("table",))
+    peak, p_out = tensors(node, "peak", "p_out")
+    view, x, largest, summed = _view(node, attrs)
+    table = tensor(node, "table")
     groups = (view.outer, view.inner)
-    weights = _weights(node, 7, view)
+    weights = _weights(node, view)
 
     def factor(o: Any, i: Any) -> Any:
         inverse = call_int("tt_ratio", i32(1 << attrs.bits), summed[o, i])

@@ -20,10 +20,11 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
-from tinytrain_compile.lower.kernels.int8.operands import tables
 from tinytrain_compile.lower.kernels.int8.update import error_sums
 from tinytrain_compile.lower.kernels.int8.update_fine import moved_fine
+from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
+from tinytrain_compile.ops.names import operand, operands
 
 Rule = Callable[..., Any]
 
@@ -36,17 +37,18 @@ def _total(gradient: Any, velocity: Any, operands: dict[str, te.Tensor], channel
     return call_int("tt_momentum", velocity, gradient, *pointers, unit, random)
 
 
-def _named(node: Node, first: int, *names: str) -> dict[str, te.Tensor]:
-    return dict(zip(names, tables(node, first, names), strict=True))
+def _others(node: Node, *names: str) -> dict[str, te.Tensor]:
+    """All operands but these, in order."""
+    return {name: tensor(node, name) for name in operands(node) if name not in names}
 
 
 @kernel("QMomentum")
 def qmomentum(node: Node, _features: Features) -> KernelSpec:
     """One element at a time."""
-    channels = node.inputs[0].shape[0]
-    row = node.inputs[0].elements // channels
-    summed, velocity = (placeholder(v, n, (channels, row)) for v, n in zip(node.inputs, ("sum", "v"), strict=False))
-    rest = _named(node, 2, "peak", "shift", "rate", "p", "exponent", "noise", "salt")
+    channels, row = channel_rows(operand(node, "sum"))
+    summed = tensor(node, "sum", (channels, row))
+    velocity = placeholder(operand(node, "velocity"), "v", (channels, row))
+    rest = _others(node, "sum", "velocity")
 
     def element(o: Any, i: Any) -> Any:
         return _total(summed[o, i], address(velocity, o, i), rest, o, o * row + i)
@@ -58,29 +60,26 @@ def qmomentum(node: Node, _features: Features) -> KernelSpec:
 @kernel("QBiasGradient")
 def qbias_gradient(node: Node, _features: Features) -> KernelSpec:
     """The sums alone."""
-    shape = node.inputs[0].shape
-    g = placeholder(node.inputs[0], "g", (math.prod(shape[:-1]), shape[-1]))
+    *pixels, channels = operand(node, "g").shape
+    g = tensor(node, "g", (math.prod(pixels), channels))
     out, schedule = error_sums(g, lambda acc, _channel: acc)
     return KernelSpec([g], [out], schedule)
 
 
-def _conv_momentum(node: Node, features: Features, last: str, move: Rule) -> KernelSpec:
+def _conv_momentum(node: Node, features: Features, move: Rule) -> KernelSpec:
     """The weight gradient, its total, and the move of one weight: move(total, index, attrs, operands)."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
-    shape = node.inputs[0].shape
-    w, velocity = placeholder(node.inputs[0], "w"), placeholder(node.inputs[7], "v")
-    scale = _named(node, 3, *SCALE)
-    rest = _named(node, 8, "peak", "exponent", "noise", "salt", last)
-    operands = {**scale, **rest, "w": w}
+    shape, velocity = operand(node, "w").shape, placeholder(operand(node, "velocity"), "v")
+    given = _others(node, "x", "g", "velocity")
 
     def finish(acc: Any, *index: Any) -> Any:
-        total = _total(acc, address(velocity, *index), operands, index[0], flat_index(shape, index))
-        return move(total, index, attrs, operands)
+        total = _total(acc, address(velocity, *index), given, index[0], flat_index(shape, index))
+        return move(total, index, attrs, given)
 
     x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features)
-    outputs = [out, None, None] + ([None] if last == "fraction" else [])
-    return KernelSpec([w, x, g, *scale.values(), velocity, *rest.values()], outputs, schedule)
+    given |= {"x": x, "g": g, "velocity": velocity}
+    return KernelSpec([given[name] for name in operands(node)], [out, *[None] * len(node.outputs[1:])], schedule)
 
 
 def flat_index(shape: tuple[int, ...], index: tuple[Any, ...]) -> Any:
@@ -100,11 +99,11 @@ def qconv_momentum(node: Node, features: Features) -> KernelSpec:
     """Rounded by noise of its own."""
 
     def move(total: Any, index: tuple[Any, ...], attrs: QConvUpdateAttrs, o: dict[str, te.Tensor]) -> Any:
-        place = flat_index(node.inputs[0].shape, index)
+        place = flat_index(operand(node, "w").shape, index)
         size = _sizes(o, index[0])
         return moved_weight(o["w"][index], total, size, o["noise"], o["salt_of_w"], place, attrs.limit)
 
-    return _conv_momentum(node, features, "salt_of_w", move)
+    return _conv_momentum(node, features, move)
 
 
 @kernel("QConvMomentumFine")
@@ -115,4 +114,4 @@ def qconv_momentum_fine(node: Node, features: Features) -> KernelSpec:
         fraction = address(o["fraction"], *index)
         return moved_fine(o["w"][index], fraction, total, _sizes(o, index[0]), attrs.limit)
 
-    return _conv_momentum(node, features, "fraction", move)
+    return _conv_momentum(node, features, move)

@@ -8,7 +8,8 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import address, call_int, i32, placeholder
+from tinytrain_compile.lower.kernels.base import address, call_int, i32
+from tinytrain_compile.lower.kernels.tensors import tensor
 from tinytrain_compile.ops.int8.error import MaskAttrs
 
 Factor = Callable[[Any], list[Any]]
@@ -35,13 +36,13 @@ def saturated(value: Any, zero: int, low: int, high: int) -> Any:
 
 
 def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
-    """The mask (the last input) as an operand and as a test; shape: how the error's elements are indexed."""
+    """The mask as an operand and as a test; shape: how the error's elements are indexed."""
     if not attrs.kind:
         return [], None
     if attrs.kind == "value":
-        value = placeholder(node.inputs[-1], "mask", shape)
+        value = tensor(node, "mask", shape)
         return [value], lambda *i: passes(value[i], attrs)
-    bits = placeholder(node.inputs[-1], "mask")
+    bits = tensor(node, "mask")
 
     def bit_is_set(*index: Any) -> Any:
         flat: Any = 0
@@ -66,11 +67,6 @@ def error_output(value: Any, peak: te.Tensor) -> Any:
 def kept_here(keep: Keep | None, index: Sequence[Any]) -> Any:
     """Whether an error's element is kept, as an operand of a helper."""
     return tirx.const(True, "bool") if keep is None else keep(*index)
-
-
-def tables(node: Node, first: int, names: Sequence[str]) -> list[te.Tensor]:
-    """Operands in their own shapes, from input `first` on."""
-    return [placeholder(node.inputs[first + i], name) for i, name in enumerate(names)]
 
 
 def kept_factors(

@@ -18,7 +18,6 @@ from tinytrain_compile.lower.kernels.base import (
     f32,
     i32,
     kernel,
-    placeholder,
     plain,
     reduce_axes,
     total,
@@ -31,8 +30,8 @@ from tinytrain_compile.lower.kernels.int8.operands import (
     mask_operand,
     passes,
     saturated,
-    tables,
 )
+from tinytrain_compile.lower.kernels.tensors import flat_tensor, pixel_rows, tensor, tensors
 from tinytrain_compile.lower.schedules import best_tile, keep_tables, tile_reduction
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.int8.error import MaskAttrs
@@ -46,6 +45,7 @@ from tinytrain_compile.ops.int8.pointwise import (
     QRescaleAttrs,
     QuantAttrs,
 )
+from tinytrain_compile.ops.names import operand, result
 
 CHANNEL_TILE = 4
 """Channels that are summed together by a mean."""
@@ -55,14 +55,9 @@ def _inverse(value: float) -> Any:
     return f32(float(np.float32(1.0 / value)))
 
 
-def _flat(node: Node, index: int, name: str) -> te.Tensor:
-    value = node.inputs[index]
-    return placeholder(value, name, (value.elements,))
-
-
 def _map(node: Node, name: str, function: Callable[[Any], Any]) -> KernelSpec:
     """A kernel from one operand to an output of as many elements."""
-    x = _flat(node, 0, name)
+    x = flat_tensor(node, name)
     return KernelSpec([x], [te.compute(x.shape, lambda i: function(x[i]), "out")], plain)
 
 
@@ -71,7 +66,7 @@ def qadd(node: Node, _features: Features) -> KernelSpec:
     """Both operands at 8 bits of fraction on the output's scale; a saturated sum is far outside of int8 anyway."""
     attrs = node.attrs
     assert isinstance(attrs, QAddAttrs)
-    a, b = _flat(node, 0, "a"), _flat(node, 1, "b")
+    a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
 
     def rescaled(x: te.Tensor, i: Any, zero: int, factor: tuple[int, int]) -> Any:
         lifted = Centred(x, zero)[i] * i32(1 << ADD_BITS)
@@ -96,12 +91,12 @@ def qrescale(node: Node, _features: Features) -> KernelSpec:
         return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
 
     if not attrs.axes:
-        x = _flat(node, 0, "x")
+        x = flat_tensor(node, "x")
         data = Centred(x, attrs.x_zero)
         return KernelSpec([x], [te.compute(x.shape, lambda i: finish(data[i]), "out")], plain)
-    x, shape = placeholder(node.inputs[0], "x"), node.outputs[0].shape
+    x, image, shape = tensor(node, "x"), operand(node, "x").shape, result(node, "y").shape
     data, summed = Centred(x, attrs.x_zero), sorted(attrs.axes)
-    reductions = reduce_axes(*(node.inputs[0].shape[axis] for axis in summed))
+    reductions = reduce_axes(*(image[axis] for axis in summed))
 
     def term(*index: Any) -> Any:
         place = list(index)
@@ -123,10 +118,9 @@ def error_scale(node: Node, _features: Features) -> KernelSpec:
     """Another unit per channel, and another exponent."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorAttrs)
-    channels = node.inputs[3].shape[-1]
-    shape = (node.inputs[3].elements // channels, channels)
-    peak, p_out, p_in = tables(node, 0, ("peak", "p_out", "p_in"))
-    e, (multiplier, shift) = placeholder(node.inputs[3], "e", shape), tables(node, 4, ("multiplier", "shift"))
+    shape = pixel_rows(operand(node, "e"))
+    peak, p_out, p_in, multiplier, shift = tensors(node, "peak", "p_out", "p_in", "multiplier", "shift")
+    e = tensor(node, "e", shape)
     masks, keep = mask_operand(node, attrs.mask, shape)
 
     factor, stages = kept_factors(multiplier, lambda c: i32(shift[c]) + p_in[0] - p_out[0] - i32(LIFT))
@@ -149,9 +143,9 @@ def error_add(node: Node, _features: Features) -> KernelSpec:
     """The sum of two errors with exponents of their own."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorAttrs)
-    peak, p_out, p_a, p_b = tables(node, 0, ("peak", "p_out", "p_a", "p_b"))
-    a, b = _flat(node, 4, "a"), _flat(node, 5, "b")
-    masks, keep = mask_operand(node, attrs.mask, (node.inputs[4].elements,))
+    peak, p_out, p_a, p_b = tensors(node, "peak", "p_out", "p_a", "p_b")
+    a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
+    masks, keep = mask_operand(node, attrs.mask, (operand(node, "a").elements,))
 
     def lift(p: te.Tensor, name: str) -> te.Tensor:
         return te.compute((1,), lambda _i: call_int("tt_lift", p[0] - p_out[0]), name)
@@ -196,8 +190,8 @@ def quantise_error(node: Node, _features: Features) -> KernelSpec:
     """round(g / (unit 2**p)); the peak gathers magnitudes as float bits."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorUnitAttrs)
-    peak, p_out = tables(node, 0, ("peak", "p_out"))
-    g = _flat(node, 2, "g")
+    peak, p_out = tensors(node, "peak", "p_out")
+    g = flat_tensor(node, "g")
 
     def element(i: Any) -> Any:
         factor = call("tt_exponent_factor", i32(0) - p_out[0])
@@ -211,7 +205,7 @@ def dequantise_error(node: Node, _features: Features) -> KernelSpec:
     """e 2**p unit."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorUnitAttrs)
-    (p,), e = tables(node, 0, ("p",)), _flat(node, 1, "e")
+    (p,), e = tensors(node, "p"), flat_tensor(node, "e")
 
     def element(i: Any) -> Any:
         return e[i].astype("float32") * call("tt_exponent_factor", p[0]) * f32(attrs.unit)

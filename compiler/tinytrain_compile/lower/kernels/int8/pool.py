@@ -7,21 +7,22 @@ from typing import Any
 from tvm import te
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call_int, i32, kernel, placeholder
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call_int, i32, kernel
 from tinytrain_compile.lower.kernels.float32.pool import PoolWindow, channel_tiles, won_gradient
-from tinytrain_compile.lower.kernels.int8.operands import error_output, tables
+from tinytrain_compile.lower.kernels.int8.operands import error_output
+from tinytrain_compile.lower.kernels.tensors import tensors
 from tinytrain_compile.lower.schedules import tile_reduction
 from tinytrain_compile.ops.int8.pointwise import LIFT
 from tinytrain_compile.ops.int8.pool import QMaxPoolGradAttrs
+from tinytrain_compile.ops.names import result
 
 
 @kernel("QMaxPoolGrad")
 def qmax_pool_grad(node: Node, _features: Features) -> KernelSpec:
     """Every pixel collects from the windows in which it won, then takes the exponent of the error that comes out."""
-    attrs, shape = node.attrs, node.outputs[0].shape
+    attrs, shape = node.attrs, result(node, "error").shape
     assert isinstance(attrs, QMaxPoolGradAttrs)
-    peak, p_out, p_in = tables(node, 0, ("peak", "p_out", "p_in"))
-    g, index = placeholder(node.inputs[3], "g"), placeholder(node.inputs[4], "index")
+    peak, p_out, p_in, g, index = tensors(node, "peak", "p_out", "p_in", "g", "index")
     window = PoolWindow(attrs.pool, attrs.input_hw)
     acc = te.compute(shape, won_gradient(attrs, window, index, lambda *i: i32(g[i]), i32(0)), "acc")
 

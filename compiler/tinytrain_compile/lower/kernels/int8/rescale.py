@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from tvm import te
@@ -15,13 +14,11 @@ from tinytrain_compile.lower.kernels.base import (
     call_int,
     i32,
     kernel,
-    placeholder,
     plain,
 )
-from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, Operands
-
-_SHIFT = 3
-"""Which operand the helper returns."""
+from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor
+from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs
+from tinytrain_compile.ops.names import operand, operands, result
 
 
 @kernel("ChannelRescale", "ChannelRescaleBias", "ChannelRescaleFine", "ChannelRescaleBiasFine")
@@ -29,25 +26,18 @@ def channel_rescale(node: Node, _features: Features) -> KernelSpec:
     """One channel at a time; operands that are not there are null."""
     attrs = node.attrs
     assert isinstance(attrs, ChannelRescaleAttrs)
-    weight = node.inputs[0]
-    rows, row = weight.shape[0], weight.elements // weight.shape[0]
-    named = Operands.of(node.inputs, attrs)
-    names = [field.name for field in fields(named) if getattr(named, field.name) is not None]
-    inputs = [
-        placeholder(value, name, (rows, row) if name in ("w", "fraction") else None)
-        for name, value in zip(names, node.inputs, strict=True)
-    ]
-    o = Operands.of(tuple(inputs), attrs)
+    rows, row = channel_rows(operand(node, "w"))
+    given = {name: tensor(node, name, (rows, row) if name in ("w", "fraction") else None) for name in operands(node)}
 
-    def place(operand: te.Tensor | None, *index: Any) -> Any:
-        return i32(0) if operand is None else address(operand, *index)
+    def place(name: str, *index: Any) -> Any:
+        return address(given[name], *index) if name in given else i32(0)
 
     def channel(r: Any) -> Any:
-        c = r if o.channels is None else o.channels[r]
-        tables = [place(table, c) for table in (o.forward, o.error, o.bias, o.bias_shift)]
-        rows_of = (place(o.w, r, 0), place(o.fraction, r, 0), i32(row), i32(attrs.limit))
-        return call_int("tt_rescale_channel", *rows_of, o.shift[r].astype("int32"), *tables, dtype="int8")
+        c = given["channels"][r] if "channels" in given else r
+        tables = [place(table, c) for table in ("forward", "error", "bias", "bias_shift")]
+        rows_of = (place("w", r, 0), place("fraction", r, 0), i32(row), i32(attrs.limit))
+        return call_int("tt_rescale_channel", *rows_of, given["shift"][r].astype("int32"), *tables, dtype="int8")
 
-    outputs: list[te.Tensor | None] = [None] * len(node.outputs)
-    outputs[_SHIFT] = te.compute((rows,), channel, "out")
-    return KernelSpec(inputs, outputs, plain)
+    written = te.compute((rows,), channel, "out")
+    outputs = [written if value == result(node, "shift") else None for value in node.outputs]
+    return KernelSpec([*given.values()], outputs, plain)

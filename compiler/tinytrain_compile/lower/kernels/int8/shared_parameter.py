@@ -7,15 +7,16 @@ from typing import Any
 from tvm import te, tirx
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call_int, i32, kernel, placeholder, plain
-from tinytrain_compile.lower.kernels.int8.operands import tables
+from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call_int, i32, kernel, plain
+from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor, tensors
 from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
+from tinytrain_compile.ops.names import result
 
 
 @kernel("QSharedBias")
 def qshared_bias(node: Node, _features: Features) -> KernelSpec:
     """One number per channel."""
-    bias, multiplier, shift = tables(node, 0, ("bias", "multiplier", "shift"))
+    bias, multiplier, shift = tensors(node, "bias", "multiplier", "shift")
     out = te.compute(
         bias.shape, lambda c: call_int("tt_requantise", bias[c], multiplier[c], shift[c].astype("int32")), "out"
     )
@@ -27,10 +28,10 @@ def qgradient_add(node: Node, _features: Features) -> KernelSpec:
     """Both terms at the common exponent, which is the second result."""
     attrs = node.attrs
     assert isinstance(attrs, GradientAddAttrs)
-    channels, row = node.inputs[0].shape[0], node.inputs[0].elements // node.inputs[0].shape[0]
-    a, b = (placeholder(v, name, (channels, row)) for v, name in zip(node.inputs, ("a", "b"), strict=False))
-    p_a, p_b = tables(node, 2, ("p_a", "p_b"))
-    factors = tables(node, 4, ("multiplier_a", "shift_a", "multiplier_b", "shift_b"))
+    channels, row = channel_rows(result(node, "total"))
+    a, b = (tensor(node, name, (channels, row)) for name in ("a", "b"))
+    p_a, p_b = tensors(node, "p_a", "p_b")
+    factors = tensors(node, "multiplier_a", "shift_a", "multiplier_b", "shift_b")
 
     def exponent() -> Any:
         return tirx.max(p_a[0] + i32(attrs.lifted), p_b[0]) - i32(attrs.lift)

@@ -13,29 +13,29 @@ from tinytrain_compile.lower.kernels.base import (
     call_int,
     i32,
     kernel,
-    placeholder,
     plain,
     reduce_axes,
     select,
     total,
 )
-from tinytrain_compile.lower.kernels.int8.operands import error_output, tables
+from tinytrain_compile.lower.kernels.int8.operands import error_output
+from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensors
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.int8.targets import SIGMOID_BITS, TargetAttrs, TargetErrorAttrs, TargetLossAttrs
+from tinytrain_compile.ops.names import operand
 
 
-def _operands(node: Node, first: int) -> list[te.Tensor]:
-    """(outputs, targets[, table]), the former two as vectors."""
-    count = node.inputs[first].elements
-    pair = [placeholder(v, name, (count,)) for v, name in zip(node.inputs[first:], ("y", "target"), strict=False)]
-    return pair + tables(node, first + 2, ("table",) if len(node.inputs) > first + 2 else ())
+def _operands(node: Node) -> list[te.Tensor]:
+    """(outputs, targets[, table])"""
+    pair = [flat_tensor(node, "y"), flat_tensor(node, "target")]
+    return pair + tensors(node, "table?")
 
 
-def _difference(operands: list[te.Tensor], i: Any, attrs: TargetAttrs) -> Any:
-    y, target = operands[:2]
+def _difference(inputs: list[te.Tensor], i: Any, attrs: TargetAttrs) -> Any:
+    y, target, *table = inputs
     value = i32(y[i]) - i32(attrs.zero)
-    if len(operands) > 2:
-        entry = operands[2][_magnitude(value)]
+    if table:
+        entry = table[0][_magnitude(value)]
         value = select(value < 0, i32(1 << SIGMOID_BITS) - entry, entry)
     else:
         value = value * i32(1 << attrs.bits)
@@ -51,12 +51,12 @@ def target_loss(node: Node, _features: Features) -> KernelSpec:
     """The sum of exact terms; its float32 is put together from bits."""
     attrs = node.attrs
     assert isinstance(attrs, TargetLossAttrs)
-    operands = _operands(node, 0)
-    (k,) = reduce_axes(node.inputs[0].elements)
+    inputs = _operands(node)
+    (k,) = reduce_axes(operand(node, "y").elements)
     if node.op == "QMeanSquaredError":
-        term = call_int("tt_square", _difference(operands, k, attrs), dtype="int64")
+        term = call_int("tt_square", _difference(inputs, k, attrs), dtype="int64")
     else:
-        y, target, table = operands
+        y, target, table = inputs
         distance = i32(y[k]) - i32(attrs.zero)
         rest = (i32(attrs.distance[0]), i32(attrs.distance[1]), i32(attrs.loss_bits))
         entry = table[_magnitude(distance)]
@@ -64,7 +64,7 @@ def target_loss(node: Node, _features: Features) -> KernelSpec:
     acc = te.compute((1,), lambda _: total(term, [k]), "acc")
     to = (i32(attrs.total[0]), i32(attrs.total[1]))
     out = te.compute((1,), lambda i: call_int("tt_wide_float", acc[i], *to, dtype="float32"), "out")
-    return KernelSpec(operands, [out], scalars("acc"))
+    return KernelSpec(inputs, [out], scalars("acc"))
 
 
 @kernel("QMeanSquaredErrorGrad", "QSigmoidCrossEntropyGrad")
@@ -72,12 +72,12 @@ def target_error(node: Node, _features: Features) -> KernelSpec:
     """One difference per element, with the exponent of the error."""
     attrs = node.attrs
     assert isinstance(attrs, TargetErrorAttrs)
-    peak, p_out = tables(node, 0, ("peak", "p_out"))
-    operands = _operands(node, 2)
+    peak, p_out = tensors(node, "peak", "p_out")
+    inputs = _operands(node)
 
     def element(i: Any) -> Any:
-        value = call_int("tt_shift", _difference(operands, i, attrs), i32(-attrs.bits) - p_out[0])
+        value = call_int("tt_shift", _difference(inputs, i, attrs), i32(-attrs.bits) - p_out[0])
         return error_output(value, peak)
 
-    out = te.compute((node.inputs[2].elements,), element, "out")
-    return KernelSpec([peak, p_out, *operands], [out, None], plain)
+    out = te.compute((operand(node, "y").elements,), element, "out")
+    return KernelSpec([peak, p_out, *inputs], [out, None], plain)

@@ -16,16 +16,16 @@ from tinytrain_compile.lower.kernels.base import (
     call_int,
     i32,
     kernel,
-    placeholder,
     plain,
     reduce_axes,
     total,
 )
 from tinytrain_compile.lower.kernels.float32.linear import Schedule
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
-from tinytrain_compile.lower.kernels.int8.operands import tables
+from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor, tensors
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.int8.update import ExponentAttrs, QWeightApplyAttrs
+from tinytrain_compile.ops.names import operand
 
 CHANNEL_TILE = 4
 """Channels of an error that are summed together."""
@@ -42,8 +42,8 @@ def error_sums(g: te.Tensor, finish: Callable[[Any, Any], Any]) -> tuple[te.Tens
 
 
 def _pixels(node: Node) -> te.Tensor:
-    value = node.inputs[1]
-    return placeholder(value, "g", (math.prod(value.shape[:-1]), value.shape[-1]))
+    *pixels, channels = operand(node, "g").shape
+    return tensor(node, "g", (math.prod(pixels), channels))
 
 
 def _moved_bias(bias: Any, summed: Any, scale: list[te.Tensor], channel: Any) -> Any:
@@ -53,7 +53,7 @@ def _moved_bias(bias: Any, summed: Any, scale: list[te.Tensor], channel: Any) ->
 @kernel("QBiasUpdate")
 def qbias_update(node: Node, _features: Features) -> KernelSpec:
     """The sums of g over all pixels, then the step."""
-    bias, g, scale = placeholder(node.inputs[0], "bias"), _pixels(node), tables(node, 2, SCALE)
+    bias, g, scale = tensor(node, "bias"), _pixels(node), tensors(node, *SCALE)
     out, schedule = error_sums(g, lambda acc, c: _moved_bias(bias[c], acc, scale, c))
     return KernelSpec([bias, g, *scale], [out], schedule)
 
@@ -61,7 +61,7 @@ def qbias_update(node: Node, _features: Features) -> KernelSpec:
 @kernel("QBiasSum")
 def qbias_sum(node: Node, _features: Features) -> KernelSpec:
     """The sums of g over all pixels, added to the running sum."""
-    summed, g = placeholder(node.inputs[0], "sum"), _pixels(node)
+    summed, g = tensor(node, "sum"), _pixels(node)
     out, schedule = error_sums(g, lambda acc, c: call_int("tt_add", summed[c], acc))
     return KernelSpec([summed, g], [out], schedule)
 
@@ -69,8 +69,7 @@ def qbias_sum(node: Node, _features: Features) -> KernelSpec:
 @kernel("QBiasApply")
 def qbias_apply(node: Node, _features: Features) -> KernelSpec:
     """The step of a running sum."""
-    bias, summed = tables(node, 0, ("bias", "sum"))
-    scale = tables(node, 2, SCALE)
+    bias, summed, *scale = tensors(node, "bias", "sum", *SCALE)
     out = te.compute(bias.shape, lambda c: _moved_bias(bias[c], summed[c], scale, c), "out")
     return KernelSpec([bias, summed, *scale], [out], plain)
 
@@ -80,9 +79,9 @@ def qweight_apply(node: Node, _features: Features) -> KernelSpec:
     """The step of a running sum of weight gradients."""
     attrs = node.attrs
     assert isinstance(attrs, QWeightApplyAttrs)
-    channels, row = node.inputs[0].shape[0], node.inputs[0].elements // node.inputs[0].shape[0]
-    w, summed = (placeholder(v, name, (channels, row)) for v, name in zip(node.inputs, ("w", "sum"), strict=False))
-    scale, (noise, salt) = tables(node, 2, SCALE), tables(node, 6, ("noise", "salt"))
+    channels, row = channel_rows(operand(node, "w"))
+    w, summed = (tensor(node, name, (channels, row)) for name in ("w", "sum"))
+    scale, (noise, salt) = tensors(node, *SCALE), tensors(node, "noise", "salt")
 
     def element(o: Any, i: Any) -> Any:
         index = o * row + i
@@ -96,8 +95,8 @@ def exponent_update(node: Node, _features: Features) -> KernelSpec:
     """The helper writes the state and returns the cleared peak."""
     attrs = node.attrs
     assert isinstance(attrs, ExponentAttrs)
-    state, peak = tables(node, 0, ("state", "peak"))
-    if node.inputs[0].shape == (3,):
+    state, peak = tensors(node, "state", "peak")
+    if operand(node, "state").shape == (3,):
         kept = te.compute((1,), lambda i: call_int("tt_settle_kept", address(state), peak[i]), "out")
         return KernelSpec([state, peak], [None, kept], plain)
     is_float = tirx.const(attrs.float_peak, "bool")
@@ -108,5 +107,5 @@ def exponent_update(node: Node, _features: Features) -> KernelSpec:
 @kernel("NoiseTick")
 def noise_tick(node: Node, _features: Features) -> KernelSpec:
     """One step of the generator."""
-    (state,) = tables(node, 0, ("state",))
+    (state,) = tensors(node, "state")
     return KernelSpec([state], [te.compute((1,), lambda i: call_int("tt_next_noise", state[i]), "out")], plain)

@@ -19,9 +19,10 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
-from tinytrain_compile.lower.kernels.int8.operands import tables
+from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor, tensors
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
+from tinytrain_compile.ops.names import operand
 
 
 def moved_fine(w: Any, fraction: Any, gradient: Any, scale: tuple[Any, Any], limit: int) -> Any:
@@ -34,12 +35,12 @@ def qconv_update_fine(node: Node, features: Features) -> KernelSpec:
     """QConvUpdate with fractions."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
-    w, scale, fraction = placeholder(node.inputs[0], "w"), tables(node, 3, SCALE), placeholder(node.inputs[7], "f")
+    w, scale, fraction = tensor(node, "w"), tensors(node, *SCALE), placeholder(operand(node, "fraction"), "f")
 
     def finish(acc: Any, *index: Any) -> Any:
         return moved_fine(w[index], address(fraction, *index), acc, step(scale, index[0], FRACTION_BITS), attrs.limit)
 
-    x, g, out, schedule = weight_gradient(node, attrs, node.inputs[0].shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, operand(node, "w").shape, finish, features)
     return KernelSpec([w, x, g, *scale, fraction], [out, None], schedule)
 
 
@@ -48,9 +49,9 @@ def qweight_apply_fine(node: Node, _features: Features) -> KernelSpec:
     """QWeightApply with fractions."""
     attrs = node.attrs
     assert isinstance(attrs, QWeightApplyAttrs)
-    shape = (node.inputs[0].shape[0], node.inputs[0].elements // node.inputs[0].shape[0])
-    w, summed = (placeholder(v, name, shape) for v, name in zip(node.inputs, ("w", "sum"), strict=False))
-    scale, fraction = tables(node, 2, SCALE), placeholder(node.inputs[6], "f", shape)
+    shape = channel_rows(operand(node, "w"))
+    w, summed = (tensor(node, name, shape) for name in ("w", "sum"))
+    scale, fraction = tensors(node, *SCALE), placeholder(operand(node, "fraction"), "f", shape)
 
     def element(o: Any, i: Any) -> Any:
         size = step(scale, o, FRACTION_BITS)

@@ -20,7 +20,7 @@ from tinytrain_compile.lower.kernels.base import (
     placeholder,
     vector_kernel,
 )
-from tinytrain_compile.lower.kernels.float32.conv import Window, weight_parts, weight_sums
+from tinytrain_compile.lower.kernels.float32.conv import Window, weight_sums
 from tinytrain_compile.lower.kernels.float32.linear import Finish, whole_weight
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
 from tinytrain_compile.lower.kernels.int8.depthwise import Band, dense_rows, depthwise, depthwise_gradient
@@ -36,8 +36,9 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
     pixel_product,
     turned_rows,
 )
-from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, kept_here, mask_operand, tables
+from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, kept_here, mask_operand
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
+from tinytrain_compile.lower.kernels.tensors import tensor, tensors, weight_parts
 from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs, gathers_error
@@ -52,6 +53,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 )
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.tiles import PlaneTiles, pair_tiles
+from tinytrain_compile.ops.names import operand, result
 
 MOST_TAPS, LARGEST_STEP = 8, 40
 """Of tt_dot16_x4."""
@@ -64,23 +66,23 @@ def vector_conv(node: Node, features: Features) -> KernelSpec | None:
     assert isinstance(attrs, QConvAttrs)
     if is_plane(node):
         return vector_depthwise(node, features)
-    conv, shape = attrs.conv, node.outputs[0].shape
-    *image, channels = node.inputs[0].shape
+    conv, shape = attrs.conv, result(node, "y").shape
+    *image, channels = operand(node, "x").shape
     extents = (math.prod(image), shape[3], channels)
     if not is_product(conv):
         return vector_dense(node)
     if not fits(extents):
         return None
     sliced = conv.split is not None
-    weights = weight_parts(node.inputs[1 : 2 + sliced])
+    weights = weight_parts(node)
     whole = whole_weight(weights, conv.split, 0, 3)
-    operands = tables(node, 2 + sliced, ("bias", "multiplier", "shift"))
+    operands = tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
-    x = placeholder(node.inputs[0], "x", (extents[0] * channels,))
+    x = tensor(node, "x", (extents[0] * channels,))
     if sliced:
         right = Rows(lambda j, a: whole(j, 0, 0, a), "pieced")
     else:
-        weights = [placeholder(node.inputs[1], "w", (shape[3], channels))]
+        weights = [tensor(node, "w", (shape[3], channels))]
         right = Rows(lambda j, a: weights[0][j, a])
     strip = copied_rows(extents, pair_tiles(*extents), sliced)
     end = Epilogue(finish, attrs.x_zero, kept)
@@ -90,14 +92,14 @@ def vector_conv(node: Node, features: Features) -> KernelSpec | None:
 
 def vector_dense(node: Node, band: Band | None = None) -> KernelSpec | None:
     """k x k over all channels: the rows of the image lie copied with their border, then the patches of a few pixels."""
-    attrs, (*image, channels), shape = node.attrs, node.inputs[0].shape, node.outputs[0].shape
+    attrs, (*image, channels), shape = node.attrs, operand(node, "x").shape, result(node, "y").shape
     assert isinstance(attrs, QConvAttrs)
     conv, run = attrs.conv, attrs.conv.kernel[1] * channels
     if not (is_rows(node) and fits((math.prod(image), shape[3], conv.kernel[0] * run))):
         return None
-    w = placeholder(node.inputs[1], "w", (shape[3], conv.kernel[0] * run))
+    w = tensor(node, "w", (shape[3], conv.kernel[0] * run))
     x, shape, tiles, read = dense_rows(node, band)
-    operands = tables(node, 2, ("bias", "multiplier", "shift"))
+    operands = tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
 
     def element(*place: Any) -> Any:
@@ -120,17 +122,16 @@ def vector_depthwise(node: Node, features: Features, band: Band | None = None) -
     assert isinstance(attrs, QConvAttrs)
     if not _on_rows(forward_planes(node), attrs.conv, attrs.conv.strides[1]):
         return None
-    parts = 1 if attrs.conv.split is None else 2
-    weights = weight_parts(node.inputs[1 : 1 + parts])
+    weights = weight_parts(node)
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
-    x, operands = _image(node, 0, "x", band), tables(node, 1 + parts, ("bias", "multiplier", "shift"))
+    x, operands = _image(node, "x", band), tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp")
     out, schedule = depthwise(node, x, whole, finish, features.style, kept, True, band)
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
-def _image(node: Node, index: int, name: str, band: Band | None) -> te.Tensor:
-    return placeholder(node.inputs[index], name) if band is None else band.image
+def _image(node: Node, name: str, band: Band | None) -> te.Tensor:
+    return tensor(node, name) if band is None else band.image
 
 
 def near(clamp: str, shift: Any) -> Any:
@@ -161,7 +162,7 @@ def vector_product(node: Node, x: te.Tensor, extents: tuple[Any, int, int]) -> K
     assert isinstance(attrs, QConvAttrs)
     if not fits(extents):
         return None
-    w, operands = placeholder(node.inputs[1], "w", extents[1:]), tables(node, 2, ("bias", "multiplier", "shift"))
+    w, operands = tensor(node, "w", extents[1:]), tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
     left, right, end = Rows(lambda i, a: x[i, a]), Rows(lambda j, a: w[j, a]), Epilogue(finish, attrs.x_zero, kept)
     out, schedule = channel_product(extents, left, right, end)
@@ -175,7 +176,7 @@ def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
     assert isinstance(attrs, QConvGradInputAttrs)
     if is_plane(node):
         return vector_depthwise_gradient(node, features)
-    conv, (*image, channels) = attrs.conv, node.outputs[0].shape
+    conv, (*image, channels) = attrs.conv, result(node, "error").shape
     if conv.groups == 1 and conv.split is None and not is_product(conv) and channels % LANES == 0:
         return _patch_gradient(node, attrs)
     pixels = math.prod(image)
@@ -184,7 +185,7 @@ def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
 
 def vector_error_product(node: Node, features: Features, pixels: Any, strip: int | None = None) -> KernelSpec | None:
     """The data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip."""
-    attrs, channels, out_c = node.attrs, node.outputs[0].shape[3], node.inputs[3].shape[3]
+    attrs, channels, out_c = node.attrs, result(node, "error").shape[3], operand(node, "g").shape[3]
     assert isinstance(attrs, QConvGradInputAttrs)
     extents = (pixels, channels, out_c)
     if not fits(extents):
@@ -192,14 +193,14 @@ def vector_error_product(node: Node, features: Features, pixels: Any, strip: int
     conv, sliced = attrs.conv, attrs.conv.split is not None
     g = te.placeholder((pixels, out_c), "int8", "g")
     if sliced:
-        weights = weight_parts(node.inputs[6:8])
+        weights = weight_parts(node)
         whole = whole_weight(weights, conv.split, 0, 3)
         right = Rows(lambda j, a: whole(a, 0, 0, j), "pieced")
     elif features.turned:
-        weights = [placeholder(node.inputs[6], "w", (channels, out_c))]
+        weights = [tensor(node, "w", (channels, out_c))]
         right = Rows(lambda j, a: weights[0][j, a])
     else:
-        weights = [placeholder(node.inputs[6], "w", (out_c, channels))]
+        weights = [tensor(node, "w", (out_c, channels))]
         right = Rows(lambda j, a: weights[0][a, j], "turned", channels)
     masks, keep = mask_lanes(node, attrs.mask, (extents[0], channels))
     error = ErrorEnd(node, keep, "tt_clamp_x4")
@@ -211,8 +212,8 @@ def vector_error_product(node: Node, features: Features, pixels: Any, strip: int
 
 def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
     """k x k over all channels: an error, which all lanes share, times the weights of four neighbouring channels."""
-    conv, shape = attrs.conv, node.outputs[0].shape
-    g, w = placeholder(node.inputs[3], "g"), placeholder(node.inputs[6], "w")
+    conv, shape = attrs.conv, result(node, "error").shape
+    g, w = tensors(node, "g", "w")
     patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
     masks, keep = mask_lanes(node, attrs.mask, shape)
     error = ErrorEnd(node, keep, "tt_clamp_x4")
@@ -235,29 +236,29 @@ def vector_depthwise_gradient(node: Node, features: Features, band: Band | None 
     assert isinstance(attrs, QConvGradInputAttrs)
     if not _on_rows(backward_planes(node), attrs.conv, 1):
         return None
-    weights = weight_parts(node.inputs[6 : 6 + (1 if attrs.conv.split is None else 2)])
+    weights = weight_parts(node)
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
-    masks, keep = mask_operand(node, attrs.mask, node.outputs[0].shape)
+    masks, keep = mask_operand(node, attrs.mask, result(node, "error").shape)
 
     def kept(*index: Any) -> Any:
         assert keep is not None
         return call_int("tt_keep_x4", keep(*index), dtype="bool")
 
-    error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), _image(node, 3, "g", band)
+    error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), _image(node, "g", band)
     out, schedule = depthwise_gradient(node, g, whole, error.finish, features.style, error.kept, True, band)
     operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)
 
 
 class ErrorEnd:
-    """The end of an error's sums: operands (peak, p_out, p_in, g, multiplier, shift, ..., mask) of a node.
+    """The end of an error's sums: operands peak, p_out, p_in, multiplier and shift of a node.
 
     lift: bits by which the sums are multiplied.
     """
 
     def __init__(self, node: Node, keep: Keep | None, clamp: str, lift: int = 0) -> None:
-        self.exponents = tables(node, 0, ("peak", "p_out", "p_in"))
-        self.factor = tables(node, 4, ("multiplier", "shift"))
+        self.exponents = tensors(node, "peak", "p_out", "p_in")
+        self.factor = tensors(node, "multiplier", "shift")
         self._keep = keep
         (_, p_out, p_in), (multiplier, shift) = self.exponents, self.factor
 
@@ -277,14 +278,14 @@ def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[li
     if not attrs.kind:
         return [], None
     if attrs.kind == "value":
-        value = placeholder(node.inputs[-1], "mask", shape)
+        value = tensor(node, "mask", shape)
         limits = (i32(attrs.low), i32(attrs.high))
 
         def passed(*index: Any) -> Any:
             return call_int("tt_passes_x4", i32(value[index]), *limits, dtype="bool")
 
         return [value], passed
-    bits = placeholder(node.inputs[-1], "mask")
+    bits = tensor(node, "mask")
 
     def four(*index: Any) -> Any:
         flat = functools.reduce(lambda done, axis: done * axis[1] + axis[0], zip(index, shape, strict=True), i32(0))
@@ -293,37 +294,46 @@ def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[li
     return [bits], four
 
 
-@vector_kernel("QConvUpdate", "QConvSum")
+UPDATED = {"QConvUpdate": "w", "QConvSum": "sum"}
+"""What an update of vectors overwrites."""
+
+
+@vector_kernel(*UPDATED)
 def vector_update(node: Node, _features: Features) -> KernelSpec | None:
     """1x1: both operands turned, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
-    outputs, kernel_h, kernel_w, inputs = shape = node.inputs[0].shape
-    conv, (x_value, g_value) = replace(attrs.conv, bias=False), node.inputs[1:3]
+    outputs, kernel_h, kernel_w, inputs = shape = result(node, UPDATED[node.op]).shape
+    conv, image = replace(attrs.conv, bias=False), operand(node, "x").shape
     if is_product(conv):
-        pixels = math.prod(x_value.shape[:3])
+        pixels = math.prod(image[:3])
         extents = (outputs, inputs, pixels)
         return _flat_update(node, attrs, extents) if kernel_h == kernel_w == 1 and fits(extents) else None
     if conv.groups > 1 or inputs % LANES:
         return None
-    old, x, g = placeholder(node.inputs[0], "w"), placeholder(x_value, "x"), placeholder(g_value, "g")
+    old, (x, g) = _old(node, shape), tensors(node, "x", "g")
     operands, kept, moved = _step(node, attrs)
 
     def finish(acc: Any, *index: Any) -> Any:
         o, r, s, i = index
         return moved(old[index], acc, o, ((o * kernel_h + r) * kernel_w + s) * inputs + i)
 
-    window, lanes = Window(conv, (x_value.shape[1], x_value.shape[2])), lane_sums(shape, True, kept)
+    window, lanes = Window(conv, (image[1], image[2])), lane_sums(shape, True, kept)
     out, schedule = weight_sums(
         shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, (1, 1), schedule=lanes
     )
     return KernelSpec([old, x, g, *operands], [out], schedule)
 
 
+def _old(node: Node, shape: tuple[int, ...]) -> te.Tensor:
+    """What a step or a running sum overwrites."""
+    return placeholder(operand(node, UPDATED[node.op]), "w", shape)
+
+
 def _flat_update(node: Node, attrs: QConvUpdateAttrs, extents: tuple[int, int, int]) -> KernelSpec:
-    (outputs, inputs, pixels), (x_value, g_value) = extents, node.inputs[1:3]
-    x, g = placeholder(x_value, "x", (pixels, inputs)), placeholder(g_value, "g", (pixels, outputs))
-    old = placeholder(node.inputs[0], "w", (outputs, inputs))
+    outputs, inputs, pixels = extents
+    x, g = tensor(node, "x", (pixels, inputs)), tensor(node, "g", (pixels, outputs))
+    old = _old(node, (outputs, inputs))
     operands, kept, moved = _step(node, attrs)
 
     def finish(acc: Any, o: Any, i: Any) -> Any:
@@ -347,7 +357,7 @@ def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te
             return call_int("tt_add_x4", old, acc)
 
         return [], [], added
-    *scale, noise, salt = operands = tables(node, 3, (*SCALE, "noise", "salt"))
+    *scale, noise, salt = operands = tensors(node, *SCALE, "noise", "salt")
     spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
     size, kept = kept_steps(scale)
 

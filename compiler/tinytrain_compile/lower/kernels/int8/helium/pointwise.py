@@ -5,7 +5,6 @@ They are for operands of whole vectors; the others keep the kernels of those fil
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,20 +26,17 @@ from tinytrain_compile.lower.kernels.float32.activation import packed
 from tinytrain_compile.lower.kernels.float32.linear import Finish
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
 from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes
-from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here, passes, tables
+from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here, passes
+from tinytrain_compile.lower.kernels.tensors import channel_rows, flat_tensor, pixel_rows, tensor, tensors
 from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import keep_tables
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, LIFT, SUM_BITS, ErrorAttrs, QAddAttrs, QRescaleAttrs
 from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
+from tinytrain_compile.ops.names import operand, result
 
 MOST_VECTORS = 4
 """Of channels whose sums are in registers together."""
-
-
-def _flat(node: Node, index: int, name: str) -> te.Tensor:
-    value = node.inputs[index]
-    return placeholder(value, name, (value.elements,))
 
 
 def is_ragged(elements: Any, lanes: int = LANES) -> bool:
@@ -70,9 +66,9 @@ def vector_add(node: Node, _features: Features) -> KernelSpec | None:
     """Both operands at 8 bits of fraction on the output's scale."""
     attrs = node.attrs
     assert isinstance(attrs, QAddAttrs)
-    if is_ragged(node.outputs[0].elements):
+    if is_ragged(result(node, "y").elements):
         return None
-    a, b = _flat(node, 0, "a"), _flat(node, 1, "b")
+    a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
 
     def lifted(x: te.Tensor, i: Any, zero: int, factor: tuple[int, int]) -> Any:
         return _rescaled(Centred(x, zero)[i] * i32(1 << ADD_BITS), factor)
@@ -90,9 +86,9 @@ def vector_rescale(node: Node, _features: Features) -> KernelSpec | None:
     """Another scale, element by element."""
     attrs = node.attrs
     assert isinstance(attrs, QRescaleAttrs)
-    if attrs.axes or is_ragged(node.outputs[0].elements):
+    if attrs.axes or is_ragged(result(node, "y").elements):
         return None
-    x = _flat(node, 0, "x")
+    x = flat_tensor(node, "x")
 
     def element(i: Any) -> Any:
         return _saturated(_rescaled(Centred(x, attrs.x_zero)[i] * i32(1 << attrs.lift), attrs.factor), attrs)
@@ -106,7 +102,7 @@ def vector_clip_mask(node: Node, _features: Features) -> KernelSpec | None:
     attrs = node.attrs
     assert isinstance(attrs, MaskAttrs)
     limits = (i32(attrs.low), i32(attrs.high))
-    if is_ragged(node.inputs[0].elements, 8):
+    if is_ragged(operand(node, "y").elements, 8):
         return None
     return packed(node, lambda y: passes(y, attrs), lambda y: call_int("tt_passed_x8", y, *limits, dtype="uint8"))
 
@@ -117,13 +113,12 @@ def vector_clip_mask(node: Node, _features: Features) -> KernelSpec | None:
 @vector_kernel("ErrorScale")
 def vector_error_scale(node: Node, _features: Features) -> KernelSpec | None:
     """Another unit for each of four channels, and another exponent."""
-    attrs, channels = node.attrs, node.inputs[3].shape[-1]
+    attrs, shape = node.attrs, pixel_rows(operand(node, "e"))
     assert isinstance(attrs, ErrorAttrs)
-    if channels % LANES:
+    if shape[1] % LANES:
         return None
-    shape = (node.inputs[3].elements // channels, channels)
     masks, keep = mask_lanes(node, attrs.mask, shape)
-    error, e = ErrorEnd(node, keep, "tt_clamp_x4", LIFT), placeholder(node.inputs[3], "e", shape)
+    error, e = ErrorEnd(node, keep, "tt_clamp_x4", LIFT), tensor(node, "e", shape)
 
     def schedule(sch: s_tir.Schedule) -> None:
         row, channel = sch.get_loops(sch.get_sblock("out"))
@@ -143,12 +138,12 @@ def vector_error_scale(node: Node, _features: Features) -> KernelSpec | None:
 @vector_kernel("ErrorAdd")
 def vector_error_add(node: Node, _features: Features) -> KernelSpec | None:
     """The sum of two errors with exponents of their own."""
-    attrs, shape = node.attrs, (node.inputs[4].elements,)
+    attrs, shape = node.attrs, (operand(node, "a").elements,)
     assert isinstance(attrs, ErrorAttrs)
     if is_ragged(shape[0]):
         return None
-    peak, p_out, p_a, p_b = tables(node, 0, ("peak", "p_out", "p_a", "p_b"))
-    a, b = _flat(node, 4, "a"), _flat(node, 5, "b")
+    peak, p_out, p_a, p_b = tensors(node, "peak", "p_out", "p_a", "p_b")
+    a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
     masks, keep = mask_lanes(node, attrs.mask, shape)
 
     def lift(p: te.Tensor, name: str) -> te.Tensor:
@@ -175,12 +170,12 @@ def vector_error_add(node: Node, _features: Features) -> KernelSpec | None:
 @vector_kernel("QBiasUpdate", "QBiasSum")
 def vector_bias(node: Node, _features: Features) -> KernelSpec | None:
     """The sums of g over all pixels, a few vectors of channels at a time; then the step, or a running sum."""
-    g_value = node.inputs[1]
-    pixels, channels = math.prod(g_value.shape[:-1]), g_value.shape[-1]
+    pixels, channels = pixel_rows(operand(node, "g"))
     if channels % LANES:
         return None
-    old, g = placeholder(node.inputs[0], "bias"), placeholder(g_value, "g", (pixels, channels))
-    operands: Sequence[te.Tensor] = tables(node, 2, SCALE) if node.op == "QBiasUpdate" else ()
+    steps = node.op == "QBiasUpdate"
+    old, g = placeholder(operand(node, "bias" if steps else "sum"), "bias"), tensor(node, "g", (pixels, channels))
+    operands: Sequence[te.Tensor] = tensors(node, *SCALE) if steps else ()
 
     def finish(acc: Any, c: Any) -> Any:
         if not operands:
@@ -221,13 +216,12 @@ def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Any]:
 @vector_kernel("QWeightApply")
 def vector_weight_apply(node: Node, _features: Features) -> KernelSpec | None:
     """The step of a running sum of weight gradients, four weights of a channel at a time."""
-    attrs, channels = node.attrs, node.inputs[0].shape[0]
+    attrs, (channels, row) = node.attrs, channel_rows(operand(node, "w"))
     assert isinstance(attrs, QWeightApplyAttrs)
-    row = node.inputs[0].elements // channels
     if row % LANES:
         return None
-    w, summed = (placeholder(v, name, (channels, row)) for v, name in zip(node.inputs, ("w", "sum"), strict=False))
-    scale, (noise, salt) = tables(node, 2, SCALE), tables(node, 6, ("noise", "salt"))
+    w, summed = (tensor(node, name, (channels, row)) for name in ("w", "sum"))
+    scale, (noise, salt) = tensors(node, *SCALE), tensors(node, "noise", "salt")
     size, kept = kept_steps(scale)
 
     def element(o: Any, i: Any) -> Any:

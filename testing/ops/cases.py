@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ops import (
+from testing.ops import (
     case_groups,
     case_linear,
     case_pointwise,
@@ -14,7 +14,7 @@ from tests.ops import (
     case_qupdate,
     case_structure,
 )
-from tests.ops.case import GENERATORS, Bits, Case, cases_of, make
+from testing.ops.case import GENERATORS, Bits, Case, cases_of, make
 
 __all__ = [
     "GENERATORS",

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tests.lower.sanitised import Make
-from tests.ops.case import Case
 
+from testing.ops.case import Case
+from testing.sanitised import Make
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel

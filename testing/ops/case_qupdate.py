@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.ops.case import Case, Rng, generator, listed, make
-from tests.ops.case_quantised import KINDS, bytes_of, momentum_factors, noise, peak, steps, velocity_exponent, words
+from testing.ops.case import Case, Rng, generator, listed, make
+from testing.ops.case_quantised import KINDS, bytes_of, momentum_factors, noise, peak, steps, velocity_exponent, words
 from tinytrain_compile.ir import NO_ATTRS
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factors
 from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, rescale_op

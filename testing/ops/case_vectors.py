@@ -6,11 +6,11 @@ import zlib
 
 import numpy as np
 
-from tests.ops import case_qpointwise as pointwise
-from tests.ops import case_quantised as quantised
-from tests.ops import case_qupdate as updates
-from tests.ops.case import Case, Generator, Rng
-from tests.ops.case_quantised import KINDS, MASKS, Geometry, mask
+from testing.ops import case_qpointwise as pointwise
+from testing.ops import case_quantised as quantised
+from testing.ops import case_qupdate as updates
+from testing.ops.case import Case, Generator, Rng
+from testing.ops.case_quantised import KINDS, MASKS, Geometry, mask
 from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs
 

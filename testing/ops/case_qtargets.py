@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.ops.case import Case, Rng, generator, make
-from tests.ops.case_qpointwise import SHAPES, any_floats
-from tests.ops.case_quantised import bytes_of, exponent, peak, zero_point
+from testing.ops.case import Case, Rng, generator, make
+from testing.ops.case_qpointwise import SHAPES, any_floats
+from testing.ops.case_quantised import bytes_of, exponent, peak, zero_point
 from tinytrain_compile.ops.fixed_point import split_factor
 from tinytrain_compile.ops.int8 import targets as int8_targets
 from tinytrain_compile.ops.int8.targets import SIGMOID_BITS, TargetErrorAttrs, TargetLossAttrs

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.ops.case import Bits, Case, Generator, Rng, generator, make
-from tests.ops.case_linear import CONVS, weight_parts
+from testing.ops.case import Bits, Case, Generator, Rng, generator, make
+from testing.ops.case_linear import CONVS, weight_parts
 from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factor, split_factors

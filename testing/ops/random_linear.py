@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.ops.case import Case, Generator, Rng, make, normal
+from testing.ops.case import Case, Generator, Rng, make, normal
 from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.ops.case import Case, Rng, generator, make
-from tests.ops.case_quantised import bytes_of, exponent, peak
+from testing.ops.case import Case, Rng, generator, make
+from testing.ops.case_quantised import bytes_of, exponent, peak
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import split_factor
 from tinytrain_compile.ops.int8 import loss as int8_loss

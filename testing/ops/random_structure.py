@@ -7,8 +7,8 @@ import zlib
 
 import numpy as np
 
-from tests.ops.case import Case, Generator, Rng, make, normal, positive, sizes, spaced
-from tests.ops.case_quantised import RANDOM_QUANTISED
+from testing.ops.case import Case, Generator, Rng, make, normal, positive, sizes, spaced
+from testing.ops.case_quantised import RANDOM_QUANTISED
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs
 from tinytrain_compile.ops.shape import (

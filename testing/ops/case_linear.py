@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.ops.case import Case, Rng, generator, make, normal
+from testing.ops.case import Case, Rng, generator, make, normal
 from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs

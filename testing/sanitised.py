@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.ops.case import Case
+from testing.ops.case import Case
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel

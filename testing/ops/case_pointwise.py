@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.ops.case import Bits, Case, Rng, away, generator, make, nonzero, normal, positive
+from testing.ops.case import Bits, Case, Rng, away, generator, make, nonzero, normal, positive
 from tinytrain_compile.ir import NO_ATTRS, Attrs
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 

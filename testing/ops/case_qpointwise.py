@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.ops.case import Case, Rng, generator, listed, make
-from tests.ops.case_quantised import (
+from testing.ops.case import Case, Rng, generator, listed, make
+from testing.ops.case_quantised import (
     KINDS,
     MASKS,
     bounds,

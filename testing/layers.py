@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from tests.ops import case_quantised as quantised
-from tests.ops.case import Case, make
 
+from testing.ops import case_quantised as quantised
+from testing.ops.case import Case, make
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.int8.pointwise import QAddAttrs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.ops.case import Case, Rng, generator, make, normal, positive
+from testing.ops.case import Case, Rng, generator, make, normal, positive
 from tinytrain_compile.ir import NO_ATTRS
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.ops.case import Case, Rng, generator, make
-from tests.ops.case_quantised import KINDS, bytes_of, exponent, peak
-from tests.ops.case_structure import POOLS, _output_shape
+from testing.ops.case import Case, Rng, generator, make
+from testing.ops.case_quantised import KINDS, bytes_of, exponent, peak
+from testing.ops.case_structure import POOLS, _output_shape
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.int8.pool import QMaxPoolGradAttrs
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, overlap

@@ -1,0 +1,100 @@
+"""The options of the command for click: those of a compilation, and the terminal's own; --help shows them by group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from tinytrain_compile.compile.option import GROUPS, Group, Option
+from tinytrain_compile.compile.options import OPTIONS, CompileOptions
+
+
+class GroupedOption(click.Option):
+    """One that knows its group in --help."""
+
+    def __init__(self, group: Group, *flags: str, **settings: Any) -> None:
+        super().__init__(flags, **settings)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose --help shows its options by group; click's own --help is in the last one."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for every group."""
+        for group, title in GROUPS.items():
+            rows = [row for item in self.options_of(ctx, group) if (row := item.get_help_record(ctx)) is not None]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def options_of(self, ctx: click.Context, group: Group) -> list[click.Option]:
+        """The options of a group."""
+        options = [item for item in self.get_params(ctx) if isinstance(item, click.Option)]
+        return [item for item in options if (item.group if isinstance(item, GroupedOption) else "output") == group]
+
+
+def compile_options() -> list[click.Parameter]:
+    """An option for every one of CompileOptions, with the name, type and default of its field."""
+    hints, defaults = get_type_hints(CompileOptions), {item.name: item.default for item in fields(CompileOptions)}
+    return [_compile_option(name, hints[name], defaults[name], known) for name, known in OPTIONS.items()]
+
+
+def _compile_option(name: str, hint: Any, default: Any, known: Option) -> GroupedOption:
+    settings: dict[str, Any] = {"help": known.help, "metavar": known.metavar}
+    if hint is bool:
+        settings["is_flag"] = True
+    elif known.repeated:
+        settings |= {"multiple": True, "type": _type(hint, known)}
+    elif known.read is not None:  # a text; the field's own default stays where there is none
+        settings["type"] = str
+    else:
+        settings |= {"type": _type(hint, known), "default": default, "show_default": default not in (None, "")}
+    return GroupedOption(known.group, name, *known.flags, **settings)
+
+
+def _type(hint: Any, known: Option) -> Any:
+    """What click reads for a field of this type."""
+    if get_origin(hint) in (Union, UnionType):
+        parts = [part for part in get_args(hint) if part is not NoneType]
+        return _type(parts[0], known) if len(parts) == 1 else str
+    if get_origin(hint) is Literal:
+        return click.Choice(get_args(hint))
+    if get_origin(hint) is tuple:
+        return _type(get_args(hint)[0], known)
+    if hint is Path:
+        return click.Path(path_type=Path)
+    if hint is int and known.limits is not None:
+        return click.IntRange(*known.limits)
+    return hint if hint in (int, float) else str
+
+
+def terminal_options() -> list[click.Parameter]:
+    """What only the terminal knows."""
+    choice = click.Choice(["auto", "always", "never"])
+    return [
+        GroupedOption("output", "--color", type=choice, default="auto", show_default=True, help="Of the report."),
+        GroupedOption(
+            "output",
+            "-v",
+            "--verbose",
+            is_flag=True,
+            help="Also list layers and steps; show a traceback on internal errors.",
+        ),
+    ]
+
+
+def asking(flag: str, answer: Callable[[Any], list[str]], **settings: Any) -> click.Parameter:
+    """An option that answers with lines, and nothing else is done."""
+
+    def show(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        if value and not context.resilient_parsing:
+            for line in answer(value):
+                click.echo(line)
+            context.exit()
+
+    return GroupedOption("output", flag, is_eager=True, expose_value=False, callback=show, **settings)

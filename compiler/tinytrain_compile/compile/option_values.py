@@ -1,0 +1,67 @@
+"""From the text of an option to its value. `where` is the flag, as an error names it."""
+
+from __future__ import annotations
+
+import re
+
+from tinytrain_compile.errors import CompileError
+
+REPORTS = ("text", "json", "html")
+
+_UNITS = {"": 1, "B": 1} | {
+    letter + ending: 1 << bits for letter, bits in (("K", 10), ("M", 20), ("G", 30)) for ending in ("", "B", "IB")
+}
+
+
+_TIMES = {"us": 10**6, "ms": 10**9, "s": 10**12}
+
+
+def parse_size(text: str, where: str) -> int:
+    """Bytes of "256KB", "256KiB", "1MB" or "262144"; KB is 1024. CompileError E0101 unless it is a positive number."""
+    match = re.fullmatch(r"\s*([0-9]{1,15})\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    size = int(match[1]) * unit if match and unit else 0
+    if not 0 < size < 1 << 40:
+        raise CompileError("E0101", where, f"{text!r} is not a size above 0", "for example 256KB, 256KiB or 262144")
+    return size
+
+
+def parse_time(text: str, where: str) -> int:
+    """Picoseconds of "500ms", "2s" or "1.5 ms"; CompileError E0101 unless it is a positive time."""
+    match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(us|ms|s)\s*", text)
+    time = round(float(match[1]) * _TIMES[match[2]]) if match else 0
+    if time <= 0:
+        raise CompileError("E0101", where, f"{text!r} is not a time above 0", "for example 500ms or 2s")
+    return time
+
+
+def parse_memories(texts: tuple[str, ...], where: str) -> dict[str, int]:
+    """{"sram2": 1048576} from "sram2=1MB"; CompileError E0101 for anything else, or a name given twice."""
+    memories: dict[str, int] = {}
+    for text in texts:
+        name, sign, size = text.partition("=")
+        if not sign or not name or name in memories:
+            what = f"{name!r} is given twice" if name in memories else f"{text!r} is not NAME=SIZE"
+            raise CompileError("E0101", where, what, f"for example {where} sram2=1MB")
+        memories[name] = parse_size(size, f"{where} {name}")
+    return memories
+
+
+def parse_shapes(texts: tuple[str, ...], where: str) -> dict[str, tuple[int, ...]]:
+    """{"x": (1, 3, 32, 32)} from "x=1,3,32,32"."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, dims = text.rpartition("=")
+        if not name or not re.fullmatch(r"[0-9]{1,12}(\s*[,x]\s*[0-9]{1,12})*", dims):
+            raise CompileError("E0101", where, f"{text!r} is not NAME=1,3,32,32", "give all dimensions as numbers")
+        shapes[name] = tuple(int(d) for d in re.split(r"[,x]", dims))
+    return shapes
+
+
+def parse_reports(text: str, where: str) -> tuple[str, ...]:
+    """("json", "html") from "json, html"; CompileError E0101 for any other kind."""
+    kinds = tuple(part.strip() for part in text.split(",") if part.strip())
+    unknown = sorted(set(kinds) - set(REPORTS))
+    if unknown:
+        raise CompileError("E0101", where, f"unknown kind {unknown[0]!r}", f"use {', '.join(REPORTS)}")
+    return kinds

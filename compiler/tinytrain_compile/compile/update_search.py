@@ -1,0 +1,83 @@
+"""The deepest update that keeps to --arena and --max-step-time, for --update auto."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tinytrain_compile.compile.candidates import Candidate, Planner
+from tinytrain_compile.ir.cost import Rung
+
+
+def search_update(planner: Planner, layer_count: int) -> Candidate:
+    """The deepest last:N that keeps to the limits, for --update auto; the head alone if even that does not."""
+    if planner.options.arena_bytes is None and planner.options.max_step_ps is None:
+        return replace(planner.exact("all"), label="auto: all")
+    depth, best = deepest(planner, layer_count) or (1, planner.exact("last:1"))
+    label = f"last:{depth}"
+    if depth < layer_count:
+        best = _with_rungs(best, planner.price(f"last:{layer_count}").rungs, label)
+    return replace(best, label=f"auto: {label}")
+
+
+def _with_rungs(candidate: Candidate, above: tuple[Rung, ...], label: str) -> Candidate:
+    """What was tried for all layers, then the smaller update that was taken."""
+    note = f"{candidate.choice.cost.ps / 1e9:.3g} ms a step"
+    rungs = (*above, Rung("less", f"--update {label}", candidate.plan.arena_bytes, note))
+    return replace(candidate, choice=replace(candidate.choice, rungs=rungs))
+
+
+NEAR, NEAR_TRIES, LIKELY_TRIES = 1.2, 4, 8
+"""Depths beyond what quick plans find that are planned with full effort: up to NEAR times what is known to fit, and how
+many of these; how many of those that need no more than that."""
+
+
+def deepest(planner: Planner, layer_count: int) -> tuple[int, Candidate] | None:
+    """The largest N found for which the full plan of last:N meets the limits, with that plan; None if none is found.
+
+    Quick plans are bisected first. But a deeper update may need less (what is kept depends on what is trained), so
+    every deeper one is planned once more without help, which is cheap, and those that need little more than what fits
+    get a full plan, the deepest first. So: log2 N quick plans with help, N without, and LIKELY_TRIES + NEAR_TRIES + 1
+    full ones (one more for each depth whose full plan needs more than its quick one, as second runs may).
+    """
+    depth, found = _by_bisection(planner, layer_count), None
+    likely, near = _deeper(planner, depth, layer_count)
+    for tries in (likely[:LIKELY_TRIES], near[:NEAR_TRIES]):
+        for deeper in tries:
+            if found is None or deeper > found[0]:
+                found = _full(planner, deeper) or found
+    while found is None and depth > 0:
+        found, depth = _full(planner, depth), depth - 1
+    return found
+
+
+def _full(planner: Planner, depth: int) -> tuple[int, Candidate] | None:
+    candidate = planner.exact(f"last:{depth}")
+    return (depth, candidate) if planner.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps) else None
+
+
+def _by_bisection(planner: Planner, layer_count: int) -> int:
+    """A depth whose quick plan meets the limits, 0 if none is found: the deepest, if deeper always needed more."""
+    low, high = 0, layer_count + 1
+    first = high - 1
+    while high - low > 1:
+        middle, first = first or (low + high) // 2, 0
+        price = planner.price(f"last:{middle}")
+        low, high = (middle, high) if planner.meets(price.arena_bytes, price.ps) else (low, middle)
+    return low
+
+
+def _deeper(planner: Planner, depth: int, layer_count: int) -> tuple[list[int], list[int]]:
+    """Depths beyond one that fits that need no more than it without help, deepest first; and slightly more, by need."""
+    o = planner.options
+    known = planner.unhelped_price(f"last:{depth}") if 0 < depth < layer_count else None
+    room = max(o.arena_bytes or 0, known.arena_bytes if known is not None else 0)
+    likely, near = list[int](), list[tuple[int, int]]()
+    for deeper in range(layer_count, depth, -1):
+        price = planner.unhelped_price(f"last:{deeper}")
+        if price is None or (o.max_step_ps is not None and price.ps > o.max_step_ps):
+            continue
+        if o.arena_bytes is None or price.arena_bytes <= room:
+            likely.append(deeper)
+        elif price.arena_bytes <= NEAR * room:
+            near.append((price.arena_bytes, deeper))
+    return likely, [deeper for _, deeper in sorted(near)]

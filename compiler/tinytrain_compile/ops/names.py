@@ -1,0 +1,57 @@
+"""Operands and results by the names that an OpDef gives them: nothing else counts positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
+from tinytrain_compile.ops.base import input_names, op_def
+
+T = TypeVar("T")
+
+
+class Named(dict[str, T]):
+    """Operands by name, in order; `get` for those that may be missing. KeyError for a name that is none of them."""
+
+    def __init__(self, op: str, names: Sequence[str], items: Sequence[T]) -> None:
+        super().__init__(zip(names, items, strict=True))
+        self._op = op
+
+    def __missing__(self, name: str) -> T:
+        raise KeyError(f"{self._op} has no {name!r} here, it has {', '.join(self)}")
+
+    def position(self, name: str) -> int:
+        """The index of an operand among those that are there; KeyError for a name that is none of them."""
+        self[name]  # or it is missing
+        return list(self).index(name)
+
+    def several(self, *names: str) -> tuple[T, ...]:
+        """In this order; a name that ends in "?" may be missing."""
+        wanted = (name.removesuffix("?") for name in names if name[-1] != "?" or name[:-1] in self)
+        return tuple(self[name] for name in wanted)
+
+
+def named(op: str, items: Sequence[T], attrs: Attrs = NO_ATTRS) -> Named[T]:
+    """An op's operands (values, arrays or tensors of a kernel) by name; ValueError if there are too many or too few."""
+    return Named(op, input_names(op, attrs, len(items)), items)
+
+
+def operands(node: Node) -> Named[Value]:
+    """A node's operands by name."""
+    return named(node.op, node.inputs, node.attrs)
+
+
+def operand(node: Node, name: str) -> Value:
+    """A node's operand; KeyError if it has none of this name."""
+    return operands(node)[name]
+
+
+def result(node: Node, name: str) -> Value:
+    """A node's result; KeyError if it has none of this name."""
+    return Named(node.op, op_def(node.op).outputs, node.outputs)[name]
+
+
+def position(node: Node, name: str) -> int:
+    """Which of a node's inputs has this name; KeyError if none has."""
+    return operands(node).position(name)

@@ -1,0 +1,73 @@
+"""Integer kernels on random cases against their references, on boards in QEMU; used by tests, and with more cases by
+`make fuzz`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from testing.banded import banded
+from testing.boards import measure
+from testing.ops.case import Case
+from testing.ops.cases import cases_of
+from testing.ops.random_structure import random_cases
+from testing.sanitised import SCALAR
+from tinytrain_compile.lower.kernels import Features, features_of
+from tinytrain_compile.lower.streams.kernels import POINTWISE, NoRowsError, band_spec
+from tinytrain_compile.target import load_target
+
+CONVOLUTIONS = (
+    "QConv",
+    "QConvGradInput",
+    "QConvUpdate",
+    "QConvUpdateFine",
+    "QConvMomentum",
+    "QConvMomentumFine",
+    "QConvSum",
+)
+"""Operators with random shapes."""
+OTHERS = ("QAdd", "QRescale", "ErrorScale", "ErrorAdd", "QClipMask", "QBiasUpdate", "QWeightApply")
+"""Operators with the shapes of their tests, then random ones."""
+OPS = (*CONVOLUTIONS, *OTHERS)
+ROW_OPS = ("QConv", "QConvGradInput", *POINTWISE)
+"""Those that have kernels of a few rows."""
+
+
+def fuzz_cases(cases_per_op: int, first: int = 0, ops: Sequence[str] = OPS) -> list[Case]:
+    """Cases `first` to `first + cases_per_op` of every operator."""
+    wanted = first + cases_per_op
+    made = [random_cases(op, wanted) if op in CONVOLUTIONS else cases_of(op, wanted) for op in ops]
+    return [case for cases in made for case in cases[first:]]
+
+
+def check_on_board(target: str, cases_per_op: int, first: int = 0, ops: Sequence[str] = OPS) -> int:
+    """Compare `cases_per_op` cases of every op, from number `first` on; the number of kernels that ran."""
+    cases = fuzz_cases(cases_per_op, first, ops)
+    for case, found in zip(cases, measure(cases, target), strict=True):
+        assert found.equal, f"{target}: {case}"
+        assert found.instructions > 0
+    return len(cases)
+
+
+def row_cases(cases_per_op: int, first: int = 0, features: Features = SCALAR) -> list[Case]:
+    """Those of the cases that have a kernel of a few rows."""
+    return [case for case in fuzz_cases(cases_per_op, first, ROW_OPS) if has_rows(case, features)]
+
+
+def has_rows(case: Case, features: Features) -> bool:
+    """Whether there is a kernel of a few rows for it."""
+    try:
+        band_spec(case.node(), features)
+    except NoRowsError:
+        return False
+    return True
+
+
+def check_rows_on_board(target: str, cases_per_op: int, first: int = 0) -> int:
+    """Compare cases of every op, two rows a call from a ring buffer; the number of kernels that ran."""
+    cases = row_cases(cases_per_op, first, features_of(load_target(target).features, True))
+    if not cases:
+        return 0
+    for case, found in zip(cases, measure(cases, target, make=partial(banded, step=2, ring=True)), strict=True):
+        assert found.equal, f"{target}: {case}"
+    return len(cases)

@@ -1,0 +1,1 @@
+"""Cases of every operator: random operands and attributes, by number."""
