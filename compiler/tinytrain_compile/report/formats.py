@@ -127,4 +127,4 @@ def _kind(node: Node, value: Value, train: TrainGraph) -> str:
     moved = value.dtype == "int8" and value.name not in train.formats and not node.op.startswith("Q")
     if error_operands(node) is not None or moved:
         return "error"
-    return {"int8": "activation", "float32": "float island"}.get(value.dtype, "index")
+    return {"int8": "activation", "float32": "float region"}.get(value.dtype, "index")

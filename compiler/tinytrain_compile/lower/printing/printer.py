@@ -1,7 +1,7 @@
 """Prints a lowered TIR function as one plain C function: no runtime, no packed calls, register tiles as scalars.
 
-* A multiply whose result is only added becomes TT_FMA, so that every core and the host round alike (contracts.md, 7);
-  without `fuse` it stays two operations, which numpy can repeat to the bit.
+* A multiply whose result is only added becomes TT_FMA, so that every core and the host round alike
+  (docs/contract.md, 7); without `fuse` it stays two operations, which numpy can repeat to the bit.
 * `acc = acc + (condition ? value : 0)` becomes `if (condition) acc = acc + value`: taps in the padding cost nothing.
 * An internal buffer that is indexed by constants only becomes scalars; a larger one becomes the scratch parameter.
 """
