@@ -77,6 +77,33 @@ def test_import_contracts() -> None:
     assert int(kept[1]) >= 5
 
 
+ELSEWHERE = re.compile(
+    r"contracts\.md|\bnotes/[\w-]+|\bcontract [0-9]|plan of the house|shared/(benchmarks|notes|spikes)|issue \d"
+)
+"""Texts that a reader of the repository does not have. (../shared/models and its kind are inputs, and optional.)"""
+TEXTS = sorted(
+    path
+    for folder in ("compiler", "runtime_c", "docs", "tests", "testing", "scripts", "benchmarks", "examples", "targets")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".md", ".c", ".h", ".j2", ".js", ".css", ".toml", ".txt") and "/out/" not in str(path)
+)
+
+
+def test_nothing_refers_to_texts_outside_of_the_repository() -> None:
+    """What users may rely on is docs/contract.md; a word of before is listed in docs/glossary.md alone."""
+    own = {Path(__file__), ROOT / "docs" / "glossary.md"}
+    pages = [*TEXTS, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile"))]
+    assert len(pages) > 400
+    found = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in pages
+        if path not in own
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if ELSEWHERE.search(line)
+    ]
+    assert found == []
+
+
 # ---- what is not of the package -------------------------------------------------------------------------------------
 
 OUTSIDE = sorted(

@@ -16,8 +16,8 @@ from tinytrain_compile.ir import Node
 from tinytrain_compile.lower.kernels import KERNELS, KernelContext
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
 from tinytrain_compile.lower.kernels.int8 import conv as int8_conv
-from tinytrain_compile.lower.kernels.int8 import conv_end as int8_conv_end
 from tinytrain_compile.lower.kernels.int8 import momentum as int8_momentum
+from tinytrain_compile.lower.kernels.int8 import operands as int8_operands
 from tinytrain_compile.lower.kernels.int8 import update_fine as int8_update_fine
 from tinytrain_compile.lower.kernels.int8.conv import mask_operand
 from tinytrain_compile.lower.lower import lower_node
@@ -60,7 +60,7 @@ def _bias_left_out(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
         rest = (i32(0), *args[1:]) if function.startswith("tt_requantise8") else args
         return call_int(function, acc, *rest, dtype=dtype)
 
-    monkeypatch.setattr(int8_conv_end, "call_int", helper)
+    monkeypatch.setattr(int8_operands, "call_int", helper)
 
 
 def _unrounded(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,7 @@ def test_a_mixed_store_counts_trained_int8_weights(options: dict[str, Any], chos
     trained = [v.name for v in train.graph.state if v.name in SIZES and v.dtype == "int8"]
     extra, total = (sum(SIZES[name] for name in names) for names in (fine, trained))
     assert 0 < extra <= total / 4
-    expected = f"{extra} bytes of fractions for {total} trained int8 weights, in {len(fine)} of {len(trained)} tensors"
+    expected = f"fractions in {len(fine)} of {len(trained)} tensors ({extra} of {total} B)"
     assert f"--weight-store mixed: {expected}" in train.graph.notes
     for node in train.graph.nodes:
         updated = trained_by(node)

@@ -149,6 +149,4 @@ def _count_dead(graph: Graph, constants: Mapping[str, Array], found: _Findings) 
         dead += int(channels.sum())
         layers += int(channels.any())
     if dead:
-        found.notes.append(
-            f"{dead} dead channels in {layers} layers (weight scale below {_DEAD_SCALE:g} or saturated bias) are kept"
-        )
+        found.notes.append(f"{dead} dead channels in {layers} layers kept (scale < {_DEAD_SCALE:g} or saturated bias)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -12,8 +12,9 @@ from tvm import s_tir, te
 from tvm.tirx import PrimFunc
 
 from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet, Tiles
-from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.external import external_kernel
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.lower.external import external_kernel, external_names
+from tinytrain_compile.lower.kernel_names import name_kernels
 from tinytrain_compile.lower.kernels import (
     KERNELS,
     VECTOR_KERNELS,
@@ -22,6 +23,7 @@ from tinytrain_compile.lower.kernels import (
     OperandLayout,
     kernel_spec,
 )
+from tinytrain_compile.lower.loop_names import LoopNames, loop_names
 from tinytrain_compile.lower.passes import lower_schedule
 from tinytrain_compile.lower.printing.float_lanes import FloatLanePrinter
 from tinytrain_compile.lower.printing.float_pairs import PairPrinter
@@ -69,6 +71,7 @@ def lower_nodes(
     names: dict[object, str] = {}
     kernels: dict[str, Kernel] = {}  # by C text without the name: different shapes may give the same loops
     calls: dict[str, str] = {}
+    first: dict[str, Node] = {}  # that calls a kernel
     taken: set[str] = set()
     for index, node in enumerate(todo):
         progress(index, len(todo))
@@ -84,8 +87,9 @@ def lower_nodes(
             body = kernel.source.partition("*/\n")[2].replace(f"{name}(", "(", 1)
             names[key] = kernels.setdefault(body, kernel).name
         calls[node.name] = names[key]
+        first.setdefault(names[key], node)
     progress(len(todo), len(todo))
-    return KernelSet(tuple(kernels.values()), calls, turned=options.turned)
+    return name_kernels(KernelSet(tuple(kernels.values()), calls, turned=options.turned), first)
 
 
 def _lowered_once(
@@ -129,10 +133,10 @@ def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
 def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add: bool = True) -> Kernel:
     """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any."""
     if node.external is not None:
-        return external_kernel(node, name, describe(node))
+        return external_kernel(node, name, describe(node, external_names(node)))
     definition = op_def(node.op)
     spec = kernel_spec(node, context)
-    lowered, computed = lower_spec(spec)
+    lowered, computed, loops = lower_spec(spec)
     count = len(node.inputs)
     sizes = [value.size_bytes for value in (*node.inputs, *node.outputs)]
     pairs = [(i, count + out) for out, i in definition.inplace if i < count and sizes[i] == sizes[count + out]]
@@ -144,7 +148,7 @@ def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add:
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
     parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
     same = {indices.index(count + out): i for out, i in definition.alias if out in computed}
-    printer = printer_of(context)(lowered, parameters, same, fuse_multiply_add, context.style.unroll_moves)
+    printer = printer_of(context)(lowered, parameters, same, fuse_multiply_add, context.style.unroll_moves, loops)
     _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name)
     if printer.scratch.size_bytes > definition.scratch(node):
@@ -152,16 +156,16 @@ def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add:
             f"kernel of {node.op} ({node.name}) needs {printer.scratch.size_bytes} B of scratch, "
             f"its definition says {definition.scratch(node)}"
         )
-    return Kernel(name, describe(node) + source, declaration, printer.scratch.dtype, context.style.small)
+    return Kernel(name, describe(node, labels) + source, declaration, printer.scratch.dtype, context.style.small)
 
 
-def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int]]:
-    """(the lowered TIR function, which outputs of the node it computes: its last parameters)."""
+def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:
+    """(the lowered TIR function, which outputs of the node it computes: its last parameters, what its loops count)."""
     outputs = {i: tensor for i, tensor in enumerate(spec.outputs) if tensor is not None}
     function = te.create_prim_func([*spec.inputs, *outputs.values()])
     schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
     spec.schedule(schedule)
-    return lower_schedule(schedule), list(outputs)
+    return lower_schedule(schedule), list(outputs), loop_names(schedule.mod["main"])
 
 
 def printer_of(context: KernelContext) -> type[Printer]:
@@ -188,12 +192,18 @@ def parameter_names(node: Node, inputs: Iterable[te.Tensor]) -> list[str]:
     return names + [out if out not in names else f"{out}_out" for out in outs]
 
 
-def describe(node: Node) -> str:
-    """A C comment: operator, shapes, what it does."""
+def describe(node: Node, names: Sequence[str]) -> str:
+    """A C comment: operator, operands by their names in C with their shapes, what it does. names: inputs, then outputs.
 
-    def shape(dims: tuple[int, ...]) -> str:
-        return "x".join(map(str, dims)) or "scalar"
+    An output that overwrites an input has that input's name.
+    """
 
-    ins = ", ".join(shape(v.shape) for v in node.inputs)
-    outs = ", ".join(shape(v.shape) for v in node.outputs)
-    return f"/* {node.op}: {ins} -> {outs}. {op_def(node.op).doc} */\n"
+    def operand(value: Value, name: str) -> str:
+        return f"{name} {'x'.join(map(str, value.shape)) or 'scalar'}"
+
+    count, definition = len(node.inputs), op_def(node.op)
+    ins = ", ".join(operand(value, name) for value, name in zip(node.inputs, names, strict=False))
+    written = [operand(value, name) for value, name in zip(node.outputs, names[count:], strict=True)]
+    for out, overwritten in definition.alias:
+        written[out] = f"{names[overwritten]} in place"
+    return f"/* {node.op}: {ins} -> {', '.join(written)}. {definition.doc} */\n"

@@ -34,8 +34,7 @@ def ops_markdown(onnx_operators: Sequence[str] = ()) -> str:
         "## Operators of the compiler",
         "",
         "Backward and update operators are ordinary operators. *In place of* an operand: the first result may take its",
-        "memory where it dies; *overwrites*: it always does. "
-        "An operand with ? may be missing, of one with * there may be",
+        "memory where it dies; *overwrites*: it always does. An operand with ? may be missing, one with * stands for",
         "several.",
         "",
         "| operator | meaning | operands -> results | attributes | gradient | memory |",

@@ -17,6 +17,7 @@ class PrimFunc:
     body: Stmt
 
 class IterVar(Expr):
+    # No Expr in TVM, but an operand of its operators as one.
     DataPar: int
     CommReduce: int
     var: Var

@@ -1,9 +1,10 @@
-"""The table of kernels: how each op is computed, as a TE definition plus a schedule."""
+"""The table of kernels: how each op is computed, as a TE definition plus a schedule; what definitions are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tvm import ir, s_tir, te, tirx
 from tvm.ir import Expr
@@ -11,11 +12,34 @@ from tvm.tirx import IterVar
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.ops.base import Split
+from tinytrain_compile.ops.linear import WEIGHT, runs
+from tinytrain_compile.ops.names import operand, operands
 
 Index = Expr | int
 """A place along an axis, or an extent: a number, or an expression of loop variables and of what a call says."""
 MapShape = tuple[int, Index, int, int]
 """(n, height, width, channels); the height may be what a call says, see streams/."""
+
+
+class Elements(Protocol):
+    """A tensor, or anything that is read like one."""
+
+    @property
+    def shape(self) -> Sequence[Index]:
+        """Extents of its axes."""
+        ...
+
+    def __getitem__(self, index: Index | tuple[Index, ...], /) -> Expr:
+        """The element at an index."""
+        ...
+
+
+Load = Callable[..., Expr]
+"""index expressions -> element expression"""
+Finish = Callable[..., Expr]
+"""(a finished sum, the indices of its output element) -> output element"""
+Schedule = Callable[[s_tir.Schedule], None]
 
 
 @dataclass(frozen=True)
@@ -73,6 +97,64 @@ def placeholder(value: Value, name: str, shape: Sequence[Index] | None = None) -
     if value.dtype == "bits":
         return te.placeholder((value.size_bytes,), "uint8", name)
     return te.placeholder(tuple(shape or value.shape or (1,)), value.dtype, name)
+
+
+def tensor(node: Node, name: str, shape: Sequence[Index] | None = None) -> te.Tensor:
+    """An operand, whose C parameter has its name; `shape` may regroup its elements. KeyError if there is none."""
+    return placeholder(operand(node, name), name, shape)
+
+
+def tensors(node: Node, *names: str) -> list[te.Tensor]:
+    """Operands in their own shapes; one whose name ends in "?" may be missing."""
+    there = operands(node)
+    return [tensor(node, name.removesuffix("?")) for name in names if name[-1] != "?" or name[:-1] in there]
+
+
+def flat_tensor(node: Node, name: str) -> te.Tensor:
+    """An operand as a vector of its elements."""
+    return tensor(node, name, (operand(node, name).elements,))
+
+
+def channel_rows(value: Value) -> tuple[int, int]:
+    """Output channels of a weight or its gradient, and elements of each."""
+    return value.shape[0], value.elements // value.shape[0]
+
+
+def pixel_rows(value: Value) -> tuple[int, int]:
+    """Pixels of an image, and channels of each."""
+    return value.elements // value.shape[-1], value.shape[-1]
+
+
+def weight_parts(node: Node) -> list[te.Tensor]:
+    """The weight of a layer or of its data gradient, in one part or two."""
+    return tensors(node, *WEIGHT)
+
+
+def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int, in_axis: int) -> Load:
+    """Access to a weight by its own indices, whether it lies in one part or in two (see Split)."""
+    first = parts[0]
+    if split is None:
+        return lambda *index: first[index]
+    axis = out_axis if split.axis == "out" else in_axis
+    pieces: list[tuple[int, te.Tensor, int]] = []  # (end of the run, the part it lies in, channel -> index offset)
+    for part, channels in ((parts[0], split.channels), (parts[1], split.rest)):
+        done = 0
+        for start, count in runs(channels):
+            pieces.append((start + count, part, done - start))
+            done += count
+    pieces.sort(key=lambda piece: piece[0])
+
+    def load(*index: Expr) -> Expr:
+        def element(part: te.Tensor, offset: int) -> Expr:
+            return part[(*index[:axis], index[axis] + offset, *index[axis + 1 :])]
+
+        _, part, offset = pieces[-1]
+        value = element(part, offset)
+        for end, part, offset in reversed(pieces[:-1]):
+            value = tirx.if_then_else(index[axis] < end, element(part, offset), value)
+        return value
+
+    return load
 
 
 def f32(value: float) -> Expr:

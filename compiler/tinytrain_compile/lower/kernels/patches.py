@@ -13,8 +13,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import both, guard, reduce_axes, total
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, both, guard, reduce_axes, total
 from tinytrain_compile.lower.schedules import best_tile, four_at_a_time, tile_reduction
 from tinytrain_compile.ops.reach import Patch, Reach
 

@@ -10,10 +10,9 @@ from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, both, f32, kernel, plain, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import KernelSpec, both, f32, kernel, plain, reduce_axes, tensor, total
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import LIGHT, broadcast, pointwise
-from tinytrain_compile.lower.kernels.tensors import tensor
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
 from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.ops.shape import (

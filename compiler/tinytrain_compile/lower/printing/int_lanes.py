@@ -15,6 +15,7 @@ from tvm import ir, sym, tirx
 from tvm.tirx import Buffer, PrimFunc, Stmt
 
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH, OPERANDS, VECTORISED
+from tinytrain_compile.lower.loop_names import LoopNames
 from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of
 from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Statement
 from tinytrain_compile.lower.printing.conditions import tests_of
@@ -38,12 +39,13 @@ class LanePrinter(Printer):
         same: dict[int, int],
         fuse: bool = True,
         unroll_moves: bool = True,
+        loops: LoopNames | None = None,
     ) -> None:
         self._turn = 0  # which lane an index is printed for
         self._lane: ir.Var | None = None  # the variable of the loop over lanes that is being looked at
         self._laned: dict[Buffer, set[int]] = {}  # internal buffer -> first elements of the vectors that it is read as
         self._single: set[Buffer] = set()  # what is not only filled by loops over lanes
-        super().__init__(function, parameters, same, fuse, unroll_moves)
+        super().__init__(function, parameters, same, fuse, unroll_moves, loops)
 
     # ---- finding out what is a vector ---------------------------------------------------------------------------
 

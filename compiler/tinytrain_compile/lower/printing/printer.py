@@ -1,7 +1,7 @@
 """Prints a lowered TIR function as one plain C function: no runtime, no packed calls, register tiles as scalars.
 
-* A multiply whose result is only added becomes TT_FMA, so that every core and the host round alike (contracts.md, 7);
-  without `fuse` it stays two operations, which numpy can repeat to the bit.
+* A multiply whose result is only added becomes TT_FMA, so that every core and the host round alike
+  (docs/contract.md, 7); without `fuse` it stays two operations, which numpy can repeat to the bit.
 * `acc = acc + (condition ? value : 0)` becomes `if (condition) acc = acc + value`: taps in the padding cost nothing.
 * An internal buffer that is indexed by constants only becomes scalars; a larger one becomes the scratch parameter.
 """
@@ -16,6 +16,7 @@ from tvm import ir, tirx
 from tvm.tirx import Buffer, PrimFunc, Stmt
 
 from tinytrain_compile.lower.intrinsics import dsp
+from tinytrain_compile.lower.loop_names import LoopNames
 from tinytrain_compile.lower.printing.c_expr import (
     ATOM,
     BINARY,
@@ -69,7 +70,7 @@ class Parameter:
 class Printer:
     """Prints one function. `parameters`: of the PrimFunc, in order; `same`: output index -> the input it overwrites.
 
-    unroll_moves: mark loops that only move data, to be unrolled.
+    unroll_moves: mark loops that only move data, to be unrolled. loops: what they count.
     """
 
     def __init__(
@@ -79,10 +80,12 @@ class Printer:
         same: dict[int, int],
         fuse: bool = True,
         unroll_moves: bool = True,
+        loops: LoopNames | None = None,
     ) -> None:
         self._function = function
         self._fuse = fuse
         self._unroll_moves = unroll_moves
+        self._loops = loops or LoopNames()
         self._aliases: dict[Buffer, Buffer] = {}
         self._names: dict[ir.Var, str] = {}
         self._used: set[str] = {"scratch", "TT_FMA"}
@@ -226,7 +229,8 @@ class Printer:
         high = extent.text if low.text == "0" else f"{low.text} + {extent.text}"
         if isinstance(node.min, tirx.IntImm) and isinstance(node.extent, tirx.IntImm):
             high = str(int(node.min.value) + int(node.extent.value))
-        return Loop(self._name(node.loop_var), low.text, high, self._body(node.body), self._moves(node.body))
+        var = self._name(node.loop_var, self._loops.of(node.loop_var))
+        return Loop(var, low.text, high, self._body(node.body), self._moves(node.body))
 
     def _moves(self, body: Stmt) -> bool:
         return (

@@ -54,7 +54,7 @@ def lower_rows(node: Node, name: str, context: KernelContext) -> RowKernel:
     """The kernel of an integer node for a few rows of one image. Errors: NoRowsError (there is none)."""
     band = band_spec(node, context)
     spec, count = band.kernel, len(node.inputs)
-    lowered, computed = lower_spec(spec)
+    lowered, computed, loops = lower_spec(spec)
     names = parameter_names(node, spec.inputs[:count])
     extra = [TABLE] * (len(spec.inputs) - count)
     given = [*names[:count], *extra, *(names[count + i] for i in computed)]
@@ -62,9 +62,9 @@ def lower_rows(node: Node, name: str, context: KernelContext) -> RowKernel:
     shared = maps if node.op in POINTWISE else set[str]()
     parameters = [Parameter(n, p, n in shared, n == TABLE) for n, p in zip(given, lowered.params, strict=True)]
     same = {given.index(names[count + out]): i for out, i in op_def(node.op).alias if out in computed}
-    printer = printer_of(context)(lowered, parameters, same, True, context.style.unroll_moves)
+    printer = printer_of(context)(lowered, parameters, same, True, context.style.unroll_moves, loops)
     before, each = _split(lowered.body, printer, maps | {TABLE})
-    comment = describe(node)
+    comment = describe(node, names)
     prepare = None
     if before is not None:
         prepare = _function(printer, f"{name}_prepare", comment.replace("/* ", "/* The weights of ", 1), before)

@@ -12,13 +12,12 @@ from tvm.ir import Expr, Var
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, kernel_spec
+from tinytrain_compile.lower.kernels.base import KernelSpec, kernel_spec, tensors, weight_parts, whole_weight
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.linear import whole_weight
 from tinytrain_compile.lower.kernels.int8.conv import forward_weight, row_kernel, transposed_weight
-from tinytrain_compile.lower.kernels.int8.conv_end import error_end, requantised_end
-from tinytrain_compile.lower.kernels.int8.depthwise import Band, depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
+from tinytrain_compile.lower.kernels.int8.dsp.windows import Band
 from tinytrain_compile.lower.kernels.int8.helium.conv import (
     vector_dense,
     vector_depthwise,
@@ -26,8 +25,7 @@ from tinytrain_compile.lower.kernels.int8.helium.conv import (
     vector_error_product,
     vector_product,
 )
-from tinytrain_compile.lower.kernels.int8.operands import mask_operand
-from tinytrain_compile.lower.kernels.tensors import tensors, weight_parts
+from tinytrain_compile.lower.kernels.int8.operands import error_end, mask_operand, requantised_end
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_phases, is_plane, is_product, is_rows
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs

@@ -18,10 +18,12 @@ from tinytrain_compile.lower.kernels.base import (
     call,
     call_int,
     f32,
+    flat_tensor,
     kernel,
     left_over,
     plain,
     select,
+    tensor,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import (
@@ -32,7 +34,6 @@ from tinytrain_compile.lower.kernels.float32.elementwise import (
     pointwise,
     unary,
 )
-from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensor
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.names import operand, result
 

@@ -12,29 +12,25 @@ from tvm.ir import Expr
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import (
+    Elements,
+    Finish,
     KernelSpec,
+    Load,
+    Schedule,
     both,
     guard,
     kernel,
     reduce_axes,
+    tensor,
+    tensors,
     total,
+    weight_parts,
+    whole_weight,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
-from tinytrain_compile.lower.kernels.float32.linear import (
-    PAIR,
-    Elements,
-    Finish,
-    Load,
-    Schedule,
-    add_bias,
-    matrix_product,
-    paired_tile,
-    product_tiles,
-    whole_weight,
-)
+from tinytrain_compile.lower.kernels.float32.linear import PAIR, add_bias, matrix_product, paired_tile, product_tiles
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.kernels.tensors import tensor, tensors, weight_parts
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.conv import (
     ConvAttrs,

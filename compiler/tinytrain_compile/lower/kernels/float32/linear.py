@@ -3,71 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
-from tvm import s_tir, te, tirx
+from tvm import te
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import Index, KernelSpec, kernel, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    KernelSpec,
+    Load,
+    kernel,
+    reduce_axes,
+    tensor,
+    tensors,
+    total,
+    weight_parts,
+    whole_weight,
+)
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
-from tinytrain_compile.lower.kernels.tensors import tensor, tensors, weight_parts
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
-from tinytrain_compile.ops.base import Split
-from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs, runs
+from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
 from tinytrain_compile.ops.names import operand, result
 
-
-class Elements(Protocol):
-    """A tensor, or anything that is read like one."""
-
-    @property
-    def shape(self) -> Sequence[Index]:
-        """Extents of its axes."""
-        ...
-
-    def __getitem__(self, index: Index | tuple[Index, ...], /) -> Expr:
-        """The element at an index."""
-        ...
-
-
-Load = Callable[..., Expr]
-"""index expressions -> element expression"""
-Finish = Callable[..., Expr]
-"""(a finished sum, the indices of its output element) -> output element"""
 PAIR = 2
 """Terms in a turn of a sum that reads pairs."""
-Schedule = Callable[[s_tir.Schedule], None]
-
-
-def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int, in_axis: int) -> Load:
-    """Access to a weight by its own indices, whether it lies in one part or in two (see Split)."""
-    first = parts[0]
-    if split is None:
-        return lambda *index: first[index]
-    axis = out_axis if split.axis == "out" else in_axis
-    pieces: list[tuple[int, te.Tensor, int]] = []  # (end of the run, the part it lies in, channel -> index offset)
-    for part, channels in ((parts[0], split.channels), (parts[1], split.rest)):
-        done = 0
-        for start, count in runs(channels):
-            pieces.append((start + count, part, done - start))
-            done += count
-    pieces.sort(key=lambda piece: piece[0])
-
-    def load(*index: Expr) -> Expr:
-        def element(part: te.Tensor, offset: int) -> Expr:
-            return part[(*index[:axis], index[axis] + offset, *index[axis + 1 :])]
-
-        _, part, offset = pieces[-1]
-        value = element(part, offset)
-        for end, part, offset in reversed(pieces[:-1]):
-            value = tirx.if_then_else(index[axis] < end, element(part, offset), value)
-        return value
-
-    return load
 
 
 def matrix_product(

@@ -9,9 +9,19 @@ from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, guarded, kernel, reduce_axes, select, total
+from tinytrain_compile.lower.kernels.base import (
+    KernelSpec,
+    call,
+    f32,
+    flat_tensor,
+    guarded,
+    kernel,
+    reduce_axes,
+    select,
+    tensor,
+    total,
+)
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensor
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.names import operand, operands

@@ -20,10 +20,10 @@ from tinytrain_compile.lower.kernels.base import (
     kernel,
     reduce_axes,
     select,
+    tensor,
     total,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.tensors import tensor
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range

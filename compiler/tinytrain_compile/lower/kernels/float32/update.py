@@ -9,9 +9,8 @@ from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, kernel, plain
+from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, flat_tensor, kernel, plain
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.tensors import flat_tensor
 from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.names import Named, named, operands
 from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs

@@ -8,23 +8,32 @@ from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, guarded, i32, kernel
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    KernelSpec,
+    Load,
+    call_int,
+    guarded,
+    i32,
+    kernel,
+    tensor,
+    tensors,
+    weight_parts,
+    whole_weight,
+)
 from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Window, grouped, grouped_grad_input
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, whole_weight
-from tinytrain_compile.lower.kernels.int8.conv_end import error_end, requantised_end
 from tinytrain_compile.lower.kernels.int8.dense_gradient import (
     gradient_rows,
     keeps_tables,
     row_gradient,
     weight_gradient,
 )
-from tinytrain_compile.lower.kernels.int8.depthwise import Band, dense_rows, depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
-from tinytrain_compile.lower.kernels.int8.dsp.windows import row_conv
-from tinytrain_compile.lower.kernels.int8.operands import Centred, mask_operand
+from tinytrain_compile.lower.kernels.int8.dsp.windows import Band, dense_rows, row_conv
+from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.kernels.tensors import tensor, tensors, weight_parts
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs

@@ -11,16 +11,14 @@ from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import guarded
+from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, tensor, tensors
 from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Window, weight_sums
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
 from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import has_windows, inside_image, row_conv
 from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums
 from tinytrain_compile.lower.kernels.int8.operands import Centred
-from tinytrain_compile.lower.kernels.tensors import tensor, tensors
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_rows, error_patch, geometry, is_product, weight_tiles
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles

@@ -4,79 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Index, MapShape, guarded
+from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded
 from tinytrain_compile.lower.kernels.context import CodeStyle
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.kernels.int8.dsp.windows import Taps, plane_conv, within
-from tinytrain_compile.lower.kernels.tensors import tensor
+from tinytrain_compile.lower.kernels.int8.dsp.windows import Band, Taps, output_shape, plane_conv, within
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
-from tinytrain_compile.ops.int8.conv_form import backward_phases, backward_planes, forward_planes, forward_rows
-from tinytrain_compile.ops.int8.tiles import PlaneTiles, RowTiles
+from tinytrain_compile.ops.int8.conv_form import backward_phases, backward_planes, forward_planes
 from tinytrain_compile.ops.names import operand
 
 Stages = Sequence[te.Tensor]
-Read = Callable[[Expr, Expr, Expr], tuple[Expr, Expr]]
-"""(n, row with the border, position in it) -> (whether it is inside of the image, int8 expression)"""
-
-
-@dataclass(frozen=True)
-class Band:
-    """A few rows of a map: `count` of them (of each phase), a variable.
-
-    image: the flat operand. row_at: for every row of the plane, where in it this row of the image begins, or a negative
-    number for a row of the border.
-    """
-
-    count: Expr
-    image: te.Tensor
-    row_at: te.Tensor
-
-    def inside(self, y: Expr) -> Expr:
-        """Whether row y of the plane is one of the image."""
-        return self.row_at[y] >= 0
-
-    def planes(self, tiles: PlaneTiles, stride: int) -> PlaneTiles:
-        """Strips of one row."""
-        rows = tiles.strip_rows - (tiles.strip - 1) * stride
-        whole = (rows + (self.count - 1) * stride, tiles.plane[1])
-        return replace(tiles, strip=1, strip_rows=rows, plane=whole)
-
-    def rows(self, tiles: RowTiles, stride: int, channels: int) -> RowTiles:
-        """Strips of one row, and the weights of all channels widened before."""
-        rows = tiles.taps + (self.count - 1) * stride
-        return replace(tiles, strip=1, channels=channels, rows=rows, strip_rows=tiles.taps, weights_first=True)
-
-
-def _shape(node: Node, rows: Index | None = None) -> MapShape:
-    """Of the output, or of so many rows of one image."""
-    count, height, width, channels = node.outputs[0].shape
-    return (count, height, width, channels) if rows is None else (1, rows, width, channels)
-
-
-def dense_rows(node: Node, band: Band | None) -> tuple[te.Tensor, MapShape, RowTiles, Read]:
-    """(image, shape of the output, tiles, what lies at a place) of a dense convolution: a row's pixels are one run."""
-    attrs, (n, height, width, channels) = node.attrs, operand(node, "x").shape
-    assert isinstance(attrs, QConvAttrs)
-    conv, shape, tiles = attrs.conv, _shape(node), forward_rows(node)
-    x = tensor(node, "x", (n, height, width * channels)) if band is None else band.image
-    if band is not None:
-        shape, tiles = _shape(node, band.count), band.rows(tiles, conv.strides[0], shape[3])
-
-    def read(b: Expr, y: Expr, position: Expr) -> tuple[Expr, Expr]:
-        row, place = y - conv.pads[0], position - conv.pads[1] * channels
-        if band is not None:
-            inside, value = band.inside(y), x[band.row_at[y] + place]
-        else:
-            inside, value = within(row, height), x[b, row, place]
-        return tirx.And(inside, within(place, width * channels)), value
-
-    return x, shape, tiles, read
 
 
 def depthwise(
@@ -93,9 +33,9 @@ def depthwise(
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     conv, (_, height, width, channels) = attrs.conv, operand(node, "x").shape
-    shape, tiles = _shape(node), forward_planes(node)
+    shape, tiles = output_shape(node), forward_planes(node)
     if band is not None:
-        shape, tiles = _shape(node, band.count), band.planes(tiles, conv.strides[0])
+        shape, tiles = output_shape(node, band.count), band.planes(tiles, conv.strides[0])
 
     def pixel(b: Expr, y: Expr, s: Expr, c: Expr) -> Expr:
         row, column = y - conv.pads[0], s - conv.pads[1]
@@ -143,9 +83,9 @@ def depthwise_gradient(
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, (_, height, width, channels), phases = attrs.conv, operand(node, "g").shape, backward_phases(node)
-    shape, tiles = _shape(node), backward_planes(node)
+    shape, tiles = output_shape(node), backward_planes(node)
     if band is not None:
-        shape, tiles = _shape(node, band.count * phases[0]), band.planes(tiles, 1)
+        shape, tiles = output_shape(node, band.count * phases[0]), band.planes(tiles, 1)
     last = [-(-extent // count) - 1 for extent, count in zip(conv.kernel, phases, strict=True)]
 
     def pixel(b: Expr, y: Expr, s: Expr, c: Expr) -> Expr:

@@ -11,18 +11,20 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     call_int,
+    flat_tensor,
     guarded,
     i32,
     kernel,
     plain,
     reduce_axes,
     select,
+    tensor,
+    tensors,
     total,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.loss import Labels, label_counts
 from tinytrain_compile.lower.kernels.int8.operands import error_output
-from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensor, tensors
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.int8.loss import QLossAttrs, QLossErrorAttrs, SoftmaxSumAttrs
 from tinytrain_compile.ops.int8.weighted_loss import LabelWeightAttrs

@@ -15,10 +15,14 @@ from tinytrain_compile.lower.kernels.base import (
     call,
     call_int,
     f32,
+    flat_tensor,
     i32,
     kernel,
+    pixel_rows,
     plain,
     reduce_axes,
+    tensor,
+    tensors,
     total,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
@@ -31,7 +35,6 @@ from tinytrain_compile.lower.kernels.int8.operands import (
     passes,
     saturated,
 )
-from tinytrain_compile.lower.kernels.tensors import flat_tensor, pixel_rows, tensor, tensors
 from tinytrain_compile.lower.schedules import best_tile, keep_tables, tile_reduction
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.int8.error import MaskAttrs

@@ -6,11 +6,10 @@ from tvm import te
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, kernel
+from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, kernel, tensors
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.pool import PoolWindow, channel_tiles, won_gradient
 from tinytrain_compile.lower.kernels.int8.operands import error_output
-from tinytrain_compile.lower.kernels.tensors import tensors
 from tinytrain_compile.lower.schedules import tile_reduction
 from tinytrain_compile.ops.int8.pointwise import LIFT
 from tinytrain_compile.ops.int8.pool import QMaxPoolGradAttrs

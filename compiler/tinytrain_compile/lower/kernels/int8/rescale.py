@@ -6,9 +6,18 @@ from tvm import te
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Index, KernelSpec, address, call_int, i32, kernel, plain
+from tinytrain_compile.lower.kernels.base import (
+    Index,
+    KernelSpec,
+    address,
+    call_int,
+    channel_rows,
+    i32,
+    kernel,
+    plain,
+    tensor,
+)
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor
 from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs
 from tinytrain_compile.ops.names import operand, operands, result
 

@@ -6,9 +6,8 @@ from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, kernel, plain
+from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, channel_rows, i32, kernel, plain, tensor, tensors
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor, tensors
 from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
 from tinytrain_compile.ops.names import result
 

@@ -6,10 +6,20 @@ from tvm import te
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, kernel, plain, reduce_axes, select, total
+from tinytrain_compile.lower.kernels.base import (
+    KernelSpec,
+    call_int,
+    flat_tensor,
+    i32,
+    kernel,
+    plain,
+    reduce_axes,
+    select,
+    tensors,
+    total,
+)
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.operands import error_output
-from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensors
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.int8.targets import SIGMOID_BITS, TargetAttrs, TargetErrorAttrs, TargetLossAttrs
 from tinytrain_compile.ops.names import operand

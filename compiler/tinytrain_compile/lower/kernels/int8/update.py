@@ -11,18 +11,20 @@ from tvm.ir import Expr
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
+    Schedule,
     address,
     call_int,
+    channel_rows,
     i32,
     kernel,
     plain,
     reduce_axes,
+    tensor,
+    tensors,
     total,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.linear import Schedule
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
-from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor, tensors
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.int8.update import ExponentAttrs, QWeightApplyAttrs
 from tinytrain_compile.ops.names import operand

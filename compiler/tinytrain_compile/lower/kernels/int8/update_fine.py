@@ -6,11 +6,21 @@ from tvm import te
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, address, call_int, i32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.base import (
+    KernelSpec,
+    address,
+    call_int,
+    channel_rows,
+    i32,
+    kernel,
+    placeholder,
+    plain,
+    tensor,
+    tensors,
+)
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
-from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor, tensors
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
 from tinytrain_compile.ops.names import operand

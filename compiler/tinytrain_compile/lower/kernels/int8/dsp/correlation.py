@@ -8,8 +8,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics import dsp
-from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import LANES

@@ -9,9 +9,8 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics import dsp
-from tinytrain_compile.lower.kernels.base import Index, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import Finish, Index, Load, Schedule, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.context import CodeStyle
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.tiles import LANES, PairTiles
 

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 from tvm.s_tir.schedule import LoopRV
 
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics import dsp, helium
-from tinytrain_compile.lower.kernels.base import Index, MapShape, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    Index,
+    Load,
+    MapShape,
+    Schedule,
+    guarded,
+    i32,
+    reduce_axes,
+    tensor,
+    total,
+)
 from tinytrain_compile.lower.kernels.context import SPEED, CodeStyle
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
+from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.ops.int8.conv_form import forward_rows
 from tinytrain_compile.ops.int8.tiles import PlaneTiles, RowTiles
+from tinytrain_compile.ops.names import operand
 
 WINDOW = 514
 """Elements by which operands of `tt_dot_windows` may be apart: as far as an instruction reaches."""
 
+Read = Callable[[Expr, Expr, Expr], tuple[Expr, Expr]]
+"""(n, row with the border, position in it) -> (whether it is inside of the image, int8 expression)"""
 Pixel = Callable[[Expr, Expr, Expr, Expr], Expr]
 """(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
 
@@ -31,6 +47,34 @@ def within(place: Expr, extent: int) -> Expr:
 def inside_image(row: Expr, column: Expr, image_hw: tuple[int, int]) -> Expr:
     """Whether a pixel lies in the image; the test of columns last, because it may be split off."""
     return tirx.And(within(row, image_hw[0]), within(column, image_hw[1]))
+
+
+@dataclass(frozen=True)
+class Band:
+    """A few rows of a map: `count` of them (of each phase), a variable.
+
+    image: the flat operand. row_at: for every row of the plane, where in it this row of the image begins, or a negative
+    number for a row of the border.
+    """
+
+    count: Expr
+    image: te.Tensor
+    row_at: te.Tensor
+
+    def inside(self, y: Expr) -> Expr:
+        """Whether row y of the plane is one of the image."""
+        return self.row_at[y] >= 0
+
+    def planes(self, tiles: PlaneTiles, stride: int) -> PlaneTiles:
+        """Strips of one row."""
+        rows = tiles.strip_rows - (tiles.strip - 1) * stride
+        whole = (rows + (self.count - 1) * stride, tiles.plane[1])
+        return replace(tiles, strip=1, strip_rows=rows, plane=whole)
+
+    def rows(self, tiles: RowTiles, stride: int, channels: int) -> RowTiles:
+        """Strips of one row, and the weights of all channels widened before."""
+        rows = tiles.taps + (self.count - 1) * stride
+        return replace(tiles, strip=1, channels=channels, rows=rows, strip_rows=tiles.taps, weights_first=True)
 
 
 @dataclass(frozen=True)
@@ -143,6 +187,32 @@ def _pixel_sums(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, step: 
 
 
 # ---- dense ----------------------------------------------------------------------------------------------------------
+
+
+def output_shape(node: Node, rows: Index | None = None) -> MapShape:
+    """Of the output, or of so many rows of one image."""
+    count, height, width, channels = node.outputs[0].shape
+    return (count, height, width, channels) if rows is None else (1, rows, width, channels)
+
+
+def dense_rows(node: Node, band: Band | None) -> tuple[te.Tensor, MapShape, RowTiles, Read]:
+    """(image, shape of the output, tiles, what lies at a place) of a dense convolution: a row's pixels are one run."""
+    attrs, (n, height, width, channels) = node.attrs, operand(node, "x").shape
+    assert isinstance(attrs, QConvAttrs)
+    conv, shape, tiles = attrs.conv, output_shape(node), forward_rows(node)
+    x = tensor(node, "x", (n, height, width * channels)) if band is None else band.image
+    if band is not None:
+        shape, tiles = output_shape(node, band.count), band.rows(tiles, conv.strides[0], shape[3])
+
+    def read(b: Expr, y: Expr, position: Expr) -> tuple[Expr, Expr]:
+        row, place = y - conv.pads[0], position - conv.pads[1] * channels
+        if band is not None:
+            inside, value = band.inside(y), x[band.row_at[y] + place]
+        else:
+            inside, value = within(row, height), x[b, row, place]
+        return tirx.And(inside, within(place, width * channels)), value
+
+    return x, shape, tiles, read
 
 
 def row_conv(

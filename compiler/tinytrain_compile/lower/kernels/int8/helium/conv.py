@@ -12,12 +12,25 @@ from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import Index, KernelSpec, address, call_int, i32, placeholder, vector_kernel
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    Index,
+    KernelSpec,
+    address,
+    call_int,
+    i32,
+    placeholder,
+    tensor,
+    tensors,
+    vector_kernel,
+    weight_parts,
+    whole_weight,
+)
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Window, weight_sums
-from tinytrain_compile.lower.kernels.float32.linear import Finish, whole_weight
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
-from tinytrain_compile.lower.kernels.int8.depthwise import Band, dense_rows, depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.dsp.windows import Band, dense_rows
 from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums, patch_lanes
 from tinytrain_compile.lower.kernels.int8.helium.product import (
     Epilogue,
@@ -32,7 +45,6 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
 )
 from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, kept_here, mask_operand
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.kernels.tensors import tensor, tensors, weight_parts
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs, gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs

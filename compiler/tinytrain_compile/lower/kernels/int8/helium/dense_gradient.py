@@ -8,7 +8,7 @@ from tvm import s_tir, te
 from tvm.s_tir.schedule import LoopRV
 
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.float32.linear import Schedule
+from tinytrain_compile.lower.kernels.base import Schedule
 from tinytrain_compile.lower.schedules import keep_tables
 
 MOST_VECTORS = 3

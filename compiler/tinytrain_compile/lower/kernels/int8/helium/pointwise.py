@@ -13,24 +13,29 @@ from tvm.ir import Expr
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import (
+    Finish,
     Index,
     KernelSpec,
+    Schedule,
     address,
     call_int,
+    channel_rows,
+    flat_tensor,
     i32,
     left_over,
+    pixel_rows,
     placeholder,
     reduce_axes,
+    tensor,
+    tensors,
     total,
     vector_kernel,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.activation import packed
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Schedule
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
 from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes
 from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here, passes
-from tinytrain_compile.lower.kernels.tensors import channel_rows, flat_tensor, pixel_rows, tensor, tensors
 from tinytrain_compile.lower.schedules import keep_tables
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, LIFT, SUM_BITS, ErrorAttrs, QAddAttrs, QRescaleAttrs

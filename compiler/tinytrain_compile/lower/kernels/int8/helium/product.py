@@ -11,8 +11,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tinytrain_compile.lower.intrinsics import helium
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
-from tinytrain_compile.lower.kernels.base import Index, MapShape, i32, reduce_axes, total
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.kernels.base import Finish, Index, Load, MapShape, Schedule, i32, reduce_axes, total
 from tinytrain_compile.lower.schedules import HINT
 from tinytrain_compile.ops.int8.tiles import PairTiles, RowTiles
 
