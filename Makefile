@@ -13,10 +13,10 @@ setup: tools $(STAMP) ## Install system packages, .venv and the package
 tools:
 	@sh scripts/install_tools.sh
 
-$(STAMP): pyproject.toml scripts/install_tools.sh
+$(STAMP): pyproject.toml requirements.lock scripts/install_tools.sh
 	@sh scripts/install_tools.sh
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
 	@touch $(STAMP)
 
 demo: setup ## Compile examples/digits, train it in QEMU, print accuracy before and after

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Watches a memory plan while it runs on a host: only in debug builds, never in firmware.
  *
  * Around every kernel call: dead bytes are painted, and must keep the paint; live buffers that the call does not write

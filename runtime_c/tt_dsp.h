@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Helpers of integer kernels that have an instruction on some cores: what becomes of a sum (requantisation to int8, a
  * weight's step). Each gives the same bits on every core and on a host: where the instructions are missing, plain C does
  * the same. Twins: compiler/tinytrain_compile/ops/fixed_point.py.

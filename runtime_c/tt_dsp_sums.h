@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Helpers of integer kernels that have an instruction on some cores: sums of products of int16, and what makes int16 of
  * int8. Each gives the same bits on every core and on a host: where the instructions are missing, plain C does the same.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* What kernels of the user (--kernels FILE.toml) are called with. See docs/external-kernels.md.
  *
  * The macros below are the signatures: write TT_EXTERNAL_QCONV(my_kernel) { ... }. No operand overlaps another one or

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Scalar helpers in integers: fixed point, int8 errors with exponents, stochastic rounding.
  *
  * Twins in compiler/tinytrain_compile/ops/fixed_point.py, int8/pointwise.py and int8/update.py. Sums that could overflow are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Two floats that are neighbours in memory, loaded together, and multiply-adds that take one half of them.
  *
  * An FPU without vectors loads a pair of registers as fast as one, and each half is then an operand of its own. C has

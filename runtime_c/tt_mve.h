@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Helpers of kernels that work on vectors (Helium), four int32 at a time. Where there are no vectors, plain C gives the
  * same bits. A name in _x4 does what the helper without it does, four times; it takes a factor as multiplier and shift,
  * which is within +-31 (more bits count as 31).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Four float32 at a time (Helium). Where there are no vectors, plain C gives the same bits, so that a host checks the
  * same kernels. Helium takes denormals for 0, in operands and in results, whatever FPSCR says: so does the C.
  * (One difference is left: a result whose exact value is below 2^-126 and rounds up to it is 0 on Helium alone.)

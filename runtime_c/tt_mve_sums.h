@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Helpers of kernels that work on vectors (Helium): sums of products of int8 and int16, and moves. Where there are no
  * vectors, plain C gives the same bits, so that a host checks the same kernels.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Page moves between memories. The plan calls tt_page_out to copy a tensor out of the arena, tt_page_in to bring it back,
  * and tt_page_wait in front of the first kernel that reads what tt_page_in brought.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Losses in integers. Twins in compiler/tinytrain_compile/ops/int8/loss.py, int8/weighted_loss.py and int8/targets.py. */
 #ifndef TT_QLOSS_H
 #define TT_QLOSS_H

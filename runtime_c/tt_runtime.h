@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Scalar helpers that generated kernels call: float32, no libm, no double, no static RAM. Integers are in tt_fixed.h.
  *
  * Every function gives the same bits on every Cortex-M and on a host, whatever the flags below allow: only additions,

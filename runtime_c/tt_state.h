@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* What the tensors of a saved state may hold: a CRC says that nothing was damaged, not who wrote it.
  *
  * Each function tells whether all of a tensor is what training can have made. The limits are those that updates keep to,

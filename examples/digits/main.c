@@ -147,7 +147,7 @@ int main(void)
     memset(memory.above, GUARD, GUARD_BYTES);
 
     digits_t *model;
-    check(digits_init(&model, (void *[]){memory.arena}, (size_t[]){sizeof memory.arena}), "init");
+    check(digits_init(&model, memory.arena, sizeof memory.arena), "init");
 
     port_print("before                held-back accuracy ");
     print_number(accuracy(model), true);

@@ -16,7 +16,7 @@ static float predict(linear_t *model, float x)
 int main(void)
 {
     linear_t *model;
-    if (linear_init(&model, (void *[]){arena}, (size_t[]){sizeof arena}) != LINEAR_OK) {
+    if (linear_init(&model, arena, sizeof arena) != LINEAR_OK) {
         return 1;
     }
     puts("sample    loss       a       b");

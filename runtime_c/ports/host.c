@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* The check program's port for a host: stdio. */
 #include "port.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* What a check program needs from the machine it runs on: files, text, an exit code, spare RAM, a stack to measure.
  * Two implementations: cortex_m/startup.c (semihosting, bare metal) and host.c (stdio). Not part of a user's firmware. */
 #ifndef TT_PORT_H

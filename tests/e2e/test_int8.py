@@ -203,7 +203,7 @@ int main(void)
         const net_label_t label[1] = {1};
         void *const mem[1] = {arenas[i]};
         const size_t size[1] = {NET_ARENA_BYTES};
-        if (net_init(&m, mem, size) != NET_OK) {
+        if (net_init_memories(&m, mem, size) != NET_OK) {
             return 1;
         }
         at = 0; /* only the second instance goes on from a checkpoint */

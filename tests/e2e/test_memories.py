@@ -92,10 +92,10 @@ int main(void)
     net_t *m;
     _Static_assert(NET_MEMORIES == 2, "two memories");
     const size_t size[2] = {sizeof arena, NET_MEMORY_1_BYTES}, small[2] = {sizeof arena, NET_MEMORY_1_BYTES - 1u};
-    if (net_init(&m, (void *[]){arena, NULL}, size) != NET_ERR_ARGUMENT) { return 1; }
-    if (net_init(&m, (void *[]){arena, further}, small) != NET_ERR_SIZE) { return 2; }
-    if (net_init(&m, (void *[]){arena, further + 4}, size) != NET_ERR_ALIGNMENT) { return 3; }
-    return net_init(&m, (void *[]){arena, further}, size) != NET_OK ? 4 : 0;
+    if (net_init_memories(&m, (void *[]){arena, NULL}, size) != NET_ERR_ARGUMENT) { return 1; }
+    if (net_init_memories(&m, (void *[]){arena, further}, small) != NET_ERR_SIZE) { return 2; }
+    if (net_init_memories(&m, (void *[]){arena, further + 4}, size) != NET_ERR_ALIGNMENT) { return 3; }
+    return net_init_memories(&m, (void *[]){arena, further}, size) != NET_OK ? 4 : 0;
 }
 """
 

@@ -30,7 +30,7 @@ int main(void)
     int32_t *label = malloc(sizeof *label); /* exactly one: a sanitizer sees a second one being read */
     float loss;
     net_t *m;
-    if (net_init(&m, mem, size) != NET_OK) {
+    if (net_init_memories(&m, mem, size) != NET_OK) {
         return 1;
     }
     *label = 1;
@@ -72,7 +72,7 @@ int main(void)
     net_output_t *one = (net_output_t *)malloc(sizeof *one);
     float loss = 0.0f;
     net_t *m;
-    if (net_init(&m, mem, size) != NET_OK || sizeof *one * 4u != sizeof *all) {
+    if (net_init_memories(&m, mem, size) != NET_OK || sizeof *one * 4u != sizeof *all) {
         return 1;
     }
     for (int step = 0; step < 3; ++step) {

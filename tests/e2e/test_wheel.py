@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -59,10 +60,11 @@ def test_wheel_holds_package_and_data(wheel: Path) -> None:
     package = {name for name in names if name.startswith("tinytrain_compile/")}
     assert {name.split("/")[0] for name in names - package} == {"tinytrain_compile-0.1.0.dist-info"}
     sources = ROOT / "compiler" / "tinytrain_compile"
-    wanted = [p for p in sources.rglob("*") if p.is_file() and p.suffix in (".py", ".toml", ".j2", ".c")]
+    wanted = [p for p in sources.rglob("*") if p.is_file() and p.suffix in (".py", ".toml", ".j2", ".c", ".typed")]
     for path in wanted:
         assert f"tinytrain_compile/{path.relative_to(sources)}" in names
-    for data in ("targets", "runtime_c"):
+    assert "tinytrain_compile/py.typed" in names
+    for data in ("targets", "runtime_c", "docs"):
         for path in (ROOT / data).rglob("*"):
             if path.is_file():
                 assert f"tinytrain_compile/_data/{data}/{path.relative_to(ROOT / data)}" in names
@@ -81,3 +83,12 @@ def test_installed_wheel_compiles(installed: Path, tmp_path: Path) -> None:
 def test_installed_wheel_lists_targets(installed: Path, tmp_path: Path) -> None:
     out = _run([installed / "python", "-m", "tinytrain_compile", "--list-targets"], tmp_path)
     assert [line.split()[0] for line in out.splitlines()] == sorted(p.stem for p in (ROOT / "targets").glob("*.toml"))
+
+
+def test_installed_wheel_has_the_pages_that_messages_name(installed: Path, tmp_path: Path) -> None:
+    out = _run([installed / "python", "-m", "tinytrain_compile", "--explain", "E0302"], tmp_path)
+    found = re.search(r"\S+/docs/update-schemes\.md", out)
+    assert found is not None, out
+    assert Path(found[0]).read_text(encoding="utf-8") == (ROOT / "docs" / "update-schemes.md").read_text(
+        encoding="utf-8"
+    )

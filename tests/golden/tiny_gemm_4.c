@@ -1,5 +1,6 @@
-/* Gemm: 1x3, 4x3, 4 -> 1x4. Dense layer: y[m,n] = sum_k x[m,k] w[n,k] + bias[n]. */
-void tiny_gemm_4(const float *restrict x, const float *restrict w, const float *restrict bias, float *restrict y) {
+/* Gemm: x 1x3, w 4x3, bias 4 -> y 1x4. Dense layer: y[m,n] = sum_k x[m,k] w[n,k] + bias[n]. */
+void tiny_gemm_4(const float *restrict x, const float *restrict w, const float *restrict bias, float *restrict y)
+{
     float acc_0 = 0.0f, acc_1 = 0.0f, acc_2 = 0.0f, acc_3 = 0.0f;
     const tt_float_pair x_pair = tt_load_pair(&x[0]);
     const tt_float_pair w_pair = tt_load_pair(&w[0]);

@@ -103,7 +103,7 @@ def test_does_not_fit_block() -> None:
     ways = (
         Suggestion("--update head", 208, "skips fc1"),
         Suggestion("--optimizer sgd", 320, "still over"),
-        Suggestion("--arena 368", 368, "fits as is"),
+        Suggestion("--arena 368", 368, "fits as is", sets_arena=True),
     )
     assert does_not_fit_text(two_layers_summary(arena_limit_bytes=300, suggestions=ways)) == [
         "  training needs 368 B, the arena is 300 B: over by 68 B",

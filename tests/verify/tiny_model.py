@@ -34,7 +34,7 @@ typedef struct { float values[1]; } tiny_output_t;
 typedef float tiny_label_t;
 typedef int (*tiny_write_fn)(void *ctx, const void *data, size_t size);
 typedef int (*tiny_read_fn)(void *ctx, void *data, size_t size);
-tiny_status tiny_init(tiny_t **m, void *const mem[TINY_MEMORIES], const size_t size[TINY_MEMORIES]);
+tiny_status tiny_init_memories(tiny_t **m, void *const mem[TINY_MEMORIES], const size_t size[TINY_MEMORIES]);
 tiny_input_t *tiny_input(tiny_t *m);
 tiny_status tiny_infer(tiny_t *m, tiny_output_t *out);
 tiny_status tiny_train_step(tiny_t *m, const tiny_label_t *label, float *loss);
@@ -81,7 +81,7 @@ TRAIN = """#include "tiny_train.h"
 struct tiny { uint32_t magic[2]; uint32_t samples; uint32_t reserved; };
 #define F32(offset) ((float *)(void *)((unsigned char *)m + (offset)))
 
-tiny_status tiny_init(tiny_t **m_out, void *const mem[TINY_MEMORIES], const size_t size[TINY_MEMORIES])
+tiny_status tiny_init_memories(tiny_t **m_out, void *const mem[TINY_MEMORIES], const size_t size[TINY_MEMORIES])
 {
     if (size[0] < TINY_ARENA_BYTES || (uintptr_t)mem[0] % TINY_ALIGNMENT != 0) {
         return TINY_ERR;

@@ -18,6 +18,7 @@ from tinytrain_compile.cli.start import interrupted
 from tinytrain_compile.cli.streams import UnreadError, guarded_output
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
 from tinytrain_compile.files.output_folder import WRITTEN
+from tinytrain_compile.files.resources import with_pages
 
 _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in one static arena, and check it under QEMU.
 
@@ -125,7 +126,7 @@ def _run() -> None:
 def _complain(*lines: str) -> None:
     with suppress(OSError, ValueError):  # nobody can be told
         for line in lines:
-            click.echo(line, err=True)
+            click.echo(with_pages(line), err=True)
 
 
 if __name__ == "__main__":

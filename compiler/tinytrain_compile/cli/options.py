@@ -12,6 +12,7 @@ import click
 
 from tinytrain_compile.compile.option import GROUPS, Group, Option
 from tinytrain_compile.compile.options import OPTIONS, CompileOptions
+from tinytrain_compile.files.resources import with_pages
 
 
 class GroupedOption(click.Option):
@@ -45,7 +46,7 @@ def compile_options() -> list[click.Parameter]:
 
 
 def _compile_option(name: str, hint: Any, default: Any, known: Option) -> GroupedOption:
-    settings: dict[str, Any] = {"help": known.help, "metavar": known.metavar}
+    settings: dict[str, Any] = {"help": with_pages(known.help), "metavar": known.metavar}
     if hint is bool:
         settings["is_flag"] = True
     elif known.repeated:
@@ -94,7 +95,7 @@ def asking(flag: str, answer: Callable[[Any], list[str]], **settings: Any) -> cl
     def show(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
         if value and not context.resilient_parsing:
             for line in answer(value):
-                click.echo(line)
+                click.echo(with_pages(line))
             context.exit()
 
     return GroupedOption("output", flag, is_eager=True, expose_value=False, callback=show, **settings)

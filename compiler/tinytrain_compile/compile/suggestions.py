@@ -44,7 +44,7 @@ class _Asked:
         """The line with its price. over: also if that is above the limits still."""
         pinned = self.planner.options.update == "auto" and "update" not in changes
         if pinned:  # not auto again: with other options it may choose anything, and a search for each line is too much
-            spec = self.candidate.label.removeprefix("auto: ")
+            spec = self.candidate.update.label
             text, changes = f"--update {spec} {text}", {**changes, "update": spec}
         found = self.follow(over, **changes)
         if found is None:
@@ -56,7 +56,7 @@ class _Asked:
             return []
         slow = planner.options.max_step_ps is not None and ps > planner.options.max_step_ps
         still = "" if meets else ", still too slow" if slow and planner.meets(size, 0) else ", still over"
-        return [Suggestion(text, size, note(candidate) + still, meets)]
+        return [Suggestion(text, size, note(candidate) + still, meets, "arena_bytes" in changes)]
 
 
 def suggestions(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...]:

@@ -9,7 +9,7 @@ from tinytrain_compile.ir.stages import SourceBundle
 
 def unknown_stack(prefix: str) -> str:
     """The line of the header until the bound is known."""
-    return f"/* {prefix.upper()}_STACK_BYTES is not known: only --verify qemu compiles for the target. */"
+    return f"/* {prefix.upper()}_STACK_BYTES is not known without --verify qemu. */"
 
 
 def with_stack(bundle: SourceBundle, stack_bytes: int | None) -> SourceBundle:
@@ -19,6 +19,6 @@ def with_stack(bundle: SourceBundle, stack_bytes: int | None) -> SourceBundle:
     assert line in bundle.files[name]
     if stack_bytes is None:
         return bundle
-    what = "most that a call takes, with the flags of verify/Makefile and without callbacks"
-    known = f"#define {prefix.upper()}_STACK_BYTES {stack_bytes}u /* {what} */"
+    what = "/** Bytes of stack that a call takes at most, with the flags of verify/Makefile and without callbacks. */"
+    known = f"{what}\n#define {prefix.upper()}_STACK_BYTES {stack_bytes}u"
     return replace(bundle, files={**bundle.files, name: bundle.files[name].replace(line, known)})

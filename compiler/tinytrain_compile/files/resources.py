@@ -1,7 +1,8 @@
-"""Finds the data folders that are not Python: `targets/` and `runtime_c/`, in a checkout and in an installed wheel."""
+"""Finds the folders that are not Python, `targets/`, `runtime_c/` and `docs/`: in a checkout and in a wheel."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 HEADERS = (
@@ -12,10 +13,17 @@ HEADERS = (
 _PACKAGE = Path(__file__).resolve().parent.parent
 ROOTS = (_PACKAGE / "_data", _PACKAGE.parent.parent)
 """A wheel carries the folders inside the package (pyproject: force-include); a checkout has them at its root."""
+_PAGE = re.compile(r"\bdocs/[\w-]+\.md\b")
+
+
+def with_pages(text: str) -> str:
+    """A message with the full path of every page that it names; as it is in a checkout, where the name is the path."""
+    pages = ROOTS[0] / "docs"
+    return _PAGE.sub(lambda found: str(pages.parent / found[0]), text) if pages.is_dir() else text
 
 
 def data_dir(name: str) -> Path:
-    """The folder `targets` or `runtime_c`; FileNotFoundError if the installation is incomplete."""
+    """The folder `targets`, `runtime_c` or `docs`; FileNotFoundError if the installation is incomplete."""
     for root in ROOTS:
         if (root / name).is_dir():
             return root / name

@@ -30,6 +30,12 @@ def external_kernel(node: Node, name: str, comment: str) -> Kernel:
     return Kernel(name, source, f"{head};", "int8" if scratch else "")
 
 
+def external_names(node: Node) -> tuple[str, ...]:
+    """C names of the operands of a node with an external kernel: its inputs, then its output."""
+    form = external_form(node)
+    return (*(form.operands[: len(node.inputs)] if form else ()), "y")
+
+
 def _initialiser(form: ExternalForm, node: Node) -> str:
     numbers = [str(number) for number in form.values(node)]
     nested = [f"{{{', '.join(numbers[: form.nested])}}}"] if form.nested else []

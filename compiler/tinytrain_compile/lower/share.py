@@ -44,7 +44,7 @@ def share_kernels(kernels: KernelSet, prefix: str) -> KernelSet:
         if len(family) == 1:
             functions.append(family[0])
             continue
-        name = _shared_name(family[0].name, taken)
+        name = _shared_name(family[0].name, prefix, taken)
         function, rows = _shared(family, name)
         functions.append(function)
         for kernel, row in zip(family, rows, strict=True):
@@ -63,12 +63,13 @@ def _parsed(kernel: Kernel) -> _Parsed:
     return _Parsed(tuple(_NUMBER.split(text)), tuple(int(number) for number in _NUMBER.findall(text)))
 
 
-def _shared_name(first: str, taken: set[str]) -> str:
-    stem = re.sub(r"(_\d+(x\d+)*)?(_v\d+)?(_turned)?_small$", "_shared", first)
-    name, count = stem, 1
-    while name in taken:
-        count += 1
-        name = f"{stem}_v{count}"
+def _shared_name(first: str, prefix: str, taken: set[str]) -> str:
+    """By operator; where that has several such functions, by the first kernel of each."""
+    kernel = first.removeprefix(f"{prefix}_").removesuffix("_small")
+    operator, *size = re.split(r"_(?=\d)", kernel, maxsplit=1)
+    name = f"{prefix}_{operator}_shared"
+    if name in taken:
+        name = "_".join((prefix, operator, "like", *size))
     taken.add(name)
     return name
 

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.ir.summary import LayerUpdate, Suggestion, Summary
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.choice import attempt_lines, choice_rows
 from tinytrain_compile.report.code import code_pieces, tile_pieces
@@ -133,10 +134,11 @@ def _layer_kind(node: Node, producers: Mapping[str, Node]) -> str:
     """What a forward node with weights is called, "" for others; in int8 dense layers and pools are convolutions."""
     if node.op != "QConv":
         return LAYER_KINDS.get(node.op, "")
-    if not node.inputs[1].origin:  # a table of ones, not of the model: a pool
+    if not operand(node, "w").origin:  # a table of ones, not of the model: a pool
         return ""
-    view, (_, rows, _, columns) = producers.get(node.inputs[0].name), node.inputs[0].shape
-    is_matrix = view is not None and view.op == "Reshape" and view.inputs[0].shape == (rows, columns)
+    x = operand(node, "x")
+    view, (_, rows, _, columns) = producers.get(x.name), x.shape
+    is_matrix = view is not None and view.op == "Reshape" and operand(view, "x").shape == (rows, columns)
     return "fc" if is_matrix else "conv"
 
 
@@ -348,8 +350,9 @@ def _largest(analysis: Analysis, width: int) -> list[str]:
 def _suggested(summary: Summary, width: int) -> list[str]:
     """Options, price and remark in columns; the arena that the plan needs is always one way out."""
     ways: Sequence[Suggestion] = summary.suggestions
-    if not any("--arena" in way.options.split() for way in ways):
-        ways = (*ways, Suggestion(f"--arena {summary.plan.arena_bytes}", summary.plan.arena_bytes, "fits as it is"))
+    if not any(way.sets_arena for way in ways):
+        needed = summary.plan.arena_bytes
+        ways = (*ways, Suggestion(f"--arena {needed}", needed, "fits as it is", sets_arena=True))
     options = [shorten(printable(way.options), max(width, MIN_WIDTH) // 2) for way in ways]
     prices = [bytes_text(way.arena_bytes) for way in ways]
     wide, column = max(cell_len(text) for text in options), max(len(text) for text in prices)
@@ -362,4 +365,4 @@ def _suggested(summary: Summary, width: int) -> list[str]:
 
 def fits(way: Suggestion, limit_bytes: int | None) -> bool:
     """Whether a way out fits: under the arena that was asked for, or because it names a larger one."""
-    return limit_bytes is None or way.arena_bytes <= limit_bytes or "--arena" in way.options.split()
+    return limit_bytes is None or way.arena_bytes <= limit_bytes or way.sets_arena

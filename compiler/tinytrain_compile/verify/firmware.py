@@ -174,6 +174,7 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
         return " ".join(("$(MODEL)", *(f"{folder}/{path.removesuffix('.c')}.o" for path in more)))
 
     lines = [
+        "# SPDX-License-Identifier: LicenseRef-model-owner",
         f"# Repeats the check of {bundle.interface.prefix}: vectors.bin holds the samples that it was made with.",
         f"MODEL = {sources}",
         *([f"MORE = {' '.join(f'../{path}' for path in more)}"] if more else []),

@@ -19,7 +19,7 @@ _STACK, _ARENA, _INFER_BATCH = 8, 10, 11
 _CHECKPOINT_FAULTS = {
     1: "no room for a checkpoint and a second instance",
     2: "m_save failed, or did not write m_state_size bytes",
-    3: "m_init of a second instance failed",
+    3: "m_init_memories of a second instance failed",
     4: "m_load of a fresh checkpoint failed",
     5: "the state after m_load differs from the state that m_save wrote",
     6: "m_load accepted a damaged checkpoint",
@@ -99,7 +99,7 @@ class _Reader:
     def record(self, tag: int, payload: bytes) -> None:
         step = len(self._states)
         if tag == _INIT:
-            self._status(payload, "m_init")
+            self._status(payload, "m_init_memories")
         elif tag == _INFER:
             self._status(payload, "m_infer")
             self._outputs.append(np.frombuffer(payload[4:], dtype="<f4"))

@@ -175,7 +175,7 @@ int main(void)
 {
     void *const memory[NET_MEMORIES] = {arena.bytes};
     const size_t sizes[NET_MEMORIES] = {sizeof arena};
-    if (net_init(&model, memory, sizes) != NET_OK) {
+    if (net_init_memories(&model, memory, sizes) != NET_OK) {
         fail("net_init failed", 0);
     }
     size = net_state_size();

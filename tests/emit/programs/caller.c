@@ -34,7 +34,7 @@ int main(void)
     void *const mem[1] = {arena};
     const size_t size[1] = {sizeof arena};
     net_t *m = NULL;
-    if (net_init(&m, mem, size) != NET_OK) {
+    if (net_init_memories(&m, mem, size) != NET_OK) {
         return 1;
     }
     for (int step = 0; step < 6; ++step) {

@@ -12,18 +12,25 @@ static int init_rejects(void)
     const size_t small[NET_MEMORIES] = {NET_ARENA_BYTES - 1};
     const size_t none[NET_MEMORIES] = {0};
     net_t *m = NULL;
-    CHECK(net_init(NULL, memory, size) == NET_ERR_ARGUMENT);
-    CHECK(net_init(&m, NULL, size) == NET_ERR_ARGUMENT);
-    CHECK(net_init(&m, memory, NULL) == NET_ERR_ARGUMENT);
-    CHECK(net_init(&m, nothing, size) == NET_ERR_ARGUMENT);
-    CHECK(net_init(&m, memory, small) == NET_ERR_SIZE);
-    CHECK(net_init(&m, memory, none) == NET_ERR_SIZE);
-    CHECK(net_init(&m, odd, more) == NET_ERR_ALIGNMENT);
+    CHECK(net_init_memories(NULL, memory, size) == NET_ERR_ARGUMENT);
+    CHECK(net_init_memories(&m, NULL, size) == NET_ERR_ARGUMENT);
+    CHECK(net_init_memories(&m, memory, NULL) == NET_ERR_ARGUMENT);
+    CHECK(net_init_memories(&m, nothing, size) == NET_ERR_ARGUMENT);
+    CHECK(net_init_memories(&m, memory, small) == NET_ERR_SIZE);
+    CHECK(net_init_memories(&m, memory, none) == NET_ERR_SIZE);
+    CHECK(net_init_memories(&m, odd, more) == NET_ERR_ALIGNMENT);
+    CHECK(net_init(NULL, arena, NET_ARENA_BYTES) == NET_ERR_ARGUMENT);
+    CHECK(net_init(&m, NULL, NET_ARENA_BYTES) == NET_ERR_ARGUMENT);
+    CHECK(net_init(&m, arena, NET_ARENA_BYTES - 1) == NET_ERR_SIZE);
+    CHECK(net_init(&m, arena + 4, NET_ARENA_BYTES + 12) == NET_ERR_ALIGNMENT);
     CHECK(m == NULL);
     for (size_t i = 0; i < NET_ARENA_BYTES + 16; ++i) {
         CHECK(arena[i] == 0xa5);
     }
-    CHECK(net_init(&m, memory, more) == NET_OK);
+    CHECK(net_init_memories(&m, memory, more) == NET_OK);
+    CHECK((void *)m == (void *)arena);
+    m = NULL;
+    CHECK(net_init(&m, arena, NET_ARENA_BYTES) == NET_OK);
     CHECK((void *)m == (void *)arena);
     for (size_t i = NET_ARENA_BYTES; i < NET_ARENA_BYTES + 16; ++i) {
         CHECK(arena[i] == 0xa5);

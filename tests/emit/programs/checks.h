@@ -70,7 +70,7 @@ static net_t *new_net(void)
     void *const memory[NET_MEMORIES] = {arena_of(NET_ARENA_BYTES)};
     const size_t size[NET_MEMORIES] = {NET_ARENA_BYTES};
     net_t *m = NULL;
-    return net_init(&m, memory, size) == NET_OK ? m : NULL;
+    return net_init_memories(&m, memory, size) == NET_OK ? m : NULL;
 }
 
 static sums_t *new_sums(void)
@@ -78,7 +78,7 @@ static sums_t *new_sums(void)
     void *const memory[SUMS_MEMORIES] = {arena_of(SUMS_ARENA_BYTES)};
     const size_t size[SUMS_MEMORIES] = {SUMS_ARENA_BYTES};
     sums_t *m = NULL;
-    return sums_init(&m, memory, size) == SUMS_OK ? m : NULL;
+    return sums_init_memories(&m, memory, size) == SUMS_OK ? m : NULL;
 }
 
 static void fill(float *values, size_t count, int seed)

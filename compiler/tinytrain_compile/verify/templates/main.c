@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Check program of @prefix@: trains on the vectors in input.bin and writes all it computes to output.bin.
  *
  * The same file runs on the host and on the board; the two outputs must be equal to the byte. Records of output.bin:
@@ -120,7 +121,7 @@ static @prefix@_status start(@prefix@_t **model, const struct instance_ *instanc
         sizes[i] = memories[i].size;
         memset(at[i], POISON, sizes[i]);
     }
-    PORT_MEASURED(stack_high_water, status = @prefix@_init(model, at, sizes));
+    PORT_MEASURED(stack_high_water, status = @prefix@_init_memories(model, at, sizes));
     return status;
 }
 
@@ -289,7 +290,7 @@ int main(void)
     const @prefix@_status status = start(&model, &instance);
     put_word(TAG_INIT, (uint32_t)status);
     if (status != @PREFIX@_OK) {
-        fail("@prefix@_init failed\n", EXIT_INIT);
+        fail("@prefix@_init_memories failed\n", EXIT_INIT);
     }
     if (header.set_learning_rate != 0u) {
         (void)@prefix@_set_lr(model, header.learning_rate);

@@ -1,0 +1,196 @@
+"""The layout of kernels in the project: lines up to 120 columns, the brace of a function on a line of its own.
+
+Kernels come as one line per statement, which is how functions are compared and shared (lower/share.py). Nothing here
+changes what a C compiler reads but `a - -3`, which becomes `a + 3`.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+WIDTH = 120
+_INDENT = 4
+_SIGNS = re.compile(r"(?<=[\w)\]] )([-+]) -(\d+(?:\.\d+f)?)(?![\w.])")
+_BREAKS = re.compile(r", |; |(?<=\w)\((?=[^)])| (?:&&|\|\||[-+*/%?:=<>&|^]|[<>=!]=|<<|>>) ")
+_KINDS = (", ;", "=", "?", ":", "||", "&&", "| ^ &", "== != < > <= >=", "<< >>", "+ -", "* / %", "(")
+"""What a line may end with, the loosest first."""
+_LARGEST = 2**31
+"""2147483648 is no int: such a number keeps its sign."""
+
+
+def readable(source: str) -> str:
+    """A kernel's text as it stands in a project: comment, function."""
+    return "".join(f"{line}\n" for text in source.splitlines() for line in _lines(text))
+
+
+def fitted(text: str) -> str:
+    """A file that a template gave: lines that a model's name makes too long are broken; one empty line at a time."""
+    lines = (part for line in text.split("\n") for part in _fitted(line))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
+
+
+def prototype(declaration: str) -> str:
+    """A declaration, in lines."""
+    return "\n".join(wrapped(declaration))
+
+
+def comment(text: str) -> str:
+    """A comment, in lines: the second and later ones begin with a star."""
+    pad = " " * (len(text) - len(text.lstrip()))
+    rest = f"{pad} * "
+    return "\n".join(textwrap.wrap(text, WIDTH, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False))
+
+
+def wrapped(line: str) -> Iterator[str]:
+    """A statement in lines: broken where the fewest brackets are open, as far to the right as fits.
+
+    A line goes on one step deeper than the one that has opened the bracket in which it begins. What follows an operand
+    that takes several lines begins a new one.
+    """
+    own = len(line) - len(line.lstrip())
+    places = list(_places(line))
+    start, indent = 0, own
+    open_at: list[_Bracket] = []
+    while True:
+        end = _forced(line, start, open_at, places)
+        room = start + WIDTH - (indent if start else 0)
+        if end is None and len(line) <= room:
+            break
+        if end is None or len(line[:end].rstrip()) > room:
+            fitting = [place for place in places if start < place.end and len(line[: place.end].rstrip()) <= room]
+            if not fitting:
+                break
+            end = min(fitting, key=lambda place: (place.depth, place.kind, -place.end)).end
+        yield _at(indent, line[start:end])
+        for index in range(start, end):
+            if line[index] in "([":
+                open_at.append(_Bracket(indent if open_at else own, _is_list(line, index)))
+            elif line[index] in ")]":
+                open_at.pop()
+        for bracket in open_at:
+            bracket.broken = True
+        inside = open_at[-1] if open_at else _Bracket(own)
+        inside.operand = inside.is_list and line[:end].rstrip()[-1] not in ",;("
+        start, indent = end, inside.indent + _INDENT * (2 if inside.operand else 1)
+    yield _at(indent, line[start:])
+
+
+class _Place(NamedTuple):
+    """Where a new line may begin: how many brackets are open there, what is in front (_KINDS), from where to where."""
+
+    depth: int
+    kind: int
+    start: int
+    end: int
+
+
+@dataclass
+class _Bracket:
+    """An open bracket: how deep the line is that opened it, and whether it holds several operands.
+
+    broken: a line has ended in it. operand: within an operand of several, which then goes on deeper.
+    """
+
+    indent: int
+    is_list: bool = False
+    broken: bool = False
+    operand: bool = False
+
+
+def _is_list(line: str, start: int) -> bool:
+    """Whether the bracket that opens at `start` has a comma of its own."""
+    depth = 0
+    for end in range(start, len(line)):
+        depth += (line[end] in "([") - (line[end] in ")]")
+        if depth == 0:
+            return False
+        if depth == 1 and line[end] == ",":
+            return True
+    return False
+
+
+def _forced(line: str, start: int, open_at: list[_Bracket], places: list[_Place]) -> int | None:
+    """Where the line from `start` has to end: in front of a choice's other way, behind an operand in several lines."""
+    broken = [bracket.broken for bracket in open_at]
+    operand = bool(open_at) and open_at[-1].operand
+    if line[start] == "?":
+        others = [place for place in places if line[place.start : place.end + 1] == " :" and place.start > start]
+        return next((place.end for place in others if place.depth == len(open_at)), None)
+    for index in range(start, len(line)):
+        if operand and line[index] == "," and len(broken) == len(open_at):
+            return next(place.end for place in places if place.start == index)
+        if line[index] in "([":
+            broken.append(False)
+        elif line[index] in ")]" and broken.pop():
+            behind = [place.end for place in places if place.start == index + 1]
+            if behind:
+                return behind[0]
+    return None
+
+
+def _at(indent: int, text: str) -> str:
+    return " " * indent + text.strip()
+
+
+def _fitted(line: str) -> Iterator[str]:
+    """A line of a template: a comment, or code with a comment behind it, which then stands in front."""
+    if len(line) <= WIDTH or line.startswith("#"):
+        yield line
+    elif re.match(r" *(/\*| \*)", line):
+        yield comment(line)
+    else:
+        code, mark, said = line.partition(" /* ")
+        if mark:
+            yield comment(" " * (len(code) - len(code.lstrip())) + f"/* {said}")
+        yield from wrapped(code)
+
+
+def _lines(text: str) -> Iterator[str]:
+    if text.startswith("/*"):
+        yield comment(text)
+    elif not text.startswith(" ") and text.endswith(") {"):
+        yield from wrapped(text.removesuffix(" {"))
+        yield "{"
+    else:
+        for statement in _declarations(_SIGNS.sub(_signed, text)):
+            yield from wrapped(statement)
+
+
+def _declarations(text: str) -> Iterator[str]:
+    """A declaration of several variables that is too long for a line, as one for each."""
+    typed = re.match(r" +(?:const )?\w+ (?=\w+ = )", text)
+    if typed is None or len(text) <= WIDTH:
+        yield text
+        return
+    ends = [place.start for place in _places(text) if place.depth == 0 and text[place.start] == ","]
+    begins = [typed.end(), *(end + len(", ") for end in ends)]
+    for begin, end in zip(begins, [*ends, len(text) - 1], strict=True):
+        yield f"{typed[0]}{text[begin:end]};"
+
+
+def _signed(found: re.Match[str]) -> str:
+    """`- -3` as `+ 3`, `+ -3` as `- 3`."""
+    sign, number = found[1], found[2]
+    if float(number.removesuffix("f")) >= _LARGEST:
+        return found[0]
+    return f"{'+' if sign == '-' else '-'} {number}"
+
+
+def _places(line: str) -> Iterator[_Place]:
+    """Behind every comma, bracket of a call, and operator."""
+    depths: list[int] = []
+    depth = 0
+    for character in line:
+        depth += (character in "([") - (character in ")]")
+        depths.append(depth)
+    own = len(line) - len(line.lstrip())
+    for found in _BREAKS.finditer(line):
+        kind = next(rank for rank, signs in enumerate(_KINDS) if found[0].strip() in signs.split())
+        assigned = found[0] == " = " and own + _INDENT + len(line) - found.end() > WIDTH
+        if not assigned:
+            choice = found[0] in (" ? ", " : ")  # begins a line, other operators end one
+            yield _Place(depths[found.start()], kind, found.start(), found.start() + 1 if choice else found.end())

@@ -1,0 +1,181 @@
+"""What the loops of a kernel count, as words for the printer: from the axes of the stages that its schedule computes.
+
+Kernels name their axes shortly (`o`, `k0`), and TVM names loops anew where a schedule moves them (`ax6`); but every
+stage still says which loop runs over which of its axes. Names decide nothing: the C compiler gives the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tvm import s_tir, tirx
+from tvm.ir import Expr, Var
+
+from tinytrain_compile.lower.tir_walk import Tir, children
+
+FALLBACK = "i"
+_WORDS = {
+    "b": "sample",
+    "y": "row",
+    "x": "column",
+    "q": "column",
+    "p": "phase_row",
+    "o": "channel",
+    "c": "channel",
+    "j": "column",
+    "step": "step",
+    "odd": "odd",
+    "half": "half",
+    "phase": "phase",
+    "position": "position",
+    "row": "row",
+    "column": "column",
+    "out": "out_channel",
+}
+"""Axis -> what it counts, where the stage is none of those below."""
+_TAPS = ("tap_row", "tap_column", "in_channel")
+_PIXEL = ("sample", "row", "column")
+_STAGES: dict[tuple[str, ...], tuple[str, ...]] = {
+    # convolutions that read their window in place or from gathered patches
+    ("b", "y", "p", "q", "x", "o", "k0", "k1", "k2"): (
+        *("sample", "row", "phase_row", "phase_column", "column", "channel"),
+        *_TAPS,
+    ),
+    ("b", "y", "p", "x", "q", "o"): ("sample", "row", "phase_row", "column", "phase_column", "channel"),
+    ("b", "y", "p", "x", "q", "o", "i", "j", "k0", "k1"): (
+        *("sample", "row", "phase_row", "column", "phase_column", "channel", "row", "column"),
+        *("tap_row", "tap_column"),
+    ),
+    ("b", "y", "p", "x", "q", "c"): ("sample", "row", "phase_row", "column", "phase_column", "channel"),
+    ("b", "y", "p", "x", "q", "c", "k0", "k1"): (
+        *("sample", "row", "phase_row", "column", "phase_column", "channel"),
+        *("tap_row", "tap_column"),
+    ),
+    ("b", "c", "y", "x"): ("sample", "channel", "row", "column"),
+    ("c", "_p", "_q", "r", "s"): ("channel", "phase_row", "phase_column", "tap_row", "tap_column"),
+    ("c", "p", "q", "r", "s"): ("channel", "phase_row", "phase_column", "tap_row", "tap_column"),
+    ("b", "y", "x", "o", "k0", "k1", "k2"): (*_PIXEL, "channel", *_TAPS),
+    ("b", "y", "x", "i", "k0", "k1", "k2"): (*_PIXEL, "in_channel", "tap_row", "tap_column", "out_channel"),
+    ("b", "y", "x", "k"): (*_PIXEL, "term"),
+    ("b", "y", "x", "i", "j", "k"): ("sample", "row", "column", "tap_row", "position", "in_channel"),
+    ("out", "r", "s", "i", "k0", "k1", "k2"): ("out_channel", *_TAPS, "sample", "row", "column"),
+    ("p", "q", "o", "first", "second", "f"): ("phase_row", "phase_column", "channel", "outer", "inner", "tap"),
+    # windows of pooling
+    ("b", "y", "q", "c", "k0", "k1"): ("sample", "row", "column", "channel", "tap_row", "tap_column"),
+    # products, and gradients of weights as products
+    ("i", "j"): ("row", "column"),
+    ("i", "j", "k0"): ("row", "column", "term"),
+    ("g", "i", "j", "k0"): ("matrix", "row", "column", "term"),
+    ("i", "j", "p", "q", "k0", "k1", "k2"): ("row", "column", "p", "q", "step", "odd", "half"),
+    ("i", "step", "p", "odd", "half"): ("row", "step", "p", "odd", "half"),
+    ("i", "b", "step", "p", "odd", "half"): ("row", "sample", "step", "p", "odd", "half"),
+    ("j", "b", "phase", "step", "q", "odd", "half"): ("column", "sample", "phase", "step", "q", "odd", "half"),
+    ("i", "r", "j", "p", "q", "k0", "k1", "k2", "k3"): (
+        *("row", "tap_row", "column", "p", "q"),
+        *("sample", "step", "odd", "half"),
+    ),
+    ("o", "r", "j"): ("out_channel", "tap_row", "column"),
+    # by channel, by row
+    ("i", "c"): ("pixel", "channel"),
+    ("c", "k0"): ("channel", "pixel"),
+    ("o", "c", "i"): ("outer", "class_index", "inner"),
+    ("o", "i", "k0"): ("outer", "inner", "class_index"),
+    ("o", "i", "j0"): ("outer", "inner", "class_index"),
+    ("o", "i"): ("channel", FALLBACK),
+    ("row", "s0"): ("row", "term"),
+    ("b",): (FALLBACK,),  # a byte of a mask
+    ("o",): (FALLBACK,),  # one number, not a channel
+}
+"""Axes of a stage, in order -> what each counts."""
+_BY_RANK = {
+    1: ("row",),
+    2: ("row", "column"),
+    3: ("outer", "row", "column"),
+    4: ("sample", "row", "column", "channel"),
+}
+_WEIGHT = ("out_channel", "tap_row", "tap_column", "in_channel")
+"""Of stages whose axes have no names but numbers: i0, i1 ..."""
+
+
+def loop_names(function: tirx.PrimFunc) -> LoopNames:
+    """Of a scheduled function, before it is lowered."""
+    found: dict[Var, tuple[int, str]] = {}
+    stages = [([str(axis.var.name) for axis in b.iter_vars], b, values) for b, values in _stages(function.body)]
+    weight = any(axes[:1] == ["v_out"] for axes, _, _ in stages)  # the result is a weight's gradient, not an image
+    for axes, block, values in stages:
+        result = str(block.name_hint).startswith("out")
+        words = _WEIGHT if weight and result and len(axes) == len(_WEIGHT) else _words_of(axes, str(block.name_hint))
+        for var, word in _loops_of(words, values):
+            rank = 0 if result else 1
+            if var not in found or rank < found[var][0]:
+                found[var] = rank, word
+    return LoopNames({var: word for var, (_, word) in found.items()})
+
+
+class LoopNames:
+    """Loop variable -> what it counts; asked in the order of printing.
+
+    Where a loop is cut in pieces, TVM makes new variables with the name of the first piece's: they count the same.
+    """
+
+    def __init__(self, words: dict[Var, str] | None = None) -> None:
+        self._words = words or {}
+        self._latest: dict[str, str] = {}
+
+    def of(self, var: Var) -> str:
+        """The word, FALLBACK where nothing is known."""
+        name = str(var.name)
+        word = self._words.get(var) or self._latest.get(name, FALLBACK)
+        self._latest[name] = word
+        return word
+
+
+def _stages(node: Tir) -> Iterator[tuple[s_tir.SBlock, Sequence[Expr]]]:
+    """Every stage of a scheduled body, with what its axes are in terms of loops."""
+    if isinstance(node, s_tir.SBlockRealize):
+        yield node.block, list(node.iter_values)
+        yield from _stages(node.block.body)
+    else:
+        for child in children(node):
+            yield from _stages(child)
+
+
+def _words_of(axes: Sequence[str], stage: str) -> tuple[str, ...]:
+    """Of the axes of a stage."""
+    names = tuple(name.removeprefix("v_").removesuffix("_o") if name != "v_o" else "o" for name in axes)
+    if names in _STAGES:
+        return _STAGES[names]
+    numbered = [name for name in names if name[:1] in ("i", "v") and name[1:].isdigit()]
+    if not numbered or numbered != list(names[: len(numbered)]):
+        return tuple(_WORDS.get(name, FALLBACK) for name in names)
+    if stage == "rows" and len(names) == 3:
+        return "sample", "row", "position"
+    known = len(names) > 1 if stage.startswith("out") else len(numbered) < 3
+    summed = {1: "column", 2: "term"}.get(len(numbered), FALLBACK)
+    words = _BY_RANK.get(len(numbered), ()) if known else ()
+    return (*words, *(FALLBACK,) * (len(numbered) - len(words)), *(summed,) * (len(names) - len(numbered)))
+
+
+def _loops_of(words: Sequence[str], values: Sequence[Expr]) -> Iterator[tuple[Var, str]]:
+    """(loop variable, what it counts) of a stage: tiles where it is multiplied, several axes where it is divided."""
+    divided: dict[Var, list[str]] = {}
+    for word, value in zip(words, values, strict=True):
+        for var, scaled, parted in _terms(value):
+            if parted:
+                divided.setdefault(var, []).append(word)
+            else:
+                yield var, f"{word}_tile" if scaled and word != FALLBACK else word
+    for var, several in divided.items():
+        of = set(several) - {"outer", "inner"}
+        yield var, "tap" if of == {"tap_row", "tap_column"} else of.pop() if len(of) == 1 else FALLBACK
+
+
+def _terms(value: Tir, scaled: bool = False, parted: bool = False) -> Iterator[tuple[Var, bool, bool]]:
+    """(variable, whether it is multiplied by more than 1, whether it is divided) of an index."""
+    if isinstance(value, Var):
+        yield value, scaled, parted
+    elif isinstance(value, tirx.Mul):
+        yield from _terms(value.a, True, parted)
+    else:
+        for child in children(value):
+            yield from _terms(child, scaled, parted or isinstance(value, tirx.FloorDiv | tirx.FloorMod))
