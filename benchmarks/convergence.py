@@ -1,10 +1,9 @@
 """make convergence: int8 training against fp32, on this compiler's own numpy reference.
 
-Net and task of ../shared/benchmarks/convergence: seven convolutions pre-trained with batch normalisation on upright
-digits, the normalisation folded, every layer fine-tuned on rotated ones. The learning rate is the one with the best
-mean fp32 accuracy over all seeds on a validation part of the training images, and is used for every variant. Every
-seed is trained in three orders of its images, and counts by their mean. Prints accuracies, mean paired differences and
-95 % confidence intervals; exits 1 if a bar is missed.
+Seven convolutions pre-trained with batch normalisation on upright digits, the normalisation folded, every layer fine-
+tuned on rotated ones. The learning rate is the one with the best mean fp32 accuracy over all seeds on a validation part
+of the training images, and is used for every variant. Every seed is trained in three orders of its images, and counts
+by their mean. Prints accuracies, mean paired differences and 95 % confidence intervals; exits 1 if a bar is missed.
 
 usage: convergence.py [--seeds 8] [--epochs 12] [--batches 8,1] [--optimizer sgd|momentum] [--rate R] [--json FILE]
                       [--short]
@@ -48,7 +47,7 @@ from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 
 RATES = (0.008, 0.02, 0.05)
-"""Learning rates of the experiment in ../shared/benchmarks/convergence, for every batch size; with momentum a tenth."""
+"""Learning rates that are tried, for every batch size; with momentum a tenth."""
 ORDERS = 3
 """Orders of the training images; a seed's accuracy is the mean over them. At batch 1 one run differs from the next by 4
 points, of fp32 too: the first steps are chaotic at the best learning rate."""

@@ -47,7 +47,7 @@ def check_vectors(count: int, first: int) -> int:
     """The same of cases that have kernels on vectors, on the host and on a board."""
     cases = [case for op in VECTORS for case in vector_cases(op, count, first)]
     with tempfile.TemporaryDirectory() as folder:
-        run_sanitised(cases, Path(folder), features=FEATURES)
+        run_sanitised(cases, Path(folder), context=FEATURES)
     for case, found in zip(cases, measure(cases, "cortex-m55"), strict=True):
         if not found.equal:
             raise AssertionError(f"cortex-m55: {case}")
@@ -57,10 +57,10 @@ def check_vectors(count: int, first: int) -> int:
 def check_rows(count: int, first: int) -> int:
     """Kernels of a few rows on the host, scalar and on vectors."""
     done = 0
-    for features, step in itertools.product((SCALAR, FEATURES), (1, 3)):
-        cases = row_cases(count, first, features)
+    for context, step in itertools.product((SCALAR, FEATURES), (1, 3)):
+        cases = row_cases(count, first, context)
         with tempfile.TemporaryDirectory() as folder:
-            run_sanitised(cases, Path(folder), features=features, make=partial(banded, step=step, ring=True))
+            run_sanitised(cases, Path(folder), context=context, make=partial(banded, step=step, ring=True))
         done += len(cases)
     return done
 

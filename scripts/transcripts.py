@@ -36,6 +36,8 @@ PAGES = (
     "docs/checkpoint-format.md",
     "docs/external-kernels.md",
     "docs/tuning.md",
+    "docs/fitting.md",
+    "docs/int8.md",
     "docs/options.md",
 )
 CROSS_GCC = "12.2"

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
-from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.streams.functions import TABLE, Function, RowKernel, lower_rows
 from tinytrain_compile.lower.streams.kernels import Windows
 from tinytrain_compile.ops import op_def
 
 
-def banded(node: Node, name: str, features: Features, step: int, ring: bool = False) -> tuple[Kernel, int]:
+def banded(node: Node, name: str, context: KernelContext, step: int, ring: bool = False) -> tuple[Kernel, int]:
     """(the kernel, bytes of scratch) with `step` rows a call, the last of what is left. Errors: NoRowsError.
 
     ring: windows see nothing but copies of the rows that a call needs, which lie as in a ring buffer.
     """
-    rows = lower_rows(node, f"{name}_rows", features)
+    rows = lower_rows(node, f"{name}_rows", context)
     spec, count, alias = rows.spec, len(node.inputs), dict(op_def(node.op).alias)
     values, images = [*node.inputs, *node.outputs], node.outputs[0].shape[0]
     image_bytes = {rows.names[i]: values[i].size_bytes // images for i in (*spec.maps, count)}

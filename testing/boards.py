@@ -12,7 +12,7 @@ from testing.sanitised import Make
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
-from tinytrain_compile.lower.kernels import Features, features_of
+from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.target import load_target
@@ -36,18 +36,18 @@ def measure(
     """Lower, build and run all cases; make: other kernels than those of whole nodes. Errors: CompileError E0602."""
     target = load_target(target_name)
     nodes = [case.node() for case in cases]
-    features = features_of(target.features, fuse_multiply_add)
-    kernels = [_kernel(node, f"{PREFIX}_{i}", features, fuse_multiply_add, make) for i, node in enumerate(nodes)]
+    context = kernel_context(target.features, fuse_multiply_add)
+    kernels = [_kernel(node, f"{PREFIX}_{i}", context, fuse_multiply_add, make) for i, node in enumerate(nodes)]
     runs = [_run(node, case, *made) for node, case, made in zip(nodes, cases, kernels, strict=True)]
     counts = count_kernels(runs, target, find_tools(), runtime_headers())
     macs = [op_def(node.op).macs(node) for node in nodes]
     return [Measured(c.instructions, m, c.code_bytes, c.equal) for c, m in zip(counts, macs, strict=True)]
 
 
-def _kernel(node: Node, name: str, features: Features, fused: bool, make: Make | None) -> tuple[Kernel, int]:
+def _kernel(node: Node, name: str, context: KernelContext, fused: bool, make: Make | None) -> tuple[Kernel, int]:
     if make is not None:
-        return make(node, name, features)
-    return lower_node(node, name, features, fused), op_def(node.op).scratch(node)
+        return make(node, name, context)
+    return lower_node(node, name, context, fused), op_def(node.op).scratch(node)
 
 
 def _run(node: Node, case: Case, kernel: Kernel, scratch_bytes: int) -> KernelRun:

@@ -12,7 +12,7 @@ from testing.ops.case import Case
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from testing.sanitised import SCALAR
-from tinytrain_compile.lower.kernels import Features, features_of
+from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.streams.kernels import POINTWISE, NoRowsError, band_spec
 from tinytrain_compile.target import load_target
 
@@ -49,15 +49,15 @@ def check_on_board(target: str, cases_per_op: int, first: int = 0, ops: Sequence
     return len(cases)
 
 
-def row_cases(cases_per_op: int, first: int = 0, features: Features = SCALAR) -> list[Case]:
+def row_cases(cases_per_op: int, first: int = 0, context: KernelContext = SCALAR) -> list[Case]:
     """Those of the cases that have a kernel of a few rows."""
-    return [case for case in fuzz_cases(cases_per_op, first, ROW_OPS) if has_rows(case, features)]
+    return [case for case in fuzz_cases(cases_per_op, first, ROW_OPS) if has_rows(case, context)]
 
 
-def has_rows(case: Case, features: Features) -> bool:
+def has_rows(case: Case, context: KernelContext) -> bool:
     """Whether there is a kernel of a few rows for it."""
     try:
-        band_spec(case.node(), features)
+        band_spec(case.node(), context)
     except NoRowsError:
         return False
     return True
@@ -65,7 +65,7 @@ def has_rows(case: Case, features: Features) -> bool:
 
 def check_rows_on_board(target: str, cases_per_op: int, first: int = 0) -> int:
     """Compare cases of every op, two rows a call from a ring buffer; the number of kernels that ran."""
-    cases = row_cases(cases_per_op, first, features_of(load_target(target).features, True))
+    cases = row_cases(cases_per_op, first, kernel_context(load_target(target).features, True))
     if not cases:
         return 0
     for case, found in zip(cases, measure(cases, target, make=partial(banded, step=2, ring=True)), strict=True):

@@ -1,4 +1,4 @@
-"""The four architectures of issue 2 with seeded weights, in sizes for the emulator and in their usual ones."""
+"""Four architectures with seeded weights, in sizes for the emulator and in their usual ones."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _gelu(net: Network, x: str) -> str:
 def with_loss(
     model: onnx.ModelProto, weights: list[float] | None = None, reduction: str = "mean", ignore: int | None = None
 ) -> onnx.ModelProto:
-    """Contract 2: the same model, ending in a SoftmaxCrossEntropyLoss over its output."""
+    """The same model, ending in a SoftmaxCrossEntropyLoss over its output."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     graph = result.graph

@@ -12,14 +12,14 @@ from testing.ops.case import Case
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
-from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.kernels import InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 
 FLAGS = ("-std=c11", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off")
-Make = Callable[[Node, str, Features], tuple[Kernel, int]]
-"""(node, name, features) -> its kernel, bytes of scratch"""
-SCALAR, VECTORS = Features(), Features(vectors=True)
+Make = Callable[[Node, str, KernelContext], tuple[Kernel, int]]
+"""(node, name, context) -> its kernel, bytes of scratch"""
+SCALAR, VECTORS = KernelContext(), KernelContext(InstructionSet(int_vectors=True))
 HEAD = """#include "tt_mve.h"
 #include <stdbool.h>
 #include <stdio.h>
@@ -45,23 +45,23 @@ static void check(const void *got, size_t bytes, int index)
 """
 
 
-def whole(node: Node, name: str, features: Features) -> tuple[Kernel, int]:
+def whole(node: Node, name: str, context: KernelContext) -> tuple[Kernel, int]:
     """The kernel that computes all of a node."""
-    return lower_node(node, name, features), op_def(node.op).scratch(node)
+    return lower_node(node, name, context), op_def(node.op).scratch(node)
 
 
 def run_sanitised(
     cases: Sequence[Case],
     folder: Path,
     change: Callable[[str], str] = lambda source: source,
-    features: Features = SCALAR,
+    context: KernelContext = SCALAR,
     make: Make = whole,
 ) -> None:
     """Run all cases in one program; AssertionError with the first error. change: applied to the kernels' C text."""
     kernels, calls, data = "", "", bytearray()
     for index, case in enumerate(cases):
         node = case.node()
-        kernel, scratch_bytes = make(node, f"k{index}", features)
+        kernel, scratch_bytes = make(node, f"k{index}", context)
         kernels += f"{kernel.declaration}\n{change(kernel.source)}"
         arrays = [np.ascontiguousarray(array).tobytes() for array in case.float32()]
         data += b"".join(arrays)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tinytrain_compile.compile import code
+from tinytrain_compile.ir.kernels import KernelCache
 from tinytrain_compile.verify.objects import VARIABLE
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -42,4 +44,13 @@ def _objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     everyone = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(everyone / "objects"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kernels() -> Iterator[None]:
+    """Compilations of a test process share their kernels: most tests compile one of a few networks in their own way."""
+    kept = KernelCache(limit=4096)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(code, "KernelCache", lambda: kept)
         yield

@@ -28,6 +28,7 @@ from tinytrain_compile.ops.base import OPS, Split, attribute_types
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.target import list_targets
 
@@ -199,9 +200,9 @@ def test_dump_after(stage: str, mlp: str, tmp_path: Path) -> None:
     model.graph.name = "net"
     known = chain.imported(model)
     wanted = known.graph if stage == "frontend" else chain.train_graph(known, "head").graph
-    assert text == print_graph(wanted)
+    assert text == print_graph(wanted, names_of)
     again = parse_graph(text, attribute_types(), wanted.constants, NESTED)
-    assert print_graph(again) == text
+    assert print_graph(again, names_of) == text
 
 
 def test_automatic_update_says_what_it_chose(mlp: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from testing.ops.case import Case, make
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.files.tiles import RULE, Found, TileKey, candidates, read_tiles, tile_key, write_tiles
-from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.kernels import InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import ScratchError, lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.ops.conv import ConvAttrs
@@ -99,9 +99,9 @@ def test_no_tiles_change_a_byte() -> None:
         expected = reference_bytes(one)
         for number, tiles in enumerate((RULE, *candidates(node))):
             kernel_name = f"bench_{len(runs)}_{number}"
-            features = Features(target.features.fpu).tuned(tiles)
+            context = KernelContext(InstructionSet(target.features.fpu)).tuned(tiles)
             try:
-                kernel = lower_node(node, kernel_name, features, fuse_multiply_add=False)
+                kernel = lower_node(node, kernel_name, context, fuse_multiply_add=False)
             except ScratchError:
                 continue
             variants.setdefault(name, set()).add(kernel.source.replace(kernel_name, ""))

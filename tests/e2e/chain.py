@@ -20,11 +20,11 @@ from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.ir.kernels import KernelCache, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
-from tinytrain_compile.lower.kernels import SIZE, SPEED, Features, features_of
+from tinytrain_compile.lower.kernels import SIZE, SPEED, KernelContext, kernel_context
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
@@ -32,6 +32,8 @@ from tinytrain_compile.training import TrainingOptions, build_training
 from tinytrain_compile.verify import RunResult, VerifyMode, run_steps, verify
 
 BOARDS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+KERNELS = KernelCache()
+"""Those that the graphs of a test process share."""
 
 
 def imported(model: onnx.ModelProto, options: FrontendOptions | None = None) -> ImportedModel:
@@ -60,19 +62,19 @@ class Project:
 
 def kernels_of(train: TrainGraph, target: str = "cortex-m7", small: bool = False, prefix: str = "net") -> KernelSet:
     """The kernels that the command line makes for a core."""
-    features = features_of(load_target(target).features, not train.integer, SIZE if small else SPEED)
-    return _lowered(train, features, prefix)
+    context = kernel_context(load_target(target).features, not train.integer, SIZE if small else SPEED)
+    return _lowered(train, context, prefix)
 
 
-def _lowered(train: TrainGraph, features: Features, prefix: str) -> KernelSet:
-    kernels = lower_nodes(train.graph.nodes, LowerOptions(prefix, features, not train.integer))
-    return share_kernels(kernels, prefix) if features.style.small else kernels
+def _lowered(train: TrainGraph, context: KernelContext, prefix: str) -> KernelSet:
+    kernels = lower_nodes(train.graph.nodes, LowerOptions(prefix, context, not train.integer), cache=KERNELS)
+    return share_kernels(kernels, prefix) if context.style.small else kernels
 
 
 def kernels_by_core(train: TrainGraph) -> Callable[[str], KernelSet]:
     """`kernels_of` by core; cores that have the same share one lowering."""
-    lowered = cache(lambda features: _lowered(train, features, "net"))
-    return lambda board: lowered(features_of(load_target(board).features, not train.integer))
+    lowered = cache(lambda context: _lowered(train, context, "net"))
+    return lambda board: lowered(kernel_context(load_target(board).features, not train.integer))
 
 
 def project(

@@ -199,7 +199,7 @@ def test_a_mixed_store_on_the_command_line(calibrated: tuple[str, str], tmp_path
     rows = {row["name"]: row["kind"] for row in report["quant_tensors"]}
     fractions = {name.removesuffix(".fraction") for name, kind in rows.items() if kind == "fraction"}
     assert fractions == {"deep_weight", "point_weight"}
-    assert [note for note in report["notes"] if "90 bytes of fractions for 900 trained int8 weights" in note]
+    assert [note for note in report["notes"] if "(90 of 900 B)" in note]
 
 
 def test_float_model_without_calibration(tmp_path: Path) -> None:

@@ -50,12 +50,18 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
     assert shown == [transcripts.stable(line) for line in example][-len(shown) :]
 
 
-DOCS = ("update-schemes", "checkpoint-format", "external-kernels", "tuning", "options")
+DOCS = ("update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "options")
 
 
 @pytest.mark.parametrize("page", [f"docs/{name}.md" for name in DOCS])
 def test_docs_show_what_the_commands_print(page: str) -> None:
     check_page(page)
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_the_int8_page_shows_what_the_command_prints() -> None:
+    check_page("docs/int8.md")
 
 
 def test_generated_pages_are_current() -> None:
@@ -112,9 +118,9 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 def test_named_folders_and_files_exist() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Where is what")[2]
-    folders = re.findall(r"^\| `([a-z_/]+/)` \|", readme, re.MULTILINE)
-    assert len(folders) >= 17
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where is what")[2]
+    folders = re.findall(r"^\| `([a-z0-9_/]+/)` \|", page, re.MULTILINE)
+    assert len(folders) >= 25
     assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
 
 

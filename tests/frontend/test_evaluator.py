@@ -161,6 +161,30 @@ def test_randomness_and_size_are_limits(tmp_path: Path) -> None:
         by_the_evaluator(write(parse(text), tmp_path), {"x": np.zeros((1, 1, 2000, 2000), np.float32)})
 
 
+SOFTMAX_LOGARITHMS = {
+    "LogSoftmax": "net (float[2, 4] x) => (float[2, 4] y) { y = LogSoftmax <axis = 1> (x) }",
+    "loss": "net (float[2, 4] x, int64[2] labels) => (float y) { y = SoftmaxCrossEntropyLoss (x, labels) }",
+}
+
+
+@pytest.mark.parametrize("name", SOFTMAX_LOGARITHMS)
+@pytest.mark.parametrize("apart", [1.0, 90.0, 104.0, 700.0, 1e4])
+def test_scores_far_apart(name: str, apart: float, tmp_path: Path) -> None:
+    """The logarithm of a softmax that underflows: right, or known to be no judge."""
+    model = parse(SOFTMAX_LOGARITHMS[name])
+    feeds = {"x": np.array([[0.0, 1.0, -2.0, apart], [apart, 0.5, 0.0, 2.0]], np.float32)}
+    if name == "loss":
+        feeds["labels"] = np.array([0, 3])
+    path = write(model, tmp_path)
+    if apart > 745:
+        with pytest.raises(EvaluatorLacksError, match="softmax that is 0"):
+            by_the_evaluator(path, feeds)
+        return
+    found, expected = by_the_evaluator(path, feeds)["y"], by_onnxruntime(model, feeds)
+    assert expected is not None and found.dtype == expected.dtype and np.isfinite(expected).all()
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_version_converter_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("no adapter")

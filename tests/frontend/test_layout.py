@@ -33,6 +33,27 @@ def test_flatten_permutes_the_weight_instead_of_the_image(tmp_path: Path) -> Non
     np.testing.assert_array_equal(ours.reshape(7, 5, 6, 4), onnx_order.transpose(0, 2, 3, 1))
 
 
+BETWEEN = {
+    "Reciprocal": "h = Reciprocal (p)",
+    "Pow": "h = Pow (p, two)",
+    "Sigmoid": "h = Sigmoid (p)",
+    "CastLike": "h = CastLike (p, two)",
+}
+
+
+@pytest.mark.parametrize("op", BETWEEN)
+def test_every_elementwise_operator_passes_a_flattened_image(op: str, tmp_path: Path) -> None:
+    """Conv -> Flatten -> Reciprocal -> Gemm costs no more than with a Sigmoid there."""
+    net = image_net("float[1, 7] y")
+    net.weights["two"] = np.asarray(2.0, np.float32)
+    net.add("e = Exp (c)")
+    net.add("p = Flatten (e)")
+    net.add(BETWEEN[op])
+    net.dense("y", "h", 120, 7)
+    imported = check_against_onnxruntime(net.model(), tmp_path)
+    assert "Transpose" not in ops_of(imported)
+
+
 def test_flatten_for_two_dense_layers(tmp_path: Path) -> None:
     net = image_net("float[1, 7] y")
     net.add(f"f = Reshape (c, {net.table('shape', [0, -1])})")

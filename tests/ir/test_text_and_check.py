@@ -19,6 +19,7 @@ from tinytrain_compile.ops.base import OPS, Split, attribute_types, infer
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.ops.pool import PoolAttrs
 
 NESTED = {kind.__name__: kind for kind in (Split, ConvAttrs, GemmAttrs, NllAttrs, PoolAttrs)}
@@ -47,6 +48,15 @@ def test_training_graphs_read_back(name: str, optimizer: str, batch: int) -> Non
     same(again, graph)
     assert print_graph(again) == text
     check_graph(again, infer)
+
+
+def test_names_of_operands_are_printed_and_read_over() -> None:
+    x, w, b, y = Value("x", (2, 4)), Value("w", (3, 4)), Value("b", (3,)), Value("y", (2, 3))
+    graph = Graph("g", (Node("y", "Gemm", (x, w, b), (y,), GemmAttrs(bias=True)),), (x,), (y,), {})
+    text = print_graph(graph, names_of)
+    assert "  y=('y', (2, 3), 'float32', '', '') = 'y' Gemm(x=('x', (2, 4)" in text
+    assert "; w=('w', (3, 4), 'float32', '', ''); bias=('b', (3,), 'float32', '', ''))" in text
+    same(parse_graph(text, attribute_types(), graph.constants, NESTED), graph)
 
 
 def test_slices_read_back(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.lower import share_kernels
-from tinytrain_compile.lower.kernels import SIZE, SPEED, Features
+from tinytrain_compile.lower.kernels import SIZE, SPEED, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.ops.base import Overlap
@@ -62,8 +62,9 @@ def build(
     """
     nodes = [case.node() for case in cases]
     pairs = float_pairs and fpu and fuse_multiply_add and not float_vectors
-    features = Features(fpu, SIZE if small else SPEED, float_vectors=float_vectors, float_pairs=pairs)
-    kernels = [lower_node(node, f"k{i}", features, fuse_multiply_add) for i, node in enumerate(nodes)]
+    isa = InstructionSet(fpu, float_vectors=float_vectors, float_pairs=pairs)
+    context = KernelContext(isa, SIZE if small else SPEED)
+    kernels = [lower_node(node, f"k{i}", context, fuse_multiply_add) for i, node in enumerate(nodes)]
     known = share_kernels(KernelSet(tuple(kernels), {kernel.name: kernel.name for kernel in kernels}), "k")
     functions = {kernel.name: kernel for kernel in known.kernels}
     numbers = [known.tables[known.numbers[k.name]] if k.name in known.numbers else () for k in kernels]

@@ -8,7 +8,7 @@ import pytest
 from testing.boards import measure
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case
-from tinytrain_compile.lower.kernels import SIZE, features_of
+from tinytrain_compile.lower.kernels import SIZE, kernel_context
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_rows, weight_tiles
@@ -54,14 +54,14 @@ def data(geometry: Geometry) -> Case:
 def test_which_gradients_are_over_widened_operands(
     geometry: Geometry, target: str, of_weights: bool, of_data: bool
 ) -> None:
-    features = features_of(load_target(target).features, False)
-    found = [" tt_dot" in lower_node(make(geometry).node(), "k", features).source for make in (weights, data)]
+    context = kernel_context(load_target(target).features, False)
+    found = [" tt_dot" in lower_node(make(geometry).node(), "k", context).source for make in (weights, data)]
     assert found == [of_weights, of_data]
 
 
 def test_small_code_of_few_registers_keeps_operands_where_they_lie() -> None:
-    features = features_of(load_target("cortex-m0plus").features, False, SIZE)
-    assert not any(" tt_dot" in lower_node(make(EVEN).node(), "k", features).source for make in (weights, data))
+    context = kernel_context(load_target("cortex-m0plus").features, False, SIZE)
+    assert not any(" tt_dot" in lower_node(make(EVEN).node(), "k", context).source for make in (weights, data))
 
 
 def test_no_gradient_takes_much_scratch_where_little_is_alive() -> None:

@@ -16,10 +16,10 @@ from testing.ops.cases import Case, cases_of
 from testing.ops.random_linear import RANDOM_PRODUCTS, random_products
 from testing.ops.random_structure import RANDOM, random_cases
 from tests.lower.kernel_harness import Built, build, inplace_pairs, run
-from tinytrain_compile.lower.kernels import base
+from tinytrain_compile.lower.kernels import InstructionSet, KernelContext, base
 from tinytrain_compile.lower.kernels.float32 import conv, pool
 from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
-from tinytrain_compile.ops import OPS, _exact, linear, loss, run_node
+from tinytrain_compile.ops import OPS, exact, linear, loss, run_node
 from tinytrain_compile.ops import pool as pooling
 from tinytrain_compile.ops.interpreter import run_nodes
 
@@ -130,7 +130,7 @@ def test_other_kernels_are_the_same_without_fpu(op: str) -> None:
 
 
 def _source(case: Case, fpu: bool, fuse: bool = False) -> str:
-    options = LowerOptions("p", replace(LowerOptions("p").features, fpu=fpu), fuse_multiply_add=fuse)
+    options = LowerOptions("p", KernelContext(InstructionSet(fpu)), fuse_multiply_add=fuse)
     return lower_nodes([case.node()], options).kernels[0].source
 
 
@@ -146,8 +146,8 @@ def _gives_float32(op: str) -> bool:
 
 def test_every_float_op_is_listed_or_has_an_exact_reference() -> None:
     assert not [op for op in EXACT_BY_CONSTRUCTION if OPS[op].exact is not None]
-    # ops/q*.py: integers inside; what they give in float32 is tested with their kernels. ops/page.py moves bytes.
-    floats = {op for op in OPS if not OPS[op].reference.__module__.rpartition(".")[2].startswith(("q", "page"))}
+    # ops/int8: integers inside; what they give in float32 is tested with their kernels. ops/page.py moves bytes.
+    floats = {op for op in OPS if not re.search(r"\.ops\.(int8\.|page$)", OPS[op].reference.__module__)}
     assert {op for op in floats if _gives_float32(op)} <= set(FLOAT_OPS)
     assert set(FLOAT_OPS) <= floats
 
@@ -192,10 +192,10 @@ def _product_backwards(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return PRODUCT(left[..., ::-1], right[..., ::-1, :])
 
 
-SEQUENTIAL_SUM, PRODUCT = _exact.sequential_sum, _exact.product
+SEQUENTIAL_SUM, PRODUCT = exact.sequential_sum, exact.product
 SUMS = (
-    *((_exact, op) for op in ("Reduce", "Softmax", "SoftmaxGrad", "LogSoftmax", "LogSoftmaxGrad")),
-    *((_exact, op) for op in ("Normalize", "NormalizeGrad")),
+    *((exact, op) for op in ("Reduce", "Softmax", "SoftmaxGrad", "LogSoftmax", "LogSoftmaxGrad")),
+    *((exact, op) for op in ("Normalize", "NormalizeGrad")),
     *((loss, op) for op in ("NegativeLogLikelihood", "NegativeLogLikelihoodGrad")),
     *((loss, op) for op in ("MeanSquaredError", "SigmoidCrossEntropy")),
     (pooling, "AveragePool"),

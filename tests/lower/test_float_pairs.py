@@ -13,7 +13,7 @@ from testing.ops.random_linear import random_products
 from tests.e2e.marks import needs_qemu
 from tests.lower.kernel_harness import Built, build, compare, run
 from tests.lower.on_board import on_board
-from tinytrain_compile.lower.kernels import SIZE, Features, features_of
+from tinytrain_compile.lower.kernels import SIZE, InstructionSet, KernelContext, kernel_context
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.target import load_target
 
@@ -67,7 +67,7 @@ def test_a_wrong_half_is_seen(right: str, tmp_path: Path) -> None:
 
 def test_cores_without_fpu_vectors_and_small_code_have_no_pairs() -> None:
     node = _cases("Gemm")[0].node()
-    chosen = [features_of(load_target(name).features, True) for name in ("cortex-m0plus", "cortex-m3", "cortex-m55")]
-    for features in (*chosen, Features(True, SIZE, float_pairs=True)):
-        assert "tt_load_pair" not in lower_node(node, "k", features).source
-    assert "tt_load_pair" in lower_node(node, "k", features_of(load_target("cortex-m7").features, True)).source
+    chosen = [kernel_context(load_target(name).features, True) for name in ("cortex-m0plus", "cortex-m3", "cortex-m55")]
+    for context in (*chosen, KernelContext(InstructionSet(float_pairs=True), SIZE)):
+        assert "tt_load_pair" not in lower_node(node, "k", context).source
+    assert "tt_load_pair" in lower_node(node, "k", kernel_context(load_target("cortex-m7").features, True)).source

@@ -17,7 +17,7 @@ from tests.e2e.marks import needs_qemu
 from tests.lower.kernel_harness import Built, build, compare, inplace_pairs, run
 from tests.lower.on_board import on_board
 from tests.lower.vector_tables import vectors_from_tables
-from tinytrain_compile.lower.kernels import SIZE, Features
+from tinytrain_compile.lower.kernels import SIZE, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.activation import ClipAttrs
 
@@ -53,7 +53,8 @@ def _built(cases: list[Case], folder: Path) -> list[Built]:
 @needs_qemu
 def test_gcc_loads_no_vector_from_a_table_whose_distance_it_misjudges(tmp_path: Path) -> None:
     nodes = [case.node() for op in OPS for case in _cases(op)[:1]]
-    kernels = [lower_node(node, f"k{i}", Features(float_vectors=True), True) for i, node in enumerate(nodes)]
+    context = KernelContext(InstructionSet(float_vectors=True))
+    kernels = [lower_node(node, f"k{i}", context, True) for i, node in enumerate(nodes)]
     assert vectors_from_tables(kernels, tmp_path) == []
 
 
@@ -106,5 +107,6 @@ def test_a_planted_bug_is_seen(op: str, code: str, planted: str, tmp_path: Path)
 
 def test_kernels_for_other_cores_and_small_code_are_not_on_vectors() -> None:
     node = _cases("Gemm")[0].node()
-    for features in (Features(), Features(vectors=True), Features(True, SIZE, float_vectors=True)):
-        assert "x4" not in lower_node(node, "k", features).source
+    integers, floats = InstructionSet(int_vectors=True), InstructionSet(float_vectors=True)
+    for context in (KernelContext(), KernelContext(integers), KernelContext(floats, SIZE)):
+        assert "x4" not in lower_node(node, "k", context).source

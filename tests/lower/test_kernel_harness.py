@@ -13,11 +13,11 @@ import pytest
 from testing.ops.cases import cases_of
 from tests.lower.kernel_harness import Memory, build, compare, inplace_pairs, run
 from tinytrain_compile.ir import Node
-from tinytrain_compile.lower.kernels import KERNELS, Features
+from tinytrain_compile.lower.kernels import KERNELS, KernelContext
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
 from tinytrain_compile.lower.kernels.int8 import conv as int8_conv
-from tinytrain_compile.lower.kernels.int8 import conv_end as int8_conv_end
 from tinytrain_compile.lower.kernels.int8 import momentum as int8_momentum
+from tinytrain_compile.lower.kernels.int8 import operands as int8_operands
 from tinytrain_compile.lower.kernels.int8 import update_fine as int8_update_fine
 from tinytrain_compile.lower.kernels.int8.conv import mask_operand
 from tinytrain_compile.lower.lower import lower_node
@@ -32,7 +32,7 @@ def test_another_function_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_unsafe_in_place_declaration_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPS, "Transpose", replace(OPS["Transpose"], inplace=((0, 0),)))
+    monkeypatch.setitem(OPS, "Transpose", replace(OPS["Transpose"], reuses=("x",)))
     (built,) = build(cases_of("Transpose")[:1], tmp_path, fpu=True)
     compare(built, run(built))
     assert inplace_pairs(built) == [(0, 0)]
@@ -41,8 +41,8 @@ def test_an_unsafe_in_place_declaration_is_noticed(tmp_path: Path, monkeypatch: 
 
 
 def _without_zero_point(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rule(node: Node, features: Features) -> KernelSpec:
-        return kernel(replace(node, attrs=replace(node.attrs, x_zero=0)), features)  # type: ignore[call-arg]
+    def rule(node: Node, context: KernelContext) -> KernelSpec:
+        return kernel(replace(node, attrs=replace(node.attrs, x_zero=0)), context)  # type: ignore[call-arg]
 
     kernel = KERNELS[op]
     monkeypatch.setitem(KERNELS, op, rule)
@@ -60,7 +60,7 @@ def _bias_left_out(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
         rest = (i32(0), *args[1:]) if function.startswith("tt_requantise8") else args
         return call_int(function, acc, *rest, dtype=dtype)
 
-    monkeypatch.setattr(int8_conv_end, "call_int", helper)
+    monkeypatch.setattr(int8_operands, "call_int", helper)
 
 
 def _unrounded(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +105,9 @@ def test_a_broken_integer_kernel_is_noticed(
 
 def test_a_kernel_must_compute_every_output(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = KERNELS["Tanh"]
-    monkeypatch.setitem(KERNELS, "Tanh", lambda node, features: replace(kernel(node, features), outputs=[None]))
+    monkeypatch.setitem(KERNELS, "Tanh", lambda node, context: replace(kernel(node, context), outputs=[None]))
     with pytest.raises(ValueError, match=r"does not compute every output|no output"):
-        lower_node(cases_of("Tanh")[0].node(), "k", Features())
+        lower_node(cases_of("Tanh")[0].node(), "k", KernelContext())
 
 
 def test_a_write_outside_a_buffer_is_noticed() -> None:
@@ -122,6 +122,6 @@ def test_a_write_outside_a_buffer_is_noticed() -> None:
 def test_an_overwritten_input_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Declared as its own output, the parameter is overwritten: the harness must only accept that where `alias` says so.
     (built,) = build(cases_of("Accumulate")[:1], tmp_path, fpu=True)
-    monkeypatch.setitem(OPS, "Accumulate", replace(OPS["Accumulate"], alias=((0, 1),)))
+    monkeypatch.setitem(OPS, "Accumulate", replace(OPS["Accumulate"], outputs=("g",)))
     with pytest.raises(AssertionError, match="input 0 was overwritten"):
         run(built)

@@ -10,7 +10,7 @@ import pytest
 from testing.ops.cases import Case, cases_of
 from testing.ops.random_structure import RANDOM, random_cases
 from tests.lower.kernel_harness import build, compare, inplace_pairs, run
-from tinytrain_compile.lower.kernels import KERNELS, Features
+from tinytrain_compile.lower.kernels import KERNELS, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import OPS
 
@@ -46,6 +46,6 @@ def test_every_op_has_a_kernel() -> None:
 @pytest.mark.parametrize("op", COMPUTED)
 def test_kernels_are_plain_c(op: str) -> None:
     for case in cases_of(op)[:2]:
-        source = lower_node(case.node(), "k", Features(float_pairs=True)).source
+        source = lower_node(case.node(), "k", KernelContext(InstructionSet(float_pairs=True))).source
         assert not re.search(r"TVM|double|alloc|\bexpf\b|\blogf\b|\bsqrtf\b", source), source
         assert not re.search(r"\w+ \w+\[\d+\];", source), f"an array on the stack:\n{source}"

@@ -12,7 +12,7 @@ from testing.ops.cases import cases_of
 from tests.e2e.marks import needs_qemu
 from tests.lower.test_boards import CONVOLUTIONS, fuzz_cases
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.lower.kernels import features_of
+from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify.kernel_runs import INCLUDED
@@ -30,8 +30,8 @@ def cases() -> list[Case]:
 @pytest.mark.parametrize("target", ["cortex-m7", "cortex-m55"])
 def test_kernels_compile_at_every_level(target: str, cases: list[Case], tmp_path: Path) -> None:
     core = load_target(target)
-    features = features_of(core.features, True)
-    kernels = [lower_node(case.node(), f"k{index}", features) for index, case in enumerate(cases)]
+    context = kernel_context(core.features, True)
+    kernels = [lower_node(case.node(), f"k{index}", context) for index, case in enumerate(cases)]
     text = "".join(f'#include "{name}"\n' for name in INCLUDED)
     (tmp_path / "k.c").write_text(text + "".join(f"{k.declaration}\n{k.source}" for k in kernels))
     for level in ("-O0", "-Og", "-Os"):

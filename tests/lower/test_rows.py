@@ -14,7 +14,7 @@ from testing.layers import rows_layer
 from testing.ops.random_structure import random_cases
 from testing.sanitised import SCALAR, VECTORS, run_sanitised
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.streams.functions import TABLE
 
 CASES = 8
@@ -23,18 +23,18 @@ BOARDS = ("cortex-m0plus", "cortex-m7", "cortex-m55")
 
 
 @pytest.mark.parametrize("step", [1, 3])
-@pytest.mark.parametrize("features", [SCALAR, VECTORS], ids=["scalar", "vectors"])
-def test_rows_from_a_ring_are_those_of_the_map(features: Features, step: int, tmp_path: Path) -> None:
-    cases = row_cases(CASES, features=features)
+@pytest.mark.parametrize("context", [SCALAR, VECTORS], ids=["scalar", "vectors"])
+def test_rows_from_a_ring_are_those_of_the_map(context: KernelContext, step: int, tmp_path: Path) -> None:
+    cases = row_cases(CASES, context=context)
     assert {case.op for case in cases} == set(ROW_OPS)
-    run_sanitised(cases, tmp_path, features=features, make=partial(banded, step=step, ring=True))
+    run_sanitised(cases, tmp_path, context=context, make=partial(banded, step=step, ring=True))
 
 
 def test_what_is_kept_of_channels_belongs_to_the_rows(tmp_path: Path) -> None:
     """One vector of channels: no loop over channels is left, and their factors are loaded where the function starts."""
-    four = [c for c in row_cases(30, features=VECTORS) if c.op == "ErrorScale" and c.node().outputs[0].shape[3] == 4]
+    four = [c for c in row_cases(30, context=VECTORS) if c.op == "ErrorScale" and c.node().outputs[0].shape[3] == 4]
     assert four
-    run_sanitised(four, tmp_path, features=VECTORS, make=partial(banded, step=1))
+    run_sanitised(four, tmp_path, context=VECTORS, make=partial(banded, step=1))
 
 
 def test_strides_that_do_not_divide_the_image(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from testing.sanitised import VECTORS as FEATURES
 from testing.sanitised import run_sanitised
 from tests.e2e.marks import needs_qemu
 from tests.lower.vector_tables import vectors_from_tables
-from tinytrain_compile.lower.kernels import VECTOR_KERNELS, Features
+from tinytrain_compile.lower.kernels import VECTOR_KERNELS, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 
 CASES = 9
@@ -42,11 +42,11 @@ def test_every_kernel_on_vectors_has_random_cases() -> None:
 def test_these_shapes_have_a_kernel_on_vectors_only_where_the_core_has_them(op: str) -> None:
     name = "_x8" if op == "QClipMask" else "_x4"
     assert all(name in source for source in _on_vectors(op, 4))
-    assert name not in lower_node(vector_cases(op, 1)[0].node(), "k", Features()).source
+    assert name not in lower_node(vector_cases(op, 1)[0].node(), "k", KernelContext()).source
 
 
 def test_plain_c_gives_the_bytes_of_the_reference_and_stays_inside(tmp_path: Path) -> None:
-    run_sanitised([case for op in sorted(VECTORS) for case in vector_cases(op, CASES)], tmp_path, features=FEATURES)
+    run_sanitised([case for op in sorted(VECTORS) for case in vector_cases(op, CASES)], tmp_path, context=FEATURES)
 
 
 @needs_qemu

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.ops.cases import cases_of
+from testing.ops.cases import cases_of
 from tinytrain_compile.ir import Value
 from tinytrain_compile.ops import OPS, infer
 from tinytrain_compile.ops.base import ErrorState, OpDef, input_names, register

@@ -189,7 +189,7 @@ def test_without_work_nothing_is_claimed() -> None:
     [({"width": 2.85, "side": 128}, 10617632), ({}, 2215304), ({"depth": 2, "blocks": 99}, 3716936)],
 )
 def test_training_steps_are_proven_at_once(shape: dict, proven: int) -> None:
-    """The same optima as an earlier, independent prototype found (notes/memory-planner.md, 2.2)."""
+    """The same optima as an earlier, independent prototype found."""
     graph, loss = training_graph(**shape)
     tasks = build_model(graph, PlanOptions(keep=(loss,))).tasks
     found = smallest_peak(tasks, program_order(tasks), peak_bound(tasks), ENOUGH)

@@ -41,6 +41,8 @@ def random_problem(seed: int, forward: int) -> Problem:
     }
     birth = tuple(range(-1, count))
     fixed = tuple(count - 1 if dice.random() < 0.1 and cell not in again else -1 for cell in range(count + 1))
+    if dice.random() < 0.3:  # an output that nothing here makes or reads: its place is taken all the same
+        size, uses, birth, fixed = (*size, dice.choice((1, 2, 4))), (*uses, ()), (*birth, -1), (*fixed, count - 1)
     return Problem(tuple(operations), size, uses, birth, fixed, again)
 
 

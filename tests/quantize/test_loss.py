@@ -17,7 +17,7 @@ from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
-from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.kernels import InstructionSet, KernelContext
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START, split_factor
 from tinytrain_compile.ops.int8 import loss as int8_loss
@@ -123,7 +123,8 @@ def test_what_stays_float() -> None:
 
 def float_calls(train: TrainGraph, folder: Path) -> set[str]:
     """Soft-float routines that the generated objects for a Cortex-M0+ call."""
-    kernels = lower_nodes(train.graph.nodes, LowerOptions("net", Features(fpu=False), fuse_multiply_add=False))
+    context = KernelContext(InstructionSet(fpu=False))
+    kernels = lower_nodes(train.graph.nodes, LowerOptions("net", context, fuse_multiply_add=False))
     made, target = chain.project(train, "cortex-m0plus", kernels), load_target("cortex-m0plus")
     objects = compile_project(made.bundle, target, "qemu", find_tools(), folder).model_objects
     names = {name for path in objects for name in read_object(path).undefined}

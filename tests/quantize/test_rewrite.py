@@ -199,7 +199,7 @@ def test_what_is_stored(name: str, head: str) -> None:
     assert by_kind["setting"] == {"int32", "float32"}, "noise and learning rate"
     assert by_kind.get("mask", {"bits"}) == {"bits"}
     islands = {value.name for node in island_nodes(train) for value in node.outputs}
-    floats = {row["name"] for row in rows if row["stored"] == "float32" and row["kind"] == "float island"}
+    floats = {row["name"] for row in rows if row["stored"] == "float32" and row["kind"] == "float region"}
     assert floats <= islands
     for row in rows:
         if row["kind"] in ("input", "activation") and row["name"] in train.formats:

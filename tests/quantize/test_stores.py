@@ -17,9 +17,10 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.int8 import update_fine as int8_update_fine
 from tinytrain_compile.ops.int8.update import QWeightApplyAttrs, settle
+from tinytrain_compile.ops.names import operands
+from tinytrain_compile.ops.names import trained as trained_by
 from tinytrain_compile.plan import PlanOptions, plan_memory
 from tinytrain_compile.quantize import WeightStore, count_saturations
-from tinytrain_compile.quantize.saturation import UPDATES
 from tinytrain_compile.quantize.store import fine_weights
 from tinytrain_compile.report.analysis import analyse
 from tinytrain_compile.report.formats import quant_tensors
@@ -140,11 +141,12 @@ def test_a_mixed_store_counts_trained_int8_weights(options: dict[str, Any], chos
     trained = [v.name for v in train.graph.state if v.name in SIZES and v.dtype == "int8"]
     extra, total = (sum(SIZES[name] for name in names) for names in (fine, trained))
     assert 0 < extra <= total / 4
-    expected = f"{extra} bytes of fractions for {total} trained int8 weights, in {len(fine)} of {len(trained)} tensors"
+    expected = f"fractions in {len(fine)} of {len(trained)} tensors ({extra} of {total} B)"
     assert f"--weight-store mixed: {expected}" in train.graph.notes
     for node in train.graph.nodes:
-        if node.inputs and node.inputs[0].name in trained and node.op.startswith(UPDATES):
-            assert node.op.endswith("Fine") == (node.inputs[0].name in fine), node.name
+        updated = trained_by(node)
+        if updated is not None and updated.name in trained:
+            assert ("fraction" in operands(node)) == (updated.name in fine), node.name
     assert len(nets.nodes_of(train, "NoiseTick")) == 1
 
 

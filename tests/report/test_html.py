@@ -163,7 +163,9 @@ def test_five_hundred_buffers_stay_below_two_megabytes() -> None:
 
 
 def test_over_the_limit() -> None:
-    text = report_html(two_layers_summary(arena_limit_bytes=300, suggestions=(Suggestion("--arena 368", 368),)))
+    text = report_html(
+        two_layers_summary(arena_limit_bytes=300, suggestions=(Suggestion("--arena 368", 368, sets_arena=True),))
+    )
     page = Page(text)
     assert "Over by 68 B." in text
     assert "no order and no placement can fit" in text

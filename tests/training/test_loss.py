@@ -142,7 +142,7 @@ def test_one_score_is_no_classification(loss: str | None) -> None:
 def test_own_loss_is_used_and_said() -> None:
     train = chain.train_graph(models.with_loss(models.mlp(), [1.0, 2.0, 3.0, 4.0], "sum", ignore=2))
     assert train.label.name == "target"
-    note = next(note for note in train.graph.notes if "contract 2" in note)
+    note = next(note for note in train.graph.notes if "of the model itself" in note)
     assert "'loss/SCE'" in note
     assert "'target'" in note
     assert "sum" in note

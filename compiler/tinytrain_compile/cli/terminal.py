@@ -12,7 +12,8 @@ from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import Result
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report import kernel_lines, step_lines, success_text
-from tinytrain_compile.report.words import plural
+from tinytrain_compile.report.layout import wrapped
+from tinytrain_compile.report.words import plural, printable
 
 
 class Terminal:
@@ -51,7 +52,8 @@ class Terminal:
         if self._verbose:
             for layer in result.summary.layers:
                 facts = " ".join(f"{key}={value}" for key, value in asdict(layer).items() if key != "name")
-                self._out.print(f"layer      {layer.name}: {facts}", markup=False)
+                for line in wrapped("layer      ", f"{printable(layer.name)}: {facts}"):
+                    self._out.print(line, markup=False)
             self._file(result.summary)
             for line in step_lines(result.summary):
                 self._out.print(line, markup=False, soft_wrap=True)
@@ -66,5 +68,7 @@ class Terminal:
         file = summary.verify.file
         if file is not None:
             done = f"{plural(file.tensors, 'tensor')} on {plural(file.samples, 'sample')}"
-            line = f"file       compared with the reference: {done}, {file.seconds:.2f} s of CPU time"
-            self._out.print(line, markup=False)
+            for line in wrapped(
+                "file       ", f"compared with the reference: {done}, {file.seconds:.2f} s of CPU time"
+            ):
+                self._out.print(line, markup=False)

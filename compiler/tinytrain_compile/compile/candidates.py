@@ -39,21 +39,30 @@ from tinytrain_compile.training import (
     join_pieces,
 )
 
+AUTO = "auto: "
+"""In front of an update that --update auto has chosen, in reports and locks."""
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """One way to train: what is updated, its training graph and its memory plan, and how that was chosen.
 
-    one: the training graph of a step of one sample, where train takes several.
+    automatic: whether --update auto chose what is updated. one: the training graph of a step of one sample, where train
+    takes several.
     """
 
     update: UpdatePlan
     train: TrainGraph
     plan: MemoryPlan
-    label: str
     choice: Choice
+    automatic: bool = False
     one: TrainGraph | None = None
     externals: Externals = field(default_factory=Externals)
+
+    @property
+    def label(self) -> str:
+        """What is updated, for people."""
+        return f"{AUTO}{self.update.label}" if self.automatic else self.update.label
 
     @property
     def of_one(self) -> TrainGraph:
@@ -205,7 +214,7 @@ class Planner:
         """The candidate with this training graph."""
         planned, choice = self._plan(train, quick, means)
         graph = _with_graph(train, planned.graph)
-        candidate = Candidate(update, graph, planned.plan, update.label, choice, externals=self.externals)
+        candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
         return candidate if quick else self._with_one(candidate)
 
     def _with_one(self, candidate: Candidate) -> Candidate:
@@ -236,7 +245,7 @@ class Planner:
         planned = plan_from_lock(train.graph, lock, settings, self.means.memories)
         choice = Choice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
         graph = _with_graph(train, planned.graph)
-        candidate = Candidate(update, graph, planned.plan, update.label, choice, externals=self.externals)
+        candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
         return self._with_one(candidate)
 
     def price(self, spec: str) -> Price:

@@ -11,7 +11,7 @@ from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
-from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelSet, Tiles
+from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet, Tiles
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
@@ -49,6 +49,7 @@ class Generator:
         self._candidate, self._options, self._target, self._report = candidate, options, target, report
         self._tiles = tiles or {}
         self._prefix = c_identifier(options.model.stem)
+        self._cache = KernelCache()
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -65,15 +66,15 @@ class Generator:
     def lowered(self, small: bool, turned: Iterable[Node] = ()) -> KernelSet:
         """A kernel for every node, or for those of `turned` that read their weight turned."""
         from tinytrain_compile.lower import LowerOptions, lower_nodes  # imports tvm: 2-4 s, only when it is needed
-        from tinytrain_compile.lower.kernels import SIZE, SPEED, features_of
+        from tinytrain_compile.lower.kernels import SIZE, SPEED, kernel_context
 
         chosen = tuple(turned)
         fused = not self._candidate.train.integer
-        features = features_of(self._target.features, fused, SIZE if small else SPEED)
+        context = kernel_context(self._target.features, fused, SIZE if small else SPEED)
         names = frozenset(node.name for node in chosen)
         tiles = {} if small else self._tiles
-        lowering = LowerOptions(self._prefix, features, fused, names, tiles)
-        return lower_nodes(chosen or self.nodes, lowering, self._report)
+        lowering = LowerOptions(self._prefix, context, fused, names, tiles)
+        return lower_nodes(chosen or self.nodes, lowering, self._report, self._cache)
 
     def shared(self, kernels: KernelSet) -> KernelSet:
         """The same with small kernels that share functions."""

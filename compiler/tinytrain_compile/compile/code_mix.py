@@ -16,6 +16,7 @@ from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv_form import turned_weight
 from tinytrain_compile.ops.int8.tiles import pair_tiles
+from tinytrain_compile.ops.names import operand, result
 
 if TYPE_CHECKING:
     from tinytrain_compile.verify import FlashSizes
@@ -128,7 +129,7 @@ def choose_copies(nodes: Iterable[Node], frozen: AbstractSet[str], free_bytes: i
 
 def _widened(node: Node) -> int:
     """How often a 1x1 data gradient widens each of its weights."""
-    *pixels, channels = node.outputs[0].shape
+    *pixels, channels = result(node, "error").shape
     rows = pixels[0] * pixels[1] * pixels[2]
-    tiles = pair_tiles(rows, channels, node.inputs[3].shape[3])
+    tiles = pair_tiles(rows, channels, operand(node, "g").shape[3])
     return rows // tiles.strip if tiles.strip_axis == 0 else 1

@@ -67,14 +67,14 @@ def check_machine(options: CompileOptions, target: Target) -> None:
         if asked:
             _refuse(asked[0], board or host or (_no_cycles(target) if options.cycles else ""))
         if wanted:
-            _refuse(f"--verify {options.verify}", board if options.verify == "qemu" else host)
+            _refuse("--verify", board if options.verify == "qemu" else host, options.verify)
         if options.flash_budget_bytes is not None:
             _check_budget(target, tools.cross_cc is None)
 
 
-def _refuse(flag: str, missing: str) -> None:
+def _refuse(flag: str, missing: str, value: str = "") -> None:
     if missing:
-        raise CompileError("E0101", flag, missing, f"leave {flag.partition(' ')[0]} out, or change that")
+        raise CompileError("E0101", f"{flag} {value}".rstrip(), missing, f"leave {flag} out, or change that")
 
 
 def _no_cycles(target: Target) -> str:

@@ -17,6 +17,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Graph
 from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.names import operand
 
 ENOUGH = 8
 """Samples from which on labels that are all the same are a remark worth."""
@@ -100,8 +101,8 @@ def _first_sums(graph: Graph) -> float:
         for node in readers.get(pending.pop(), []):
             if node.op in _MOVES:
                 pending.append(node.outputs[0].name)
-            elif node.op in ("Conv", "Gemm") and node.inputs[1].name in graph.constants:
-                weight = graph.constants[node.inputs[1].name]
+            elif node.op in ("Conv", "Gemm") and operand(node, "w").name in graph.constants:
+                weight = graph.constants[operand(node, "w").name]
                 norms.append(np.sqrt((weight.reshape(len(weight), -1).astype(np.float64) ** 2).sum(axis=1)))
             else:  # it may scale its input itself
                 return 0.0

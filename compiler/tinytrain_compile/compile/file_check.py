@@ -58,8 +58,12 @@ def check_file(
 
 def _float_judge(model: ImportedModel, floats: Graph, options: CompileOptions) -> TrainGraph:
     """Training of the float32 graph, for the loss that the model ends in: what is trained plays no part in that."""
-    rates = (options.learning_rate, options.momentum, options.weight_decay)
-    chosen = TrainingOptions(options.loss, "sgd", *rates, 1, "exact", 1)
+    chosen = TrainingOptions(
+        loss=options.loss,
+        learning_rate=options.learning_rate,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+    )
     return build_training(replace(model, graph=floats), resolve_update(floats, "all"), chosen)
 
 

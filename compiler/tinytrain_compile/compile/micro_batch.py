@@ -44,7 +44,7 @@ def with_micro_batch(planner: Planner, candidate: Candidate) -> Candidate:
         rungs.append(rung)
         if found is not None and not less:
             choice = replace(candidate.choice, cost=found.choice.cost, rungs=tuple(rungs))
-            return replace(found, label=candidate.label, choice=choice)
+            return replace(found, automatic=candidate.automatic, choice=choice)
     return _at_one(candidate, rungs)
 
 

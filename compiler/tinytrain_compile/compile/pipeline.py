@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tinytrain_compile.compile.candidates import Candidate, Planner
+from tinytrain_compile.compile.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.compile.code import Generated, generate
 from tinytrain_compile.compile.combinations import check_machine, check_model
 from tinytrain_compile.compile.data_notes import data_notes, option_notes
@@ -31,6 +31,7 @@ from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
+from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, count_saturations, prepare, saturated
 from tinytrain_compile.report import (
@@ -78,13 +79,13 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     options, notes = with_number_format(options, model)
     check_model(options, model)
     if options.dump_after == "frontend":
-        return Result(None, dump=print_graph(stored(model, options).graph))
+        return Result(None, dump=print_graph(stored(model, options).graph, names_of))
     progress("planning", 0.1)
     floats, model = None if model.quantised else model.graph, stored(model, options)
     planner = Planner(model, options, target, externals)
     candidate = _choose(planner)
     if options.dump_after == "training":
-        return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph))
+        return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
@@ -175,11 +176,11 @@ def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
     if update != "auto":
         return planner.locked(resolve_update(graph, update), lock)
     try:
-        chosen = resolve_update(graph, lock.update.removeprefix("auto: "), files=False)
+        chosen = resolve_update(graph, lock.update.removeprefix(AUTO), files=False)
     except CompileError as problem:
         what = f"it trains {lock.update!r}, which says nothing about this model"
         raise CompileError("E0106", lock.file, what, "name the scheme with --update, if it was one") from problem
-    return replace(planner.locked(chosen, lock), label=lock.update)
+    return replace(planner.locked(chosen, lock), automatic=lock.update.startswith(AUTO))
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
@@ -212,7 +213,7 @@ def _check_fit(summary: Summary, planner: Planner, candidate: Candidate) -> None
     ways = suggestions(planner, candidate)
     summary = replace(summary, suggestions=ways)
     fitting = [way.options for way in ways if way.arena_bytes <= limit]
-    larger = next((way.options for way in ways if "--arena" in way.options.split()), f"--arena {needed}")
+    larger = next((way.options for way in ways if way.sets_arena), f"--arena {needed}")
     try_ = f"try {fitting[0]}" if fitting else f"nothing fits into it; try {larger}"
     what = f"training needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"
     raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))

@@ -44,7 +44,7 @@ class _Asked:
         """The line with its price. over: also if that is above the limits still."""
         pinned = self.planner.options.update == "auto" and "update" not in changes
         if pinned:  # not auto again: with other options it may choose anything, and a search for each line is too much
-            spec = self.candidate.label.removeprefix("auto: ")
+            spec = self.candidate.update.label
             text, changes = f"--update {spec} {text}", {**changes, "update": spec}
         found = self.follow(over, **changes)
         if found is None:
@@ -56,7 +56,7 @@ class _Asked:
             return []
         slow = planner.options.max_step_ps is not None and ps > planner.options.max_step_ps
         still = "" if meets else ", still too slow" if slow and planner.meets(size, 0) else ", still over"
-        return [Suggestion(text, size, note(candidate) + still, meets)]
+        return [Suggestion(text, size, note(candidate) + still, meets, "arena_bytes" in changes)]
 
 
 def suggestions(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...]:
@@ -70,7 +70,7 @@ def suggestions(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...
     if not some and planner.options.update != "auto":
         head = planner.exact("head").plan.arena_bytes
         limit = planner.options.arena_bytes or 0
-        note = "fits" if head <= limit else "the smallest arena that trains the head"
+        note = "fits" if head <= limit else "the least for the head"
         found += asked.way(f"--update head --arena {head}", lambda _: note, update="head", arena_bytes=head)
     needed = candidate.plan.arena_bytes
     found += asked.way(f"--arena {needed}", lambda _: "fits as is", arena_bytes=needed)
@@ -128,7 +128,7 @@ def _more_memory(asked: _Asked) -> list[Suggestion]:
     sizes = {memory.name: memory.used_bytes for memory in plan.further}
 
     def note(candidate: Candidate) -> str:
-        return f"+{candidate.plan.extra_ps / 1e9:.3g} ms a step by the target's figures"
+        return f"+{candidate.plan.extra_ps / 1e9:.3g} ms a step (model)"
 
     text = " ".join(f"--memory {name}={size}" for name, size in sizes.items())
     return asked.way(text, note, over=False, memories=sizes)
@@ -146,7 +146,7 @@ def _smaller_state(asked: _Asked) -> list[Suggestion]:
         found += asked.way("--optimizer sgd", cost, optimizer="sgd")
     extra = sum(value.size_bytes for value in fractions(candidate.train.graph.nodes))
     if extra and candidate.plan.arena_bytes - extra <= (o.arena_bytes or 0):
-        noise = "noise instead of fraction bits, some accuracy: docs/int8.md"
+        noise = "costs some accuracy: docs/int8.md"
         found += asked.way("--weight-store sr8", lambda _: noise, weight_store="sr8")
     if o.batch > 1 and o.accumulate == "exact":
         several = asked.planner.size > 1

@@ -184,16 +184,16 @@ class _Search:
 
 def _variants(node: Node, target: Target, fused: bool, index: int) -> list[tuple[Tiles, Kernel]]:
     """Kernels of a node with different C text: the rule's first. Tiles that a shape has no use for give equal text."""
-    from tinytrain_compile.lower.kernels import features_of
+    from tinytrain_compile.lower.kernels import kernel_context
     from tinytrain_compile.lower.lower import ScratchError, lower_node
 
-    features = features_of(target.features, fused)
+    context = kernel_context(target.features, fused)
     texts: set[str] = set()
     found: list[tuple[Tiles, Kernel]] = []
     for number, tiles in enumerate((RULE, *candidates(node))):
         name = f"{PREFIX}_{index}_{number}"
         try:
-            kernel = lower_node(node, name, features.tuned(tiles), fused)
+            kernel = lower_node(node, name, context.tuned(tiles), fused)
         except ScratchError:  # the planner has reserved what the rule's tiles need
             continue
         text = kernel.source.replace(f"{name}(", "(")

@@ -11,12 +11,12 @@ from tinytrain_compile.ir.cost import Rung
 def search_update(planner: Planner, layer_count: int) -> Candidate:
     """The deepest last:N that keeps to the limits, for --update auto; the head alone if even that does not."""
     if planner.options.arena_bytes is None and planner.options.max_step_ps is None:
-        return replace(planner.exact("all"), label="auto: all")
+        return replace(planner.exact("all"), automatic=True)
     depth, best = deepest(planner, layer_count) or (1, planner.exact("last:1"))
     label = f"last:{depth}"
     if depth < layer_count:
         best = _with_rungs(best, planner.price(f"last:{layer_count}").rungs, label)
-    return replace(best, label=f"auto: {label}")
+    return replace(best, automatic=True)
 
 
 def _with_rungs(candidate: Candidate, above: tuple[Rung, ...], label: str) -> Candidate:

@@ -11,7 +11,9 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.context import Context
 from tinytrain_compile.frontend.quantisation import INT32_HIGH, INT32_LOW, QuantisedConstant
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.linear import MatMulAttrs
+from tinytrain_compile.ops.names import operand, operands, position
 
 _VIEWS = ("Reshape", "Transpose")
 _INHERITING = (*_VIEWS, "Slice", "MaxPool")
@@ -70,7 +72,7 @@ def _holds(quant: Quant, other: Quant) -> bool:
 
 def _channel_axis(node: Node, index: int, rank: int) -> int:
     """The axis of a constant operand that the channels of its scales lie on."""
-    if index == 1 and node.op in ("Conv", "Gemm"):
+    if node.op in ("Conv", "Gemm") and index == position(node, "w"):
         return 0
     if index == 1 and isinstance(node.attrs, MatMulAttrs) and node.attrs.transpose_b:
         return rank - 2
@@ -80,7 +82,7 @@ def _channel_axis(node: Node, index: int, rank: int) -> int:
 def _constant(found: _Findings, node: Node, index: int, data: Array, spec: QuantisedConstant) -> None:
     value = node.inputs[index]
     axis = _channel_axis(node, index, data.ndim)
-    is_parameter = node.op in ("Conv", "ConvGradInput", "Gemm") and index > 0
+    is_parameter = has_trait(node.op, "matrix") and index > 0
     scale = np.repeat(spec.scale, data.shape[axis]) if is_parameter and spec.scale.size == 1 else spec.scale
     low, high = (INT32_LOW, INT32_HIGH) if spec.is_bias else (-128, 127)
     fits = scale.size == 1 or (data.ndim > 0 and scale.size == data.shape[axis])
@@ -135,11 +137,11 @@ def _count_dead(graph: Graph, constants: Mapping[str, Array], found: _Findings) 
     """A note on channels that were quantised to nothing, or whose bias is at the end of its range."""
     dead = layers = 0
     for node in graph.nodes:
-        weight = found.quants.get(node.inputs[1].name) if len(node.inputs) > 1 else None
-        if weight is None or node.op not in ("Conv", "ConvGradInput", "Gemm"):
+        weight = found.quants.get(operand(node, "w").name) if has_trait(node.op, "matrix") else None
+        if weight is None:
             continue
         channels = np.asarray(weight.scale) < _DEAD_SCALE
-        for value in node.inputs[2:]:
+        for value in operands(node).several("bias?"):
             if value.name not in found.quants:
                 continue
             stored = graph.constants[value.name].astype(np.float64) / np.asarray(found.quants[value.name].scale)
@@ -147,6 +149,4 @@ def _count_dead(graph: Graph, constants: Mapping[str, Array], found: _Findings) 
         dead += int(channels.sum())
         layers += int(channels.any())
     if dead:
-        found.notes.append(
-            f"{dead} dead channels in {layers} layers (weight scale below {_DEAD_SCALE:g} or saturated bias) are kept"
-        )
+        found.notes.append(f"{dead} dead channels in {layers} layers kept (scale < {_DEAD_SCALE:g} or saturated bias)")

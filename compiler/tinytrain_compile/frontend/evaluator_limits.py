@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -16,6 +17,9 @@ from tinytrain_compile.ir.types import Array
 
 FIRST_SOUND = {"BatchNormalization": 14}
 """Opset with which a node is run that means the same below it: there the evaluator takes a momentum for training."""
+WIDENED = frozenset(("LogSoftmax", "SoftmaxCrossEntropyLoss"))
+"""Computed as the logarithm of a softmax, which float32 cannot hold 104 below the largest score: run in float64, where
+that is so 745 below it."""
 MOST_COLUMNS = 1 << 24
 """Elements of the matrix of patches that its convolution makes (some 30 bytes each)."""
 MOST_WINDOWS = 1 << 20
@@ -39,6 +43,14 @@ def limit_of(node: onnx.NodeProto, operands: Sequence[Array]) -> str:
         return ""
     found = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     return rule({**found, "auto_pad": found.get("auto_pad", b"").decode("utf-8", "replace")}, operands)
+
+
+def doubt_of(node: onnx.NodeProto, operands: Sequence[Array], results: Sequence[Array]) -> str:
+    """Why the result that onnx.reference has found is no judge; "" if it is."""
+    finite = all(bool(np.isfinite(array).all()) for array in operands)
+    if node.op_type in WIDENED and finite and not all(np.isfinite(array).all() for array in results):
+        return "onnx.reference takes the logarithm of a softmax that is 0"
+    return ""
 
 
 def _drops(node: onnx.NodeProto, operands: Sequence[Array]) -> bool:

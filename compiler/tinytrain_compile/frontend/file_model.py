@@ -14,7 +14,7 @@ import onnx
 from onnx import external_data_helper, helper, numpy_helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
-from tinytrain_compile.frontend.evaluator_limits import FIRST_SOUND, limit_of
+from tinytrain_compile.frontend.evaluator_limits import FIRST_SOUND, WIDENED, doubt_of, limit_of
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.types import Array
 
@@ -67,9 +67,12 @@ class FileModel:
     def run(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
         """Outputs of one node; EvaluatorLacksError where onnx.reference has no answer, or no good one."""
         operands = {name: values[name] for name in node.inputs if name}
-        limit = limit_of(node.proto, [operands[name] for name in node.inputs if name])
+        given = [operands[name] for name in node.inputs if name]
+        limit = limit_of(node.proto, given)
         if limit:
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", limit)
+        if node.op in WIDENED:
+            operands = {name: a.astype(np.float64) if a.dtype == np.float32 else a for name, a in operands.items()}
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -77,6 +80,11 @@ class FileModel:
         except Exception as problem:  # the evaluator raises whatever numpy raises, and its own kinds
             reason = " ".join(f"{type(problem).__name__}: {problem}".split())
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", f"onnx.reference: {reason[:120]}") from problem
+        doubt = doubt_of(node.proto, given, results)
+        if doubt:
+            raise EvaluatorLacksError(f"node {node.name} ({node.op})", doubt)
+        if node.op in WIDENED:
+            return tuple(np.asarray(result, dtype=given[0].dtype) for result in results)
         return tuple(np.asarray(result) for result in results)
 
     def _evaluator(self, node: FileNode, operands: Mapping[str, Array]) -> Any:

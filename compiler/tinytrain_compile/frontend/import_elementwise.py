@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -17,6 +17,7 @@ from tinytrain_compile.frontend.operands import broadcast, common_order, number,
 from tinytrain_compile.frontend.patterns import fuse_gate, fuse_gelu
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
+from tinytrain_compile.ops.base import has_trait
 
 _LARGEST_WEIGHT = 1e4
 """An added constant with larger numbers is a mask, not something to train."""
@@ -121,7 +122,7 @@ def _pow(ctx: Context, node: OnnxNode) -> None:
     if power < 0:
         one = ctx.number(node, "one", 1.0)
         value = ctx.emit(node, "Div", (one, value))
-    ctx.define(node.output(0), replace(x, value=value, columns=None))
+    ctx.define(node.output(0), replace(x, value=value))
 
 
 def _reciprocal(ctx: Context, node: OnnxNode) -> None:
@@ -161,21 +162,38 @@ def _cast_like(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), x)
 
 
-HANDLERS: Mapping[str, Handler] = {
-    **dict.fromkeys(("Neg", "Sqrt", "Exp", "Log", "Erf", "Tanh", "HardSwish"), _same_name),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _binary),
-    "Relu": _relu,
-    "Clip": _clip,
-    "LeakyRelu": _leaky_relu,
-    "HardSigmoid": _hard_sigmoid,
-    "Sigmoid": _sigmoid,
-    "Swish": _swish,
-    "Gelu": _gelu,
-    "PRelu": _prelu,
-    "Pow": _pow,
-    "Identity": _identity,
-    "Dropout": _dropout,
-    "Cast": _cast,
-    "CastLike": _cast_like,
-    "Reciprocal": _reciprocal,
+@dataclass(frozen=True)
+class Unary:
+    """An ONNX operator with one computed operand, the first; becomes: the operators of the compiler that it may be."""
+
+    handler: Handler
+    becomes: tuple[str, ...]
+
+
+UNARY: Mapping[str, Unary] = {
+    **{op: Unary(_same_name, (op,)) for op in ("Neg", "Sqrt", "Exp", "Log", "Erf", "Tanh", "HardSwish")},
+    "Relu": Unary(_relu, ("Clip",)),
+    "Clip": Unary(_clip, ("Clip",)),
+    "LeakyRelu": Unary(_leaky_relu, ("LeakyRelu",)),
+    "HardSigmoid": Unary(_hard_sigmoid, ("HardSigmoid", "HardSwish")),
+    "Sigmoid": Unary(_sigmoid, ("Sigmoid", "Silu")),
+    "Swish": Unary(_swish, ("Silu", "Sigmoid", "Mul")),
+    "Gelu": Unary(_gelu, ("Gelu",)),
+    "Pow": Unary(_pow, ("Sqrt", "Mul", "Div")),
+    "Reciprocal": Unary(_reciprocal, ("Div",)),
+    "Identity": Unary(_identity, ()),
+    "Dropout": Unary(_dropout, ()),
+    "Cast": Unary(_cast, ()),
+    "CastLike": Unary(_cast_like, ()),
 }
+
+HANDLERS: Mapping[str, Handler] = {
+    **{op: unary.handler for op, unary in UNARY.items()},
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _binary),
+    "PRelu": _prelu,
+}
+
+
+def is_elementwise(op: str) -> bool:
+    """Whether an ONNX operator has one computed operand and does not care in which order its elements lie."""
+    return op in UNARY and all(has_trait(name, "elementwise") for name in UNARY[op].becomes)

@@ -1,4 +1,4 @@
-"""Loss operators: as plain forward nodes, and as the end of a model that brings its own loss (contract 2)."""
+"""Loss operators: as plain forward nodes, and as the end of a model that brings its own loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOSS_OPS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 
 @dataclass(frozen=True, eq=False)
 class LossSite:
-    """Where a model of contract 2 ends: the loss node, the tensor that it reads, and the input with the labels."""
+    """Where a model with its own loss ends: the loss node, the tensor that it reads, and the input with the labels."""
 
     node: OnnxNode
     scores: str

@@ -12,6 +12,7 @@ from tinytrain_compile.frontend.context import Context
 from tinytrain_compile.frontend.entries import UNIT, Entry, Order, ir_shape, plain, regrouped, significant, without_axes
 from tinytrain_compile.frontend.group_norm import fuse_group_norm
 from tinytrain_compile.frontend.handler import Handler
+from tinytrain_compile.frontend.import_elementwise import is_elementwise
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import (
     axis_index,
@@ -21,10 +22,6 @@ from tinytrain_compile.frontend.operands import (
     required_input,
     transposed,
 )
-
-_UNARY = "Relu Clip LeakyRelu HardSigmoid Tanh HardSwish Neg Sqrt Exp Log Erf Gelu Swish Identity Dropout Cast Sigmoid"
-_PASS_COLUMNS = frozenset(_UNARY.split())
-"""Element-wise operators with one computed operand: they do not care in which order a flattened image lies."""
 
 
 def reshaped(ctx: Context, node: OnnxNode, x: Entry, shape: tuple[int, ...], output: str = "") -> Entry:
@@ -69,7 +66,7 @@ def _keeps_columns(ctx: Context, reader: OnnxNode, tensor: str) -> bool:
         weight = reader.input(1)
         fits = ctx.links.is_constant(weight) and ctx.has(weight) and ctx.entry(weight).rank == 2
         return fits and not reader.integer("transA", 0)
-    return reader.op in _PASS_COLUMNS and _feeds_weights(ctx, reader.output(0))
+    return is_elementwise(reader.op) and _feeds_weights(ctx, reader.output(0))
 
 
 def _flatten(ctx: Context, node: OnnxNode) -> None:

@@ -14,7 +14,7 @@ LossReduction = Literal["mean", "sum"]
 
 @dataclass(frozen=True, eq=False)
 class ImportedLoss:
-    """The loss operator that a model brings along (contract 2).
+    """The loss operator that a model brings along (`contract` 2 in report.json).
 
     kind: "softmax-ce" reads raw scores, "nll" reads log-probabilities.
     class_weights: one float32 factor per class, or None.
@@ -64,7 +64,7 @@ class ImportedModel:
     """A forward graph with one data input and one output, and the way from ONNX arrays to it.
 
     contract: 1 is a forward model (the user names the loss), 2 a model that ends in its loss.
-    graph: for contract 2 it ends where the loss reads it.
+    graph: with a loss of its own it ends where the loss reads it.
     input_shape / output_shape: ONNX shapes, batch included.
     input_perm / output_perm: graph array = ONNX array transposed by this permutation.
     quantised: the ONNX model was a quantised one; its ranges are the values' `quant`.

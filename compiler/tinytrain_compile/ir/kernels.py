@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 
 
@@ -57,11 +57,30 @@ class KernelSet:
         return KernelSet((*self.kernels, *other.kernels), calls, turned=turned)
 
 
+class KernelCache:
+    """Kernels that were made, by what decides their code. It lives as long as the caller of lower/ that owns it.
+
+    limit: kernels at most; the one that was asked for longest ago makes room for the next.
+    """
+
+    def __init__(self, limit: int = 1024) -> None:
+        self._limit = limit
+        self._kernels: dict[object, Kernel] = {}
+
+    def get(self, key: object, make: Callable[[], Kernel]) -> Kernel:
+        """The kernel that was kept for this key, or what `make` gives, which is kept."""
+        kernel = self._kernels.pop(key, None) or make()
+        self._kernels[key] = kernel  # it is the last one now
+        if len(self._kernels) > self._limit:
+            del self._kernels[next(iter(self._kernels))]
+        return kernel
+
+
 @dataclass(frozen=True)
 class Tiles:
     """How the loops of a kernel are cut where a search (--tune) found better than the rule; None is the rule's value.
 
-    tile: (rows, columns) of sums in registers; the others: see CodeStyle in lower/kernels/base.py. No byte of a result
+    tile: (rows, columns) of sums in registers; the others: see CodeStyle in lower/kernels/. No byte of a result
     depends on them: every sum keeps its order.
     """
 

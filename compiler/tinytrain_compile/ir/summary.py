@@ -138,13 +138,14 @@ class Agreement:
 class Suggestion:
     """One way to make training fit (or to use less), priced by planning it: options to add, and the arena they need.
 
-    meets: whether that keeps to all limits.
+    meets: whether that keeps to all limits. sets_arena: whether one of the options is another --arena.
     """
 
     options: str
     arena_bytes: int
     note: str = ""
     meets: bool = True
+    sets_arena: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Phase, Quant, Value
 
 _WORD = re.compile(r"\w+")
+_NAMED = re.compile(r"(?:\w+=)?(?=\()")
+"""What may stand in front of a value, see NamesOf."""
 _TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"]""")
 """A whole string, or one character outside of strings."""
 
@@ -20,6 +23,10 @@ _TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"]""")
 def _value(value: Value) -> str:
     fields = (value.name, value.shape, value.dtype, value.layout, value.origin)
     return repr(fields if value.quant is None else (*fields, dataclasses.astuple(value.quant)))
+
+
+def _values(values: Sequence[Value], names: Sequence[str]) -> str:
+    return "; ".join(f"{name}={_value(v)}" if name else _value(v) for name, v in zip_longest(names, values))
 
 
 def _attrs(attrs: Attrs) -> str:
@@ -45,8 +52,15 @@ def _restore(item: object, nested: Mapping[str, type]) -> object:
     return item
 
 
-def print_graph(graph: Graph) -> str:
-    """One line per node, in order; inputs, outputs, state and updates in a header."""
+NamesOf = Callable[[Node], tuple[Sequence[str], Sequence[str]]]
+"""node -> names of its operands and of its results"""
+
+
+def print_graph(graph: Graph, names_of: NamesOf | None = None) -> str:
+    """One line per node, in order; inputs, outputs, state and updates in a header.
+
+    names_of: for readers, whom positions tell little: `x=` and the like in front of operands and results.
+    """
     lines = [f"graph {graph.name!r}"]
     for label in ("inputs", "outputs", "parameters", "state", "accumulators"):
         values: tuple[Value, ...] = getattr(graph, label)
@@ -55,8 +69,8 @@ def print_graph(graph: Graph) -> str:
     lines += [f" note {note!r}" for note in graph.notes]
     lines += [f" guard {graph.guard!r}"] if graph.guard else []
     for node in graph.nodes:
-        outs = "; ".join(_value(v) for v in node.outputs)
-        ins = "; ".join(_value(v) for v in node.inputs)
+        names = names_of(node) if names_of else ((), ())
+        ins, outs = map(_values, (node.inputs, node.outputs), names)
         lines.append(f"  {outs} = {node.name!r} {node.op}({ins}) {_attrs(node.attrs)} {(node.origin, node.phase)!r}")
     return "\n".join(lines) + "\n"
 
@@ -148,9 +162,10 @@ class _Scanner:
         return Value(*fields[:5], quant=Quant(*fields[5]) if len(fields) > 5 else None)
 
     def values(self) -> tuple[Value, ...]:
-        """Values between semicolons; none if there is no opening parenthesis."""
+        """Values between semicolons, with or without names; none if there is no opening parenthesis."""
         found: list[Value] = []
-        while self._line.startswith("(", self._at):
+        while (named := _NAMED.match(self._line, self._at)) is not None:
+            self._at = named.end()
             found.append(self.value())
             self.skip("; ")
         return tuple(found)

@@ -7,9 +7,11 @@ stage still says which loop runs over which of its axes. Names decide nothing: t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from tinytrain_compile.lower.tir_walk import children, kind_of
+from tvm import s_tir, tirx
+from tvm.ir import Expr, Var
+
+from tinytrain_compile.lower.tir_walk import Tir, children
 
 FALLBACK = "i"
 _WORDS = {
@@ -95,9 +97,9 @@ _WEIGHT = ("out_channel", "tap_row", "tap_column", "in_channel")
 """Of stages whose axes have no names but numbers: i0, i1 ..."""
 
 
-def loop_names(function: Any) -> LoopNames:
+def loop_names(function: tirx.PrimFunc) -> LoopNames:
     """Of a scheduled function, before it is lowered."""
-    found: dict[Any, tuple[int, str]] = {}
+    found: dict[Var, tuple[int, str]] = {}
     stages = [([str(axis.var.name) for axis in b.iter_vars], b, values) for b, values in _stages(function.body)]
     weight = any(axes[:1] == ["v_out"] for axes, _, _ in stages)  # the result is a weight's gradient, not an image
     for axes, block, values in stages:
@@ -116,11 +118,11 @@ class LoopNames:
     Where a loop is cut in pieces, TVM makes new variables with the name of the first piece's: they count the same.
     """
 
-    def __init__(self, words: dict[Any, str] | None = None) -> None:
+    def __init__(self, words: dict[Var, str] | None = None) -> None:
         self._words = words or {}
         self._latest: dict[str, str] = {}
 
-    def of(self, var: Any) -> str:
+    def of(self, var: Var) -> str:
         """The word, FALLBACK where nothing is known."""
         name = str(var.name)
         word = self._words.get(var) or self._latest.get(name, FALLBACK)
@@ -128,10 +130,9 @@ class LoopNames:
         return word
 
 
-def _stages(node: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
+def _stages(node: Tir) -> Iterator[tuple[s_tir.SBlock, Sequence[Expr]]]:
     """Every stage of a scheduled body, with what its axes are in terms of loops."""
-    kind = kind_of(node)
-    if kind == "SBlockRealize":
+    if isinstance(node, s_tir.SBlockRealize):
         yield node.block, list(node.iter_values)
         yield from _stages(node.block.body)
     else:
@@ -155,9 +156,9 @@ def _words_of(axes: Sequence[str], stage: str) -> tuple[str, ...]:
     return (*words, *(FALLBACK,) * (len(numbered) - len(words)), *(summed,) * (len(names) - len(numbered)))
 
 
-def _loops_of(words: Sequence[str], values: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+def _loops_of(words: Sequence[str], values: Sequence[Expr]) -> Iterator[tuple[Var, str]]:
     """(loop variable, what it counts) of a stage: tiles where it is multiplied, several axes where it is divided."""
-    divided: dict[Any, list[str]] = {}
+    divided: dict[Var, list[str]] = {}
     for word, value in zip(words, values, strict=True):
         for var, scaled, parted in _terms(value):
             if parted:
@@ -169,13 +170,12 @@ def _loops_of(words: Sequence[str], values: Sequence[Any]) -> Iterator[tuple[Any
         yield var, "tap" if of == {"tap_row", "tap_column"} else of.pop() if len(of) == 1 else FALLBACK
 
 
-def _terms(value: Any, scaled: bool = False, parted: bool = False) -> Iterator[tuple[Any, bool, bool]]:
+def _terms(value: Tir, scaled: bool = False, parted: bool = False) -> Iterator[tuple[Var, bool, bool]]:
     """(variable, whether it is multiplied by more than 1, whether it is divided) of an index."""
-    kind = kind_of(value)
-    if kind in ("Var", "SizeVar"):
+    if isinstance(value, Var):
         yield value, scaled, parted
-    elif kind == "Mul":
+    elif isinstance(value, tirx.Mul):
         yield from _terms(value.a, True, parted)
     else:
         for child in children(value):
-            yield from _terms(child, scaled, parted or kind in ("FloorDiv", "FloorMod"))
+            yield from _terms(child, scaled, parted or isinstance(value, tirx.FloorDiv | tirx.FloorMod))

@@ -6,16 +6,23 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import tvm
 from tvm import s_tir, te
+from tvm.tirx import PrimFunc
 
-from tinytrain_compile.ir.kernels import Kernel, KernelSet, Tiles
+from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet, Tiles
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.external import external_kernel, external_names
 from tinytrain_compile.lower.kernel_names import name_kernels
-from tinytrain_compile.lower.kernels import KERNELS, VECTOR_KERNELS, Features, KernelSpec, kernel_spec
+from tinytrain_compile.lower.kernels import (
+    KERNELS,
+    VECTOR_KERNELS,
+    KernelContext,
+    KernelSpec,
+    OperandLayout,
+    kernel_spec,
+)
 from tinytrain_compile.lower.loop_names import LoopNames, loop_names
 from tinytrain_compile.lower.passes import lower_schedule
 from tinytrain_compile.lower.printing.float_lanes import FloatLanePrinter
@@ -27,22 +34,18 @@ from tinytrain_compile.ops import op_def
 
 @dataclass(frozen=True)
 class LowerOptions:
-    """prefix: what all external symbols start with; features: what kernels may use of the target.
+    """prefix: what all external symbols start with; context: what kernels are made for.
 
     fuse_multiply_add: False gives separate multiplications and additions, byte-equal to the exact numpy references.
-    turned: nodes whose weight is stored once more, see Features.turned.
+    turned: nodes whose weight is stored once more, see OperandLayout.
     """
 
     prefix: str
-    features: Features = field(default_factory=Features)
+    context: KernelContext = field(default_factory=KernelContext)
     fuse_multiply_add: bool = True
     turned: frozenset[str] = frozenset()
     tiles: Mapping[str, Tiles] = field(default_factory=dict[str, Tiles])
     """Of nodes for which a search found better ones than the rule."""
-
-
-_lowered_before: dict[object, Kernel] = {}
-"""Kernels that this process has made, by what decides their code: --flash-budget, --tune and tests lower one often."""
 
 
 class ScratchError(ValueError):
@@ -54,9 +57,16 @@ def _no_progress(_done: int, _all: int) -> None:
 
 
 def lower_nodes(
-    nodes: Iterable[Node], options: LowerOptions, progress: Callable[[int, int], None] = _no_progress
+    nodes: Iterable[Node],
+    options: LowerOptions,
+    progress: Callable[[int, int], None] = _no_progress,
+    cache: KernelCache | None = None,
 ) -> KernelSet:
-    """Kernels for all nodes; nodes with the same op, types and attributes share one. Views and page moves need none."""
+    """Kernels for all nodes; nodes with the same op, types and attributes share one. Views and page moves need none.
+
+    cache: of the caller, who lowers some nodes again; without one every kernel is made in this call.
+    """
+    cache = KernelCache() if cache is None else cache
     todo = [node for node in nodes if not (op_def(node.op).view or op_def(node.op).page)]
     names: dict[object, str] = {}
     kernels: dict[str, Kernel] = {}  # by C text without the name: different shapes may give the same loops
@@ -65,14 +75,15 @@ def lower_nodes(
     taken: set[str] = set()
     for index, node in enumerate(todo):
         progress(index, len(todo))
-        features, tiles = replace(options.features, turned=node.name in options.turned), options.tiles.get(node.name)
-        key = (_key(node), features, tiles)
+        layout, tiles = OperandLayout(node.name in options.turned), options.tiles.get(node.name)
+        context = replace(options.context, layout=layout)
+        key = (_key(node), context, tiles)
         if key not in names:
-            ending = "_turned" if features.turned else ""
+            ending = "_turned" if context.layout.turned else ""
             ending += "" if node.external is None else "_external"
-            ending += "_small" if features.style.small else ""
+            ending += "_small" if context.style.small else ""
             name = _kernel_name(node, options.prefix, taken, ending)
-            kernel = _lowered_once(node, name, features, options.fuse_multiply_add, tiles)
+            kernel = _lowered_once(node, name, context, options.fuse_multiply_add, tiles, cache)
             body = kernel.source.partition("*/\n")[2].replace(f"{name}(", "(", 1)
             names[key] = kernels.setdefault(body, kernel).name
         calls[node.name] = names[key]
@@ -81,21 +92,21 @@ def lower_nodes(
     return name_kernels(KernelSet(tuple(kernels.values()), calls, turned=options.turned), first)
 
 
-def _lowered_once(node: Node, name: str, features: Features, fused: bool, tiles: Tiles | None) -> Kernel:
+def _lowered_once(
+    node: Node, name: str, context: KernelContext, fused: bool, tiles: Tiles | None, cache: KernelCache
+) -> Kernel:
     """`_lowered`, or the kernel that it gave for such a node before, under this name."""
     rules = op_def(node.op), KERNELS.get(node.op), VECTOR_KERNELS.get(node.op)  # tests replace them
-    key = (repr(_key(node)), features, fused, tiles, *rules)  # repr: 0.0 == -0.0, and 1 == 1.0
-    if key not in _lowered_before:
-        _lowered_before[key] = _lowered(node, name, features, fused, tiles)
-    return _lowered_before[key].named(name)
+    key = (repr(_key(node)), context, fused, tiles, *rules)  # repr: 0.0 == -0.0, and 1 == 1.0
+    return cache.get(key, lambda: _lowered(node, name, context, fused, tiles)).named(name)
 
 
-def _lowered(node: Node, name: str, features: Features, fused: bool, tiles: Tiles | None) -> Kernel:
+def _lowered(node: Node, name: str, context: KernelContext, fused: bool, tiles: Tiles | None) -> Kernel:
     """The kernel with the tiles that were found for it, or by the rule if this version has no room for them."""
     if tiles is not None:
         with suppress(ScratchError):
-            return lower_node(node, name, features.tuned(tiles), fused)
-    return lower_node(node, name, features, fused)
+            return lower_node(node, name, context.tuned(tiles), fused)
+    return lower_node(node, name, context, fused)
 
 
 def _key(node: Node) -> object:
@@ -119,12 +130,12 @@ def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
     return name
 
 
-def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: bool = True) -> Kernel:
+def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add: bool = True) -> Kernel:
     """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any."""
     if node.external is not None:
         return external_kernel(node, name, describe(node, external_names(node)))
     definition = op_def(node.op)
-    spec = kernel_spec(node, features)
+    spec = kernel_spec(node, context)
     lowered, computed, loops = lower_spec(spec)
     count = len(node.inputs)
     sizes = [value.size_bytes for value in (*node.inputs, *node.outputs)]
@@ -137,7 +148,7 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
     parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
     same = {indices.index(count + out): i for out, i in definition.alias if out in computed}
-    printer = printer_of(features)(lowered, parameters, same, fuse_multiply_add, features.style.unroll_moves, loops)
+    printer = printer_of(context)(lowered, parameters, same, fuse_multiply_add, context.style.unroll_moves, loops)
     _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name)
     if printer.scratch.size_bytes > definition.scratch(node):
@@ -145,25 +156,25 @@ def lower_node(node: Node, name: str, features: Features, fuse_multiply_add: boo
             f"kernel of {node.op} ({node.name}) needs {printer.scratch.size_bytes} B of scratch, "
             f"its definition says {definition.scratch(node)}"
         )
-    return Kernel(name, describe(node, labels) + source, declaration, printer.scratch.dtype, features.style.small)
+    return Kernel(name, describe(node, labels) + source, declaration, printer.scratch.dtype, context.style.small)
 
 
-def lower_spec(spec: KernelSpec) -> tuple[Any, list[int], LoopNames]:
+def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:
     """(the lowered TIR function, which outputs of the node it computes: its last parameters, what its loops count)."""
-    computed = [i for i, tensor in enumerate(spec.outputs) if tensor is not None]
-    function = te.create_prim_func([*spec.inputs, *(spec.outputs[i] for i in computed)])
+    outputs = {i: tensor for i, tensor in enumerate(spec.outputs) if tensor is not None}
+    function = te.create_prim_func([*spec.inputs, *outputs.values()])
     schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
     spec.schedule(schedule)
-    return lower_schedule(schedule), computed, loop_names(schedule.mod["main"])
+    return lower_schedule(schedule), list(outputs), loop_names(schedule.mod["main"])
 
 
-def printer_of(features: Features) -> type[Printer]:
+def printer_of(context: KernelContext) -> type[Printer]:
     """What prints kernels for such a target."""
-    if features.float_lanes:
+    if context.float_lanes:
         return FloatLanePrinter
-    if features.pairs:
+    if context.pairs:
         return PairPrinter
-    return LanePrinter if features.lanes else Printer
+    return LanePrinter if context.lanes else Printer
 
 
 def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: Printer) -> None:

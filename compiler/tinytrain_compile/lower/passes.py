@@ -7,16 +7,16 @@ compiler is better at it), MakePackedAPI and LowerTVMBuiltin (they bring in the 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import tvm
 from tvm import s_tir
 from tvm.s_tir import transform as structured
+from tvm.tirx import PrimFunc
 from tvm.tirx import transform as flat
 
 
 @cache
-def _pipeline() -> Any:
+def _pipeline() -> tvm.ir.transform.Sequential:
     target = tvm.target.Target({"kind": "c"}, host={"kind": "c"})
     return tvm.ir.transform.Sequential(
         [
@@ -41,7 +41,7 @@ def _pipeline() -> Any:
     )
 
 
-def lower_schedule(schedule: s_tir.Schedule) -> Any:
+def lower_schedule(schedule: s_tir.Schedule) -> PrimFunc:
     """The lowered PrimFunc (flat buffers, explicit loops) of a schedule's function "main"."""
     with tvm.transform.PassContext():
         return _pipeline()(schedule.mod)["main"]

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from tvm import s_tir, te, tirx
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.intrinsics.lanes import LANES
 
 HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
+
+
+def _split(schedule: s_tir.Schedule, block: SBlockRV, tiles: Mapping[int, int]) -> tuple[list[LoopRV], list[LoopRV]]:
+    """Loops of a block over tiles (and over axes that have none), and over the elements of a tile."""
+    outer: list[LoopRV] = []
+    inner: list[LoopRV] = []
+    for axis, loop in enumerate(schedule.get_loops(block)):
+        if axis in tiles:
+            first, second = schedule.split(loop, [None, tiles[axis]])
+            outer.append(first)
+            inner.append(second)
+        else:
+            outer.append(loop)
+    if not outer:
+        raise ValueError("a tiled kernel needs an axis")
+    return outer, inner
 
 
 def tile_reduction(
@@ -36,18 +52,8 @@ def tile_reduction(
     edges: turns of the innermost loop at its ends, where conditions differ within a tile, have code of their own.
     """
     block, sums = schedule.get_sblock(out), schedule.get_sblock(acc)
-    outer: list[Any] = []
-    inner: list[Any] = []
     extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)]
-    for axis, loop in enumerate(schedule.get_loops(block)):
-        if axis in tiles:
-            first, second = schedule.split(loop, [None, tiles[axis]])
-            outer.append(first)
-            inner.append(second)
-        else:
-            outer.append(loop)
-    if not outer:
-        raise ValueError("a tiled kernel needs an axis")
+    outer, inner = _split(schedule, block, tiles)
     across = None if lanes is None else sorted(tiles).index(lanes)
     inner, lane = _lanes(schedule, inner, across)
     schedule.reorder(*outer, *inner, *lane)
@@ -74,7 +80,7 @@ def tile_reduction(
             schedule.annotate(loop, HINT, 1)
 
 
-def _straighten(schedule: s_tir.Schedule, loops: Sequence[Any], lanes: Sequence[Any]) -> None:
+def _straighten(schedule: s_tir.Schedule, loops: Sequence[LoopRV], lanes: Sequence[LoopRV]) -> None:
     for loop in loops:
         schedule.unroll(loop)
     for loop in lanes:
@@ -83,7 +89,7 @@ def _straighten(schedule: s_tir.Schedule, loops: Sequence[Any], lanes: Sequence[
 
 def four_at_a_time(schedule: s_tir.Schedule, *stages: str, most: int = 4) -> None:
     """Stages over the same elements in one loop, whose last axis is cut into vectors; most: in a turn of the loop."""
-    outer: list[Any] = []
+    outer: list[LoopRV] = []
     ragged = False
     for name in stages or ("out",):
         loop = schedule.get_loops(schedule.get_sblock(name))[-1]
@@ -99,7 +105,7 @@ def four_at_a_time(schedule: s_tir.Schedule, *stages: str, most: int = 4) -> Non
         schedule.annotate(loop, HINT, 1)
 
 
-def _lanes(schedule: s_tir.Schedule, loops: Sequence[Any], place: int | None) -> tuple[list[Any], list[Any]]:
+def _lanes(schedule: s_tir.Schedule, loops: Sequence[LoopRV], place: int | None) -> tuple[list[LoopRV], list[LoopRV]]:
     """Loops of which the one at this place is over whole vectors, and the loop over a vector's lanes, if there are."""
     if place is None:
         return list(loops), []
@@ -107,7 +113,9 @@ def _lanes(schedule: s_tir.Schedule, loops: Sequence[Any], place: int | None) ->
     return [*loops[:place], vectors, *loops[place + 1 :]], [lane]
 
 
-def _turns(schedule: s_tir.Schedule, loops: Sequence[Any], fuse: bool, turn: int) -> tuple[list[Any], list[Any]]:
+def _turns(
+    schedule: s_tir.Schedule, loops: Sequence[LoopRV], fuse: bool, turn: int
+) -> tuple[list[LoopRV], list[LoopRV]]:
     """Reduction loops, and the loop over the terms of a turn if these are several; see tile_reduction.
 
     A sum of few terms is one turn; a number of terms without a fitting divisor ends with a turn of its own.
@@ -139,7 +147,7 @@ def best_tile(extent: int, wanted: int, ragged: bool = False) -> int:
     return divisors[0] if divisors else wanted
 
 
-def keep_results(schedule: s_tir.Schedule, loop: Any, depth: int) -> None:
+def keep_results(schedule: s_tir.Schedule, loop: LoopRV, depth: int) -> None:
     """Compute what `out` holds in a turn of `loop` (the depth-th) before any of it is stored: loads are made once.
 
     (C compilers take a store of bytes for a reason to load anew, whatever `restrict` says.)
@@ -163,7 +171,9 @@ def scalars(*names: str) -> Callable[[s_tir.Schedule], None]:
     return schedule
 
 
-def keep_tables(schedule: s_tir.Schedule, tables: Sequence[te.Tensor], loop: Any = None, depth: int = 0) -> None:
+def keep_tables(
+    schedule: s_tir.Schedule, tables: Sequence[te.Tensor], loop: LoopRV | None = None, depth: int = 0
+) -> None:
     """Compute what `out` reads of these stages once in a turn of `loop` (the depth-th; None: of all), in registers."""
     for table in tables:
         block = schedule.get_sblock(str(table.op.name))

@@ -1,63 +1,110 @@
-"""Looking at lowered TIR: the kind of a node, the name of an intrinsic, and what lies below a node."""
+"""Looking at lowered TIR: calls of intrinsics and of helpers, operators of two operands, and what lies below a node."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypeGuard, cast
 
-_TWO_OPERANDS = (
-    *("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Max", "Min"),
-    *("LT", "LE", "GT", "GE", "EQ", "NE", "And", "Or"),
-    *("LShift", "RShift", "BitwiseAnd", "BitwiseXor", "BitwiseOr"),
+from tvm import ir, tirx
+from tvm.ir import Expr
+from tvm.tirx import Buffer, Stmt
+
+Tir = Expr | Stmt
+TWO_OPERANDS = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Max, tirx.Min),
+    *(tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.And, tirx.Or),
+    *(tirx.LShift, tirx.RShift, tirx.BitwiseAnd, tirx.BitwiseXor, tirx.BitwiseOr),
 )
 
 
-def kind_of(node: Any) -> str:
+def kind_of(node: Tir) -> str:
     """The class name of a TIR node."""
     return type(node).__name__
 
 
-def op_name(call: Any) -> str:
+def op_name(call: ir.Call) -> str:
     """The op's own name: TVM files intrinsics under "tirx." or "prim."."""
-    return (str(call.op.name) if hasattr(call.op, "name") else str(call.op)).rpartition(".")[2]
+    return (call.op.name if isinstance(call.op, ir.Op) else str(call.op)).rpartition(".")[2]
 
 
-def elements(buffer: Any) -> int:
+def is_call(node: Tir | None, *names: str) -> TypeGuard[ir.Call]:
+    """Whether this is a call of one of these intrinsics."""
+    return isinstance(node, ir.Call) and op_name(node) in names
+
+
+def is_helper(node: Tir) -> TypeGuard[ir.Call]:
+    """Whether this is a call of a helper of the runtime."""
+    return is_call(node, "call_extern", "call_pure_extern")
+
+
+def helper_name(call: ir.Call) -> str:
+    """The C function that is called; its operands are the arguments behind the first."""
+    name = call.args[0]
+    assert isinstance(name, ir.StringImm)
+    return name.value
+
+
+def addressed(call: ir.Call) -> ir.TensorLoad:
+    """The element whose address an address_of gives."""
+    element = call.args[0]
+    assert isinstance(element, ir.TensorLoad)
+    return element
+
+
+def declared(node: tirx.DeclBuffer) -> Buffer:
+    """The buffer that a declared one is another view of."""
+    data = node.data
+    assert isinstance(data, ir.Call) and isinstance(data.args[0], ir.Var)
+    return cast(Buffer, data.args[0])
+
+
+def elements(buffer: Buffer) -> int:
     """How many elements a buffer has."""
     return math.prod(int(dim) for dim in buffer.shape)
 
 
-def children(node: Any) -> list[Any]:
+def children(node: Tir) -> list[Tir]:
     """The statements and expressions directly below a TIR node."""
-    kind = kind_of(node)
-    if kind in _TWO_OPERANDS:
+    return _statement(node) if isinstance(node, Stmt) else _operands(node)
+
+
+def _statement(node: Stmt) -> list[Tir]:
+    if isinstance(node, tirx.SeqStmt):
+        return list(node.seq)
+    if isinstance(node, tirx.For):
+        return [node.min, node.extent, node.body]
+    if isinstance(node, tirx.BufferStore):
+        return [node.value, *node.indices]
+    if isinstance(node, tirx.Bind | tirx.Evaluate):
+        return [node.value]
+    if isinstance(node, tirx.AttrStmt):
+        return [node.body]
+    if isinstance(node, tirx.IfThenElse):
+        return [node.condition, node.then_case, *([] if node.else_case is None else [node.else_case])]
+    return []
+
+
+def _operands(node: Expr) -> list[Tir]:
+    if isinstance(node, TWO_OPERANDS):
         return [node.a, node.b]
-    fields: dict[str, tuple[str, ...]] = {
-        "SeqStmt": ("seq",),
-        "For": ("min", "extent", "body"),
-        "BufferStore": ("value", "indices"),
-        "TensorLoad": ("indices",),
-        "Bind": ("value",),
-        "AttrStmt": ("body",),
-        "Evaluate": ("value",),
-        "IfThenElse": ("condition", "then_case", "else_case"),
-        "Cast": ("value",),
-        "Call": ("args",),
-        "Not": ("a",),
-        "Select": ("condition", "true_value", "false_value"),
-    }
-    found: list[Any] = []
-    for name in fields.get(kind, ()):
-        item = getattr(node, name)
-        if item is None:
-            continue
-        found.extend(item if name in ("seq", "indices", "args") else [item])
-    return found
+    if isinstance(node, ir.TensorLoad):
+        return list(node.indices)
+    if isinstance(node, tirx.Cast):
+        return [node.value]
+    if isinstance(node, ir.Call):
+        return list(node.args)
+    if isinstance(node, tirx.Not):
+        return [node.a]
+    if isinstance(node, tirx.Select):
+        return [node.condition, node.true_value, node.false_value]
+    return []
 
 
-def buffers_of(node: Any) -> set[Any]:
+def buffers_of(node: Tir) -> set[Buffer]:
     """What a statement stores to, loads from or hands to helpers."""
-    found = set[Any]().union(*(buffers_of(child) for child in children(node)))
-    if kind_of(node) == "TensorLoad":
+    found = set[Buffer]().union(*(buffers_of(child) for child in children(node)))
+    if isinstance(node, ir.TensorLoad):
         found.add(node.source)
-    return found | ({node.buffer} if kind_of(node) == "BufferStore" else set())
+    if isinstance(node, tirx.BufferStore):
+        found.add(node.buffer)
+    return found

@@ -5,6 +5,7 @@ Importing this package fills the op table; it has no other side effect.
 
 from tinytrain_compile.ops import (
     activation,
+    clip_mask,
     conv,
     elementwise,
     int8,
@@ -38,6 +39,7 @@ __all__ = [
     "Split",
     "activation",
     "attribute_types",
+    "clip_mask",
     "conv",
     "elementwise",
     "infer",

@@ -5,14 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.ops._exact import F32, clamp, scaled, shifted
-from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import (
+    ELEMENTWISE,
+    GradientContext,
+    GradientRule,
+    NonDifferentiable,
+    OpDef,
+    ReferenceRule,
+    register,
+)
 from tinytrain_compile.ops.elementwise import SECOND_ORDER, erf, from_input, from_output, same_infer, upstream
+from tinytrain_compile.ops.exact import F32, clamp, scaled, shifted
 from tinytrain_compile.ops.names import operand, result
 
 
@@ -46,8 +55,36 @@ class GeluAttrs(Attrs):
     tanh: bool = False
 
 
-_Rule = Callable[..., Array]
-"""(operands ..., attributes) -> result"""
+_Rule = Callable[[Array, Any], Array]
+"""(x, attributes) -> y"""
+_GradRule = Callable[[Array, Array, Any], Array]
+"""(dy, x or y, attributes) -> dx"""
+
+
+def _enter(
+    name: str,
+    doc: str,
+    rules: tuple[ReferenceRule, ReferenceRule | None],
+    gradient: GradientRule | NonDifferentiable,
+    attrs: type[Attrs],
+    inputs: tuple[str, ...],
+    output: str,
+) -> None:
+    register(
+        OpDef(
+            name,
+            doc,
+            same_infer,
+            rules[0],
+            gradient,
+            attrs,
+            inputs=inputs,
+            outputs=(output,),
+            reuses=inputs,
+            exact=rules[1],
+            traits=ELEMENTWISE,
+        )
+    )
 
 
 def _activation(
@@ -56,35 +93,31 @@ def _activation(
     function: _Rule,
     gradient: GradientRule | NonDifferentiable,
     attrs: type[Attrs] = Attrs,
-    inputs: tuple[str, ...] = ("x",),
-    outputs: tuple[str, ...] = ("y",),
     exact: _Rule | None = None,
 ) -> None:
-    register(
-        OpDef(
-            name,
-            doc,
-            same_infer,
-            lambda arrays, attributes: (function(*arrays, attributes),),
-            gradient,
-            attrs,
-            reuses=inputs,
-            exact=None if exact is None else lambda arrays, attributes: (exact(*arrays, attributes),),
-            inputs=inputs,
-            outputs=outputs,
-            traits=ELEMENTWISE,
-        )
-    )
+    def of(rule: _Rule) -> ReferenceRule:
+        return lambda arrays, attributes: tuple(rule(x, attributes) for x in arrays)
+
+    _enter(name, doc, (of(function), None if exact is None else of(exact)), gradient, attrs, ("x",), "y")
 
 
 def _grad(
-    name: str, doc: str, function: _Rule, kept: str, attrs: type[Attrs] = Attrs, exact: _Rule | None = None
+    name: str, doc: str, function: _GradRule, kept: str, attrs: type[Attrs] = Attrs, exact: _GradRule | None = None
 ) -> None:
-    """The backward op of an activation; kept: "x" or "y", what it reads beside dy."""
-    _activation(name, doc, function, SECOND_ORDER, attrs, ("dy", kept), ("dx",), exact)
+    """The backward op of an activation; kept: what it reads beside dy, "x" or "y" (or what has the sign of x)."""
+
+    def of(rule: _GradRule) -> ReferenceRule:
+        def reference(arrays: tuple[Array, ...], attributes: Any) -> tuple[Array, ...]:
+            dy, read = arrays
+            return (rule(dy, read, attributes),)
+
+        return reference
+
+    rules = (of(function), None if exact is None else of(exact))
+    _enter(name, doc, rules, SECOND_ORDER, attrs, ("dy", kept), "dx")
 
 
-def _inside(y: Array, attrs: ClipAttrs) -> Array:
+def inside(y: Array, attrs: ClipAttrs) -> Array:
     """Where a clip passes its gradient: strictly between its finite bounds (the clipped output tells)."""
     above = y > attrs.low if math.isfinite(attrs.low) else np.ones(y.shape, np.bool_)
     return above & (y < attrs.high) if math.isfinite(attrs.high) else above
@@ -101,55 +134,9 @@ _activation(
 _grad(
     "ClipGrad",
     "dy where low < y < high, else 0.",
-    lambda dy, y, attrs: np.where(_inside(y, attrs), dy, 0).astype(dy.dtype),
+    lambda dy, y, attrs: np.where(inside(y, attrs), dy, 0).astype(dy.dtype),
     "y",
     ClipAttrs,
-)
-
-
-def _mask_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    (y,) = inputs
-    return (TensorType(y.shape, "bits", y.layout),)
-
-
-register(
-    OpDef(
-        "ClipMask",
-        "One bit per element: low < y < high. Kept for the backward pass instead of y (32 times smaller).",
-        _mask_infer,
-        lambda arrays, attrs: (np.packbits(_inside(*arrays, attrs).ravel(), bitorder="little"),),
-        NonDifferentiable("a mask is piecewise constant"),
-        ClipAttrs,
-        inputs=("y",),
-        outputs=("mask",),
-    )
-)
-
-
-def _masked_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    dy, mask = inputs
-    if dy.shape != mask.shape or mask.dtype != "bits":
-        raise ValueError(f"expected a gradient and its mask, got {dy.type} and {mask.type}")
-    return (dy.type,)
-
-
-def _masked(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    dy, bits = arrays
-    keep = np.unpackbits(bits.astype(np.uint8), count=dy.size, bitorder="little").reshape(dy.shape)
-    return (np.where(keep, dy, 0).astype(dy.dtype),)
-
-
-register(
-    OpDef(
-        "MaskedGrad",
-        "dy where the mask is set, else 0.",
-        _masked_infer,
-        _masked,
-        SECOND_ORDER,
-        inputs=("dy", "mask"),
-        outputs=("dx",),
-        reuses=("dy",),
-    )
 )
 
 
@@ -214,7 +201,6 @@ register(
         _prelu,
         _prelu_gradient,
         inputs=("x", "slope"),
-        outputs=("y",),
         reuses=("x",),
         traits=ELEMENTWISE,
     )

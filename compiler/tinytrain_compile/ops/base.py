@@ -193,7 +193,7 @@ class OpDef:
     repeat: RepeatRule = _same_attrs
     sums_samples: Callable[[Any], bool] = _no_sum_of_samples
     inputs: tuple[str, ...] = field(kw_only=True)
-    outputs: tuple[str, ...] = field(kw_only=True)
+    outputs: tuple[str, ...] = ("y",)
     present: Callable[[Any], Iterable[str]] | None = None
     error: ErrorState | None = None
     traits: frozenset[Trait] = frozenset()
@@ -238,6 +238,16 @@ def _check_names(definition: OpDef) -> None:
 def op_def(name: str) -> OpDef:
     """The definition of an operator; KeyError if there is none."""
     return OPS[name]
+
+
+def has_trait(op: str, trait: Trait) -> bool:
+    """Whether an op is declared to be that."""
+    return trait in OPS[op].traits
+
+
+def ops_with(trait: Trait) -> tuple[str, ...]:
+    """All ops that are declared to be that."""
+    return tuple(name for name in OPS if has_trait(name, trait))
 
 
 def scratch_bytes(node: Node) -> int:

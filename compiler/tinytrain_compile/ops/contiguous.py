@@ -13,7 +13,8 @@ def run_starts(node: Node, axis: int) -> tuple[int, ...] | None:
     """Where inputs begin that follow each other on an axis, in bytes; None unless every axis before it has extent 1."""
     if math.prod(result(node, "y").shape[:axis]) != 1:
         return None
-    return (0, *itertools.accumulate(value.size_bytes for value in node.inputs[:-1]))
+    *before, _ = node.inputs
+    return (0, *itertools.accumulate(value.size_bytes for value in before))
 
 
 def cut_starts(

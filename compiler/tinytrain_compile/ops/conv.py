@@ -239,7 +239,6 @@ register(
         macs=_conv_macs,
         exact=_conv_exact,
         inputs=("x", "w", "w_rest?", "bias?"),
-        outputs=("y",),
         present=_present,
         traits=MATRIX,
     )

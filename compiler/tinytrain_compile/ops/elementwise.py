@@ -55,7 +55,6 @@ def _binary(name: str, doc: str, function: Callable[[Array, Array], Array], grad
             lambda arrays, _attrs: (function(*arrays),),
             gradient,
             inputs=("a", "b"),
-            outputs=("y",),
             reuses=("a", "b"),
             traits=ELEMENTWISE,
         )
@@ -112,7 +111,6 @@ def unary(
             lambda arrays, _attrs: (function(*arrays),),
             gradient,
             inputs=("x",),
-            outputs=("y",),
             reuses=("x",),
             traits=ELEMENTWISE,
             exact=lambda arrays, _attrs: (exact(*arrays),),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._exact import product
 from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Split, register
+from tinytrain_compile.ops.exact import product
 from tinytrain_compile.ops.names import named, operand, operands, result
 
 
@@ -153,7 +153,6 @@ register(
         macs=_gemm_macs,
         exact=_gemm_exact,
         inputs=("x", "w", "w_rest?", "bias?"),
-        outputs=("y",),
         present=_present,
         traits=MATRIX,
     )
@@ -287,6 +286,5 @@ register(
         macs=_matmul_macs,
         exact=lambda arrays, attrs: (product(*_factors(arrays, attrs)),),
         inputs=("a", "b"),
-        outputs=("y",),
     )
 )

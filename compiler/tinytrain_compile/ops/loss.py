@@ -11,8 +11,8 @@ import numpy as np
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, like, only
-from tinytrain_compile.ops._exact import F32, sequential_sum
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
+from tinytrain_compile.ops.exact import F32, sequential_sum
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -206,6 +206,7 @@ def _mse_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 
 def _bce_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    z: Array
     z, target = arrays
     above, minus = np.where(z > 0, z, F32(0)), np.where(z > 0, 0 - z, z)
     return (_exact_mean((above - z * target) + scalar_math.log1p(scalar_math.exp(minus))),)

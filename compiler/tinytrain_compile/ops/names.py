@@ -42,6 +42,11 @@ def operands(node: Node) -> Named[Value]:
     return named(node.op, node.inputs, node.attrs)
 
 
+def names_of(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of a node's operands and of its results, in order."""
+    return input_names(node.op, node.attrs, len(node.inputs)), op_def(node.op).outputs
+
+
 def operand(node: Node, name: str) -> Value:
     """A node's operand; KeyError if it has none of this name."""
     return operands(node)[name]
@@ -55,3 +60,10 @@ def result(node: Node, name: str) -> Value:
 def position(node: Node, name: str) -> int:
     """Which of a node's inputs has this name; KeyError if none has."""
     return operands(node).position(name)
+
+
+def trained(node: Node) -> Value | None:
+    """The parameter that a node of an update overwrites, w or bias by name; None for any other node."""
+    names, _ = names_of(node)
+    first = next((index for out, index in op_def(node.op).alias if out == 0), None)
+    return node.inputs[first] if first is not None and names[first] in ("w", "bias") else None

@@ -16,8 +16,8 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, like, only
-from tinytrain_compile.ops._exact import F32, max_over, shifted, sum_over
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
+from tinytrain_compile.ops.exact import F32, max_over, shifted, sum_over
 from tinytrain_compile.ops.names import result
 from tinytrain_compile.ops.repeat import along
 
@@ -203,7 +203,6 @@ register(
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_softmax_exact,
         inputs=("x",),
-        outputs=("y",),
         reuses=("x",),
     )
 )
@@ -232,7 +231,6 @@ register(
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         exact=_log_softmax_exact,
         inputs=("x",),
-        outputs=("y",),
         reuses=("x",),
     )
 )

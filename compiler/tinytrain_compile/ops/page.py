@@ -28,7 +28,6 @@ register(
         _WHY,
         page="out",
         inputs=("x",),
-        outputs=("y",),
         traits=MOVES_DATA,
     )
 )
@@ -41,7 +40,6 @@ register(
         _WHY,
         page="in",
         inputs=("x",),
-        outputs=("y",),
         traits=MOVES_DATA,
     )
 )

@@ -18,7 +18,6 @@ register(
         view=True,
         starts=_CONCAT.starts,
         inputs=("x*",),
-        outputs=("y",),
         traits=MOVES_DATA,
     )
 )
@@ -33,7 +32,6 @@ register(
         view=True,
         starts=_SLICE.starts,
         inputs=("x",),
-        outputs=("y",),
         traits=MOVES_DATA,
     )
 )

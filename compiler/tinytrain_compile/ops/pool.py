@@ -14,8 +14,8 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._common import BACKWARD, expect_float, only
-from tinytrain_compile.ops._exact import F32, LOWEST, largest_of, sequential_sum
 from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, NonDifferentiable, OpDef, Overlap, register
+from tinytrain_compile.ops.exact import F32, LOWEST, largest_of, sequential_sum
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.overlap import windows
 
@@ -141,7 +141,8 @@ def index_gradient(op: str, dy: Value, index: Value, attrs: PoolGradAttrs) -> tu
 
 
 def _infer_average_pool_grad(inputs: tuple[Value, ...], attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
-    return _infer_pool_grad("AveragePoolGrad", *inputs, attrs)
+    (dy,) = inputs
+    return _infer_pool_grad("AveragePoolGrad", dy, attrs)
 
 
 # ---- references -----------------------------------------------------------------------------------------------------
@@ -197,7 +198,8 @@ def _candidates(x: Any, attrs: PoolAttrs) -> Any:
 
 
 def _max_pool_index(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
-    index = _candidates(*arrays, attrs).argmax(axis=0)
+    (x,) = arrays
+    index = _candidates(x, attrs).argmax(axis=0)
     return (index.astype(np.uint8 if _fits_a_byte(attrs) else np.int32),)
 
 
@@ -268,7 +270,8 @@ def _average_pool_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Arra
 
 
 def _average_pool_grad_exact(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array, ...]:
-    return (_collected(_exact_mean(*arrays, attrs.pool, attrs.input_hw), attrs),)
+    (dy,) = arrays
+    return (_collected(_exact_mean(dy, attrs.pool, attrs.input_hw), attrs),)
 
 
 # ---- gradients ------------------------------------------------------------------------------------------------------
@@ -306,7 +309,6 @@ register(
         exact=_max_pool_exact,
         overlaps=_overlaps,
         inputs=("x",),
-        outputs=("y",),
         traits=MOVES_DATA,
     )
 )
@@ -346,7 +348,6 @@ register(
         exact=_average_pool_exact,
         overlaps=_overlaps,
         inputs=("x",),
-        outputs=("y",),
     )
 )
 register(

@@ -10,9 +10,9 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._common import expect_float, kept_layout, only
-from tinytrain_compile.ops._exact import scaled, sum_over
 from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, OpDef, Overlap, register
 from tinytrain_compile.ops.contiguous import cut_starts, run_starts
+from tinytrain_compile.ops.exact import scaled, sum_over
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
 from tinytrain_compile.ops.repeat import along, repeat_places, repeat_shape
@@ -96,10 +96,8 @@ def _infer_concat(inputs: tuple[Value, ...], attrs: ConcatAttrs) -> tuple[Tensor
     if not 0 <= axis < len(first.shape):
         raise ValueError(f"Concat: axis {axis} of shape {first.shape}")
     for x in inputs:
-        same = len(x.shape) == len(first.shape) and all(
-            a == b for i, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)) if i != axis
-        )
-        if not same or x.dtype != first.dtype:
+        others = [(*v.shape[:axis], *v.shape[axis + 1 :]) for v in (x, first)]
+        if len(x.shape) != len(first.shape) or others[0] != others[1] or x.dtype != first.dtype:
             raise ValueError(f"Concat: {x.type} does not join {first.type} on axis {axis}")
     total = sum(x.shape[axis] for x in inputs)
     shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
@@ -197,7 +195,7 @@ def _embed(arrays: tuple[Any, ...], attrs: EmbedAttrs) -> tuple[Array, ...]:
 
 
 def _expand(arrays: tuple[Any, ...], attrs: ExpandAttrs) -> tuple[Array, ...]:
-    x = np.array(np.broadcast_to(*arrays, attrs.shape))
+    (x,) = (np.array(np.broadcast_to(array, attrs.shape)) for array in arrays)
     return (x if attrs.scale == 1.0 else x * x.dtype.type(attrs.scale),)
 
 
@@ -207,7 +205,8 @@ def _reduce(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, ...]:
 
 
 def _expand_exact(arrays: tuple[Any, ...], attrs: ExpandAttrs) -> tuple[Array, ...]:
-    return (scaled(np.array(np.broadcast_to(*arrays, attrs.shape)), attrs.scale),)
+    (x,) = arrays
+    return (scaled(np.array(np.broadcast_to(x, attrs.shape)), attrs.scale),)
 
 
 def _reduce_exact(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, ...]:
@@ -263,13 +262,11 @@ def _expand_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None
 
 def _reduce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
     assert isinstance(node.attrs, ReduceAttrs)
-    attrs = ExpandAttrs(operand(node, "x").shape, node.attrs.scale)
-    return {0: ctx.emit("Expand", (only(gradients),), attrs)}
+    return {0: ctx.emit("Expand", (only(gradients),), ExpandAttrs(operand(node, "x").shape, node.attrs.scale))}
 
 
 # Expand and Reduce may run in place only when sizes agree: then nothing is stretched or summed, and both are
 # element-wise multiplications that read element i before they write it.
-_SAME_ELEMENT = ((0, 0),)
 
 register(
     OpDef(
@@ -283,7 +280,6 @@ register(
         repeat=repeat_shape,
         starts=lambda _node: (0,),
         inputs=("x",),
-        outputs=("y",),
         traits=MOVES_DATA,
     )
 )
@@ -297,7 +293,6 @@ register(
         TransposeAttrs,
         repeat=lambda _node, attrs, _count: along(attrs, attrs.perm[1:]),
         inputs=("x",),
-        outputs=("y",),
         traits=MOVES_DATA,
     )
 )
@@ -341,7 +336,6 @@ register(
         overlaps=_concat_overlaps,
         repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
         inputs=("x*",),
-        outputs=("y",),
         traits=MOVES_DATA,
     )
 )
@@ -358,7 +352,6 @@ register(
         overlaps=_slice_overlaps,
         repeat=repeat_places,
         inputs=("x",),
-        outputs=("y",),
         traits=MOVES_DATA,
     )
 )
@@ -373,7 +366,6 @@ register(
         overlaps=_embed_overlaps,
         repeat=repeat_places,
         inputs=("x",),
-        outputs=("y",),
         traits=MOVES_DATA,
     )
 )
@@ -388,7 +380,6 @@ register(
         exact=_expand_exact,
         repeat=repeat_shape,
         inputs=("x",),
-        outputs=("y",),
         reuses=("x",),
     )
 )
@@ -404,7 +395,6 @@ register(
         repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
         sums_samples=lambda attrs: 0 in attrs.axes,
         inputs=("x",),
-        outputs=("y",),
         reuses=("x",),
     )
 )

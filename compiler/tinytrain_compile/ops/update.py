@@ -172,6 +172,11 @@ def _accumulate_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorT
     return (acc.type,)
 
 
+def _clear(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    (acc,) = arrays
+    return (np.zeros_like(acc),)
+
+
 def _accumulate(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
     acc, g = arrays
     return (acc + g,)
@@ -194,7 +199,7 @@ register(
         "Clear",
         "acc = 0, after its content was applied; operands (acc).",
         _same_type,
-        lambda arrays, _attrs: (np.zeros_like(*arrays),),
+        _clear,
         _UPDATE,
         inputs=("acc",),
         outputs=("acc",),

@@ -53,8 +53,7 @@ def cut_bound(tasks: TaskGraph, order: Sequence[int], bound: int) -> int:
     """The best of `bound` and, for every task, the smallest load with which any order can run it.
 
     What has run before a task is a downset of the graph, and live bytes are a cut function of it: the smallest is a
-    minimum cut (notes/memory-planner.md, 2.2). A task whose load in a known order is within the bound cannot raise it,
-    so few cuts are computed.
+    minimum cut. A task whose load in a known order is within the bound cannot raise it, so few cuts are computed.
     """
     cuts: LoadCuts | None = None
     for load, task in sorted(zip(loads(tasks, order), order, strict=True), reverse=True):

@@ -1,7 +1,7 @@
 """Exact placement with CP-SAT: one NoOverlap on the address axis per maximal set of boxes that are live together.
 
 Only deterministic limits: one worker, a fixed seed, deterministic time. Hints only where they are feasible, since a
-packing above a hard capacity misleads the search (notes/memory-planner.md, 1.2).
+packing above a hard capacity misleads the search.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class _Model:
         self.constant: dict[int, int] = {}  # moment -> change of what no decision moves
         self.open_end = self.cells_with_open_end()
         for cell in range(len(problem.size)):
-            if problem.uses[cell] or problem.birth[cell] >= 0:
+            if problem.uses[cell] or problem.birth[cell] >= 0 or problem.fixed_end[cell] >= 0:
                 self.first_copy(cell)
         for cell in self.chosen:
             self.second_copy(cell)

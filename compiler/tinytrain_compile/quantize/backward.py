@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Attrs, Node, Value
+from tinytrain_compile.ops.base import ops_with
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX
 from tinytrain_compile.ops.int8.conv import QConvGradInputAttrs
@@ -27,7 +28,6 @@ ADD_PROBE = -12
 POOL_PROBE = -12
 """The same for the sum of the errors of windows that overlap."""
 GRADS = ("ConvGradInput", "GemmGradInput", "AveragePoolGrad")
-MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat")
 BIAS_READERS = ("SgdUpdate", "MomentumUpdate", "AdamUpdate", "Accumulate")
 
 
@@ -72,7 +72,7 @@ class Backward:
             "Expand": self._expand,
             "MaxPoolGrad": self._max_pool,
             **dict.fromkeys(GRADS, self._data),
-            **dict.fromkeys(MOVES, self._move),
+            **dict.fromkeys(ops_with("moves_data"), self._move),
         }
 
     def rewrite(self, node: Node) -> bool:

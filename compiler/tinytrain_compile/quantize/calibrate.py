@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.names import operands
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs
@@ -26,8 +27,6 @@ WEIGHT_FLOOR = 1e-8
 _BINS = 2048
 _FUSED = ("Conv", "ConvGradInput", "Gemm", "Add", "AveragePool", "Reduce")
 """Ops that a Clip behind them becomes the saturation of."""
-_MOVING = ("Reshape", "Transpose", "Slice", "MaxPool", "Embed", "Expand")
-"""Ops whose result holds only numbers of their input (and zeros)."""
 _WEIGHT_AXIS: Mapping[str, int] = {"Conv": 0, "Gemm": 0, "ConvGradInput": -1}
 """Where the output channels of a weight lie."""
 _INT32 = (-(2**31), 2**31 - 1)
@@ -100,9 +99,12 @@ def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
 
 
 def _moves(node: Node) -> bool:
+    """Whether a result holds only numbers of the node's one operand, and zeros."""
     if isinstance(node.attrs, EmbedAttrs):
         return node.attrs.value == 0
-    return node.op in _MOVING and not (isinstance(node.attrs, ExpandAttrs) and node.attrs.scale != 1)
+    if isinstance(node.attrs, ExpandAttrs):
+        return node.attrs.scale == 1
+    return has_trait(node.op, "moves_data") and node.op != "Concat"
 
 
 def _inherit(graph: Graph, known: dict[str, Quant]) -> None:

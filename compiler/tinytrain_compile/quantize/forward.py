@@ -11,7 +11,7 @@ import numpy as np
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Quant, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.activation import ClipAttrs
-from tinytrain_compile.ops.base import Split
+from tinytrain_compile.ops.base import Split, ops_with
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs, rescale_lift
@@ -23,7 +23,6 @@ from tinytrain_compile.quantize.forms import Act, Deferred, ShiftTables
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 
-MOVES = ("Reshape", "Transpose", "Slice", "Embed", "Concat", "MaxPool")
 _SHARED_BITS, _SHARED_ROOM = 8, 2.0**29
 
 
@@ -74,7 +73,7 @@ class Forward:
             "Clip": self._clip,
             "ClipMask": self._mask,
             "MaxPoolIndex": self._index,
-            **dict.fromkeys(MOVES, self._move),
+            **dict.fromkeys(ops_with("moves_data"), self._move),
         }
 
     def rewrite(self, node: Node) -> bool:
@@ -96,7 +95,7 @@ class Forward:
         return True
 
     def _ready(self, node: Node) -> bool:
-        data = node.inputs if node.op == "Add" else node.inputs[:1]
+        data = node.inputs if node.op == "Add" else (operand(node, "x"),)
         if len({value.shape for value in data}) > 1:
             return False
         if node.op in ("Conv", "Gemm") and not self._takes_integers(node):

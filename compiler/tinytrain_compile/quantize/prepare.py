@@ -12,12 +12,10 @@ from dataclasses import replace
 
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs, ReduceAttrs
 from tinytrain_compile.quantize.limits import check_scales
 
-KEEPS_RANGE = ("Reshape", "Transpose", "Slice", "Concat", "MaxPool", "Embed", "Expand")
-"""Ops whose outputs cannot leave the range of their inputs: they need no clamp of their own."""
-MATRIX_OPS = ("Conv", "ConvGradInput", "Gemm")
 _ANY = (-math.inf, math.inf)
 _BOUNDED = {"Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
 """Ops whose results are in a known range whatever they read."""
@@ -96,7 +94,7 @@ class _Saturation:
 
     def _stays(self, node: Node, quant: Quant, free: bool) -> bool:
         """Whether a node needs no clamp: what it gives lies in the range, but for what rounding would do."""
-        if not free and node.op not in KEEPS_RANGE:  # its integer form requantises where the clamp is
+        if not free and not _keeps_range(node.op):  # its integer form requantises where the clamp is
             return False
         if not free and (node.op == "Concat" or not self._stored):  # saturates by itself; ranges are its operands' own
             return True
@@ -111,7 +109,7 @@ class _Saturation:
         if node.op in _BOUNDED:
             return _BOUNDED[node.op]
         stretched = isinstance(node.attrs, ExpandAttrs) and node.attrs.scale != 1
-        if stretched or not (node.op in KEEPS_RANGE or _is_mean(node)):
+        if stretched or not (_keeps_range(node.op) or _is_mean(node)):
             return _ANY
         parts = [self._ranges.get(value.name, _ANY) for value in node.inputs]
         if isinstance(node.attrs, EmbedAttrs):
@@ -144,6 +142,11 @@ def storage_clamps(graph: Graph) -> dict[str, str]:
     }
 
 
+def _keeps_range(op: str) -> bool:
+    """Whether an op's outputs cannot leave the range of its inputs (Expand: but for its factor): it needs no clamp."""
+    return op == "Expand" or has_trait(op, "moves_data")
+
+
 def _is_mean(node: Node) -> bool:
     if isinstance(node.attrs, ReduceAttrs):
         count = math.prod(node.inputs[0].shape[axis] for axis in node.attrs.axes)
@@ -158,7 +161,7 @@ def real_range(quant: Quant) -> tuple[float, float]:
 
 def _behind_head(graph: Graph) -> frozenset[str]:
     """Names of the head's output and of everything computed from it."""
-    heads = [node for node in graph.nodes if node.op in MATRIX_OPS]
+    heads = [node for node in graph.nodes if has_trait(node.op, "matrix")]
     if not heads:
         return frozenset()
     behind = {v.name for v in heads[-1].outputs}

@@ -17,9 +17,13 @@ from tinytrain_compile.quantize.forms import ShiftTables
 from tinytrain_compile.quantize.state import Rewriter
 
 LAYERS = ("Conv", "Gemm")
-MOVES = ("Reshape", "Slice", "Concat")
-READERS = ("QConvGradInput", "QConvUpdate", "QConvSum", "QConvMomentum", "QBiasUpdate", "QBiasSum", "QBiasGradient")
-"""What may read an error in a unit that changes: a layer's own backward nodes (and their Fine forms)."""
+CUTS = ("Reshape", "Slice", "Concat")
+"""How channels of an error are cut out and joined: other data movement would take them out of their order."""
+READERS = (
+    *("QConvGradInput", "QConvUpdate", "QConvUpdateFine", "QConvSum", "QConvMomentum", "QConvMomentumFine"),
+    *("QBiasUpdate", "QBiasSum", "QBiasGradient"),
+)
+"""What may read an error in a unit that changes: a layer's own backward nodes."""
 ROOM = 126
 """Largest magnitude of a weight at first: only growth reaches 127, where a channel is rescaled."""
 
@@ -93,5 +97,5 @@ def _check_readers(rewriter: Rewriter, shift: Value) -> None:
     errors = {node.outputs[0].name for node in rewriter.builder.nodes if shift in node.inputs}
     for node in rewriter.builder.nodes:
         if any(value.name in errors for value in node.inputs):
-            assert node.op in MOVES or node.op.startswith(READERS), f"{node.name} reads an error of {shift.name}"
-            errors |= {value.name for value in node.outputs if node.op in MOVES}
+            assert node.op in CUTS or node.op in READERS, f"{node.name} reads an error of {shift.name}"
+            errors |= {value.name for value in node.outputs if node.op in CUTS}

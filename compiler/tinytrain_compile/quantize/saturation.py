@@ -10,16 +10,15 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import Saturations
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.int8.rescale import RESCALES, rescaled_tables
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import trained
 
 LIMIT = 127
-UPDATES = ("QConvUpdate", "QConvMomentum", "QWeightApply")
-"""How the ops that move int8 weights begin."""
 
 
 def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturations | None:
     """Before training and in a later state (tensor name -> array); None for a graph that trains no int8 weight."""
-    names = {operand(node, "w").name for node in train.graph.nodes if node.op.startswith(UPDATES)}
+    values = (trained(node) for node in train.graph.nodes)
+    names = {value.name for value in values if value is not None and value.dtype == "int8"}
     if not names:
         return None
     before, after = (sum(_at_limit(data[name]) for name in names) for data in (train.graph.constants, state))

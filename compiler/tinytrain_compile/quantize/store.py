@@ -35,4 +35,4 @@ def store_note(trained: Sequence[Value], fine: Sequence[Value]) -> str:
     """What the report says of a mixed store (its rows of quant_tensors name the tensors)."""
     extra, weights = sum(v.elements for v in fine), sum(v.elements for v in trained)
     tensors = f"{len(fine)} of {len(trained)} tensors"
-    return f"--weight-store mixed: {extra} bytes of fractions for {weights} trained int8 weights, in {tensors}"
+    return f"--weight-store mixed: fractions in {tensors} ({extra} of {weights} B)"

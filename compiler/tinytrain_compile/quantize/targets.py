@@ -8,7 +8,7 @@ from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.int8 import targets as int8_targets
 from tinytrain_compile.ops.int8.loss import DISTANCE_BITS, LEAST_LOSS_BITS, LOG_BITS
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.state import Rewriter
 
@@ -40,7 +40,7 @@ class TargetLoss:
         """Whether this is the loss of the step, of labels as they come, or its gradient, summed over the samples."""
         if operand(node, "target") != self._r.train.label:
             return False
-        if not node.op.endswith("Grad"):
+        if "dloss" not in operands(node):
             return result(node, "loss") == self._r.train.loss
         seed = self._r.constants.get(operand(node, "dloss").name)
         return seed is not None and float(seed) == self._r.train.micro_batch
@@ -98,7 +98,7 @@ class TargetLoss:
 
     def _operands(self, node: Node, outputs: Act) -> tuple[Value, ...]:
         pair = (outputs.value, operand(node, "target"))
-        if not node.op.startswith("Sigmoid"):
+        if node.op not in ("SigmoidCrossEntropy", "SigmoidCrossEntropyGrad"):
             return pair
         return (*pair, self._r.table("sigmoids", int8_targets.sigmoids(outputs.quant.scale[0])))
 

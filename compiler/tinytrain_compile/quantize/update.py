@@ -111,7 +111,7 @@ class Updates:
     # ---- one update -------------------------------------------------------------------------------------------------
 
     def _scale(self, node: Node, uses: Uses, exponent: Value) -> tuple[Value, ...]:
-        """Step size per channel: SGD on the real parameter, in its integer unit (notes/int8-training.md, 1.1).
+        """Step size per channel: SGD on the real parameter, in its integer unit (docs/int8.md).
 
         The gradient of one use is in the unit of its accumulator, the sum of several in that of the parameter.
         """

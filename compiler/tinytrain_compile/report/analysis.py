@@ -11,6 +11,7 @@ from tinytrain_compile.ir.buffers import Buffer, load_of
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.names import trained
 
 Role = Literal["forward", "backward", "update", "recompute"]
 Category = Literal["activations", "gradients", "optimizer", "weights", "accumulators", "scratch", "io", "header"]
@@ -26,19 +27,6 @@ CATEGORIES: Mapping[Category, str] = {
     "header": "header",
 }
 """Every category and its name for the user, in the order in which reports list them."""
-
-
-UPDATES = (
-    "SgdUpdate",
-    "MomentumUpdate",
-    "AdamUpdate",
-    "QConvUpdate",
-    "QConvMomentum",
-    "QWeightApply",
-    "QBiasUpdate",
-    "QBiasApply",
-)
-"""How the names of ops that update a parameter, their first operand, begin."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +208,7 @@ class _Tenants:
         self._state = {value.name for value in graph.state}
         self._accumulators = {value.name for value in graph.accumulators}
         self._gradients = judged - forward
-        self._trained = {node.inputs[0].name for node in graph.nodes if node.op.startswith(UPDATES)}
+        self._trained = {value.name for node in graph.nodes if (value := trained(node)) is not None}
 
     def of(self, buffer: Buffer) -> tuple[Tenant, ...]:
         """Tenants of a buffer in order of time; together they span its life."""

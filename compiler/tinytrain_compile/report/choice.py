@@ -7,7 +7,7 @@ from typing import Any
 
 from tinytrain_compile.ir.cost import Choice, Rung
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.report.layout import Row, row
+from tinytrain_compile.report.layout import WIDTH, Row, row, wrapped
 from tinytrain_compile.report.words import bytes_text, pad, printable
 
 LEAST = "least extra time that fits"
@@ -17,7 +17,7 @@ GOALS = {"memory": "smallest arena", "time": "least time", "energy": "least ener
 
 
 def choice_json(choice: Choice | None) -> dict[str, Any]:
-    """Keys of report.json's `plan`: objective, modelled cost of a step, and the rungs of the ladder."""
+    """Keys of report.json's `plan`: objective, modelled cost of a step, and what was tried (`ladder`)."""
     if choice is None:
         return {"objective": None, "model": None, "ladder": []}
     cost = choice.cost
@@ -34,14 +34,16 @@ def choice_json(choice: Choice | None) -> dict[str, Any]:
 
 
 def choice_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """Modelled time and energy where they were asked for or paid, and the ladder where more than one rung was tried."""
+    """Modelled time and energy where they were asked for or paid, and what was tried if it was more than one way."""
     choice = summary.choice
     if choice is None:
         return
     if choice.objective is not None or choice.limit_ps is not None or summary.plan.further:
         yield _cost_row(choice, width)
     if len(choice.rungs) > 1:
-        yield row("ladder", [_rung(rung) for rung in choice.rungs], width, " > ", most=2, rank=1)
+        tried = [_attempt(attempt) for attempt in choice.rungs]
+        pieces = [f"{one};" for one in tried[:-1]]
+        yield row("tried", [*pieces, tried[-1]], width, " ", most=3, rank=1)
 
 
 def _cost_row(choice: Choice, width: int) -> Row:
@@ -57,8 +59,9 @@ def _parts(choice: Choice) -> str:
     return ", ".join(f"{name} {milliseconds(ps)}" for name, ps in parts.items() if ps) or "nothing"
 
 
-def _rung(rung: Rung) -> str:
-    return f"{printable(rung.how)} {'-' if rung.arena_bytes is None else bytes_text(rung.arena_bytes)}"
+def _attempt(attempt: Rung) -> str:
+    size = "nothing found" if attempt.arena_bytes is None else bytes_text(attempt.arena_bytes)
+    return f"{printable(attempt.how)} -> {size}"
 
 
 def milliseconds(ps: int) -> str:
@@ -66,19 +69,19 @@ def milliseconds(ps: int) -> str:
     return f"{ps / 1e9:.4g} ms"
 
 
-def rung_lines(choice: Choice | None, limit_bytes: int | None) -> list[str]:
-    """The ladder as a table, for a block below an error: what was tried, and how many bytes that takes."""
-    rungs = () if choice is None else choice.rungs
-    if not rungs:
+def attempt_lines(choice: Choice | None, limit_bytes: int | None, width: int = WIDTH) -> list[str]:
+    """What was tried as a table, for a block below an error: how many bytes each way takes, and its price."""
+    tried = () if choice is None else choice.rungs
+    if not tried:
         return []
-    wide = max(len(printable(rung.how)) for rung in rungs)
-    sizes = ["nothing found" if rung.arena_bytes is None else bytes_text(rung.arena_bytes) for rung in rungs]
+    wide = max(len(printable(attempt.how)) for attempt in tried)
+    sizes = ["nothing found" if one.arena_bytes is None else bytes_text(one.arena_bytes) for one in tried]
     column = max(map(len, sizes))
     lines = ["  tried, in this order:"]
-    for rung, size in zip(rungs, sizes, strict=True):
-        over = limit_bytes is not None and (rung.arena_bytes is None or rung.arena_bytes > limit_bytes)
-        notes = ", ".join(note for note in (printable(rung.note), "too large" if over else "fits the arena") if note)
-        lines.append(f"    {pad(printable(rung.how), wide)}  -> {size:>{column}}  {notes}")
+    for attempt, size in zip(tried, sizes, strict=True):
+        over = limit_bytes is not None and (attempt.arena_bytes is None or attempt.arena_bytes > limit_bytes)
+        notes = ", ".join(n for n in (printable(attempt.note), "too large" if over else "fits the arena") if n)
+        lines += wrapped(f"    {pad(printable(attempt.how), wide)}  -> {size:>{column}}  ", notes, width)
     return lines
 
 
@@ -88,11 +91,12 @@ def too_slow_text(summary: Summary) -> list[str]:
     if choice is None or choice.limit_ps is None:
         return []
     over = milliseconds(choice.cost.ps - choice.limit_ps)
-    lines = [f"  smallest modelled step time found: {milliseconds(choice.cost.ps)} ({_parts(choice)}): over by {over}"]
+    found = f"smallest modelled step time found: {milliseconds(choice.cost.ps)} ({_parts(choice)}): over by {over}"
+    lines = wrapped("  ", found, indent=4)
     lines += ["  a model from the target file, not a measurement"]
-    lines += rung_lines(choice, summary.arena_limit_bytes)
+    lines += attempt_lines(choice, summary.arena_limit_bytes)
     lines += ["  what would do, priced by planning it:"]
     wide = max((len(way.options) for way in summary.suggestions), default=0)
-    return lines + [
-        f"    {pad(way.options, wide)}  -> {bytes_text(way.arena_bytes)}, {way.note}" for way in summary.suggestions
-    ]
+    for way in summary.suggestions:
+        lines += wrapped(f"    {pad(way.options, wide)}  -> ", f"{bytes_text(way.arena_bytes)}, {way.note}")
+    return lines

@@ -44,11 +44,11 @@ def tile_pieces(summary: Summary) -> list[str]:
     if not used.source:
         return []
     found = f"{plural(used.searched, 'kernel')} searched, " if used.searched else ""
-    pieces = [f"{found}{plural(len(used.nodes), 'node')} not by the rule (from {printable(used.source)})"]
+    pieces = [f"{found}tiles of {plural(len(used.nodes), 'node')} from {printable(used.source)}"]
     if used.saved:
         pieces.append(f"{grouped(used.saved)} of {grouped(used.before)} instructions saved")
     if used.ignored:
-        pieces.append(f"{plural(used.ignored, 'line')} ignored: tiles that are not known here")
+        pieces.append(f"{plural(used.ignored, 'line')} ignored: this version does not know their tiles")
     return pieces
 
 

@@ -1,4 +1,4 @@
-"""The machine-readable reports, report.json (contracts.md, section 4) and plan.json: no time, date or path in them."""
+"""The machine-readable reports, report.json (docs/contract.md, 4) and plan.json: no time, date or path in them."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.types import Node, Quant, Value
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.ops.int8.rescale import RESCALES, fractions, rescaled_tables
-from tinytrain_compile.ops.names import operand, operands
+from tinytrain_compile.ops.names import operand
 
 BORDERS = ("Quantize", "Dequantize", "QuantizeError", "DequantizeError")
 
@@ -20,15 +20,13 @@ def quant_tensors(train: TrainGraph) -> list[dict[str, Any]]:
     """One row per stored tensor of an int8 graph, in order of appearance; none for a float32 graph."""
     if not train.integer:
         return []
-    graph = train.graph
-    rows = [_row(graph.inputs[0], "input", train)]
-    rows += [_row(value, _state_kind(value, train), train) for value in graph.state]
-    rows += [_row(value, "sum", train) for value in graph.accumulators]
-    for node in graph.nodes:
-        definition = op_def(node.op)
-        if not definition.view:
-            rows += [_row(value, _kind(node, value, train), train) for value in _made(node)]
-    return rows
+    graph, told = train.graph, _told(train)
+    kinds = [(graph.inputs[0], "input"), *((value, told.get(value.name) or _by_type(value)) for value in graph.state)]
+    kinds += [(value, "sum") for value in graph.accumulators]
+    kinds += [(v, _kind(n, v, train)) for n in graph.nodes if not op_def(n.op).view for v in _made(n)]
+    errors = ((node.outputs[0].name, error_operands(node)) for node in graph.nodes)
+    exponents = {name: error.exponent.name for name, error in errors if error is not None}
+    return [_row(value, kind, train.formats.get(value.name), exponents.get(value.name)) for value, kind in kinds]
 
 
 def island_nodes(train: TrainGraph) -> list[Node]:
@@ -91,10 +89,7 @@ def _made(node: Node) -> list[Value]:
     return [value for index, value in enumerate(node.outputs) if index not in owned]
 
 
-def _row(value: Value, kind: str, train: TrainGraph) -> dict[str, Any]:
-    quant = train.formats.get(value.name)
-    errors = ((node.outputs[0].name, error_operands(node)) for node in train.graph.nodes)
-    exponents = {name: error.exponent.name for name, error in errors if error is not None}
+def _row(value: Value, kind: str, quant: Quant | None, exponent: str | None) -> dict[str, Any]:
     return {
         "name": value.name,
         "origin": value.origin,
@@ -103,22 +98,25 @@ def _row(value: Value, kind: str, train: TrainGraph) -> dict[str, Any]:
         "bytes": value.size_bytes,
         "scale": quant.scale[0] if quant is not None and len(quant.scale) == 1 else None,
         "zero": quant.zero if quant is not None else None,
-        "exponent": exponents.get(value.name),
+        "exponent": exponent,
     }
 
 
-def _state_kind(value: Value, train: TrainGraph) -> str:
-    if any(node.op == "ExponentUpdate" and operand(node, "state") == value for node in train.graph.nodes):
-        return "exponent"
-    if any(operands(node).get("velocity") == value for node in train.graph.nodes):
-        return "velocity"
-    if value == train.learning_rate or value.name == "noise":
-        return "setting"
-    if any(node.op in RESCALES and value in rescaled_tables(node) for node in train.graph.nodes):
-        return "shift"
-    if value in fractions(train.graph.nodes):
-        return "fraction"
-    return {"int8": "weight", "int32": "bias", "float32": "float parameter"}.get(value.dtype, value.dtype)
+def _told(train: TrainGraph) -> dict[str, str]:
+    """The kind of the state that nodes tell something of, by name."""
+    found = {train.learning_rate.name: "setting", "noise": "setting"}
+    for node in train.graph.nodes:
+        if node.op == "ExponentUpdate":
+            found[operand(node, "state").name] = "exponent"
+        if "velocity" in op_def(node.op).inputs:
+            found[operand(node, "velocity").name] = "velocity"
+        if node.op in RESCALES:
+            found.update({table.name: "shift" for table in rescaled_tables(node)})
+    return found | {value.name: "fraction" for value in fractions(train.graph.nodes)}
+
+
+def _by_type(state: Value) -> str:
+    return {"int8": "weight", "int32": "bias", "float32": "float parameter"}.get(state.dtype, state.dtype)
 
 
 def _kind(node: Node, value: Value, train: TrainGraph) -> str:
@@ -129,4 +127,4 @@ def _kind(node: Node, value: Value, train: TrainGraph) -> str:
     moved = value.dtype == "int8" and value.name not in train.formats and not node.op.startswith("Q")
     if error_operands(node) is not None or moved:
         return "error"
-    return {"int8": "activation", "float32": "float island"}.get(value.dtype, "index")
+    return {"int8": "activation", "float32": "float region"}.get(value.dtype, "index")

@@ -20,13 +20,14 @@ from markupsafe import Markup
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.code import code_pieces
-from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
+from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, update_totals
 from tinytrain_compile.report.picture import Picture, about_text, build_picture, label_of, name_of
 from tinytrain_compile.report.text import (
     bound_text,
     fit_verdict,
     layer_counts,
     layer_text,
+    loss_text,
     memory_pieces,
     paging_pieces,
     update_counts,
@@ -166,7 +167,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ),
         ("Target", f"{name_of(summary.target)}: {name_of(summary.target_summary, 200)}"),
         ("Number format", summary.quant),
-        ("Loss", f"{loss_name(summary)} (contract {summary.contract})"),
+        ("Loss", loss_text(summary)),
         ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, {batch_text(summary.train)}"),
         ("Trained", f"{name_of(summary.update_label)}: {update_counts(summary)}"),
         (

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinytrain_compile.ir.summary import CycleModel, Summary
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.report.layout import KEY_WIDTH, WIDTH, wrapped
 from tinytrain_compile.report.words import grouped, plural, shorten
 
 SHOWN = 6
@@ -42,7 +43,7 @@ def kernel_work(summary: Summary) -> list[KernelWork]:
     return sorted(rows, key=lambda work: (-work.instructions, work.name))
 
 
-def kernel_lines(summary: Summary, width: int = 100, shown: int = SHOWN) -> list[str]:
+def kernel_lines(summary: Summary, width: int = WIDTH, shown: int = SHOWN) -> list[str]:
     """A table of the most expensive kernels, under a line with the totals; empty unless instructions were counted."""
     counts, rows = summary.verify.counts, kernel_work(summary)
     if counts is None:
@@ -51,10 +52,10 @@ def kernel_lines(summary: Summary, width: int = 100, shown: int = SHOWN) -> list
     parts = [f"{grouped(step)} instructions in step {counts.step_index}", f"{grouped(infer)} in an inference"]
     if counts.apply is not None:
         parts.insert(1, f"{grouped(sum(counts.apply.values()))} in the update")
-    title = f"counted    {', '.join(parts)} (executed in QEMU)"
+    title = wrapped("counted".ljust(KEY_WIDTH), f"{', '.join(parts)} (executed in QEMU)", width)
     head = f"{'instructions':>14} {'MAC':>11} {'per MAC':>7} {'code B':>7}  kernel"
     table = (_line(work, width) for work in rows[:shown])
-    return [title, *_cycle_lines(counts.cycles), head, *table, *_rest(rows[shown:])]
+    return [*title, *_cycle_lines(counts.cycles, width), head, *table, *_rest(rows[shown:])]
 
 
 def cycles_json(summary: Summary) -> dict[str, Any]:
@@ -67,14 +68,15 @@ def cycles_json(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _cycle_lines(model: CycleModel | None) -> Iterator[str]:
+def _cycle_lines(model: CycleModel | None, width: int) -> list[str]:
     if model is None:
-        return
+        return []
     if model.step is None or model.infer is None:
-        yield f"cycles     no figure: {model.why_not}"
+        text = f"no figure: {model.why_not}"
     else:
         figures = f"{grouped(model.step)} cycles in the step, {grouped(model.infer)} in the inference"
-        yield f"cycles     {figures} (a model, {model.name}; not measured)"
+        text = f"{figures} (a model, {model.name}; not measured)"
+    return wrapped("cycles".ljust(KEY_WIDTH), text, width)
 
 
 def _line(work: KernelWork, width: int) -> str:

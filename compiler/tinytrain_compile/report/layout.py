@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -12,6 +13,8 @@ from tinytrain_compile.report.words import NOT_MEASURED, pad, shorten
 
 KEY_WIDTH = 11
 MIN_WIDTH = 60
+WIDTH = 80
+"""Columns of every block and table, whatever the terminal has: logs and documents look the same."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,21 @@ def sentence(key: str, text: str, width: int, most: int = 2, rank: int = 9) -> R
     return row(key, text.split(), width, " ", most, rank)
 
 
-def block(rows: Sequence[Row], most: int) -> list[str]:
+def wrapped(start: str, text: str, width: int = WIDTH, indent: int | None = None) -> list[str]:
+    """A line of a table whose last column is running text: more lines begin below it, or at `indent`."""
+    room = max(width, MIN_WIDTH)
+    below = " " * min(cell_len(start) if indent is None else indent, room // 2)
+    return wrap(start + text, room, subsequent_indent=below)
+
+
+def block(rows: Sequence[Row], most: int, width: int = WIDTH) -> list[str]:
     """At most `most` lines: of the least important row the last line goes first."""
     kept = [(entry.key, list(entry.lines), entry.rank) for entry in rows if entry.lines]
     while sum(len(lines) for _, lines, _ in kept) > most:
         victim = min(reversed(kept), key=lambda entry: (entry[2], -len(entry[1])))
         victim[1].pop()
+        if victim[1]:
+            victim[1][-1] = shorten(victim[1][-1].removesuffix(" ..."), max(width, MIN_WIDTH) - KEY_WIDTH - 4) + " ..."
         kept = [entry for entry in kept if entry[1]]
     return [
         (pad(key if index == 0 else "", KEY_WIDTH) + line).rstrip()

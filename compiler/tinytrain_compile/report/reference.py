@@ -33,11 +33,12 @@ def ops_markdown(onnx_operators: Sequence[str] = ()) -> str:
     lines += [
         "## Operators of the compiler",
         "",
-        "Backward and update operators are ordinary operators. *In place of* an operand: the output may take its",
-        "memory where it dies; *overwrites*: it always does.",
+        "Backward and update operators are ordinary operators. *In place of* an operand: the first result may take its",
+        "memory where it dies; *overwrites*: it always does. An operand with ? may be missing, one with * stands for",
+        "several.",
         "",
-        "| operator | meaning | attributes | gradient | memory |",
-        "|---|---|---|---|---|",
+        "| operator | meaning | operands -> results | attributes | gradient | memory |",
+        "|---|---|---|---|---|---|",
     ]
     lines += [_op_row(OPS[name]) for name in sorted(OPS)]
     return "\n".join(lines) + "\n"
@@ -64,6 +65,7 @@ def _op_row(definition: OpDef) -> str:
     cells = (
         f"`{definition.name}`",
         definition.doc,
+        f"`{', '.join(definition.inputs)} -> {', '.join(definition.outputs)}`",
         _attributes(definition),
         _gradient(definition),
         _memory(definition),
@@ -92,9 +94,10 @@ def _gradient(definition: OpDef) -> str:
 def _memory(definition: OpDef) -> str:
     if definition.view:
         return "view, free"
+    overwritten = [name for name in definition.outputs if name in definition.inputs]
     parts = [
-        f"{verb} {', '.join(str(source) for source in dict.fromkeys(source for _, source in pairs))}"
-        for verb, pairs in (("overwrites operand", definition.alias), ("in place of operand", definition.inplace))
-        if pairs
+        f"{verb} {', '.join(names)}"
+        for verb, names in (("overwrites", overwritten), ("in place of", definition.reuses))
+        if names
     ]
     return "; ".join(parts)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from textwrap import wrap
 
 from rich.cells import cell_len
 
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.ir.summary import LayerUpdate, Suggestion, Summary
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
-from tinytrain_compile.report.choice import choice_rows, rung_lines
+from tinytrain_compile.report.choice import attempt_lines, choice_rows
 from tinytrain_compile.report.code import code_pieces, tile_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.external import external_pieces
 from tinytrain_compile.report.formats import islands
-from tinytrain_compile.report.layout import MIN_WIDTH, Row, block, row, sentence
+from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, row, sentence, wrapped
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
     bytes_text,
@@ -44,19 +44,19 @@ LAYER_KINDS = {
 }
 
 
-def success_text(summary: Summary, width: int = 100) -> list[str]:
+def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
     """The success block, at most MAX_LINES plain lines; figures that nobody measured are said to be so."""
     analysis = analyse(summary.train, summary.plan)
     rows = [
         *_model_rows(summary, width),
-        row("target", [printable(summary.target), printable(summary.target_summary), summary.quant], width, most=2),
+        sentence("target", _target(summary), width),
         *_update_rows(summary, width),
         *_arena_rows(summary, analysis, width),
         row("stack", _stack(summary), width, most=1),
         row("flash", [*_flash(summary), *code_pieces(summary)], width),
         row("tiles", tile_pieces(summary), width, most=2, rank=8),
         row("external", external_pieces(summary), width, most=2, rank=8),
-        row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=1),
+        row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=2),
         row("work", _work(summary), width, most=2),
         *_island_rows(summary, width),
         *_data_rows(summary, width),
@@ -64,10 +64,10 @@ def success_text(summary: Summary, width: int = 100) -> list[str]:
         *choice_rows(summary, width),
         *_verify_rows(summary, width),
     ]
-    return block(rows, MAX_LINES)
+    return block(rows, MAX_LINES, width)
 
 
-def does_not_fit_text(summary: Summary, width: int = 100) -> list[str]:
+def does_not_fit_text(summary: Summary, width: int = WIDTH) -> list[str]:
     """What stands below the one-line error E0401: the gap, what is proven, the peak, and ways out with their price."""
     plan, analysis = summary.plan, analyse(summary.train, summary.plan)
     limit = summary.arena_limit_bytes
@@ -77,10 +77,10 @@ def does_not_fit_text(summary: Summary, width: int = 100) -> list[str]:
     lines = [f"  training needs {bytes_text(plan.arena_bytes)}{asked}"]
     if limit is not None:
         verdict = f"lower bound {bytes_text(plan.lower_bound_bytes)}: {fit_verdict(plan, limit)}"
-        lines += wrap(verdict, max(width, MIN_WIDTH), initial_indent="  ", subsequent_indent="    ")
+        lines += wrapped("  ", verdict, width, indent=4)
     lines += [f"  peak at step {plan.peak_step} of {len(plan.order)}: {_peak(analysis)}"]
     lines += ["  live there, largest first:", *_largest(analysis, width)]
-    lines += rung_lines(summary.choice, limit)
+    lines += attempt_lines(summary.choice, limit, width)
     lines += _suggested(summary, width)
     return [shorten(line, max(width, MIN_WIDTH)) for line in lines]
 
@@ -134,10 +134,11 @@ def _layer_kind(node: Node, producers: Mapping[str, Node]) -> str:
     """What a forward node with weights is called, "" for others; in int8 dense layers and pools are convolutions."""
     if node.op != "QConv":
         return LAYER_KINDS.get(node.op, "")
-    if not node.inputs[1].origin:  # a table of ones, not of the model: a pool
+    if not operand(node, "w").origin:  # a table of ones, not of the model: a pool
         return ""
-    view, (_, rows, _, columns) = producers.get(node.inputs[0].name), node.inputs[0].shape
-    is_matrix = view is not None and view.op == "Reshape" and view.inputs[0].shape == (rows, columns)
+    x = operand(node, "x")
+    view, (_, rows, _, columns) = producers.get(x.name), x.shape
+    is_matrix = view is not None and view.op == "Reshape" and operand(view, "x").shape == (rows, columns)
     return "fc" if is_matrix else "conv"
 
 
@@ -171,7 +172,7 @@ def _island_rows(summary: Summary, width: int) -> Iterator[Row]:
         ]
         nodes = sum(island.nodes for island in found)
         macs = macs_text(sum(island.macs for island in found))
-        head = f"{plural(nodes, 'node')} in {plural(len(found), 'island')}, {macs} MAC a step; from"
+        head = f"{plural(nodes, 'node')} in {plural(len(found), 'region')}, {macs} MAC a step; from"
         yield row("float32", [head, *names[:-1], names[-1].rstrip(",")], width, " ", most=2, rank=2)
 
 
@@ -208,13 +209,11 @@ def _verify_rows(summary: Summary, width: int) -> Iterator[Row]:
 def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     totals = update_totals(summary)
     graph = summary.train.graph
-    shapes = f"input {_shape(graph.inputs[0].shape)}, output {_shape(graph.outputs[0].shape)}"
+    shapes = f"{_shape(graph.inputs[0].shape)} -> {_shape(graph.outputs[0].shape)}"
     parameters = f"{grouped(totals['total_parameters'])} parameters"
     yield row("model", [printable(summary.model), layer_counts(summary), parameters, shapes], width, most=2)
-    contract = {1: "loss from the options", 2: "loss in the model"}.get(summary.contract, "")
-    loss = f"{loss_name(summary)} (contract {summary.contract}{': ' if contract else ''}{contract})"
     optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"
-    yield row("loss", [loss, optimizer, batch_text(summary.train)], width, most=2)
+    yield row("loss", [loss_text(summary), optimizer, batch_text(summary.train)], width, most=2)
     urgent = len(summary.notes)  # what the user gave may be wrong: all that is said about it
     shown = urgent + 3
     for index, note in enumerate(summary.all_notes[:shown]):
@@ -222,6 +221,15 @@ def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     hidden = len(summary.all_notes) - shown
     if hidden > 0:
         yield sentence("", f"{plural(hidden, 'more note')} in report.json", width, rank=1)
+
+
+def _target(summary: Summary) -> str:
+    return f"{printable(summary.target)}: {printable(summary.target_summary)}, {summary.quant}"
+
+
+def loss_text(summary: Summary) -> str:
+    """The loss, and whether the options say it or the model ends in it."""
+    return f"{loss_name(summary)} ({'from the options' if summary.contract == 1 else 'of the model itself'})"
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -253,14 +261,14 @@ def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Ro
         f"{used}, no limit given" if limit is None else f"{used} of {grouped(limit)} ({share(plan.arena_bytes, limit)})"
     )
     transient = plan.total_bytes - plan.persistent_bytes
-    pieces = [head, f"{bytes_text(plan.persistent_bytes)} persistent + {bytes_text(transient)} transient"]
+    pieces = [head, f"{grouped(plan.persistent_bytes)} persistent + {grouped(transient)} transient"]
     yield row("ARENA", pieces, width, most=2)
     for memory in plan.further:
         yield row("memory", memory_pieces(memory), width, most=2)
     if plan.paging:
         yield row("paging", paging_pieces(plan), width, most=2)
     bound = bound_text(plan)
-    yield row("", bound.split(": ") if plan.further else [bound], width, ": ", most=2)
+    yield sentence("", bound, width)
     yield row("  at peak", breakdown_pieces(analysis), width, " | ", most=2)
 
 
@@ -332,31 +340,28 @@ def _largest(analysis: Analysis, width: int) -> list[str]:
     column = max(len(text) for text in (*sizes, bytes_text(others)))
     names = [shorten(printable(item.tenant.names[0]), max(width, MIN_WIDTH) // 2 - column) for item in shown]
     wide = max((cell_len(name) for name in names), default=0)
-    lines = [
-        f"    {size:>{column}}  {pad(name, wide)}  {printable(item.reason)}".rstrip()
-        for size, name, item in zip(sizes, names, shown, strict=True)
-    ]
+    lines: list[str] = []
+    for size, name, item in zip(sizes, names, shown, strict=True):
+        lines += wrapped(f"    {size:>{column}}  {pad(name, wide)}  ", printable(item.reason), width)
     return [*lines, f"    {bytes_text(others):>{column}}  in {plural(len(rest), 'smaller buffer')}"] if rest else lines
 
 
 def _suggested(summary: Summary, width: int) -> list[str]:
     """Options, price and remark in columns; the arena that the plan needs is always one way out."""
     ways: Sequence[Suggestion] = summary.suggestions
-    if not any("--arena" in way.options.split() for way in ways):
-        ways = (*ways, Suggestion(f"--arena {summary.plan.arena_bytes}", summary.plan.arena_bytes, "fits as it is"))
+    if not any(way.sets_arena for way in ways):
+        needed = summary.plan.arena_bytes
+        ways = (*ways, Suggestion(f"--arena {needed}", needed, "fits as it is", sets_arena=True))
     options = [shorten(printable(way.options), max(width, MIN_WIDTH) // 2) for way in ways]
     prices = [bytes_text(way.arena_bytes) for way in ways]
     wide, column = max(cell_len(text) for text in options), max(len(text) for text in prices)
-    lines = [
-        f"    {pad(option, wide)}  -> {price:>{column}}  {printable(way.note)}".rstrip()
-        for option, price, way in zip(options, prices, ways, strict=True)
-    ]
-    enough = [fits(way, summary.arena_limit_bytes) for way in ways]
-    fitting = [line for line, fit in zip(lines, enough, strict=True) if fit]
-    rest = [line for line, fit in zip(lines, enough, strict=True) if not fit]
+    fitting, rest = list[str](), list[str]()
+    for option, price, way in zip(options, prices, ways, strict=True):
+        lines = fitting if fits(way, summary.arena_limit_bytes) else rest
+        lines += wrapped(f"    {pad(option, wide)}  -> {price:>{column}}  ", printable(way.note), width)
     return ["  what would fit:", *fitting, *(["  not enough alone:", *rest] if rest else [])]
 
 
 def fits(way: Suggestion, limit_bytes: int | None) -> bool:
     """Whether a way out fits: under the arena that was asked for, or because it names a larger one."""
-    return limit_bytes is None or way.arena_bytes <= limit_bytes or "--arena" in way.options.split()
+    return limit_bytes is None or way.arena_bytes <= limit_bytes or way.sets_arena

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
-
-MATRIX_OPS = ("Conv", "ConvGradInput", "Gemm")
-"""Ops whose second operand is a weight with channel axes."""
+from tinytrain_compile.ops.names import operands
 
 
 @dataclass(frozen=True)
@@ -35,18 +33,18 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
     found: dict[str, tuple[Node, list[Value], list[Value]]] = {}
     seen: set[str] = set()
     for node in graph.nodes:
-        for index, value in enumerate(node.inputs):
+        for operand_name, value in operands(node).items():
             if value.name not in parameters or value.name in seen:
                 continue
             seen.add(value.name)
             name = value.origin or node.origin or node.name
             _, weights, biases = found.setdefault(name, (node, [], []))
-            (biases if _is_bias(node, index) else weights).append(value)
+            (biases if _is_bias(node, operand_name) else weights).append(value)
     return tuple(Layer(name, node, tuple(w), tuple(b)) for name, (node, w, b) in found.items())
 
 
-def _is_bias(node: Node, index: int) -> bool:
-    return node.op in ("Add", "Sub") or (node.op in MATRIX_OPS and index >= 2)
+def _is_bias(node: Node, operand_name: str) -> bool:
+    return node.op in ("Add", "Sub") or operand_name == "bias"
 
 
 def channel_axes(node: Node, weight: Value) -> dict[str, int]:

@@ -10,7 +10,9 @@ from pathlib import Path
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Value
-from tinytrain_compile.sparse.layers import MATRIX_OPS, Layer, channel_axes, layers_of, weight_axis
+from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops.names import operand
+from tinytrain_compile.sparse.layers import Layer, channel_axes, layers_of, weight_axis
 from tinytrain_compile.sparse.scheme import SchemeEntry, load_scheme
 
 
@@ -62,7 +64,7 @@ def _is_file(spec: str) -> bool:
 
 def _head(layers: tuple[Layer, ...]) -> Layer:
     for layer in reversed(layers):
-        if layer.node.op in MATRIX_OPS:
+        if has_trait(layer.node.op, "matrix"):
             return layer
     return layers[-1]
 
@@ -118,7 +120,7 @@ def _check_slices(graph: Graph, layers: tuple[Layer, ...], plan: UpdatePlan) -> 
     """E0302 for channels of a weight that is also used in a way that has no such channels."""
     sliced = {name for name, piece in plan.updates.items() if piece is not None}
     for node in graph.nodes:
-        as_weight = node.inputs[1:2] if node.op in MATRIX_OPS else ()
+        as_weight = (operand(node, "w"),) if has_trait(node.op, "matrix") else ()
         for value in node.inputs:
             if value.name in sliced and (value not in as_weight or node.inputs.count(value) > 1):
                 owner = next(layer.name for layer in layers if value in layer.parameters)

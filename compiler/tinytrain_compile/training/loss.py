@@ -93,9 +93,7 @@ def _own_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOpti
     terms = _own_terms(own, options.sums)
     attrs = NllAttrs(own.axis, "sum" if terms.divided else own.reduction, own.ignore_index)
     loss = builder.emit("NegativeLogLikelihood", operands, attrs, name="loss", origin=own.origin)
-    notes = [
-        f"loss: {own.origin!r} of the model itself (contract 2: labels are its input {own.label!r}, {own.reduction})"
-    ]
+    notes = [f"loss: {own.origin!r} of the model itself (labels are its input {own.label!r}, {own.reduction})"]
     if terms.divisor == "weights" and options.in_place:
         notes.append(
             f"--accumulate inplace: {own.origin!r} is a mean by weights; each sample is divided by its own alone"

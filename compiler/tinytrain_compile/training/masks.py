@@ -5,6 +5,7 @@ from __future__ import annotations
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Node
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.names import operand, operands, result
 
 
 def keep_masks(builder: GraphBuilder, forward: list[Node], backward: list[Node]) -> tuple[list[Node], list[Node]]:
@@ -14,18 +15,18 @@ def keep_masks(builder: GraphBuilder, forward: list[Node], backward: list[Node])
     """
     kept = _kept_by_others(forward, backward)
     masks: dict[str, Node] = {}
-    result: list[Node] = []
+    rewritten: list[Node] = []
     for node in backward:
-        if node.op != "ClipGrad" or node.inputs[1].name in kept:
-            result.append(node)
+        if node.op != "ClipGrad" or operand(node, "y").name in kept:
+            rewritten.append(node)
             continue
         dy, y = node.inputs
         if y.name not in masks:
             builder.emit("ClipMask", (y,), node.attrs, f"{y.name}.mask", node.origin)
             masks[y.name] = builder.nodes.pop()
-        mask = masks[y.name].outputs[0]
-        result.append(Node(node.name, "MaskedGrad", (dy, mask), node.outputs, NO_ATTRS, node.origin))
-    return _insert(forward, masks), result
+        mask = result(masks[y.name], "mask")
+        rewritten.append(Node(node.name, "MaskedGrad", (dy, mask), node.outputs, NO_ATTRS, node.origin))
+    return _insert(forward, masks), rewritten
 
 
 def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
@@ -39,8 +40,8 @@ def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
     for node in backward:
         if op_def(node.op).view:
             continue
-        for index, value in enumerate(node.inputs):
-            if not (node.op == "ClipGrad" and index == 1):
+        for name, value in operands(node).items():
+            if not (node.op == "ClipGrad" and name == "y"):
                 kept.update((value.name, base.get(value.name, value.name)))
     return kept
 

@@ -13,6 +13,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, Quant, Value
 from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
+from tinytrain_compile.ops.names import operand
 
 _AXES = {"Conv": {"out": 0, "in": 3}, "ConvGradInput": {"out": 0, "in": 3}, "Gemm": {"out": 0, "in": 1}}
 
@@ -24,14 +25,15 @@ def split_weights(
     parts: dict[str, tuple[Value, Value, Split]] = {}
     result: list[Node] = []
     for node in nodes:
-        weight = node.inputs[1] if node.op in _AXES else None
+        weight = operand(node, "w") if node.op in _AXES else None
         if weight is None or weight.name not in slices:
             result.append(node)
             continue
         if weight.name not in parts:
             parts[weight.name] = _cut(builder, weight, constants[weight.name], slices[weight.name], _AXES[node.op])
         first, rest, split = parts[weight.name]
-        inputs = (node.inputs[0], first, rest, *node.inputs[2:])
+        data, _, *others = node.inputs
+        inputs = (data, first, rest, *others)
         result.append(replace(node, inputs=inputs, attrs=_with_split(node.attrs, split)))
     return result, {name: first for name, (first, _, _) in parts.items()}
 

@@ -94,7 +94,7 @@ def verify(
     cycles: bool = False,
     file: FileAgreement | None = None,
 ) -> VerifyReport:
-    """Check a generated project; see contracts.md, section 7.
+    """Check a generated project; see docs/contract.md, 7.
 
     mode "qemu" falls back to "host" (and says so in the message) when the cross compiler or QEMU is missing; with
     the cross compiler alone, sizes and the static stack bound are still checked. reference None skips numpy.

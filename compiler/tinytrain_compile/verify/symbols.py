@@ -1,4 +1,4 @@
-"""What the generated objects contain: symbols, sections, processor attributes (contracts.md, section 5)."""
+"""What the generated objects contain: symbols, sections, processor attributes (docs/contract.md, 5)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,18 @@
-from typing import Any
+from collections.abc import Sequence
 
-class Schedule:
-    mod: Any
-    def __init__(self, mod: Any) -> None: ...
-    def __getattr__(self, name: str) -> Any: ...
+from tvm.s_tir import transform as transform
+from tvm.s_tir.schedule import Schedule as Schedule
+from tvm.tirx import Expr, IterVar, PrimFunc, Stmt
 
-def __getattr__(name: str) -> Any: ...
+class SBlock(Stmt):
+    iter_vars: list[IterVar]
+    name_hint: str
+    body: Stmt
+
+class SBlockRealize(Stmt):
+    iter_values: Sequence[Expr]
+    block: SBlock
+
+class TensorIntrin:
+    @staticmethod
+    def register(name: str, desc: PrimFunc, impl: PrimFunc, override: bool = ...) -> TensorIntrin: ...

@@ -9,10 +9,11 @@ import itertools
 from collections.abc import Sequence
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
 
+from tvm.ir import Expr
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
+from tvm.tirx import PrimFunc
 from tvm.tirx.script.parser import entry
 
 
@@ -92,7 +93,7 @@ def dot4_spread() -> str:
     return "tt_dot4_spread"
 
 
-def _one_sum(helper: str, shape: tuple[int, ...]) -> Any:
+def _one_sum(helper: str, shape: tuple[int, ...]) -> PrimFunc:
     """The call of a helper that gives a sum plus products of two operands of int16."""
     whole, first = tuple(slice(0, extent) for extent in shape), (0,) * len(shape)
 
@@ -154,7 +155,7 @@ def dot_2x2(blocks: int) -> str:
 
 def four_sums(
     helper: str, dtype: str, shapes: Sequence[tuple[int, ...]], *numbers: int, strides: tuple[int, ...] | None = None
-) -> Any:
+) -> PrimFunc:
     """The call of a helper that adds to four sums: their addresses, those of two operands, and numbers.
 
     shapes: of the operands, of `dtype`, and of the sums; strides: of the first operand, if it is not dense.
@@ -313,7 +314,7 @@ def widen_two(offset: int, pitch: int, columns: bool, blocks: int) -> str:
     return name
 
 
-def _widened(value: Any, offset: int) -> Any:
+def _widened(value: Expr, offset: int) -> Expr:
     """value + offset as int16, as TIR simplifies it."""
     wide = T.cast(value, "int16")
     return wide + T.int16(offset) if offset else wide
@@ -321,7 +322,7 @@ def _widened(value: Any, offset: int) -> Any:
 
 def _widening(
     helper: str, source: tuple[int, ...], target: tuple[int, ...], strides: tuple[int, ...] | None, *numbers: int
-) -> Any:
+) -> PrimFunc:
     """The call of a helper that makes int8 of shape `source` int16 of shape `target`: their addresses, and numbers."""
     whole = [tuple(slice(0, extent) for extent in shape) for shape in (source, target)]
     first = [(0,) * len(shape) for shape in (source, target)]

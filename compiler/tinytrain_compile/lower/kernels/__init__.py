@@ -1,15 +1,14 @@
 """How every operator is computed. Importing this package fills the kernel table."""
 
 from tinytrain_compile.lower.kernels import float32, int8, shape
-from tinytrain_compile.lower.kernels.base import (
-    KERNELS,
+from tinytrain_compile.lower.kernels.base import KERNELS, VECTOR_KERNELS, KernelSpec, kernel_spec
+from tinytrain_compile.lower.kernels.context import (
     SIZE,
     SPEED,
-    VECTOR_KERNELS,
-    Features,
-    KernelSpec,
-    features_of,
-    kernel_spec,
+    InstructionSet,
+    KernelContext,
+    OperandLayout,
+    kernel_context,
 )
 
 __all__ = [
@@ -17,11 +16,13 @@ __all__ = [
     "SIZE",
     "SPEED",
     "VECTOR_KERNELS",
-    "Features",
+    "InstructionSet",
+    "KernelContext",
     "KernelSpec",
-    "features_of",
+    "OperandLayout",
     "float32",
     "int8",
+    "kernel_context",
     "kernel_spec",
     "shape",
 ]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
 
-from tinytrain_compile.lower.kernels.base import guarded, reduce_axes, total
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, both, guard, reduce_axes, total
 from tinytrain_compile.lower.schedules import best_tile, four_at_a_time, tile_reduction
 from tinytrain_compile.ops.reach import Patch, Reach
 
@@ -44,7 +43,7 @@ def patch_conv(
     element: Load,
     weight: Load,
     finish: Finish,
-    widen: Callable[[Any], Any] = lambda x: x,
+    widen: Callable[[Expr], Expr] = lambda x: x,
     schedule: Callable[[s_tir.Schedule, int], None] | None = None,
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,o] = finish(sum over taps and channels of widen(element) * weight(o, tap row, tap column, channel)).
@@ -55,34 +54,32 @@ def patch_conv(
     count, height, width, out_c = form.shape[0], patch.shape[0] // rows.phases, patch.width, form.shape[3]
     across = min(best_tile(width, form.tile[0]), form.tile[0])
 
-    def copied(b: Any, y: Any, x: Any, i: Any, j: Any, k: Any) -> Any:
+    def copied(b: Expr, y: Expr, x: Expr, i: Expr, j: Expr, k: Expr) -> Expr:
         row, rows_in = _inside(rows, 1, height, rows.source(1, y, i))
         column, columns_in = _inside(columns, across, width, columns.source(across, x * across, j))
-        tests = [*rows_in, *columns_in]
-        value = element(b, row, column, k)
-        return guarded(_every(tests), value) if tests else value
+        return guard(both([*rows_in, *columns_in]), element(b, row, column, k))
 
     places = (rows.copied(1), columns.copied(across))
     turns = (count, height, -(-width // across))
     cols = te.compute((*turns, *places, channels), copied, "cols") if form.copies else None
     r, s, a = reduce_axes(rows.taps, columns.taps, channels)
 
-    def read(b: Any, y: Any, p: Any, q: Any, x: Any) -> Any:
+    def read(b: Expr, y: Expr, p: Expr, q: Expr, x: Expr) -> Expr:
         row, column = rows.place(1, 0, p, r), columns.place(across, x % across, q, s)
         if cols is not None:
             return cols[b, y, x // across, row, column, a]
         return element(b, rows.source(1, y, row), columns.source(across, x // across * across, column), a)
 
-    def term(b: Any, y: Any, p: Any, q: Any, x: Any, o: Any) -> Any:
+    def term(b: Expr, y: Expr, p: Expr, q: Expr, x: Expr, o: Expr) -> Expr:
         taps = rows.tap(p, r), columns.tap(q, s)
         product = widen(read(b, y, p, q, x)) * weight(o, *taps, a)
         tests = [tap < reach.kernel for tap, reach in zip(taps, (rows, columns), strict=True) if _ragged(reach)]
-        return total(guarded(_every(tests), product) if tests else product, [r, s, a])
+        return total(guard(both(tests), product), [r, s, a])
 
     acc = te.compute((count, height, rows.phases, columns.phases, width, out_c), term, "acc")
     cut = (count, height, rows.phases, width, columns.phases, out_c)  # the same elements in the same order
 
-    def result(b: Any, y: Any, p: Any, x: Any, q: Any, o: Any) -> Any:
+    def result(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, o: Expr) -> Expr:
         return finish(acc[b, y, p, q, x, o], b, y * rows.phases + p, x * columns.phases + q, o)
 
     out = te.compute(cut, result, "out")
@@ -104,7 +101,7 @@ def _schedule(sch: s_tir.Schedule, form: PatchForm, across: int, fuse: bool) -> 
         four_at_a_time(sch, gather)
 
 
-def _inside(reach: Reach, tile: int, positions: int, place: Any) -> tuple[Any, list[Any]]:
+def _inside(reach: Reach, tile: int, positions: int, place: Expr) -> tuple[Expr, list[Expr]]:
     """(element at a place, what has to hold for it to exist)."""
     before, behind = reach.within(tile, positions)
     tests = [test for test, known in ((place >= 0, before), (place < reach.extent * reach.holes, behind)) if not known]
@@ -116,10 +113,3 @@ def _inside(reach: Reach, tile: int, positions: int, place: Any) -> tuple[Any, l
 def _ragged(reach: Reach) -> bool:
     """Whether some phases have fewer taps than others."""
     return reach.kernel % reach.phases != 0
-
-
-def _every(tests: list[Any]) -> Any:
-    result = tests[0]
-    for test in tests[1:]:
-        result = tirx.And(result, test)
-    return result

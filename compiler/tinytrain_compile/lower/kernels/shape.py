@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import (
-    Features,
-    KernelSpec,
-    f32,
-    kernel,
-    plain,
-    reduce_axes,
-    total,
-)
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, both, f32, kernel, plain, reduce_axes, tensor, total
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import LIGHT, broadcast, pointwise
-from tinytrain_compile.lower.kernels.tensors import tensor
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
 from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.ops.shape import (
@@ -51,7 +43,7 @@ def axis_groups(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bo
 
 
 @kernel("Transpose")
-def transpose(node: Node, _features: Features) -> KernelSpec:
+def transpose(node: Node, _context: KernelContext) -> KernelSpec:
     """Copy in output order; axes that stay neighbours are one loop."""
     attrs = node.attrs
     assert isinstance(attrs, TransposeAttrs)
@@ -66,14 +58,14 @@ def transpose(node: Node, _features: Features) -> KernelSpec:
     extents = [math.prod(source[axis] for axis in run) for run in runs] or [1]
     x = tensor(node, "x", [extents[i] for i in order] or [1])
 
-    def element(*index: Any) -> Any:
+    def element(*index: Expr) -> Expr:
         return x[tuple(index[i] for i in order)] if order else x[0]
 
     return KernelSpec([x], [te.compute(tuple(extents), element, "out")], plain)
 
 
 @kernel("Concat")
-def concat(node: Node, _features: Features) -> KernelSpec:
+def concat(node: Node, _context: KernelContext) -> KernelSpec:
     """Per outer index, one contiguous run after the other; the loop over them is cut where the source changes."""
     attrs = node.attrs
     assert isinstance(attrs, ConcatAttrs)
@@ -83,7 +75,7 @@ def concat(node: Node, _features: Features) -> KernelSpec:
     parts = [tensor(node, name, (outer, width)) for name, width in zip(operands(node), widths, strict=True)]
     ends = [sum(widths[: i + 1]) for i in range(len(widths))]
 
-    def element(row: Any, column: Any) -> Any:
+    def element(row: Expr, column: Expr) -> Expr:
         value = parts[-1][row, column - (ends[-1] - widths[-1])]
         for part, end, width in reversed(list(zip(parts, ends, widths, strict=True))[:-1]):
             value = tirx.if_then_else(column < end, part[row, column - (end - width)], value)
@@ -119,21 +111,21 @@ def _merge_places(
 
 
 @kernel("Slice")
-def slice_(node: Node, _features: Features) -> KernelSpec:
+def slice_(node: Node, _context: KernelContext) -> KernelSpec:
     """Copy from regularly spaced places."""
     attrs = node.attrs
     assert isinstance(attrs, SliceAttrs)
     places = _merge_places(attrs.starts, attrs.steps, attrs.sizes, operand(node, "x").shape)
     x = tensor(node, "x", [dim for *_, dim in places])
 
-    def element(*index: Any) -> Any:
+    def element(*index: Expr) -> Expr:
         return x[tuple(start + i * step for i, (start, step, *_) in zip(index, places, strict=True))]
 
     return KernelSpec([x], [te.compute(tuple(size for _, _, size, _ in places), element, "out")], plain)
 
 
 @kernel("Embed")
-def embed(node: Node, _features: Features) -> KernelSpec:
+def embed(node: Node, _context: KernelContext) -> KernelSpec:
     """Copy to regularly spaced places, the constant elsewhere; with steps of 1 the loops are cut at the borders."""
     attrs = node.attrs
     assert isinstance(attrs, EmbedAttrs)
@@ -141,14 +133,14 @@ def embed(node: Node, _features: Features) -> KernelSpec:
     x = tensor(node, "x", [size for _, _, size, _ in places])
     fill = tirx.const(attrs.value, operand(node, "x").dtype)
 
-    def element(*index: Any) -> Any:
-        source: list[Any] = []
-        inside: Any = None
+    def element(*index: Expr) -> Expr:
+        source: list[Expr] = []
+        tests: list[Expr] = []
         for i, place in zip(index, places, strict=True):
-            at, tests = _place_of(i, place)
+            at, more = _place_of(i, place)
             source.append(at)
-            for test in tests:
-                inside = test if inside is None else tirx.And(inside, test)
+            tests += more
+        inside = both(tests)
         value = x[tuple(source)]
         return value if inside is None else tirx.if_then_else(inside, value, fill)
 
@@ -157,13 +149,13 @@ def embed(node: Node, _features: Features) -> KernelSpec:
     return KernelSpec([x], [out], _cut_loops if regular else plain)
 
 
-def _place_of(i: Any, place: tuple[int, int, int, int]) -> tuple[Any, list[Any]]:
+def _place_of(i: Expr, place: tuple[int, int, int, int]) -> tuple[Expr, list[Expr]]:
     """Which element of the input lands at output index i of an axis, and the tests that one does."""
     start, step, size, dim = place
     low = min(start, start + (size - 1) * step)
     stride = abs(step)
     offset = i - low
-    tests: list[Any] = []
+    tests: list[Expr] = []
     if low > 0:
         tests.append(offset >= 0)
     if low + (size - 1) * stride < dim - 1:
@@ -175,16 +167,16 @@ def _place_of(i: Any, place: tuple[int, int, int, int]) -> tuple[Any, list[Any]]
 
 
 @kernel("Expand")
-def expand(node: Node, features: Features) -> KernelSpec:
+def expand(node: Node, context: KernelContext) -> KernelSpec:
     """Broadcast, times a constant."""
     attrs = node.attrs
     assert isinstance(attrs, ExpandAttrs)
     scale = attrs.scale
-    return broadcast(node, lambda x: x if scale == 1.0 else x * f32(scale), features, LIGHT)
+    return broadcast(node, lambda x: x if scale == 1.0 else x * f32(scale), context, LIGHT)
 
 
 @kernel("Reduce")
-def reduce(node: Node, features: Features) -> KernelSpec:
+def reduce(node: Node, context: KernelContext) -> KernelSpec:
     """A few neighbouring sums at a time, in registers; with nothing to sum, one multiplication per element."""
     attrs = node.attrs
     assert isinstance(attrs, ReduceAttrs)
@@ -192,19 +184,19 @@ def reduce(node: Node, features: Features) -> KernelSpec:
     groups = axis_groups(operand(node, "x").shape, attrs.axes)
     summed = [extent for extent, inside in groups if inside]
     if not summed:
-        return pointwise(node, lambda x: x if scale == 1.0 else x * f32(scale), features, LIGHT)
+        return pointwise(node, lambda x: x if scale == 1.0 else x * f32(scale), context, LIGHT)
     kept = [extent for extent, inside in groups if not inside] or [1]
     x = tensor(node, "x", [extent for extent, _ in groups])
     axes = reduce_axes(*summed)
 
-    def term(*index: Any) -> Any:
+    def term(*index: Expr) -> Expr:
         rest, inner = iter(index), iter(axes)
         return total(x[tuple(next(inner) if inside else next(rest) for _, inside in groups)], axes)
 
     acc = te.compute(tuple(kept), term, "acc")
     out = te.compute(tuple(kept), lambda *i: acc[i] if scale == 1.0 else acc[i] * f32(scale), "out")
     last = len(kept) - 1
-    if features.float_lanes and not groups[-1][1] and kept[-1] >= LANES:
+    if context.float_lanes and not groups[-1][1] and kept[-1] >= LANES:
         wide = {last: min(LANE_TILE, -(-kept[-1] // LANES) * LANES)}
         return KernelSpec([x], [out], lambda sch: tile_reduction(sch, wide, lanes=last))
     tiles = {last: best_tile(kept[-1], SUM_TILE)}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-
-from tinytrain_compile.lower.tir_walk import kind_of, op_name
+from tvm import ir, tirx
 
 C_TYPES = {
     "int8": "int8_t",
@@ -53,7 +51,7 @@ BITWISE = {
 }
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 SHORT = ("int8", "uint8", "int16", "uint16")
-EXACT_TYPE = ("TensorLoad", "Cast", "IntImm")
+EXACT_TYPE = (ir.TensorLoad, tirx.Cast, tirx.IntImm)
 ATOM, UNARY, TERNARY = 15, 14, 2
 
 
@@ -77,15 +75,9 @@ def join(text: str, level: int, parts: Sequence[Expr], loads: bool = False) -> E
     return Expr(text, level, variables, loads or any(p.loads for p in parts))
 
 
-def dtype_of(node: Any) -> str:
+def dtype_of(node: ir.Expr) -> str:
     """The element type of an expression."""
-    dtype = getattr(getattr(node, "ty", None), "dtype", None)
-    return str(node.dtype if dtype is None else dtype)
-
-
-def is_helper(node: Any) -> bool:
-    """Whether this is a call of a helper of the runtime."""
-    return kind_of(node) == "Call" and op_name(node) in ("call_extern", "call_pure_extern")
+    return str(node.ty.dtype)
 
 
 def float_literal(value: float) -> str:

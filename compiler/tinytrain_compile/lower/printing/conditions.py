@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from tvm import sym, tirx
+from tvm import ir, sym, tirx
 
-from tinytrain_compile.lower.printing.c_expr import BINARY, Expr
+from tinytrain_compile.lower.printing.c_expr import BINARY, Expr, dtype_of
 from tinytrain_compile.lower.printing.c_tree import Limit, Test
-from tinytrain_compile.lower.tir_walk import children, kind_of
+from tinytrain_compile.lower.tir_walk import Tir, children
 
-Print = Callable[[Any], Expr]
+Print = Callable[[ir.Expr], Expr]
 _AND = BINARY["And"][1]
 
 
-def tests_of(condition: Any, expr: Print) -> tuple[Test, ...]:
+def tests_of(condition: ir.Expr, expr: Print) -> tuple[Test, ...]:
     """The parts of a condition that all have to hold."""
-    if kind_of(condition) == "And":
+    if isinstance(condition, tirx.And):
         return tests_of(condition.a, expr) + tests_of(condition.b, expr)
     found = expr(condition)
     limits = {} if found.loads else dict(_limits(condition, expr))
     return (Test(found.text, found.at(_AND), found.variables, not found.loads, limits),)
 
 
-def _limits(condition: Any, expr: Print) -> Iterator[tuple[str, Limit]]:
+def _limits(condition: ir.Expr, expr: Print) -> Iterator[tuple[str, Limit]]:
     difference = _not_negative(condition)
+    if difference is None:
+        return
     for var in _variables(difference):
         found = sym.detect_linear_equation(difference, [var])
-        if found and kind_of(found[0]) == "IntImm" and int(found[0]):
+        if found and isinstance(found[0], tirx.IntImm) and int(found[0]):
             factor, rest = int(found[0]), found[1]
             # C rounds to 0: of a negative place that is not above 0, where no loop begins or goes on.
             place = factor - 1 - rest if factor > 0 else rest - factor
@@ -37,18 +38,16 @@ def _limits(condition: Any, expr: Print) -> Iterator[tuple[str, Limit]]:
             yield expr(var).text, Limit(factor > 0, text.at(_AND))
 
 
-def _not_negative(condition: Any) -> Any:
+def _not_negative(condition: ir.Expr) -> ir.Expr | None:
     """An integer that is not negative where the comparison holds; None: no comparison of integers."""
-    kind = kind_of(condition)
-    if kind not in ("LT", "LE", "GT", "GE") or "int" not in str(condition.a.ty.dtype):
+    if not isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE) or "int" not in dtype_of(condition.a):
         return None
-    low, high = (condition.a, condition.b) if kind in ("LT", "LE") else (condition.b, condition.a)
-    return high - low - (1 if kind in ("LT", "GT") else 0)
+    below = isinstance(condition, tirx.LT | tirx.LE)
+    low, high = (condition.a, condition.b) if below else (condition.b, condition.a)
+    return high - low - (1 if isinstance(condition, tirx.LT | tirx.GT) else 0)
 
 
-def _variables(node: Any) -> set[Any]:
-    if node is None:
-        return set()
-    if kind_of(node) in ("Var", "SizeVar"):
+def _variables(node: Tir) -> set[ir.Var]:
+    if isinstance(node, ir.Var):
         return {node}
-    return set[Any]().union(*(_variables(child) for child in children(node)))
+    return set[ir.Var]().union(*(_variables(child) for child in children(node)))

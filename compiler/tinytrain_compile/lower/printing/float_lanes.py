@@ -7,37 +7,37 @@ a gather, and what all lanes share stays a scalar until an operation needs it fo
 
 from __future__ import annotations
 
-from typing import Any
+from tvm import ir, tirx
+from tvm.tirx import Buffer, Stmt
 
-from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of, is_helper
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of
 from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Statement
 from tinytrain_compile.lower.printing.conditions import tests_of
-from tinytrain_compile.lower.printing.int_lanes import LANE, LANES, LanePrinter
-from tinytrain_compile.lower.tir_walk import kind_of, op_name
+from tinytrain_compile.lower.printing.int_lanes import LANE, LanePrinter
+from tinytrain_compile.lower.tir_walk import helper_name, is_call, is_helper
 
 FLOAT_VECTOR = "tt_f32x4"
-_OPERATIONS = {"Add": "tt_add", "Sub": "tt_sub", "Mul": "tt_mul"}
+_OPERATIONS = {tirx.Add: "tt_add", tirx.Sub: "tt_sub", tirx.Mul: "tt_mul"}
 _FUNCTIONS = {"tt_expf": "tt_exp_f32x4", "tt_erff": "tt_erf_f32x4"}
 _KEPT = "tt_kept_f32x4"
-_COMPARISONS = {"GT": False, "LT": True}
-"""Kind -> whether its operands change places."""
 
 
 class FloatLanePrinter(LanePrinter):
     """Also prints loops over lanes of float32."""
 
-    _live = LANES  # lanes of the loop that is being printed that exist
+    _live: int = LANES  # lanes of the loop that is being printed that exist
 
     # ---- register tiles -----------------------------------------------------------------------------------------
 
-    def _first_element(self, index: Any) -> int:
-        return int(self._along(index)[1].value)
+    def _first_element(self, index: ir.Expr) -> int:
+        return int(self._along(index)[1])
 
-    def _vector_name(self, buffer: Any, first: int) -> str:
+    def _vector_name(self, buffer: Buffer, first: int) -> str:
         place = sorted(self._laned[buffer]).index(first)
         return f"{self._name(buffer)}_x4" + (f"_{place}" if place else "")
 
-    def _allocate(self, buffer: Any) -> list[Statement]:
+    def _allocate(self, buffer: Buffer) -> list[Statement]:
         if not (self._is_vector(buffer) and str(buffer.dtype) == "float32"):
             return super()._allocate(buffer)
         names = [self._vector_name(buffer, first) for first in sorted(self._laned[buffer])]
@@ -45,8 +45,8 @@ class FloatLanePrinter(LanePrinter):
 
     # ---- statements ---------------------------------------------------------------------------------------------
 
-    def _body(self, node: Any) -> list[Statement]:
-        if self._lane is None or kind_of(node) != "IfThenElse":
+    def _body(self, node: Stmt) -> list[Statement]:
+        if self._lane is None or not isinstance(node, tirx.IfThenElse):
             return super()._body(node)
         before = self._live
         self._live = min(before, self._bound(node.condition))
@@ -54,30 +54,30 @@ class FloatLanePrinter(LanePrinter):
         self._live = before
         return body
 
-    def _bound(self, condition: Any) -> int:
+    def _bound(self, condition: ir.Expr) -> int:
         """How many lanes are below the end of their axis."""
-        if kind_of(condition) == "Call" and op_name(condition) == "likely":
+        if is_call(condition, "likely"):
             condition = condition.args[0]
-        if kind_of(condition) != "LT" or kind_of(condition.b) != "IntImm":
+        if not isinstance(condition, tirx.LT) or not isinstance(condition.b, tirx.IntImm):
             raise ValueError(f"lanes under a condition: {condition}")
         step, first = self._along(condition.a)
-        if step != 1 or kind_of(first) != "IntImm":
+        if step != 1 or not isinstance(first, tirx.IntImm):
             raise ValueError(f"lanes do not end at a constant: {condition}")
-        return int(condition.b.value) - int(first.value)
+        return int(condition.b) - int(first)
 
-    def _store(self, node: Any) -> Statement:
+    def _store(self, node: tirx.BufferStore) -> Statement:
         if self._lane is None or str(node.buffer.dtype) != "float32":
             return super()._store(node)
         buffer = self._root(node.buffer)
         if self._is_vector(buffer):
             target = self._vector_name(buffer, self._first_element(node.indices[0]))
             return self._guarded_sum(node, target) or Line(f"{target} = {self._vector(node.value)};")
-        if kind_of(node.value) == "Call" and op_name(node.value) == "if_then_else":
+        if is_call(node.value, "if_then_else"):
             test, *sides = node.value.args
             return If(tests_of(test, self._expr), *([self._to_memory(node, side)] for side in sides))
         return self._to_memory(node, node.value)
 
-    def _to_memory(self, node: Any, result: Any) -> Statement:
+    def _to_memory(self, node: tirx.BufferStore, result: ir.Expr) -> Statement:
         step, place = self._place(node.buffer, node.indices[0])
         value = self._vector(result)
         if self._live < LANES:
@@ -88,12 +88,12 @@ class FloatLanePrinter(LanePrinter):
 
     # ---- expressions --------------------------------------------------------------------------------------------
 
-    def _vector(self, node: Any) -> str:
+    def _vector(self, node: ir.Expr) -> str:
         if dtype_of(node) != "float32":
             return super()._vector(node)
         return _four(self._expr(node))
 
-    def _load(self, node: Any) -> Expr:
+    def _load(self, node: ir.TensorLoad) -> Expr:
         index = node.indices[0]
         if str(node.source.dtype) != "float32" or LANE not in self._expr(index).variables:
             return super()._load(node)
@@ -105,41 +105,41 @@ class FloatLanePrinter(LanePrinter):
             return _lanes(f"tt_load_some_f32x4({place}, {step}, {self._live})")
         return _lanes(f"tt_gather_f32x4({place}, {step})" if step != 1 else f"tt_load_f32x4({place})")
 
-    def _compound(self, node: Any, kind: str) -> Expr:
-        other = kind == "Call" and not is_helper(node)  # an address has no element type
+    def _compound(self, node: ir.Expr) -> Expr:
+        other = isinstance(node, ir.Call) and not is_helper(node)  # an address has no element type
         if self._lane is None or other or dtype_of(node) != "float32":
-            return super()._compound(node, kind)
-        if kind == "Select":
+            return super()._compound(node)
+        if isinstance(node, tirx.Select):
             return self._chosen(node)
         if is_helper(node):
             return self._called(node)
-        fused = self._fused(node, kind)
-        if fused is not None or kind not in _OPERATIONS:
-            return fused or super()._compound(node, kind)
+        fused = self._fused(node)
+        if fused is not None or not isinstance(node, tirx.Add | tirx.Sub | tirx.Mul):
+            return fused or super()._compound(node)
         a, b = self._expr(node.a), self._expr(node.b)
         if LANE not in a.variables | b.variables:
-            return super()._compound(node, kind)
-        if kind != "Sub" and LANE not in a.variables:
+            return super()._compound(node)
+        if not isinstance(node, tirx.Sub) and LANE not in a.variables:
             a, b = b, a
         if LANE not in b.variables:
-            return _lanes(f"{_OPERATIONS[kind]}_all_f32x4({a.text}, {b.text})")
-        return _lanes(f"{_OPERATIONS[kind]}_f32x4({_four(a)}, {b.text})")
+            return _lanes(f"{_OPERATIONS[type(node)]}_all_f32x4({a.text}, {b.text})")
+        return _lanes(f"{_OPERATIONS[type(node)]}_f32x4({_four(a)}, {b.text})")
 
-    def _called(self, node: Any) -> Expr:
-        name, operands = str(node.args[0].value), [self._expr(argument) for argument in node.args[1:]]
+    def _called(self, node: ir.Call) -> Expr:
+        name, operands = helper_name(node), [self._expr(argument) for argument in node.args[1:]]
         if name == _KEPT:
             return _lanes(f"{_KEPT}({operands[0].text}, {_four(operands[1])})")
         if not any(LANE in operand.variables for operand in operands):
-            return super()._compound(node, kind_of(node))
+            return super()._compound(node)
         if name not in _FUNCTIONS:
             raise ValueError(f"{name} is not for lanes")
         return _lanes(f"{_FUNCTIONS[name]}({operands[0].text})")
 
-    def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
+    def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr) -> Expr:
         if self._lane is None or dtype_of(whole) != "float32":
             return super()._sum(addend, term, whole)
         c = self._expr(addend)
-        if not self._fuse or kind_of(term) != "Mul":
+        if not self._fuse or not isinstance(term, tirx.Mul):
             return _lanes(f"tt_add_f32x4({_four(c)}, {_four(self._expr(term))})")
         a, b = self._expr(term.a), self._expr(term.b)
         if LANE not in a.variables:
@@ -152,17 +152,18 @@ class FloatLanePrinter(LanePrinter):
             return _lanes(f"tt_fma_all_f32x4({_four(c)}, {a.text}, {b.text})")
         return super()._sum(addend, term, whole)
 
-    def _chosen(self, node: Any) -> Expr:
+    def _chosen(self, node: tirx.Select) -> Expr:
         yes, no = _four(self._expr(node.true_value)), _four(self._expr(node.false_value))
         return _lanes(self._picked(node.condition, yes, no))
 
-    def _picked(self, test: Any, yes: str, no: str) -> str:
-        kind = kind_of(test)
-        if kind == "And":
+    def _picked(self, test: ir.Expr, yes: str, no: str) -> str:
+        if isinstance(test, tirx.And):
             return self._picked(test.a, self._picked(test.b, yes, no), no)
-        if kind not in _COMPARISONS:
+        if not isinstance(test, tirx.GT | tirx.LT):
             raise ValueError(f"no comparison of lanes: {test}")
-        a, b = (_four(self._expr(side)) for side in ((test.b, test.a) if _COMPARISONS[kind] else (test.a, test.b)))
+        a, b = (
+            _four(self._expr(side)) for side in ((test.b, test.a) if isinstance(test, tirx.LT) else (test.a, test.b))
+        )
         return f"tt_pick_f32x4({a}, {b}, {yes}, {no})"
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
-from tvm import sym
+from tvm import ir, sym, tirx
+from tvm.tirx import Stmt
 
 from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of, join
 from tinytrain_compile.lower.printing.c_tree import If, Line, Statement
 from tinytrain_compile.lower.printing.printer import Printer
-from tinytrain_compile.lower.tir_walk import kind_of, op_name
+from tinytrain_compile.lower.tir_walk import is_call
 
 PAIR = "tt_float_pair"
 
@@ -33,7 +33,7 @@ class _Half:
 class _Pair:
     """Two neighbours in memory: where the first lies, and the name of the variable once it is loaded."""
 
-    place: Any
+    place: ir.TensorLoad
     name: str = ""
 
 
@@ -43,42 +43,44 @@ class PairPrinter(Printer):
     _halves: Mapping[str, _Half] = MappingProxyType({})
     """Text of an element -> the pair that it is a half of, in the run that is being printed."""
 
-    def _body(self, node: Any) -> list[Statement]:
-        if kind_of(node) != "SeqStmt" or not self._fuse:
+    def _body(self, node: Stmt) -> list[Statement]:
+        if not isinstance(node, tirx.SeqStmt) or not self._fuse:
             return super()._body(node)
         found: list[Statement] = []
-        run: list[tuple[Any, Any]] = []  # statements that add a product under one condition (or none), and the products
+        run: list[
+            tuple[tirx.BufferStore, tirx.Mul]
+        ] = []  # statements that add a product under one condition (or none), and the products
         under = ""
         for item in node.seq:
             parts = self._parts(item)
-            if run and (parts is None or parts[1] != under):
+            if run and (parts is None or parts[2] != under):
                 found += self._paired(run)
                 run = []
             if parts is None:
                 found += super()._body(item)
             else:
-                run, under = [*run, (item, parts[0])], parts[1]
+                run, under = [*run, parts[:2]], parts[2]
         return found + self._paired(run)
 
-    def _parts(self, item: Any) -> tuple[Any, str] | None:
-        """(product, text of the condition under which it is added) of a statement that adds to a register's sum."""
-        if kind_of(item) != "BufferStore" or self._root(item.buffer) not in self._scalars:
+    def _parts(self, item: Stmt) -> tuple[tirx.BufferStore, tirx.Mul, str] | None:
+        """(itself, product, text of the condition under which that is added) of what adds to a register's sum."""
+        if not isinstance(item, tirx.BufferStore) or self._root(item.buffer) not in self._scalars:
             return None
         value = item.value
-        if kind_of(value) != "Add" or dtype_of(value) != "float32" or kind_of(value.a) != "TensorLoad":
+        if not isinstance(value, tirx.Add) or dtype_of(value) != "float32" or not isinstance(value.a, ir.TensorLoad):
             return None
         term, condition = value.b, ""
-        if kind_of(term) == "Call" and op_name(term) == "if_then_else":
-            test = self._expr(term.args[0])
-            if test.loads or kind_of(term.args[2]) != "FloatImm" or float(term.args[2].value) != 0.0:
+        if is_call(term, "if_then_else"):
+            test, other = self._expr(term.args[0]), term.args[2]
+            if test.loads or not isinstance(other, tirx.FloatImm) or float(other.value) != 0.0:
                 return None  # these are not joined to one `if`, in which a pair could be loaded for all
             condition, term = test.text, term.args[1]
-        if kind_of(term) != "Mul" or self._text(value.a) != self._element(item.buffer, item.indices[0]):
+        if not isinstance(term, tirx.Mul) or self._text(value.a) != self._element(item.buffer, item.indices[0]):
             return None
-        return term, condition
+        return item, term, condition
 
-    def _paired(self, run: Sequence[tuple[Any, Any]]) -> list[Statement]:
-        factors = [side for _, product in run for side in (product.a, product.b) if kind_of(side) == "TensorLoad"]
+    def _paired(self, run: Sequence[tuple[tirx.BufferStore, tirx.Mul]]) -> list[Statement]:
+        factors = [side for _, product in run for side in (product.a, product.b) if isinstance(side, ir.TensorLoad)]
         self._halves = self._pairs({self._text(factor): factor for factor in factors})
         statements: list[Statement] = []
         for item, product in run:
@@ -92,9 +94,11 @@ class PairPrinter(Printer):
         self._halves = {}
         return statements
 
-    def _pairs(self, loads: Mapping[str, Any]) -> dict[str, _Half]:
+    def _pairs(self, loads: Mapping[str, ir.TensorLoad]) -> dict[str, _Half]:
         """Which elements (by their text) are read as halves of pairs: every element is in one pair at most."""
-        groups: list[tuple[Any, dict[int, str]]] = []  # elements of a buffer at known distances from the first
+        groups: list[
+            tuple[ir.TensorLoad, dict[int, str]]
+        ] = []  # elements of a buffer at known distances from the first
         for text, load in loads.items():
             if self._root(load.source) in self._scalars:
                 continue
@@ -113,10 +117,10 @@ class PairPrinter(Printer):
                     halves[group[at]], halves[group[at + 1]] = _Half(pair, 0), _Half(pair, 1)
         return halves
 
-    def _text(self, load: Any) -> str:
+    def _text(self, load: ir.TensorLoad) -> str:
         return self._element(load.source, load.indices[0])
 
-    def _loaded(self, factor: Any) -> list[str]:
+    def _loaded(self, factor: ir.Expr) -> list[str]:
         """The statement that loads the pair which the factor is a half of, if this is its first use."""
         half = self._half(factor)
         if half is None or half.pair.name:
@@ -125,14 +129,14 @@ class PairPrinter(Printer):
         half.pair.name = self._fresh(f"{self._name(self._root(place.source))}_pair")
         return [f"const {PAIR} {half.pair.name} = tt_load_pair(&{self._text(place)});"]
 
-    def _half(self, factor: Any) -> _Half | None:
-        if kind_of(factor) != "TensorLoad" or self._root(factor.source) in self._scalars:
+    def _half(self, factor: ir.Expr) -> _Half | None:
+        if not isinstance(factor, ir.TensorLoad) or self._root(factor.source) in self._scalars:
             return None
         return self._halves.get(self._text(factor))
 
-    def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
-        halves = [self._half(side) for side in (term.a, term.b)] if kind_of(term) == "Mul" else []
-        if not any(halves):
+    def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr) -> Expr:
+        halves = [self._half(side) for side in (term.a, term.b)] if isinstance(term, tirx.Mul) else []
+        if not isinstance(term, tirx.Mul) or not any(halves):
             return super()._sum(addend, term, whole)
         left, right = (term.a, term.b) if halves[0] else (term.b, term.a)
         a, b, c = self._expr(left), self._expr(right), self._expr(addend)
@@ -144,7 +148,7 @@ class PairPrinter(Printer):
         return join(f"tt_fma_{first.half}{second.half}({names}, {c.text})", ATOM, (a, b, c))
 
 
-def _distance(load: Any, first: Any) -> int | None:
+def _distance(load: ir.TensorLoad, first: ir.TensorLoad) -> int | None:
     """How many elements a load lies behind another, if that is the same in every turn of every loop."""
     found = sym.Analyzer().simplify(load.indices[0] - first.indices[0])
-    return int(found.value) if kind_of(found) == "IntImm" else None
+    return int(found) if isinstance(found, tirx.IntImm) else None

@@ -7,42 +7,22 @@ that others fill (sums of products) is scalars, which are put together.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeGuard
 
-from tvm import sym
+from tvm import ir, sym, tirx
+from tvm.tirx import Buffer, PrimFunc, Stmt
 
-from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of, is_helper
+from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH, OPERANDS, VECTORISED
+from tinytrain_compile.lower.loop_names import LoopNames
+from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of
 from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Statement
 from tinytrain_compile.lower.printing.conditions import tests_of
-from tinytrain_compile.lower.printing.printer import Printer
-from tinytrain_compile.lower.tir_walk import children, kind_of, op_name
+from tinytrain_compile.lower.printing.printer import Parameter, Printer
+from tinytrain_compile.lower.tir_walk import Tir, addressed, children, helper_name, is_call, is_helper
 
-LANES, LARGEST_PITCH = 4, 4096
-"""Numbers of a vector; what tt_gather8 and tt_widen8 can step over."""
 VECTOR = "tt_i32x4"
-OPERANDS = {
-    "tt_add_x4": "vv",
-    "tt_bits_x4": "i",
-    "tt_clamp_x4": "vss",
-    "tt_halve_x4": "vs",
-    "tt_high_multiply_x4": "vs",
-    "tt_keep_x4": "e",
-    "tt_lifted_x4": "vss",
-    "tt_moved_bias_x4": "vvvv",
-    "tt_noise_x4": "ssi",
-    "tt_passes_x4": "vss",
-    "tt_quick_move_x4": "vvssvss",
-    "tt_rescale_x4": "vss",
-    "tt_requantise8_down_x4": "vvvvsss",
-    "tt_requantise8_x4": "vvvvsss",
-    "tt_rescaled_error_x4": "vvvvs",
-    "tt_saturate8_x4": "vsss",
-    "tt_summed_error_x4": "vvss",
-}
-"""What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i), four scalars (e)."""
-_VECTORISED = 2
 LANE, WHICH = "lane", "which lane"
 """Stand among an expression's variables: it differs from lane to lane; it has the number of the lane itself in it."""
 _LOADS = {"int8": "tt_load8_x4", "int16": "tt_load16_x4", "int32": "tt_load32_x4"}
@@ -52,105 +32,117 @@ _STORES = {("int8", 1): "tt_store8_x4", ("int32", 1): "tt_store32_x4"}
 class LanePrinter(Printer):
     """Also prints loops over lanes."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(
+        self,
+        function: PrimFunc,
+        parameters: Sequence[Parameter],
+        same: dict[int, int],
+        fuse: bool = True,
+        unroll_moves: bool = True,
+        loops: LoopNames | None = None,
+    ) -> None:
         self._turn = 0  # which lane an index is printed for
-        self._lane: Any = None  # the variable of the loop over lanes that is being looked at
-        self._laned: dict[Any, set[int]] = {}  # internal buffer -> first elements of the vectors that it is read as
-        self._single: set[Any] = set()  # what is not only filled by loops over lanes
-        super().__init__(*args)
+        self._lane: ir.Var | None = None  # the variable of the loop over lanes that is being looked at
+        self._laned: dict[Buffer, set[int]] = {}  # internal buffer -> first elements of the vectors that it is read as
+        self._single: set[Buffer] = set()  # what is not only filled by loops over lanes
+        super().__init__(function, parameters, same, fuse, unroll_moves, loops)
 
     # ---- finding out what is a vector ---------------------------------------------------------------------------
 
     @contextmanager
-    def _lanes(self, loop: Any) -> Generator[None]:
-        if int(loop.extent.value) != LANES:
+    def _lanes(self, loop: tirx.For) -> Generator[None]:
+        if int(loop.extent) != LANES:
             raise ValueError(f"a loop over lanes has {loop.extent} turns")
         self._lane = loop.loop_var
         yield
         self._lane = None
 
-    def _survey(self, node: Any) -> None:
-        kind = kind_of(node)
+    def _survey(self, node: Tir) -> None:
         if _is_lanes(node):
             with self._lanes(node):
                 self._survey(node.body)
-        elif kind in ("BufferStore", "TensorLoad"):
-            buffer = self._root(node.buffer if kind == "BufferStore" else node.source)
+        elif isinstance(node, tirx.BufferStore | ir.TensorLoad):
+            buffer = self._root(node.buffer if isinstance(node, tirx.BufferStore) else node.source)
             if self._lane is None or not self._is_tile(buffer, node.indices[0]):
-                if kind == "BufferStore" or kind_of(node.indices[0]) != "IntImm":  # a lane of a vector can be read
+                if isinstance(node, tirx.BufferStore) or not isinstance(
+                    node.indices[0], tirx.IntImm
+                ):  # a lane of a vector can be read
                     self._single.add(buffer)
                 super()._survey(node)
                 return
             self._laned.setdefault(buffer, set()).add(self._first_element(node.indices[0]))
             self._used_buffers.add(buffer)
-            if kind == "BufferStore":
+            if isinstance(node, tirx.BufferStore):
                 self._survey(node.value)
         else:
             super()._survey(node)
 
-    def _survey_helper(self, node: Any) -> None:
+    def _survey_helper(self, node: ir.Call) -> None:
         for argument in node.args[1:]:
-            if kind_of(argument) == "Call" and op_name(argument) == "address_of":
-                self._single.add(self._root(argument.args[0].source))
+            if is_call(argument, "address_of"):
+                self._single.add(self._root(addressed(argument).source))
         super()._survey_helper(node)
 
-    def _is_tile(self, buffer: Any, index: Any) -> bool:
+    def _is_tile(self, buffer: Buffer, index: ir.Expr) -> bool:
         """Whether this index goes from lane to lane through an internal buffer in registers."""
         return buffer in self._allocated and buffer.scope() == "local" and self._along(index)[0] != 0
 
-    def _is_vector(self, buffer: Any) -> bool:
+    def _is_vector(self, buffer: Buffer) -> bool:
         return buffer in self._laned and buffer not in self._single
 
-    def _along(self, index: Any) -> tuple[int, Any]:
+    def _along(self, index: ir.Expr) -> tuple[int, ir.Expr]:
         """(distance from lane to lane, index of the first)."""
+        assert self._lane is not None
         parts = sym.detect_linear_equation(index, [self._lane])
-        if len(parts) != 2 or kind_of(parts[0]) != "IntImm":
+        if len(parts) != 2 or not isinstance(parts[0], tirx.IntImm):
             raise ValueError(f"lanes do not lie in a row: {index}")
-        return int(parts[0].value), parts[1]
+        return int(parts[0]), parts[1]
 
-    def _first_element(self, index: Any) -> int:
+    def _first_element(self, index: ir.Expr) -> int:
         step, first = self._along(index)
         if step != 1:
             raise ValueError(f"lanes of a register tile are not neighbours: {index}")
-        return int(first.value)
+        return int(first)
 
-    def _vector_name(self, buffer: Any, first: int) -> str:
+    def _vector_name(self, buffer: Buffer, first: int) -> str:
         return f"{self._name(buffer)}_x4" + (f"_{first // LANES}" if first else "")
 
     # ---- statements ---------------------------------------------------------------------------------------------
 
-    def _body(self, node: Any) -> list[Statement]:
+    def _body(self, node: Stmt) -> list[Statement]:
         if not _is_lanes(node):
-            moved = self._moved(node) if kind_of(node) == "For" and self._moves(node.body) else None
+            moved = self._moved(node) if isinstance(node, tirx.For) and self._moves(node.body) else None
             return super()._body(node) if moved is None else [moved]
         with self._lanes(node):
             return self._body(node.body)
 
-    def _moved(self, loop: Any) -> Statement | None:
+    def _moved(self, loop: tirx.For) -> Statement | None:
         """A loop that fills scratch with bytes of a row or a column, as one call; None if it is another."""
         store = loop.body
-        if kind_of(loop.extent) != "IntImm" or str(loop.min) != "0":
+        if not (isinstance(store, tirx.BufferStore) and isinstance(loop.extent, tirx.IntImm)) or str(loop.min) != "0":
             return None
-        value, condition, filling = store.value, None, 0
-        if kind_of(value) == "Call" and op_name(value) == "if_then_else":
+        value, filling = store.value, 0
+        condition: ir.Expr | None = None
+        if is_call(value, "if_then_else"):
             condition, value, other = value.args
-            if loop.loop_var.name in str(condition) or kind_of(other) != "IntImm":
+            if loop.loop_var.name in str(condition) or not isinstance(other, tirx.IntImm):
                 return None
-            filling = int(other.value)
+            filling = int(other)
         offset, wide = 0, str(store.buffer.dtype) == "int16"
-        if wide and kind_of(value) in ("Sub", "Add") and kind_of(value.b) == "IntImm":
-            offset = int(value.b.value) * (1 if kind_of(value) == "Add" else -1)
+        if wide and isinstance(value, tirx.Sub | tirx.Add) and isinstance(value.b, tirx.IntImm):
+            offset = int(value.b) * (1 if isinstance(value, tirx.Add) else -1)
             value = value.a
-        if wide and (kind_of(value) != "Cast" or filling != 0):
-            return None
-        value = value.value if wide else value
-        if kind_of(value) != "TensorLoad" or str(value.source.dtype) != "int8":
+        if wide:
+            if not isinstance(value, tirx.Cast) or filling != 0:
+                return None
+            value = value.value
+        if not isinstance(value, ir.TensorLoad) or str(value.source.dtype) != "int8":
             return None
         to = sym.detect_linear_equation(store.indices[0], [loop.loop_var])
         source = sym.detect_linear_equation(value.indices[0], [loop.loop_var])
-        if len(to) != 2 or len(source) != 2 or kind_of(source[0]) != "IntImm":
+        if len(to) != 2 or len(source) != 2 or not isinstance(source[0], tirx.IntImm):
             return None
-        pitch, count = int(source[0].value), int(loop.extent.value)
+        pitch, count = int(source[0]), int(loop.extent)
         if str(to[0]) != "1" or not 0 <= pitch < LARGEST_PITCH:
             return None
         operands = ((store.buffer, to[1]), (value.source, source[1]))
@@ -164,87 +156,86 @@ class LanePrinter(Printer):
         fill = Line(f"memset({places[0]}, {filling}, {count * (2 if wide else 1)});")
         return If(tests_of(condition, self._expr), [call], [fill])
 
-    def _allocate(self, buffer: Any) -> list[Statement]:
+    def _allocate(self, buffer: Buffer) -> list[Statement]:
         if not self._is_vector(buffer):
             return super()._allocate(buffer)
         return [Declaration(VECTOR, [self._vector_name(buffer, first) for first in sorted(self._laned[buffer])])]
 
-    def _constant_indices(self, buffer: Any) -> set[int]:
+    def _constant_indices(self, buffer: Buffer) -> set[int]:
         lanes = {first + lane for first in self._laned.get(buffer, ()) for lane in range(LANES)}
         return lanes | super()._constant_indices(buffer)
 
-    def _inside(self, node: Any) -> list[Any]:
+    def _inside(self, node: Tir) -> list[Tir]:
         """What lies below a statement; nothing below a loop over lanes, which _survey has been through."""
         return [] if _is_lanes(node) else children(node)
 
-    def _store(self, node: Any) -> Statement:
+    def _store(self, node: tirx.BufferStore) -> Statement:
         if self._lane is None:
             return super()._store(node)
         buffer, value = self._root(node.buffer), node.value
-        if kind_of(value) == "Add" and kind_of(value.b) == "Call" and op_name(value.b) == "if_then_else":
+        if isinstance(value, tirx.Add) and is_call(value.b, "if_then_else"):
             target = self._vector_name(buffer, self._first_element(node.indices[0]))  # acc = acc + (test ? term : 0)
             condition, term, _zero = value.b.args
             return If(
                 tests_of(condition, self._expr), [Line(f"{target} = {self._sum(value.a, term, value).text};")], []
             )
-        value = self._vector(value)
+        text = self._vector(value)
         if self._is_vector(buffer):
-            return Line(f"{self._vector_name(buffer, self._first_element(node.indices[0]))} = {value};")
+            return Line(f"{self._vector_name(buffer, self._first_element(node.indices[0]))} = {text};")
         step, place = self._place(node.buffer, node.indices[0])
         if step != 1 and str(node.buffer.dtype) == "int8":
-            return Line(f"tt_scatter8_x4({place}, {step}, {value});")
-        return Line(f"{_STORES[(str(node.buffer.dtype), step)]}({place}, {value});")
+            return Line(f"tt_scatter8_x4({place}, {step}, {text});")
+        return Line(f"{_STORES[(str(node.buffer.dtype), step)]}({place}, {text});")
 
     # ---- expressions --------------------------------------------------------------------------------------------
 
-    def _element(self, buffer: Any, index: Any) -> str:
+    def _element(self, buffer: Buffer, index: ir.Expr) -> str:
         """One lane of a vector, or as anywhere else."""
         root = self._root(buffer)
         if self._lane is not None or not self._is_vector(root):
             return super()._element(buffer, index)
-        first = max(first for first in self._laned[root] if first <= int(index.value))
-        return f"{self._vector_name(root, first)}[{int(index.value) - first}]"
+        first = max(first for first in self._laned[root] if first <= int(index))
+        return f"{self._vector_name(root, first)}[{int(index) - first}]"
 
-    def _place(self, buffer: Any, index: Any) -> tuple[int, str]:
+    def _place(self, buffer: Buffer, index: ir.Expr) -> tuple[int, str]:
         """(distance from lane to lane, address of the first)."""
         step, first = self._along(index)
         return step, f"&{self._name(self._root(buffer))}[{self._expr(first).text}]"
 
-    def _vector(self, node: Any) -> str:
+    def _vector(self, node: ir.Expr) -> str:
         """An operand that has to be a vector; true is all bits."""
-        if kind_of(node) == "IntImm" and dtype_of(node) == "bool":
-            return f"tt_all({-int(node.value)})"
+        if isinstance(node, tirx.IntImm) and dtype_of(node) == "bool":
+            return f"tt_all({-int(node)})"
         expr = self._expr(node)
         return expr.text if LANE in expr.variables else f"tt_all({expr.text})"
 
-    def _expr(self, node: Any) -> Expr:
-        kind = kind_of(node)
+    def _expr(self, node: ir.Expr) -> Expr:
         if self._lane is None:
             return super()._expr(node)
-        if kind in ("Var", "SizeVar") and node.same_as(self._lane):
+        if isinstance(node, ir.Var) and node.same_as(self._lane):
             return Expr(str(self._turn), ATOM, frozenset([LANE, WHICH]))
-        if kind == "TensorLoad":
+        if isinstance(node, ir.TensorLoad):
             return self._load(node)
-        if kind == "Cast" and dtype_of(node.value) in _LOADS and dtype_of(node) in _LOADS:
+        if isinstance(node, tirx.Cast) and dtype_of(node.value) in _LOADS and dtype_of(node) in _LOADS:
             inner = self._expr(node.value)
             return inner if LANE in inner.variables else super()._expr(node)
-        if is_helper(node) and str(node.args[0].value) in OPERANDS:
+        if is_helper(node) and helper_name(node) in OPERANDS:
             return self._helper(node)
         return super()._expr(node)
 
-    def _operands(self, symbol: str, left: Any, right: Any) -> tuple[Expr, Expr]:
+    def _operands(self, symbol: str, left: ir.Expr, right: ir.Expr) -> tuple[Expr, Expr]:
         """A number beside a vector is made a vector by tt_all, so that GCC 12 does not see it (see TT_UNSEEN)."""
         pair = super()._operands(symbol, left, right)
         varying = pair[0].variables | pair[1].variables
         if self._lane is None or symbol not in ("+", "-", "*") or LANE not in varying or WHICH in varying:
             return pair
         a, b = (
-            Expr(self._vector(node)) if kind_of(node) == "IntImm" and not _shifts(symbol, node) else expr
+            Expr(self._vector(node)) if isinstance(node, tirx.IntImm) and not _shifts(symbol, node) else expr
             for node, expr in zip((left, right), pair, strict=True)
         )
         return a, b
 
-    def _load(self, node: Any) -> Expr:
+    def _load(self, node: ir.TensorLoad) -> Expr:
         buffer, index = self._root(node.source), node.indices[0]
         dtype, lane = str(node.source.dtype), frozenset([LANE])
         if buffer in self._laned and self._is_tile(buffer, index):
@@ -262,17 +253,17 @@ class LanePrinter(Printer):
             raise ValueError(f"lanes are not neighbours in memory: {index}")
         return Expr(f"{_LOADS[dtype]}({place})", ATOM, lane, True)
 
-    def _fused(self, node: Any, kind: str) -> Expr | None:
-        if self._lane is None or kind != "Add" or dtype_of(node) != "int32":
-            return super()._fused(node, kind)
+    def _fused(self, node: ir.Expr) -> Expr | None:
+        if self._lane is None or not isinstance(node, tirx.Add) or dtype_of(node) != "int32":
+            return super()._fused(node)
         for addend, term in ((node.a, node.b), (node.b, node.a)):
-            if kind_of(term) == "Mul":
+            if isinstance(term, tirx.Mul):
                 return self._sum(addend, term, node)
         return None
 
-    def _sum(self, addend: Any, term: Any, whole: Any) -> Expr:
+    def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr) -> Expr:
         """A product with what all lanes share is added by one instruction."""
-        if self._lane is not None and kind_of(term) == "Mul" and dtype_of(whole) == "int32":
+        if self._lane is not None and isinstance(term, tirx.Mul) and dtype_of(whole) == "int32":
             a, b = self._expr(term.a), self._expr(term.b)
             if LANE in b.variables:
                 a, b = b, a
@@ -281,7 +272,7 @@ class LanePrinter(Printer):
                 return Expr(text, ATOM, frozenset([LANE]), True)
         return super()._sum(addend, term, whole)
 
-    def _each(self, node: Any) -> str:
+    def _each(self, node: ir.Expr) -> str:
         """An operand of every lane by itself."""
         texts: list[str] = []
         for self._turn in range(LANES):
@@ -289,15 +280,16 @@ class LanePrinter(Printer):
         self._turn = 0
         return ", ".join(texts)
 
-    def _scalar(self, node: Any) -> Expr:
+    def _scalar(self, node: ir.Expr) -> Expr:
         lane, self._lane = self._lane, None
+        assert lane is not None
         self._names[lane] = str(self._turn)
         expr = self._expr(node)
         self._lane = lane
         return expr
 
-    def _helper(self, node: Any) -> Expr:
-        name = str(node.args[0].value)
+    def _helper(self, node: ir.Call) -> Expr:
+        name = helper_name(node)
         kinds = OPERANDS[name]
         if kinds == "e":
             return Expr(f"{name}({self._each(node.args[1])})", ATOM, frozenset([LANE]), True)
@@ -310,11 +302,11 @@ class LanePrinter(Printer):
         return Expr(f"{name}({', '.join(texts)})", ATOM, frozenset([LANE]), True)
 
 
-def _shifts(symbol: str, number: Any) -> bool:
+def _shifts(symbol: str, number: tirx.IntImm) -> bool:
     """Whether multiplying by this number is a shift of a vector, which takes the number as it is."""
-    value = int(number.value)
+    value = int(number)
     return symbol == "*" and value > 0 and value & (value - 1) == 0
 
 
-def _is_lanes(node: Any) -> bool:
-    return kind_of(node) == "For" and int(node.kind) == _VECTORISED
+def _is_lanes(node: Tir) -> TypeGuard[tirx.For]:
+    return isinstance(node, tirx.For) and int(node.kind) == VECTORISED

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Any
 
 import numpy as np
+from tvm.tirx import Buffer
 
 from tinytrain_compile.lower.printing.c_expr import C_TYPES
 from tinytrain_compile.lower.tir_walk import elements
@@ -19,7 +19,7 @@ class Scratch:
     size_bytes: of all; dtype: their element type, "" if there are none.
     """
 
-    def __init__(self, buffers: Iterable[Any]) -> None:
+    def __init__(self, buffers: Iterable[Buffer]) -> None:
         sizes: dict[str, int] = {}
         self.dtype, self.size_bytes = "", 0
         for buffer in buffers:

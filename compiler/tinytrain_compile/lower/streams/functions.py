@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import tvm
+from tvm import tirx
+from tvm.ir import Var
+from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels import Features
+from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.lower import describe, lower_spec, parameter_names, printer_of
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.streams.kernels import POINTWISE, BandSpec, band_spec
-from tinytrain_compile.lower.tir_walk import buffers_of, kind_of
+from tinytrain_compile.lower.tir_walk import buffers_of
 from tinytrain_compile.ops import op_def
 
 
@@ -49,9 +50,9 @@ TABLE = "row_at"
 """Name of the table of a kernel with windows."""
 
 
-def lower_rows(node: Node, name: str, features: Features) -> RowKernel:
+def lower_rows(node: Node, name: str, context: KernelContext) -> RowKernel:
     """The kernel of an integer node for a few rows of one image. Errors: NoRowsError (there is none)."""
-    band = band_spec(node, features)
+    band = band_spec(node, context)
     spec, count = band.kernel, len(node.inputs)
     lowered, computed, loops = lower_spec(spec)
     names = parameter_names(node, spec.inputs[:count])
@@ -61,7 +62,7 @@ def lower_rows(node: Node, name: str, features: Features) -> RowKernel:
     shared = maps if node.op in POINTWISE else set[str]()
     parameters = [Parameter(n, p, n in shared, n == TABLE) for n, p in zip(given, lowered.params, strict=True)]
     same = {given.index(names[count + out]): i for out, i in op_def(node.op).alias if out in computed}
-    printer = printer_of(features)(lowered, parameters, same, True, features.style.unroll_moves, loops)
+    printer = printer_of(context)(lowered, parameters, same, True, context.style.unroll_moves, loops)
     before, each = _split(lowered.body, printer, maps | {TABLE})
     comment = describe(node, names)
     prepare = None
@@ -71,26 +72,26 @@ def lower_rows(node: Node, name: str, features: Features) -> RowKernel:
     return RowKernel(prepare, rows, printer.scratch.size_bytes, printer.scratch.dtype, tuple(names), band)
 
 
-def _split(body: Any, printer: Printer, maps: Container[str]) -> tuple[Any, Any]:
+def _split(body: Stmt, printer: Printer, maps: Container[str]) -> tuple[Stmt | None, Stmt]:
     """(statements at the start that need no map and leave nothing in registers, None if there are none; the others)."""
-    statements = list(body.seq) if kind_of(body) == "SeqStmt" else [body]
-    shared = [s for s in statements if kind_of(s) in ("AllocBuffer", "DeclBuffer")]
-    others = [s for s in statements if kind_of(s) not in ("AllocBuffer", "DeclBuffer")]
-    allocated = [s.buffer for s in shared if kind_of(s) == "AllocBuffer"]
+    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    shared = [s for s in statements if isinstance(s, tirx.AllocBuffer | tirx.DeclBuffer)]
+    others = [s for s in statements if not isinstance(s, tirx.AllocBuffer | tirx.DeclBuffer)]
+    allocated = [s.buffer for s in shared if isinstance(s, tirx.AllocBuffer)]
     registers = {buffer for buffer in allocated if str(buffer.name) not in printer.scratch.names}
 
-    def is_preparation(statement: Any) -> bool:
+    def is_preparation(statement: Stmt) -> bool:
         needs_map = any(p.name in maps for p in printer.parameters_of(statement))
         return not needs_map and not buffers_of(statement) & registers
 
-    def sequence(part: Sequence[Any]) -> Any:
-        used = set[Any]().union(*(buffers_of(statement) for statement in part))
-        return tvm.tirx.SeqStmt([*(s for s in shared if kind_of(s) == "DeclBuffer" or s.buffer in used), *part])
+    def sequence(part: Sequence[Stmt]) -> Stmt:
+        used = set[Buffer]().union(*(buffers_of(statement) for statement in part))
+        return tirx.SeqStmt([*(s for s in shared if isinstance(s, tirx.DeclBuffer) or s.buffer in used), *part])
 
     once = list(itertools.takewhile(is_preparation, others))
     return (sequence(once), sequence(others[len(once) :])) if once else (None, body)
 
 
-def _function(printer: Printer, name: str, comment: str, part: Any, counts: tuple[Any, ...] = ()) -> Function:
+def _function(printer: Printer, name: str, comment: str, part: Stmt, counts: tuple[Var, ...] = ()) -> Function:
     source, declaration = printer.print(name, part, counts)
     return Function(name, comment + source, declaration, tuple(p.name for p in printer.parameters_of(part)))

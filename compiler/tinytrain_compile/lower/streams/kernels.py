@@ -6,17 +6,18 @@ What they compute is what the kernel of the whole map does, to the byte. See fun
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr, Var
 
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, kernel_spec
-from tinytrain_compile.lower.kernels.float32.linear import whole_weight
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, kernel_spec, tensors, weight_parts, whole_weight
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import forward_weight, row_kernel, transposed_weight
-from tinytrain_compile.lower.kernels.int8.conv_end import error_end, requantised_end
-from tinytrain_compile.lower.kernels.int8.depthwise import Band, depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
+from tinytrain_compile.lower.kernels.int8.dsp.windows import Band
 from tinytrain_compile.lower.kernels.int8.helium.conv import (
     vector_dense,
     vector_depthwise,
@@ -24,9 +25,7 @@ from tinytrain_compile.lower.kernels.int8.helium.conv import (
     vector_error_product,
     vector_product,
 )
-from tinytrain_compile.lower.kernels.int8.operands import mask_operand
-from tinytrain_compile.lower.kernels.tensors import tensors, weight_parts
-from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.kernels.int8.operands import error_end, mask_operand, requantised_end
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_phases, is_plane, is_product, is_rows
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
@@ -62,20 +61,20 @@ class BandSpec:
     """
 
     kernel: KernelSpec
-    count: Any
+    count: Var
     maps: tuple[int, ...]
     rows: int
     windows: Windows | None = None
 
 
-def band_spec(node: Node, features: Features) -> BandSpec:
+def band_spec(node: Node, context: KernelContext) -> BandSpec:
     """The kernel of a few rows of one image. Errors: NoRowsError."""
     count = tirx.Var("count", "int32")
     rule = {"QConv": _convolution, "QConvGradInput": _data_gradient}.get(node.op, _pointwise)
-    return rule(node, features, count)
+    return rule(node, context, count)
 
 
-def _band(node: Node, image: str, count: Any) -> Band:
+def _band(node: Node, image: str, count: Var) -> Band:
     flat = te.placeholder((tirx.Var("extent", "int32"),), operand(node, image).dtype, image)
     return Band(count, flat, te.placeholder((tirx.Var("places", "int32"),), "int32", "row_at"))
 
@@ -83,23 +82,23 @@ def _band(node: Node, image: str, count: Any) -> Band:
 # ---- forward --------------------------------------------------------------------------------------------------------
 
 
-def _convolution(node: Node, features: Features, count: Any) -> BandSpec:
+def _convolution(node: Node, context: KernelContext, count: Var) -> BandSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     conv, (_, height, _, _), rows = attrs.conv, operand(node, "x").shape, result(node, "y").shape[1]
     if is_product(conv):
-        return BandSpec(_product(node, features, count), count, (position(node, "x"),), rows)
+        return BandSpec(_product(node, context, count), count, (position(node, "x"),), rows)
     band, weights, operands = _band(node, "x", count), weight_parts(node), tensors(node, "bias", "multiplier", "shift")
     finish, stages = requantised_end(node, operands)
     if is_plane(node):
-        spec = vector_depthwise(node, features, band) if features.lanes else None
+        spec = vector_depthwise(node, context, band) if context.lanes else None
         if spec is None:
             whole = whole_weight(weights, conv.split, 0, 3)
-            out, schedule = depthwise(node, band.image, whole, finish, features.style, stages, band=band)
+            out, schedule = depthwise(node, band.image, whole, finish, context.style, stages, band=band)
             spec = KernelSpec([band.image, *weights, *operands], [out], schedule)
     elif is_rows(node):
-        spec = vector_dense(node, band) if features.lanes else None
-        spec = spec or row_kernel(node, operands, finish, features.style, stages, band)
+        spec = vector_dense(node, band) if context.lanes else None
+        spec = spec or row_kernel(node, operands, finish, context.style, stages, band)
     else:
         raise NoRowsError(f"{node.name}: k x k with several groups, dilations, or a weight in two parts")
     reach, step = conv.kernel[0], conv.strides[0]
@@ -112,28 +111,28 @@ def _with_table(spec: KernelSpec, band: Band) -> KernelSpec:
     return replace(spec, inputs=[*spec.inputs, band.row_at])
 
 
-def _product(node: Node, features: Features, count: Any) -> KernelSpec:
+def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
     """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     (_, _, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
     x = te.placeholder((count * width, channels), "int8", "x")
     extents, sliced = (count * width, outputs, channels), attrs.conv.split is not None
-    spec = vector_product(node, x, extents) if features.lanes and not sliced else None
+    spec = vector_product(node, x, extents) if context.lanes and not sliced else None
     if spec is not None:
         return spec
     operands = tensors(node, "bias", "multiplier", "shift")
     finish, stages = requantised_end(node, operands)
     weights, right = forward_weight(node)
     left, tiles = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels), row_pairs(width, outputs, channels)
-    out, schedule = pair_product(extents, left, right, finish, tiles, features.style, stages)
+    out, schedule = pair_product(extents, left, right, finish, tiles, context.style, stages)
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 
-def _data_gradient(node: Node, features: Features, count: Any) -> BandSpec:
+def _data_gradient(node: Node, context: KernelContext, count: Var) -> BandSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, (_, rows, width, channels) = attrs.conv, result(node, "error").shape
@@ -142,19 +141,19 @@ def _data_gradient(node: Node, features: Features, count: Any) -> BandSpec:
     _check_mask(node, width * channels)
     maps = tuple(position(node, name) for name in ("g", *attrs.mask.operands))
     if is_product(conv):
-        return BandSpec(_error_product(node, features, count), count, maps, rows)
+        return BandSpec(_error_product(node, context, count), count, maps, rows)
     phases = backward_phases(node)
     band = _band(node, "g", count)
-    spec = _with_table(_error_planes(node, features, band), band)
+    spec = _with_table(_error_planes(node, context, band), band)
     return BandSpec(spec, count, maps, rows // phases[0], _error_windows(node))
 
 
-def _error_product(node: Node, features: Features, count: Any) -> KernelSpec:
+def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     (_, _, width, channels), out_c = result(node, "error").shape, operand(node, "g").shape[3]
-    if features.lanes:
-        spec = vector_error_product(_few(node, count), features, count * width)
+    if context.lanes:
+        spec = vector_error_product(_few(node, count), context, count * width)
         if spec is not None:
             return spec
     exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
@@ -163,16 +162,16 @@ def _error_product(node: Node, features: Features, count: Any) -> KernelSpec:
     g = te.placeholder((pixels, out_c), "int8", "g")
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node)
-    right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), features.turned)
+    right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), context.layout.turned)
     tiles = row_pairs(width, channels, out_c)
     left = Widened(lambda i, a: g[i, a], pitch=out_c)
-    out, schedule = pair_product((pixels, channels, out_c), left, right, finish, tiles, features.style, stages)
+    out, schedule = pair_product((pixels, channels, out_c), left, right, finish, tiles, context.style, stages)
     return KernelSpec([*exponents, g, *factor, *weights, *masks], [out, None], schedule)
 
 
-def _error_planes(node: Node, features: Features, band: Band) -> KernelSpec:
-    if features.lanes:
-        spec = vector_depthwise_gradient(node, features, band)
+def _error_planes(node: Node, context: KernelContext, band: Band) -> KernelSpec:
+    if context.lanes:
+        spec = vector_depthwise_gradient(node, context, band)
         if spec is not None:
             return spec
     attrs = node.attrs
@@ -183,7 +182,7 @@ def _error_planes(node: Node, features: Features, band: Band) -> KernelSpec:
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node)
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
-    out, schedule = depthwise_gradient(node, band.image, whole, finish, features.style, stages, band=band)
+    out, schedule = depthwise_gradient(node, band.image, whole, finish, context.style, stages, band=band)
     return KernelSpec([*exponents, band.image, *factor, *weights, *masks], [out, None], schedule)
 
 
@@ -203,7 +202,7 @@ def _error_windows(node: Node) -> Windows:
 # ---- element by element ---------------------------------------------------------------------------------------------
 
 
-def _pointwise(node: Node, features: Features, count: Any) -> BandSpec:
+def _pointwise(node: Node, context: KernelContext, count: Var) -> BandSpec:
     """The rule of the whole map, for a node of `count` rows."""
     if node.op not in POINTWISE or (isinstance(node.attrs, QRescaleAttrs) and node.attrs.axes):
         raise NoRowsError(f"{node.name}: {node.op} has no kernel for a few rows")
@@ -214,11 +213,11 @@ def _pointwise(node: Node, features: Features, count: Any) -> BandSpec:
     maps = tuple(position(node, name) for name in names)
     _check_mask(node, shape[2] * shape[3])
     if shape[2] * shape[3] % LANES:
-        features = replace(features, vectors=False)
-    return BandSpec(kernel_spec(_few(node, count), features), count, maps, shape[1])
+        context = context.without_int_vectors()
+    return BandSpec(kernel_spec(_few(node, count), context), count, maps, shape[1])
 
 
-def _few(node: Node, count: Any) -> Node:
+def _few(node: Node, count: Expr) -> Node:
     """The node with `count` rows, a variable: rules that only multiply extents do not notice."""
     whole = node.outputs[0].shape
 

@@ -186,7 +186,6 @@ register(
         macs=_conv_macs,
         overlaps=_conv_overlaps,
         inputs=("x", "w", "w_rest?", "bias", "multiplier", "shift"),
-        outputs=("y",),
         present=lambda attrs: present_parts(attrs.conv.split),
     )
 )

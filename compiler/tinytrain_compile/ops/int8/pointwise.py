@@ -109,7 +109,6 @@ register(
         BACKWARD,
         QAddAttrs,
         inputs=("a", "b"),
-        outputs=("y",),
         reuses=("a", "b"),
         traits=ELEMENTWISE,
     )
@@ -150,7 +149,6 @@ register(
         QRescaleAttrs,
         accumulator=_rescale_bound,
         inputs=("x",),
-        outputs=("y",),
         reuses=("x",),
     )
 )
@@ -213,7 +211,6 @@ register(
         QuantAttrs,
         overlaps=element_by_element,
         inputs=("q",),
-        outputs=("y",),
         traits=ELEMENTWISE,
     )
 )

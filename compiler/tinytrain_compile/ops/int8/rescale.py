@@ -55,7 +55,7 @@ def _infer(inputs: tuple[Value, ...], attrs: ChannelRescaleAttrs) -> tuple[Tenso
             raise ValueError(f"ChannelRescale takes {dtype} {shape}, got {value.dtype} {value.shape}")
     if attrs.fine:
         expect_fraction("ChannelRescale", o["w"], o["fraction"])
-    return tuple(value.type for value in (inputs[:-1] if attrs.sliced else inputs))
+    return tuple(value.type for name, value in o.items() if name != "channels")
 
 
 def _reference(arrays: tuple[Array, ...], attrs: ChannelRescaleAttrs) -> tuple[Array, ...]:
@@ -82,7 +82,7 @@ def _reference(arrays: tuple[Array, ...], attrs: ChannelRescaleAttrs) -> tuple[A
             o["fraction"][row] = value - w.astype(np.int64) * 256
         else:
             w[...] = fx.shift_right(w, 1)
-    return results[:-1] if attrs.sliced else results
+    return tuple(array for name, array in o.items() if name != "channels")
 
 
 def rescale_op(attrs: ChannelRescaleAttrs) -> str:

@@ -192,6 +192,11 @@ def _same_type(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ..
     return (state.type,)
 
 
+def _settled(arrays: tuple[Array, ...], attrs: ExponentAttrs) -> tuple[Array, ...]:
+    state, peak = arrays
+    return settle(state, peak, attrs.float_peak), np.zeros((), np.int32)
+
+
 def _next_noise(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
     (state,) = arrays
     return (np.asarray((int(state) * 1664525 + 1013904223) & 0xFFFFFFFF, np.uint32).view(np.int32),)
@@ -209,7 +214,7 @@ register(
         "Delayed exponent of an error or a velocity: follows the peak of what was gathered, then clears it; operands "
         "(state, peak).",
         _tick_infer,
-        lambda arrays, attrs: (settle(*arrays, attrs.float_peak), np.zeros((), np.int32)),
+        _settled,
         BACKWARD,
         ExponentAttrs,
         inputs=("state", "peak"),

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     address,
+    both,
     call,
     call_int,
     f32,
+    flat_tensor,
     kernel,
+    left_over,
     plain,
     select,
+    tensor,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import (
     HEAVY,
     LIGHT,
@@ -28,12 +34,11 @@ from tinytrain_compile.lower.kernels.float32.elementwise import (
     pointwise,
     unary,
 )
-from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensor
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.names import operand, result
 
 
-def clamp(x: Any, low: float, high: float) -> Any:
+def clamp(x: Expr, low: float, high: float) -> Expr:
     """x between bounds; comparisons are written so that NaN passes through."""
     if math.isfinite(low):
         x = select(x < f32(low), f32(low), x)
@@ -42,66 +47,73 @@ def clamp(x: Any, low: float, high: float) -> Any:
     return x
 
 
-def _inside(y: Any, attrs: ClipAttrs) -> Any:
+def _inside(y: Expr, attrs: ClipAttrs) -> Expr | None:
+    """None: everywhere."""
     above = y > f32(attrs.low) if math.isfinite(attrs.low) else None
     below = y < f32(attrs.high) if math.isfinite(attrs.high) else None
-    if above is not None and below is not None:
-        return tirx.And(above, below)
-    return above if above is not None else below
+    return both([above, below])
 
 
 @kernel("Clip")
-def clip(node: Node, features: Features) -> KernelSpec:
+def clip(node: Node, context: KernelContext) -> KernelSpec:
     """Clamp to the bounds."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
-    return pointwise(node, lambda x: clamp(x, attrs.low, attrs.high), features, LIGHT)
+    return pointwise(node, lambda x: clamp(x, attrs.low, attrs.high), context, LIGHT)
 
 
 @kernel("ClipGrad")
-def clip_grad(node: Node, features: Features) -> KernelSpec:
+def clip_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Pass dy where the clip was not active."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
     if not (math.isfinite(attrs.low) or math.isfinite(attrs.high)):
         return pointwise(node, lambda dy, _y: dy)
-    return pointwise(node, lambda dy, y: select(_inside(y, attrs), dy, f32(0)), features, LIGHT)
+
+    def passed(dy: Expr, y: Expr) -> Expr:
+        inside = _inside(y, attrs)
+        assert inside is not None
+        return select(inside, dy, f32(0))
+
+    return pointwise(node, passed, context, LIGHT)
 
 
-def packed(node: Node, inside: Callable[[Any], Any], eight: Callable[[Any], Any] | None = None) -> KernelSpec:
+def packed(
+    node: Node, inside: Callable[[Expr], Expr | None], eight: Callable[[Expr], Expr] | None = None
+) -> KernelSpec:
     """One bit per element, eight to a byte, the first in the lowest bit; `inside` tests an element (None: always).
 
     eight: makes a whole byte of the address of its first element.
     """
-    size: Any = operand(node, "y").elements
-    last = size % 8 if isinstance(size, int) else 0  # some rows of a map are whole bytes, see streams/kernels.py
+    size = operand(node, "y").elements
+    last = left_over(size, 8)
     x = flat_tensor(node, "y")
 
-    def byte(b: Any) -> Any:
+    def byte(b: Expr) -> Expr:
         if eight is not None and not last:
             return eight(address(x, b * 8))
-        bits: Any = None
+        bits: list[Expr] = []
         for j in range(8):
             one, zero = tirx.const(1 << j, "int32"), tirx.const(0, "int32")
             test = inside(x[b * 8 + j])
             bit = select(test, one, zero) if test is not None else one
             if last and j >= last:
                 bit = tirx.if_then_else(b * 8 + j < size, bit, zero)
-            bits = bit if bits is None else bits + bit
-        return bits.astype("uint8")
+            bits.append(bit)
+        return functools.reduce(operator.add, bits).astype("uint8")
 
     return KernelSpec([x], [te.compute((result(node, "mask").size_bytes,), byte, "mask")], plain)
 
 
 @kernel("ClipMask")
-def clip_mask(node: Node, features: Features) -> KernelSpec:
+def clip_mask(node: Node, context: KernelContext) -> KernelSpec:
     """Where the clip was not active."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
-    return packed(node, lambda y: _inside(y, attrs), _eight(attrs) if features.float_lanes else None)
+    return packed(node, lambda y: _inside(y, attrs), _eight(attrs) if context.float_lanes else None)
 
 
-def _eight(attrs: ClipAttrs) -> Callable[[Any], Any] | None:
+def _eight(attrs: ClipAttrs) -> Callable[[Expr], Expr] | None:
     """Eight bits at a time, on vectors: those of a clip that has a lower bound."""
     if not math.isfinite(attrs.low):
         return None
@@ -111,14 +123,14 @@ def _eight(attrs: ClipAttrs) -> Callable[[Any], Any] | None:
 
 
 @kernel("MaskedGrad")
-def masked_grad(node: Node, features: Features) -> KernelSpec:
+def masked_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Pass dy where the mask bit is set."""
     size = result(node, "dx").elements
     dy, mask = flat_tensor(node, "dy"), tensor(node, "mask")
 
-    schedule = element_schedule(size, features, LIGHT)
+    schedule = element_schedule(size, context, LIGHT)
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         bits = tirx.shift_right(mask[tirx.indexdiv(i, 8)].astype("int32"), tirx.indexmod(i, 8))
         if schedule is not plain:
             return call("tt_kept_f32x4", bits, dy[i])
@@ -127,11 +139,11 @@ def masked_grad(node: Node, features: Features) -> KernelSpec:
     return KernelSpec([dy, mask], [te.compute((size,), element, "out")], schedule)
 
 
-def _leaky(node: Node, features: Features) -> KernelSpec:
+def _leaky(node: Node, context: KernelContext) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, LeakyReluAttrs)
     slope = f32(attrs.alpha)
-    return pointwise(node, lambda v, *sign: select((sign or (v,))[0] > f32(0), v, v * slope), features, LIGHT)
+    return pointwise(node, lambda v, *sign: select((sign or (v,))[0] > f32(0), v, v * slope), context, LIGHT)
 
 
 kernel("LeakyRelu", "LeakyReluGrad")(_leaky)
@@ -145,7 +157,7 @@ unary("TanhGrad", lambda dy, y: dy * (f32(1) - y * y), LIGHT)
 unary("Silu", lambda x: x * call("tt_sigmoidf", x))
 
 
-def _silu_grad(dy: Any, x: Any) -> Any:
+def _silu_grad(dy: Expr, x: Expr) -> Expr:
     s = call("tt_sigmoidf", x)
     return dy * (s * (f32(1) + x * (f32(1) - s)))
 
@@ -154,7 +166,7 @@ unary("SiluGrad", _silu_grad)
 
 
 @kernel("HardSigmoid", "HardSigmoidGrad")
-def hard_sigmoid(node: Node, _features: Features) -> KernelSpec:
+def hard_sigmoid(node: Node, _context: KernelContext) -> KernelSpec:
     """clip(alpha x + beta, 0, 1), and its slope from the output."""
     attrs = node.attrs
     assert isinstance(attrs, HardSigmoidAttrs)
@@ -173,21 +185,21 @@ unary(
 _SCALE, _CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 
-def _gelu_tanh(x: Any) -> Any:
+def _gelu_tanh(x: Expr) -> Expr:
     return call("tt_tanhf", f32(_SCALE) * (x + f32(_CUBIC) * x * x * x))
 
 
-def _normal(x: Any) -> Any:
+def _normal(x: Expr) -> Expr:
     return f32(0.5) * (f32(1) + call("tt_erff", x * f32(math.sqrt(0.5))))
 
 
 @kernel("Gelu", "GeluGrad")
-def gelu(node: Node, features: Features) -> KernelSpec:
+def gelu(node: Node, context: KernelContext) -> KernelSpec:
     """x times the normal distribution function, and its slope."""
     attrs = node.attrs
     assert isinstance(attrs, GeluAttrs)
 
-    def slope(x: Any) -> Any:
+    def slope(x: Expr) -> Expr:
         if attrs.tanh:
             t = _gelu_tanh(x)
             inner = f32(_SCALE) * (f32(1) + f32(3 * _CUBIC) * x * x)
@@ -197,7 +209,7 @@ def gelu(node: Node, features: Features) -> KernelSpec:
 
     most = 0 if attrs.tanh else HEAVY
     if node.op == "GeluGrad":
-        return pointwise(node, lambda dy, x: dy * slope(x), features, most)
+        return pointwise(node, lambda dy, x: dy * slope(x), context, most)
     if attrs.tanh:
         return pointwise(node, lambda x: f32(0.5) * x * (f32(1) + _gelu_tanh(x)))
-    return pointwise(node, lambda x: x * _normal(x), features, most)
+    return pointwise(node, lambda x: x * _normal(x), context, most)

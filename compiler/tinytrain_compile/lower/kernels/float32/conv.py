@@ -5,28 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, guarded, kernel, reduce_axes, total
-from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
-from tinytrain_compile.lower.kernels.float32.linear import (
-    PAIR,
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import (
     Elements,
     Finish,
+    KernelSpec,
     Load,
     Schedule,
-    add_bias,
-    matrix_product,
-    paired_tile,
-    product_tiles,
+    both,
+    guard,
+    kernel,
+    reduce_axes,
+    tensor,
+    tensors,
+    total,
+    weight_parts,
     whole_weight,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
+from tinytrain_compile.lower.kernels.float32.linear import PAIR, add_bias, matrix_product, paired_tile, product_tiles
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.kernels.tensors import tensor, tensors, weight_parts
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.conv import (
     ConvAttrs,
@@ -46,23 +50,8 @@ LANE_CHANNELS = 16
 FEW_PRODUCTS = 6
 """Products of an output channel with a row of taps up to which a weight gradient's tile has the whole row."""
 
-Place = Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
+Place = Callable[[Expr, Expr, Expr, Expr], tuple[Expr, Expr, Expr | None]]
 """(y, x, tap row, tap column) -> (row, column, condition or None): see Window"""
-
-
-def _all(conditions: list[Any]) -> Any:
-    live = [c for c in conditions if c is not None]
-    if not live:
-        return None
-    result = live[0]
-    for condition in live[1:]:
-        result = tirx.And(result, condition)
-    return result
-
-
-def guard(condition: Any, value: Any) -> Any:
-    """`value` where the condition, if there is one, holds, else 0."""
-    return value if condition is None else guarded(condition, value)
 
 
 class Window:
@@ -73,10 +62,10 @@ class Window:
         self._image = image_hw
         self._out = conv.output_hw(*image_hw)
 
-    def forward(self, y: Any, x: Any, r: Any, s: Any) -> tuple[Any, Any, Any]:
+    def forward(self, y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
         """(row, column, condition or None) of the input pixel under tap (r, s) of output pixel (y, x)."""
-        rows: list[Any] = []
-        tests: list[Any] = []
+        rows: list[Expr] = []
+        tests: list[Expr | None] = []
         for axis, (position, tap) in enumerate(((y, r), (x, s))):
             begin, end = self._conv.pads[axis], self._conv.pads[axis + 2]
             index = position * self._conv.strides[axis] + tap * self._conv.dilations[axis] - begin
@@ -86,12 +75,12 @@ class Window:
                 self._conv.kernel[axis] - 1
             ) * self._conv.dilations[axis]
             tests.append(index < self._image[axis] if end or reach - begin >= self._image[axis] else None)
-        return rows[0], rows[1], _all(tests)
+        return rows[0], rows[1], both(tests)
 
-    def backward(self, y: Any, x: Any, r: Any, s: Any) -> tuple[Any, Any, Any]:
+    def backward(self, y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
         """(row, column, condition or None) of the output pixel whose tap (r, s) reads input pixel (y, x)."""
-        rows: list[Any] = []
-        tests: list[Any] = []
+        rows: list[Expr] = []
+        tests: list[Expr | None] = []
         for axis, (position, tap) in enumerate(((y, r), (x, s))):
             stride = self._conv.strides[axis]
             offset = position + self._conv.pads[axis] - tap * self._conv.dilations[axis]
@@ -101,11 +90,11 @@ class Window:
                 tests.append(tirx.EQ(tirx.indexmod(offset, stride), 0))
                 offset = tirx.indexdiv(offset, stride)
             rows.append(offset)
-        return rows[0], rows[1], _all(tests)
+        return rows[0], rows[1], both(tests)
 
 
 @kernel("Conv")
-def conv(node: Node, features: Features) -> KernelSpec:
+def conv(node: Node, context: KernelContext) -> KernelSpec:
     """Forward convolution: picks the form by groups and kernel size."""
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
@@ -126,7 +115,7 @@ def conv(node: Node, features: Features) -> KernelSpec:
             extents,
             lambda i, a: x[i, a],
             lambda a, j: w(j, 0, 0, a),
-            features,
+            context,
             bias,
             peel,
             apart=(True, True),
@@ -136,21 +125,21 @@ def conv(node: Node, features: Features) -> KernelSpec:
     window = Window(attrs, (height, width))
     finish = add_bias(bias)
     if attrs.groups == 1:
-        patch, lanes = forward_patch(attrs, x_value.shape), _has_lanes(features, attrs, out_c)
-        tile, turn = _patch_tile(patch.width, out_c, features, attrs)
+        patch, lanes = forward_patch(attrs, x_value.shape), _has_lanes(context, attrs, out_c)
+        tile, turn = _patch_tile(patch.width, out_c, context, attrs)
         if lanes:
-            tile = _lane_tile(patch.width, out_c, features, apart=True)
+            tile = _lane_tile(patch.width, out_c, context, apart=True)
         form = PatchForm(y_value.shape, tile, gathers(attrs), attrs.split is not None, lanes=lanes, turn=turn)
         out, schedule = patch_conv(patch, form, lambda *i: x[i], w, finish)
     else:
-        lanes = _is_depthwise(attrs, x_value.shape[3], out_c) and _has_lanes(features, attrs, out_c)
+        lanes = _is_depthwise(attrs, x_value.shape[3], out_c) and _has_lanes(context, attrs, out_c)
         out, schedule = grouped(y_value.shape, attrs, x, w, window.forward, finish, lanes)
     return KernelSpec(inputs, [out], schedule)
 
 
-def _has_lanes(features: Features, conv: ConvAttrs, channels: int) -> bool:
+def _has_lanes(context: KernelContext, conv: ConvAttrs, channels: int) -> bool:
     """Whether channels are computed four at a time; a weight in two parts is not."""
-    return features.float_lanes and conv.split is None and channels >= LANES
+    return context.float_lanes and conv.split is None and channels >= LANES
 
 
 def _is_depthwise(conv: ConvAttrs, in_c: int, out_c: int) -> bool:
@@ -158,22 +147,22 @@ def _is_depthwise(conv: ConvAttrs, in_c: int, out_c: int) -> bool:
 
 
 def _patch_tile(
-    width: int, channels: int, features: Features, conv: ConvAttrs, ragged: bool = False
+    width: int, channels: int, context: KernelContext, conv: ConvAttrs, ragged: bool = False
 ) -> tuple[tuple[int, int], int]:
     """((pixels, channels) of a tile, terms in a turn); ragged: see best_tile."""
-    if features.pairs and conv.split is None:
-        return paired_tile(min(width, features.paired_tile[0]), channels, features), PAIR
-    return (features.tile[0], best_tile(channels, features.tile[1], ragged)), 1
+    if context.pairs and conv.split is None:
+        return paired_tile(min(width, context.paired_tile[0]), channels, context), PAIR
+    return (context.tile[0], best_tile(channels, context.tile[1], ragged)), 1
 
 
-def _lane_tile(width: int, channels: int, features: Features, apart: bool) -> tuple[int, int]:
+def _lane_tile(width: int, channels: int, context: KernelContext, apart: bool) -> tuple[int, int]:
     """(pixels, channels): no more pixels than the scratch is for."""
-    tile, _ = lane_tiles((width, channels), features, (False, apart), most=Features().tile[0])
+    tile, _ = lane_tiles((width, channels), context, (False, apart), most=KernelContext().tile[0])
     return tile
 
 
 def _by_channels(
-    shape: tuple[int, ...], term: Callable[..., Any], finish: Finish, lanes: bool
+    shape: tuple[int, ...], term: Callable[..., Expr], finish: Finish, lanes: bool
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,c] = finish(term(n, y, x, c), n, y, x, c), where term is a sum; a few channels together."""
     acc = te.compute(shape, term, "acc")
@@ -197,7 +186,7 @@ def grouped(
     per_group_out = shape[3] // attrs.groups
     r, s, a = reduce_axes(*attrs.kernel, per_group_in)
 
-    def term(b: Any, y: Any, x: Any, o: Any) -> Any:
+    def term(b: Expr, y: Expr, x: Expr, o: Expr) -> Expr:
         row, col, inside = place(y, x, r, s)
         group = o if per_group_out == 1 else tirx.indexdiv(o, per_group_out)
         channel = group if per_group_in == 1 else group * per_group_in + a
@@ -207,7 +196,7 @@ def grouped(
 
 
 @kernel("ConvGradInput")
-def conv_grad_input(node: Node, features: Features) -> KernelSpec:
+def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """Data gradient: every input pixel collects from the output pixels whose taps read it."""
     attrs = node.attrs
     assert isinstance(attrs, ConvGradInputAttrs)
@@ -225,7 +214,7 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
             extents,
             lambda i, a: dy[i, a],
             lambda a, j: w(a, 0, 0, j),
-            features,
+            context,
             peel=peel,
             long=1,
             apart=(True, False),
@@ -236,15 +225,15 @@ def conv_grad_input(node: Node, features: Features) -> KernelSpec:
     finish = add_bias(None)
     if c.groups == 1:
         patch = backward_patch(c, attrs.input_hw, error)
-        lanes, copies = _has_lanes(features, c, in_c), gathers_error(c, attrs.input_hw)
-        tile, turn = _patch_tile(patch.width, in_c, features, c, features.ragged)
+        lanes, copies = _has_lanes(context, c, in_c), gathers_error(c, attrs.input_hw)
+        tile, turn = _patch_tile(patch.width, in_c, context, c, context.ragged)
         if lanes:
-            tile = _lane_tile(patch.width, in_c, features, apart=False)
-        apart = features.ragged and not copies  # most phases of a 1x1 convolution have no tap: they are stores of zeros
+            tile = _lane_tile(patch.width, in_c, context, apart=False)
+        apart = context.ragged and not copies  # most phases of a 1x1 convolution have no tap: they are stores of zeros
         form = PatchForm(shape, tile, copies, c.split is not None, runs=False, apart=apart, lanes=lanes, turn=turn)
         out, schedule = patch_conv(patch, form, lambda *i: dy[i], lambda o, r, s, a: w(a, r, s, o), finish)
     else:
-        lanes = _is_depthwise(c, in_c, out_c) and _has_lanes(features, c, in_c)
+        lanes = _is_depthwise(c, in_c, out_c) and _has_lanes(context, c, in_c)
         out, schedule = grouped_grad_input(shape, c, dy, w, window.backward, finish, lanes)
     return KernelSpec(inputs, [out], schedule)
 
@@ -262,7 +251,7 @@ def grouped_grad_input(
     per_group_in, per_group_out = shape[3] // c.groups, int(dy.shape[3]) // c.groups
     r, s, a = reduce_axes(*c.kernel, per_group_out)
 
-    def term(b: Any, y: Any, x: Any, i: Any) -> Any:
+    def term(b: Expr, y: Expr, x: Expr, i: Expr) -> Expr:
         row, col, inside = place(y, x, r, s)
         group = i if per_group_in == 1 else tirx.indexdiv(i, per_group_in)
         lane = 0 if per_group_in == 1 else tirx.indexmod(i, per_group_in)
@@ -273,7 +262,7 @@ def grouped_grad_input(
 
 
 @kernel("ConvGradWeight")
-def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
+def conv_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
     """Weight gradient: every tap sums dy times the pixel that it reads, over all output pixels."""
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
@@ -283,20 +272,20 @@ def conv_grad_weight(node: Node, features: Features) -> KernelSpec:
         pixels = n * height * width
         x, dy = tensor(node, "x", (pixels, c)), tensor(node, "dy", (pixels, o))
         extents = (o, c, pixels)
-        return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], features, long=0)
+        return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], context, long=0)
     x, dy = tensors(node, "x", "dy")
     window = Window(attrs, (height, width))
-    tiles, lanes = product_tiles(o, per_group, features, 0), None
+    tiles, lanes = product_tiles(o, per_group, context, 0), None
     tile = (tiles[0], tiles[1])
-    if features.float_lanes and max(o, per_group) >= LANES and (attrs.groups == 1 or _is_depthwise(attrs, c, o)):
-        tile, axis = lane_tiles((o, per_group), features, (False, False))
+    if context.float_lanes and max(o, per_group) >= LANES and (attrs.groups == 1 or _is_depthwise(attrs, c, o)):
+        tile, axis = lane_tiles((o, per_group), context, (False, False))
         lanes = (0, 3)[axis]
         if attrs.groups > 1:
             tile = (min(LANE_CHANNELS, -(-o // LANES) * LANES), 1)
     row = attrs.kernel[1] * per_group
     schedule = None
-    if features.pairs and attrs.groups == 1 and row <= FEW_PRODUCTS:
-        cut = {0: best_tile(o, math.prod(features.wide_tile) // row), 2: attrs.kernel[1], 3: per_group}
+    if context.pairs and attrs.groups == 1 and row <= FEW_PRODUCTS:
+        cut = {0: best_tile(o, math.prod(context.wide_tile) // row), 2: attrs.kernel[1], 3: per_group}
         schedule = partial(tile_reduction, tiles=cut, edges=True)
     out, schedule = weight_sums(shape, attrs, x, dy, window, add_bias(None), tile, lanes, schedule)
     return KernelSpec([x, dy], [out], schedule)
@@ -318,7 +307,7 @@ def weight_sums(
     per_group_out = o // attrs.groups
     b, y, q = reduce_axes(*(int(d) for d in dy.shape[:3]))
 
-    def term(out: Any, r: Any, s: Any, i: Any) -> Any:
+    def term(out: Expr, r: Expr, s: Expr, i: Expr) -> Expr:
         row, col, inside = window.forward(y, q, r, s)
         group = out if per_group_out == 1 else tirx.indexdiv(out, per_group_out)
         channel = i if attrs.groups == 1 else group * per_group_in + i

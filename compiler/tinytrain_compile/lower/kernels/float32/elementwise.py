@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from tvm import s_tir, te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, placeholder, plain
-from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import four_at_a_time
 
-SCALAR = Features()
+SCALAR = KernelContext()
 LIGHT, HEAVY = 4, 1
 """Vectors in a turn of the loop: of functions of a few instructions, and of others."""
 
 
-def element_schedule(extent: int, features: Features, most: int) -> Callable[[s_tir.Schedule], None]:
+def element_schedule(extent: int, context: KernelContext, most: int) -> Callable[[s_tir.Schedule], None]:
     """Of loops over elements, the last of this extent; most: see `unary`."""
-    if not features.float_lanes or most == 0 or extent < LANES:
+    if not context.float_lanes or most == 0 or extent < LANES:
         return plain
     return lambda sch: four_at_a_time(sch, most=most)
 
 
-def pointwise(node: Node, function: Callable[..., Any], features: Features = SCALAR, most: int = 0) -> KernelSpec:
+def pointwise(node: Node, function: Callable[..., Expr], context: KernelContext = SCALAR, most: int = 0) -> KernelSpec:
     """A kernel that applies a scalar function to every element of operands of one shape; most: see `unary`."""
     size = (node.outputs[0].elements,)
     inputs = [placeholder(v, name, size) for v, name in zip(node.inputs, ("a", "b", "c"), strict=False)]
     out = te.compute(size, lambda i: function(*(x[i] for x in inputs)), "out")
-    return KernelSpec(inputs, [out], element_schedule(size[0], features, most))
+    return KernelSpec(inputs, [out], element_schedule(size[0], context, most))
 
 
-def broadcast(node: Node, function: Callable[..., Any], features: Features = SCALAR, most: int = 0) -> KernelSpec:
+def broadcast(node: Node, function: Callable[..., Expr], context: KernelContext = SCALAR, most: int = 0) -> KernelSpec:
     """As `pointwise`, for operands that broadcast to the output's shape by numpy's rules."""
     shape = node.outputs[0].shape
     if all(value.shape == shape for value in node.inputs):
-        return pointwise(node, function, features, most)
+        return pointwise(node, function, context, most)
     groups = _merge_axes(shape, [_aligned(v.shape, len(shape)) for v in node.inputs])
     extents = [math.prod(shape[i] for i in group) for group in groups] or [1]
     inputs: list[te.Tensor] = []
@@ -45,11 +46,11 @@ def broadcast(node: Node, function: Callable[..., Any], features: Features = SCA
         aligned = _aligned(value.shape, len(shape))
         inputs.append(placeholder(value, name, [math.prod(aligned[i] for i in g) for g in groups] or [1]))
 
-    def body(*index: Any) -> Any:
+    def body(*index: Expr) -> Expr:
         loads = [x(*(i if int(dim) > 1 else 0 for i, dim in zip(index, x.shape, strict=True))) for x in inputs]
         return function(*loads)
 
-    return KernelSpec(inputs, [te.compute(tuple(extents), body, "out")], element_schedule(extents[-1], features, most))
+    return KernelSpec(inputs, [te.compute(tuple(extents), body, "out")], element_schedule(extents[-1], context, most))
 
 
 def _aligned(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -72,16 +73,16 @@ def _merge_axes(shape: tuple[int, ...], operands: list[tuple[int, ...]]) -> list
     return groups
 
 
-def _binary(op: str, function: Callable[[Any, Any], Any], most: int = 0) -> None:
-    kernel(op)(lambda node, features: broadcast(node, function, features, most))
+def _binary(op: str, function: Callable[[Expr, Expr], Expr], most: int = 0) -> None:
+    kernel(op)(lambda node, context: broadcast(node, function, context, most))
 
 
-def unary(op: str, function: Callable[..., Any], most: int = 0) -> None:
+def unary(op: str, function: Callable[..., Expr], most: int = 0) -> None:
     """Enter the kernel of an op that works element by element: function(operand elements ...) -> element.
 
     most: vectors in a turn of the loop, where there are vectors; 0: lanes cannot do what is computed.
     """
-    kernel(op)(lambda node, features: pointwise(node, function, features, most))
+    kernel(op)(lambda node, context: pointwise(node, function, context, most))
 
 
 _binary("Add", lambda a, b: a + b, LIGHT)
@@ -97,4 +98,4 @@ unary("SqrtGrad", lambda dy, y: dy / (y + y))
 unary("ErfGrad", lambda dy, x: dy * (call("tt_expf", f32(0) - x * x) * f32(2 / math.sqrt(math.pi))), HEAVY)
 
 
-__all__ = ["LIGHT", "Features", "broadcast", "element_schedule", "pointwise", "unary"]
+__all__ = ["LIGHT", "KernelContext", "broadcast", "element_schedule", "pointwise", "unary"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.lower.kernels.base import Features
-from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.context import KernelContext
 
 REGISTERS = 8
 """Vector registers of a core."""
@@ -12,7 +12,7 @@ _GATHER, _TURN = 3, 3
 
 
 def lane_tiles(
-    extents: tuple[int, int], features: Features, apart: tuple[bool, bool], most: int = REGISTERS
+    extents: tuple[int, int], context: KernelContext, apart: tuple[bool, bool], most: int = REGISTERS
 ) -> tuple[tuple[int, int], int]:
     """(rows, columns) of a tile of sums of products of two factors, and the axis (0 or 1) that its lanes go along.
 
@@ -20,8 +20,8 @@ def lane_tiles(
     columns.
     """
     axis = 1 if extents[1] >= LANES else 0
-    if features.given_tile is not None:
-        across, along = features.given_tile[1 - axis], -(-features.given_tile[axis] // LANES)
+    if context.tile_override.tile is not None:
+        across, along = context.tile_override.tile[1 - axis], -(-context.tile_override.tile[axis] // LANES)
     else:
         across, along = _best(extents[1 - axis], extents[axis], apart[axis], most if axis else REGISTERS)
     return ((across, along * LANES) if axis else (along * LANES, across)), axis

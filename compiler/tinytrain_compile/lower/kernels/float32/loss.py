@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     call,
     f32,
+    flat_tensor,
     guarded,
     kernel,
     reduce_axes,
     select,
+    tensor,
     total,
 )
-from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensor
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.names import operand, operands
 
 
-def label_counts(label: Any, classes: int, ignored: int | None) -> Any:
+def label_counts(label: Expr, classes: int, ignored: int | None) -> Expr:
     """Whether a label is a class, and not the ignored one (which needs no test of its own if it is no class)."""
     test = tirx.And(label >= 0, label < classes)
     return test if ignored is None or not 0 <= ignored < classes else tirx.And(test, tirx.NE(label, ignored))
@@ -46,17 +47,17 @@ class Labels:
         self._weights = tensor(node, "weights") if "weights" in operands(node) else None
         self.inputs = [self.labels] if self._weights is None else [self.labels, self._weights]
 
-    def weight(self, index: Any) -> Any:
+    def weight(self, index: Expr) -> Expr:
         """Weight of a class."""
         return f32(1) if self._weights is None else self._weights[index]
 
-    def weighted(self, o: Any, i: Any, value: Any) -> Any:
+    def weighted(self, o: Expr, i: Expr, value: Callable[[Expr], Expr]) -> Expr:
         """value(label) times the label's weight; 0 where the label does not count."""
         label = self.labels[o, i]
         counts = label_counts(label, self.classes, self._ignored)
         return guarded(counts, value(label) if self._weights is None else value(label) * self.weight(label))
 
-    def hits(self, o: Any, c: Any, i: Any) -> Any:
+    def hits(self, o: Expr, c: Expr, i: Expr) -> Expr:
         """Whether class c is the label at (o, i), and counts."""
         label = self.labels[o, i]
         hit = tirx.EQ(label, c)
@@ -71,7 +72,7 @@ class Labels:
 
 
 @kernel("NegativeLogLikelihood")
-def nll(node: Node, _features: Features) -> KernelSpec:
+def nll(node: Node, _context: KernelContext) -> KernelSpec:
     """Minus the weighted sum of the labels' log probabilities, over the sum of the weights."""
     attrs = node.attrs
     assert isinstance(attrs, NllAttrs)
@@ -79,7 +80,7 @@ def nll(node: Node, _features: Features) -> KernelSpec:
     logp = tensor(node, "logp", (view.outer, view.classes, view.inner))
     inputs = [logp, *view.inputs]
 
-    def chosen(o: Any, i: Any) -> Any:
+    def chosen(o: Expr, i: Expr) -> Expr:
         return view.weighted(o, i, lambda label: logp[o, label, i])
 
     if attrs.reduction == "none":
@@ -96,7 +97,7 @@ def nll(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("NegativeLogLikelihoodGrad")
-def nll_grad(node: Node, _features: Features) -> KernelSpec:
+def nll_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """Minus the weight at each label, 0 elsewhere."""
     attrs = node.attrs
     assert isinstance(attrs, NllGradAttrs)
@@ -105,12 +106,12 @@ def nll_grad(node: Node, _features: Features) -> KernelSpec:
     dloss = tensor(node, "dloss", (view.outer, view.inner) if each else (1,))
     weight = view.total_weight()
 
-    def divided(_: Any) -> Any:
+    def divided(_: Expr) -> Expr:
         return dloss[0] if weight is None else select(tirx.NE(weight[0], f32(0)), dloss[0] / weight[0], f32(0))
 
     share = None if each else te.compute((1,), divided, "share")
 
-    def element(o: Any, c: Any, i: Any) -> Any:
+    def element(o: Expr, c: Expr, i: Expr) -> Expr:
         value = dloss[o, i] if share is None else share[0]
         return select(view.hits(o, c, i), f32(0) - view.weight(c) * value, f32(0))
 
@@ -120,7 +121,7 @@ def nll_grad(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("MeanSquaredError", "SigmoidCrossEntropy")
-def mean_loss(node: Node, _features: Features) -> KernelSpec:
+def mean_loss(node: Node, _context: KernelContext) -> KernelSpec:
     """The mean of one term per element."""
     count = operand(node, "y").elements
     y, target = flat_tensor(node, "y"), flat_tensor(node, "target")
@@ -131,11 +132,11 @@ def mean_loss(node: Node, _features: Features) -> KernelSpec:
     return KernelSpec([y, target], [out], scalars("acc"))
 
 
-def _squared(y: Any, target: Any) -> Any:
+def _squared(y: Expr, target: Expr) -> Expr:
     return (y - target) * (y - target)
 
 
-def _cross_entropy(z: Any, target: Any) -> Any:
+def _cross_entropy(z: Expr, target: Expr) -> Expr:
     """max(z, 0) - z t + log(1 + exp(-|z|)): never overflows."""
     above = select(z > f32(0), z, f32(0))
     minus = select(z > f32(0), f32(0) - z, z)
@@ -143,7 +144,7 @@ def _cross_entropy(z: Any, target: Any) -> Any:
 
 
 @kernel("MeanSquaredErrorGrad", "SigmoidCrossEntropyGrad")
-def mean_loss_grad(node: Node, _features: Features) -> KernelSpec:
+def mean_loss_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """(y or sigmoid(y)) - target, times a share of the loss's gradient: the same bits for as many means summed."""
     count = operand(node, "y").elements
     dloss, y, target = tensor(node, "dloss", (1,)), flat_tensor(node, "y"), flat_tensor(node, "target")
@@ -151,7 +152,7 @@ def mean_loss_grad(node: Node, _features: Features) -> KernelSpec:
     factor = 2.0 if squared else 1.0
     share = te.compute((1,), lambda i: dloss[i] * f32(factor) / f32(count), "share")
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         value = y[i] if squared else call("tt_sigmoidf", y[i])
         return (value - target[i]) * share[0]
 

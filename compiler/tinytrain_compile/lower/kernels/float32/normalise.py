@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import s_tir, te
+from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV
+from tvm.tirx import IterVar
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import (
-    Features,
-    KernelSpec,
-    call,
-    f32,
-    kernel,
-    reduce_axes,
-    total,
-)
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, kernel, reduce_axes, tensor, total
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.shape import axis_groups
-from tinytrain_compile.lower.kernels.tensors import tensor
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
@@ -44,30 +38,30 @@ class Groups:
             self._groups.append((1, True))
         self.shape = tuple(extent for extent, _ in self._groups)
 
-    def index(self, kept: Sequence[Any], summed: Sequence[Any]) -> tuple[Any, ...]:
+    def index(self, kept: Sequence[Expr], summed: Sequence[Expr]) -> tuple[Expr, ...]:
         """Indices of the grouped tensor from indices of the group and of the element in it."""
         outer, inner = iter(kept), iter(summed)
         return tuple(next(inner) if inside else next(outer) for _, inside in self._groups)
 
-    def outer(self, index: Sequence[Any]) -> tuple[Any, ...]:
+    def outer(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
         """The group's indices out of indices of the grouped tensor."""
         return tuple(i for i, (_, inside) in zip(index, self._groups, strict=True) if not inside)
 
-    def sum(self, name: str, term: Callable[..., Any], reducer: Callable[..., Any] = total) -> te.Tensor:
+    def sum(self, name: str, term: Callable[..., Expr], reducer: Callable[..., Expr] = total) -> te.Tensor:
         """One sum per group of term(group's indices, index of the grouped tensor)."""
         axes = reduce_axes(*self.summed, prefix=f"{name}_k")
         return te.compute(self.kept, lambda *kept: reducer(term(kept, self.index(kept, axes)), axes), name)
 
-    def scalar(self, name: str, value: Callable[..., Any]) -> te.Tensor:
+    def scalar(self, name: str, value: Callable[..., Expr]) -> te.Tensor:
         """One number per group: value(group's indices)."""
         return te.compute(self.kept, lambda *kept: value(kept), name)
 
-    def rewrite(self, value: Callable[..., Any]) -> te.Tensor:
+    def rewrite(self, value: Callable[..., Expr]) -> te.Tensor:
         """The output: value(group's indices, index of the grouped tensor)."""
         return te.compute(self.shape, lambda *index: value(self.outer(index), index), "out")
 
     def schedule(
-        self, sch: s_tir.Schedule, features: Features, sums: Sequence[str], scalars: Sequence[str] = ()
+        self, sch: s_tir.Schedule, context: KernelContext, sums: Sequence[str], scalars: Sequence[str] = ()
     ) -> None:
         """Groups outside, elements inside; before a group's elements, its sums and then its scalars in registers."""
         loops = sch.get_loops(sch.get_sblock("out"))
@@ -75,11 +69,11 @@ class Groups:
         outer = [loop for loop, summed in zip(loops, inside, strict=True) if not summed]
         sch.reorder(*outer, *[loop for loop, summed in zip(loops, inside, strict=True) if summed])
         self._attach(sch, outer[-1], sums, scalars)
-        self.rewrite_on_lanes(sch, features)
+        self.rewrite_on_lanes(sch, context)
 
-    def rewrite_on_lanes(self, sch: s_tir.Schedule, features: Features) -> None:
+    def rewrite_on_lanes(self, sch: s_tir.Schedule, context: KernelContext) -> None:
         """Neighbours in a group are rewritten four at a time, where there are vectors."""
-        if features.float_lanes and self._groups[-1][1] and self.shape[-1] >= LANES:
+        if context.float_lanes and self._groups[-1][1] and self.shape[-1] >= LANES:
             four_at_a_time(sch, most=1)
 
     def schedule_at(self, sch: s_tir.Schedule, anchor: str, sums: Sequence[str]) -> None:
@@ -88,7 +82,7 @@ class Groups:
         sch.reverse_compute_at(sch.get_sblock("out"), last, preserve_unit_loops=True)
         self._attach(sch, last, sums, ())
 
-    def _attach(self, sch: s_tir.Schedule, loop: Any, sums: Sequence[str], scalars: Sequence[str]) -> None:
+    def _attach(self, sch: s_tir.Schedule, loop: LoopRV, sums: Sequence[str], scalars: Sequence[str]) -> None:
         for name in reversed((*sums, *scalars)):
             block = sch.get_sblock(name)
             sch.compute_at(block, loop, preserve_unit_loops=True)
@@ -97,7 +91,7 @@ class Groups:
                 sch.decompose_reduction(block, sch.get_loops(block)[-len(self.summed)])
 
 
-def _max(term: Any, axes: Sequence[Any]) -> Any:
+def _max(term: Expr, axes: Sequence[IterVar]) -> Expr:
     return te.max(term, list(axes))
 
 
@@ -108,7 +102,7 @@ def _axis_groups(node: Node) -> Groups:
 
 
 @kernel("Softmax", "LogSoftmax")
-def softmax(node: Node, features: Features) -> KernelSpec:
+def softmax(node: Node, context: KernelContext) -> KernelSpec:
     """Maximum, sum of exponentials, result: exp is computed twice rather than kept."""
     groups = _axis_groups(node)
     x = tensor(node, "x", groups.shape)
@@ -120,11 +114,11 @@ def softmax(node: Node, features: Features) -> KernelSpec:
     else:
         rest = groups.scalar("rest", lambda g: call("tt_logf", mass[g]))
         out = groups.rewrite(lambda g, at: (x[at] - top[g]) - rest[g])
-    return KernelSpec([x], [out], lambda sch: groups.schedule(sch, features, ("top", "mass"), ("rest",)))
+    return KernelSpec([x], [out], lambda sch: groups.schedule(sch, context, ("top", "mass"), ("rest",)))
 
 
 @kernel("SoftmaxGrad", "LogSoftmaxGrad")
-def softmax_grad(node: Node, features: Features) -> KernelSpec:
+def softmax_grad(node: Node, context: KernelContext) -> KernelSpec:
     """One sum per group, then the result."""
     groups = _axis_groups(node)
     dy, y = tensor(node, "dy", groups.shape), tensor(node, "y", groups.shape)
@@ -134,11 +128,11 @@ def softmax_grad(node: Node, features: Features) -> KernelSpec:
     else:
         mean = groups.sum("mean", lambda _g, at: dy[at])
         out = groups.rewrite(lambda g, at: dy[at] - call("tt_expf", y[at]) * mean[g])
-    return KernelSpec([dy, y], [out], lambda sch: groups.schedule(sch, features, ("mean",)))
+    return KernelSpec([dy, y], [out], lambda sch: groups.schedule(sch, context, ("mean",)))
 
 
 @kernel("Normalize")
-def normalize(node: Node, features: Features) -> KernelSpec:
+def normalize(node: Node, context: KernelContext) -> KernelSpec:
     """Mean, variance around it, then the normalised group; two passes, as cancellation would cost digits."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
@@ -148,7 +142,7 @@ def normalize(node: Node, features: Features) -> KernelSpec:
     whole = groups.sum("whole", lambda _g, at: x[at])
     spread = groups.sum("spread", lambda g, at: _square(x[at] - whole[g] * share))
 
-    def statistics(*g: Any) -> tuple[Any, Any]:
+    def statistics(*g: Expr) -> tuple[Expr, Expr]:
         return whole[g] * share, f32(1) / call("tt_sqrtf", spread[g] * share + f32(attrs.epsilon))
 
     mean, rstd = te.compute(groups.kept, statistics, "group")  # one loop nest, blocks group_v0 and group_v1
@@ -157,17 +151,17 @@ def normalize(node: Node, features: Features) -> KernelSpec:
     def schedule(sch: s_tir.Schedule) -> None:
         groups.schedule_at(sch, "group_v1", ("whole", "spread"))
         sch.set_scope(sch.get_sblock("group_v0"), 0, "local")
-        groups.rewrite_on_lanes(sch, features)
+        groups.rewrite_on_lanes(sch, context)
 
     return KernelSpec([x], [out, rstd], schedule)
 
 
-def _square(x: Any) -> Any:
+def _square(x: Expr) -> Expr:
     return x * x
 
 
 @kernel("NormalizeGrad")
-def normalize_grad(node: Node, features: Features) -> KernelSpec:
+def normalize_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Two means per group, then the result."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
@@ -181,4 +175,4 @@ def normalize_grad(node: Node, features: Features) -> KernelSpec:
     slope = groups.scalar("mean_slope", lambda g: total_slope[g] * share)
     out = groups.rewrite(lambda g, at: rstd[g] * ((dy[at] - mean[g]) - xhat[at] * slope[g]))
     sums, means = ("whole", "slope"), ("mean", "mean_slope")
-    return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, features, sums, means))
+    return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, context, sums, means))

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
+from tvm.tirx import IterVar
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
+    Index,
     KernelSpec,
+    both,
     f32,
-    guarded,
+    guard,
     i32,
     kernel,
     reduce_axes,
     select,
+    tensor,
     total,
 )
-from tinytrain_compile.lower.kernels.tensors import tensor
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range
@@ -31,16 +34,8 @@ BELOW_INT8 = -1000
 """What padding counts as among int8 numbers: -128 is an ordinary one."""
 
 
-def _integer(value: int) -> Any:
+def _integer(value: int) -> Expr:
     return tirx.const(value, "int32")
-
-
-def _both(tests: Sequence[Any]) -> Any:
-    """All tests at once; None if there is none."""
-    result: Any = None
-    for test in tests:
-        result = test if result is None else tirx.And(result, test)
-    return result
 
 
 class PoolWindow:
@@ -50,10 +45,10 @@ class PoolWindow:
         self._attrs = attrs
         self._image = image_hw
 
-    def pixel(self, window: Sequence[Any], tap: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def pixel(self, window: Sequence[Expr], tap: Sequence[Expr]) -> tuple[Expr, Expr, Expr | None]:
         """(row, column, test or None) of the image pixel under a tap of a window."""
-        at: list[Any] = []
-        tests: list[Any] = []
+        at: list[Expr] = []
+        tests: list[Expr] = []
         for axis in (0, 1):
             a = self._attrs
             begin, stride, dilation = a.pads[axis], a.strides[axis], a.dilations[axis]
@@ -63,7 +58,7 @@ class PoolWindow:
                 tests.append(index >= 0)
             if (a.output_hw[axis] - 1) * stride + (a.kernel[axis] - 1) * dilation - begin >= self._image[axis]:
                 tests.append(index < self._image[axis])
-        return at[0], at[1], _both(tests)
+        return at[0], at[1], both(tests)
 
     def candidates(self, axis: int) -> int:
         """How many windows have to be looked at for one pixel of an axis."""
@@ -74,7 +69,7 @@ class PoolWindow:
             return 1
         return -(-a.kernel[axis] // a.strides[axis])
 
-    def covering(self, axis: int, pixel: Any, candidate: Any) -> tuple[Any, Any, list[Any]]:
+    def covering(self, axis: int, pixel: Expr, candidate: Expr) -> tuple[Expr, Expr, list[Expr]]:
         """(window, tap, tests) of a candidate window that may cover a pixel of an axis."""
         a = self._attrs
         stride, windows, taps = a.strides[axis], a.output_hw[axis], a.kernel[axis]
@@ -87,7 +82,7 @@ class PoolWindow:
             return tirx.indexdiv(offset, stride), candidate, tests
         window = tirx.indexdiv(place, stride) - candidate
         tap = tirx.indexmod(place, stride) + candidate * stride
-        tests: list[Any] = []
+        tests: list[Expr] = []
         if self.candidates(axis) > 1:
             tests.append(window >= 0)
         if (self._image[axis] - 1 + a.pads[axis]) // stride >= windows:
@@ -96,7 +91,7 @@ class PoolWindow:
             tests.append(tap < taps)
         return window, tap, tests
 
-    def taps(self, axis: int, window: Any) -> Any:
+    def taps(self, axis: int, window: Expr) -> Index:
         """How many taps of a window count for a mean: an int, or an expression where it varies."""
         a = self._attrs
         counts = taps_in_range(a, axis, self._image[axis])
@@ -110,12 +105,12 @@ class PoolWindow:
         places = [start + tap * a.dilations[axis] for tap in range(a.kernel[axis])]
         return sum((select(tirx.And(p >= low, p < high), _integer(1), _integer(0)) for p in places), start=_integer(0))
 
-    def mean(self, value: Any, window: Sequence[Any]) -> Any:
+    def mean(self, value: Expr, window: Sequence[Expr]) -> Expr:
         """`value` divided by the number of taps of a window that count."""
         rows, columns = self.taps(0, window[0]), self.taps(1, window[1])
         if isinstance(rows, int) and isinstance(columns, int):
             return value * f32(1.0 / (rows * columns))
-        return value / (rows * columns).astype("float32")
+        return value / i32(rows * columns).astype("float32")
 
 
 def channel_tiles(channels: int) -> dict[int, int]:
@@ -131,13 +126,13 @@ def _forward(node: Node) -> tuple[PoolAttrs, PoolWindow, te.Tensor, tuple[int, .
 
 
 @kernel("MaxPool")
-def max_pool(node: Node, _features: Features) -> KernelSpec:
+def max_pool(node: Node, _context: KernelContext) -> KernelSpec:
     """The largest tap that lies in the image."""
     attrs, window, x, shape = _forward(node)
     r, s = reduce_axes(*attrs.kernel)
     lowest = tirx.const(-128, "int8") if operand(node, "x").dtype == "int8" else f32(LOWEST)
 
-    def best(b: Any, y: Any, q: Any, c: Any) -> Any:
+    def best(b: Expr, y: Expr, q: Expr, c: Expr) -> Expr:
         row, column, inside = window.pixel((y, q), (r, s))
         value = x[b, row, column, c]
         return te.max(value if inside is None else tirx.if_then_else(inside, value, lowest), [r, s])
@@ -147,10 +142,10 @@ def max_pool(node: Node, _features: Features) -> KernelSpec:
     return KernelSpec([x], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
 
 
-def _first_largest(lowest: Any) -> Any:
+def _first_largest(lowest: Expr) -> Callable[[tuple[Expr, ...], Sequence[IterVar]], tuple[Expr, ...]]:
     """Reducer of (tap, value) pairs that keeps the first of equal values; all are above `lowest`."""
 
-    def combine(kept: Any, new: Any) -> tuple[Any, Any]:
+    def combine(kept: tuple[Expr, ...], new: tuple[Expr, ...]) -> tuple[Expr, Expr]:
         better = new[1] > kept[1]
         return select(better, new[0], kept[0]), select(better, new[1], kept[1])
 
@@ -158,18 +153,18 @@ def _first_largest(lowest: Any) -> Any:
 
 
 @kernel("MaxPoolIndex")
-def max_pool_index(node: Node, _features: Features) -> KernelSpec:
+def max_pool_index(node: Node, _context: KernelContext) -> KernelSpec:
     """Which tap of each window was largest."""
     attrs, window, x, shape = _forward(node)
     r, s = reduce_axes(*attrs.kernel)
     integer = operand(node, "x").dtype == "int8"
     lowest = i32(BELOW_INT8) if integer else f32(LOWEST)
 
-    def best(b: Any, y: Any, q: Any, c: Any) -> Any:
+    def best(b: Expr, y: Expr, q: Expr, c: Expr) -> tuple[Expr, ...]:
         row, column, inside = window.pixel((y, q), (r, s))
         value = x[b, row, column, c].astype("int32") if integer else x[b, row, column, c]
         value = value if inside is None else tirx.if_then_else(inside, value, lowest)
-        return _first_largest(lowest)((r * attrs.kernel[1] + s, value), axis=[r, s])
+        return _first_largest(lowest)((r * attrs.kernel[1] + s, value), [r, s])
 
     tap, _ = te.compute(shape, best, "acc")
     out = te.compute(shape, lambda *i: tap[i].astype(result(node, "index").dtype), "out")
@@ -188,7 +183,7 @@ def _backward(node: Node) -> tuple[PoolGradAttrs, PoolWindow, te.Tensor, tuple[i
 
 
 @kernel("MaxPoolGrad")
-def max_pool_grad(node: Node, _features: Features) -> KernelSpec:
+def max_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """Every pixel collects from the windows in which it won (int8: at most one)."""
     attrs, window, dy, shape = _backward(node)
     index = tensor(node, "index")
@@ -198,32 +193,32 @@ def max_pool_grad(node: Node, _features: Features) -> KernelSpec:
 
 
 def won_gradient(
-    attrs: PoolGradAttrs, window: PoolWindow, index: te.Tensor, gradient: Callable[..., Any], zero: Any
-) -> Callable[..., Any]:
+    attrs: PoolGradAttrs, window: PoolWindow, index: te.Tensor, gradient: Callable[..., Expr], zero: Expr
+) -> Callable[..., Expr]:
     """Sum of the gradients of the windows that a pixel won, as a function of the pixel's indices."""
     r, s = reduce_axes(window.candidates(0), window.candidates(1))
 
-    def term(b: Any, y: Any, q: Any, c: Any) -> Any:
+    def term(b: Expr, y: Expr, q: Expr, c: Expr) -> Expr:
         row, tap_row, tests = window.covering(0, y, r)
         column, tap_column, more = window.covering(1, q, s)
         won = tirx.EQ(index[b, row, column, c].astype("int32"), tap_row * attrs.pool.kernel[1] + tap_column)
         value = select(won, gradient(b, row, column, c), zero)
-        inside = _both([*tests, *more])
-        return total(value if inside is None else guarded(inside, value), [r, s])
+        inside = both([*tests, *more])
+        return total(guard(inside, value), [r, s])
 
     return term
 
 
 @kernel("AveragePool")
-def average_pool(node: Node, _features: Features) -> KernelSpec:
+def average_pool(node: Node, _context: KernelContext) -> KernelSpec:
     """The sum of the taps that lie in the image, divided by the number that counts."""
     attrs, window, x, shape = _forward(node)
     r, s = reduce_axes(*attrs.kernel)
 
-    def term(b: Any, y: Any, q: Any, c: Any) -> Any:
+    def term(b: Expr, y: Expr, q: Expr, c: Expr) -> Expr:
         row, column, inside = window.pixel((y, q), (r, s))
         value = x[b, row, column, c]
-        return total(value if inside is None else guarded(inside, value), [r, s])
+        return total(guard(inside, value), [r, s])
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda b, y, q, c: window.mean(acc[b, y, q, c], (y, q)), "out")
@@ -231,22 +226,24 @@ def average_pool(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("AveragePoolGrad")
-def average_pool_grad(node: Node, _features: Features) -> KernelSpec:
+def average_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """Every pixel collects its share of the windows that cover it."""
     _, window, dy, shape = _backward(node)
     r, s = reduce_axes(window.candidates(0), window.candidates(1))
 
-    def term(b: Any, y: Any, q: Any, c: Any) -> Any:
+    def term(b: Expr, y: Expr, q: Expr, c: Expr) -> Expr:
         row, _, tests = window.covering(0, y, r)
         column, _, more = window.covering(1, q, s)
         value = window.mean(dy[b, row, column, c], (row, column))
-        inside = _both([*tests, *more])
-        return total(value if inside is None else guarded(inside, value), [r, s])
+        inside = both([*tests, *more])
+        return total(guard(inside, value), [r, s])
 
     return _collect([dy], shape, term)
 
 
-def _collect(inputs: list[te.Tensor], shape: tuple[int, ...], term: Any, dtype: str = "float32") -> KernelSpec:
+def _collect(
+    inputs: list[te.Tensor], shape: tuple[int, ...], term: Callable[..., Expr], dtype: str = "float32"
+) -> KernelSpec:
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: acc[i].astype(dtype), "out")
     return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))

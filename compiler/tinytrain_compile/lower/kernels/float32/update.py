@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tvm import s_tir, te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call, f32, kernel, plain
-from tinytrain_compile.lower.kernels.tensors import flat_tensor
-from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, flat_tensor, kernel, plain
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.names import Named, named, operands
 from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
@@ -21,28 +21,28 @@ def _operands(node: Node) -> Named[te.Tensor]:
     return named(node.op, [flat_tensor(node, name) for name in operands(node)], node.attrs)
 
 
-def _gradient(w: Any, g: Any, scale: te.Tensor | None, decay: float) -> Any:
+def _gradient(w: Expr, g: Expr, scale: te.Tensor | None, decay: float) -> Expr:
     g = g if scale is None else g * scale[0]
     return g + f32(decay) * w if decay else g
 
 
-def _blend(old: Any, share: float, new: Any) -> Any:
+def _blend(old: Expr, share: float, new: Expr) -> Expr:
     return f32(share) * old + new if share else new
 
 
 @kernel("SgdUpdate")
-def sgd(node: Node, features: Features) -> KernelSpec:
+def sgd(node: Node, context: KernelContext) -> KernelSpec:
     """w -= rate (g + decay w)."""
     attrs = node.attrs
     assert isinstance(attrs, SgdAttrs)
     inputs = _operands(node)
     w, g, rate, scale = inputs["w"], inputs["g"], inputs["rate"], inputs.get("scale")
     out = te.compute(w.shape, lambda i: w[i] - rate[0] * _gradient(w[i], g[i], scale, attrs.weight_decay), "out")
-    return KernelSpec([*inputs.values()], [out], _schedule(node, features, "out"))
+    return KernelSpec([*inputs.values()], [out], _schedule(node, context, "out"))
 
 
 @kernel("MomentumUpdate")
-def momentum(node: Node, features: Features) -> KernelSpec:
+def momentum(node: Node, context: KernelContext) -> KernelSpec:
     """v = momentum v + g; w -= rate v (v is stored first, then read back)."""
     attrs = node.attrs
     assert isinstance(attrs, SgdAttrs)
@@ -52,23 +52,23 @@ def momentum(node: Node, features: Features) -> KernelSpec:
         v.shape, lambda i: _blend(v[i], attrs.momentum, _gradient(w[i], g[i], scale, attrs.weight_decay)), "v_new"
     )
     weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
-    return KernelSpec([*inputs.values()], [weight, velocity], _schedule(node, features, "v_new", "w_new"))
+    return KernelSpec([*inputs.values()], [weight, velocity], _schedule(node, context, "v_new", "w_new"))
 
 
-def _schedule(node: Node, features: Features, *stages: str) -> Callable[[s_tir.Schedule], None]:
+def _schedule(node: Node, context: KernelContext, *stages: str) -> Callable[[s_tir.Schedule], None]:
     """Several stages over the same elements in one loop, on vectors if there are."""
-    if features.float_lanes and node.outputs[0].elements >= LANES:
+    if context.float_lanes and node.outputs[0].elements >= LANES:
         return lambda sch: four_at_a_time(sch, *stages, most=1)
     return lambda sch: _fuse(sch, *stages)
 
 
-def _fuse(sch: Any, *stages: str) -> None:
+def _fuse(sch: s_tir.Schedule, *stages: str) -> None:
     if len(stages) > 1:
         sch.merge(*(sch.get_loops(sch.get_sblock(name))[0] for name in stages))
 
 
 @kernel("AdamUpdate")
-def adam(node: Node, _features: Features) -> KernelSpec:
+def adam(node: Node, _context: KernelContext) -> KernelSpec:
     """Both moments, then the weight, in one loop."""
     attrs = node.attrs
     assert isinstance(attrs, AdamAttrs)
@@ -77,7 +77,7 @@ def adam(node: Node, _features: Features) -> KernelSpec:
     scale = inputs.get("scale")
     decay = 0.0 if attrs.decoupled else attrs.weight_decay
 
-    def grad(i: Any) -> Any:
+    def grad(i: Expr) -> Expr:
         return _gradient(w[i], g[i], scale, decay)
 
     first = te.compute(m.shape, lambda i: _blend(m[i], attrs.beta1, f32(1 - attrs.beta1) * grad(i)), "m_new")
@@ -85,7 +85,7 @@ def adam(node: Node, _features: Features) -> KernelSpec:
         v.shape, lambda i: _blend(v[i], attrs.beta2, f32(1 - attrs.beta2) * (grad(i) * grad(i))), "v_new"
     )
 
-    def step(i: Any) -> Any:
+    def step(i: Expr) -> Expr:
         root = call("tt_sqrtf", second[i] / (f32(1) - power[1])) + f32(attrs.epsilon)
         move = first[i] / (f32(1) - power[0]) / root
         if attrs.decoupled and attrs.weight_decay:
@@ -97,7 +97,7 @@ def adam(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("AdamTick")
-def adam_tick(node: Node, _features: Features) -> KernelSpec:
+def adam_tick(node: Node, _context: KernelContext) -> KernelSpec:
     """The powers of both decay rates advance by one step."""
     attrs = node.attrs
     assert isinstance(attrs, AdamAttrs)
@@ -108,16 +108,16 @@ def adam_tick(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("Accumulate")
-def accumulate(node: Node, features: Features) -> KernelSpec:
+def accumulate(node: Node, context: KernelContext) -> KernelSpec:
     """acc += g."""
     acc, g = flat_tensor(node, "acc"), flat_tensor(node, "g")
     out = te.compute(acc.shape, lambda i: acc[i] + g[i], "out")
-    return KernelSpec([acc, g], [out], _schedule(node, features, "out"))
+    return KernelSpec([acc, g], [out], _schedule(node, context, "out"))
 
 
 @kernel("Clear")
-def clear(node: Node, features: Features) -> KernelSpec:
+def clear(node: Node, context: KernelContext) -> KernelSpec:
     """acc = 0."""
     acc = flat_tensor(node, "acc")
     out = te.compute(acc.shape, lambda _i: f32(0), "out")
-    return KernelSpec([acc], [out], _schedule(node, features, "out"))
+    return KernelSpec([acc], [out], _schedule(node, context, "out"))

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    CodeStyle,
-    Features,
+    Finish,
     KernelSpec,
+    Load,
     call_int,
     guarded,
     i32,
     kernel,
+    tensor,
+    tensors,
+    weight_parts,
+    whole_weight,
 )
+from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Window, grouped, grouped_grad_input
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, whole_weight
-from tinytrain_compile.lower.kernels.int8.conv_end import error_end, requantised_end
 from tinytrain_compile.lower.kernels.int8.dense_gradient import (
     gradient_rows,
     keeps_tables,
     row_gradient,
     weight_gradient,
 )
-from tinytrain_compile.lower.kernels.int8.depthwise import Band, dense_rows, depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
-from tinytrain_compile.lower.kernels.int8.dsp.windows import row_conv
-from tinytrain_compile.lower.kernels.int8.operands import Centred, mask_operand
+from tinytrain_compile.lower.kernels.int8.dsp.windows import Band, dense_rows, row_conv
+from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.kernels.tensors import tensor, tensors, weight_parts
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
@@ -50,7 +52,7 @@ SCALE = ("multiplier", "shift", "rate", "p")
 
 
 @kernel("QConv")
-def qconv(node: Node, features: Features) -> KernelSpec:
+def qconv(node: Node, context: KernelContext) -> KernelSpec:
     """Sums of (x - zero) w, plus bias, requantised per channel; k x k gathers centred pixels as int16."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -62,7 +64,7 @@ def qconv(node: Node, features: Features) -> KernelSpec:
 
     finish, stages = requantised_end(node, (bias, multiplier, shift))
 
-    def weight(*index: Any) -> Any:
+    def weight(*index: Expr) -> Expr:
         return i32(whole(*index))
 
     if is_product(conv):
@@ -70,22 +72,22 @@ def qconv(node: Node, features: Features) -> KernelSpec:
         x = tensor(node, "x", (pixels, channels))
         extents, (weights, right) = (pixels, shape[3], channels), forward_weight(node)
         left = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), context.style, stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_rows(node):
-        return row_kernel(node, [bias, multiplier, shift], finish, features.style, stages)
+        return row_kernel(node, [bias, multiplier, shift], finish, context.style, stages)
     x = tensor(node, "x")
     data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
     if conv.groups == 1:
         copies, patch = gathers(conv), forward_patch(conv, image)
-        form = PatchForm(shape, features.integer_tile, copies, conv.split is not None)
+        form = PatchForm(shape, context.integer_tile, copies, conv.split is not None)
 
-        def element(*index: Any) -> Any:
+        def element(*index: Expr) -> Expr:
             return data[index].astype("int16") if copies else data[index]
 
         out, schedule = patch_conv(patch, form, element, weight, finish, i32)
     elif is_plane(node):
-        out, schedule = depthwise(node, x, whole, finish, features.style, stages)
+        out, schedule = depthwise(node, x, whole, finish, context.style, stages)
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
     return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
@@ -119,13 +121,13 @@ def row_kernel(
     w = tensor(node, "w", (result(node, "y").shape[3], conv.kernel[0], run))
     x, shape, tiles, read = dense_rows(node, band)
 
-    def element(*place: Any) -> Any:
+    def element(*place: Expr) -> Expr:
         inside, value = read(*place)
         return guarded(inside, value.astype("int16") - tirx.const(attrs.x_zero, "int16"))
 
     pitches = (conv.strides[0], conv.strides[1] * channels)
 
-    def weight(o: Any, _p: Any, _q: Any, r: Any, f: Any) -> Any:
+    def weight(o: Expr, _p: Expr, _q: Expr, r: Expr, f: Expr) -> Expr:
         return w[o, r, f]
 
     out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, style, stages)
@@ -136,7 +138,7 @@ def row_kernel(
 
 
 @kernel("QConvGradInput")
-def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
+def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """Sums of g w, requantised per input channel to the exponent of the error that comes out."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
@@ -150,32 +152,32 @@ def qconv_grad_input(node: Node, features: Features) -> KernelSpec:
     masks, keep = mask_operand(node, attrs.mask, (pixels, shape[3]) if flat else shape)
     g = tensor(node, "g", (pixels, out_c) if flat else None)
 
-    def weight(*index: Any) -> Any:
+    def weight(*index: Expr) -> Expr:
         return i32(whole(*index))
 
-    tiles = None if flat else gradient_rows(node, features)
+    tiles = None if flat else gradient_rows(node, context)
     kept = flat or is_plane(node) or tiles is not None
     finish, stages = error_end((peak, p_out, p_in, multiplier, shift), keep, kept)
 
     if flat:
         extents = (pixels, shape[3], out_c)
         left = Widened(lambda i, a: g[i, a], pitch=out_c)
-        right = transposed_weight(node, weights, whole, features.turned)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), features.style, stages)
+        right = transposed_weight(node, weights, whole, context.layout.turned)
+        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), context.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     if tiles is not None:
         g = tensor(node, "g", (*error[:2], error[2] * out_c))
-        out, schedule = row_gradient(node, g, whole, finish, tiles, features.style, stages)
+        out, schedule = row_gradient(node, g, whole, finish, tiles, context.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     window = Window(conv, attrs.input_hw)
     if conv.groups == 1:
         patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
-        form = PatchForm(shape, features.integer_tile, copies, conv.split is not None, runs=False)
+        form = PatchForm(shape, context.integer_tile, copies, conv.split is not None, runs=False)
         out, schedule = patch_conv(patch, form, lambda *i: g[i], lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_plane(node):
-        out, schedule = depthwise_gradient(node, g, whole, finish, features.style, stages)
+        out, schedule = depthwise_gradient(node, g, whole, finish, context.style, stages)
     else:
         out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
     inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
@@ -199,7 +201,7 @@ def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned:
 # ---- weights --------------------------------------------------------------------------------------------------------
 
 
-def step(operands: Sequence[te.Tensor], channel: Any, fraction_bits: int) -> tuple[Any, Any]:
+def step(operands: Sequence[te.Tensor], channel: Expr, fraction_bits: int) -> tuple[Expr, Expr]:
     """(multiplier, exponent) that scale a channel's gradient; operands (multiplier, shift, rate, p)."""
     multiplier, shift, rate, p = operands
     exponent = shift[channel].astype("int32") + rate[1] + p[0] + i32(fraction_bits - 31)
@@ -207,8 +209,8 @@ def step(operands: Sequence[te.Tensor], channel: Any, fraction_bits: int) -> tup
 
 
 def kept_steps(
-    scale: Sequence[te.Tensor], kept: Callable[[Any], Any] = lambda exponent: exponent
-) -> tuple[Callable[[Any], Any], list[te.Tensor]]:
+    scale: Sequence[te.Tensor], kept: Callable[[Expr], Expr] = lambda exponent: exponent
+) -> tuple[Callable[[Expr], tuple[Expr, Expr]], list[te.Tensor]]:
     """(channel -> (its multiplier, its exponent as it is kept), the stages that hold them in registers)."""
     shape = scale[0].shape
     size = te.compute(shape, lambda o: step(scale, o, FRACTION_BITS)[0], "size")
@@ -217,16 +219,16 @@ def kept_steps(
 
 
 def moved_weight(
-    w: Any,
-    gradient: Any,
-    scale: tuple[Any, Any],
+    w: Expr,
+    gradient: Expr,
+    scale: tuple[Expr, Expr],
     noise: te.Tensor,
     salt: te.Tensor | None,
-    index: Any,
+    index: Expr,
     limit: int,
     spare: int = 0,
     move: str = "tt_quick_move",
-) -> Any:
+) -> Expr:
     """An int8 weight after its step; index: of the weight in its tensor; spare: free bits above the gradient's.
 
     noise: its state, or without a salt the seed of both.
@@ -236,7 +238,7 @@ def moved_weight(
 
 
 @kernel("QConvUpdate")
-def qconv_update(node: Node, features: Features) -> KernelSpec:
+def qconv_update(node: Node, context: KernelContext) -> KernelSpec:
     """The weight gradient of a few weights at a time in registers, then their step: the gradient is never stored."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
@@ -245,31 +247,31 @@ def qconv_update(node: Node, features: Features) -> KernelSpec:
     _, kernel_h, kernel_w, channels = shape
 
     spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
-    if keeps_tables(node, features):
+    if keeps_tables(node, context):
         seed = te.compute((1,), lambda _i: call_int("tt_noise_seed", noise[0], salt[0]), "seed")
         kept, stages = kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
         stages, random, move = [*stages, seed], (seed, None), "tt_kept_move"
     else:
         kept, stages, random, move = None, [], (noise, salt), "tt_quick_move"
 
-    def finish(acc: Any, o: Any, r: Any, s: Any, i: Any) -> Any:
+    def finish(acc: Expr, o: Expr, r: Expr, s: Expr, i: Expr) -> Expr:
         index = ((o * kernel_h + r) * kernel_w + s) * channels + i
         size = kept(o) if kept else step(scale, o, FRACTION_BITS)
         return moved_weight(w[o, r, s, i], acc, size, *random, index, attrs.limit, spare, move)
 
-    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features, stages)
+    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, context, stages)
     return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)
 
 
 @kernel("QConvSum")
-def qconv_sum(node: Node, features: Features) -> KernelSpec:
+def qconv_sum(node: Node, context: KernelContext) -> KernelSpec:
     """The weight gradient, added to its running sum."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
     summed = tensor(node, "sum")
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         return call_int("tt_add", summed[index], acc)
 
-    x, g, out, schedule = weight_gradient(node, attrs, operand(node, "sum").shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, operand(node, "sum").shape, finish, context)
     return KernelSpec([summed, x, g], [out], schedule)

@@ -6,20 +6,19 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import CodeStyle, Features, guarded
+from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, tensor, tensors
+from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Window, weight_sums
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
 from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import has_windows, inside_image, row_conv
 from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums
 from tinytrain_compile.lower.kernels.int8.operands import Centred
-from tinytrain_compile.lower.kernels.tensors import tensor, tensors
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_rows, error_patch, geometry, is_product, weight_tiles
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
@@ -35,14 +34,14 @@ Gradient = tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]
 # ---- data -----------------------------------------------------------------------------------------------------------
 
 
-def gradient_rows(node: Node, features: Features) -> RowTiles | None:
+def gradient_rows(node: Node, context: KernelContext) -> RowTiles | None:
     """Tiles of a k x k data gradient if it is to run over widened rows of the error."""
     tiles = backward_rows(node)
     if tiles is None:
         return None
     reaches = (error_patch(node).rows, error_patch(node).columns)
     zeros = any(reach.window * reach.phases > reach.kernel for reach in reaches)
-    return tiles if features.widens(has_windows(tiles, operand(node, "g").shape[3], features.style), zeros) else None
+    return tiles if context.widens(has_windows(tiles, operand(node, "g").shape[3], context.style), zeros) else None
 
 
 def row_gradient(
@@ -59,14 +58,14 @@ def row_gradient(
     reaches, channels = (patch.rows, patch.columns), patch.channels
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def element(b: Any, y: Any, position: Any) -> Any:
+    def element(b: Expr, y: Expr, position: Expr) -> Expr:
         row, place = y + patch.rows.ends[0], position + patch.columns.ends[0] * channels
         inside = inside_image(row, place, (patch.rows.extent, patch.columns.extent * channels))
         return guarded(inside, g[b, row, place].astype("int16"))
 
-    def factor(o: Any, p: Any, q: Any, r: Any, f: Any) -> Any:
-        tests: list[Any] = []
-        taps: list[Any] = []
+    def factor(o: Expr, p: Expr, q: Expr, r: Expr, f: Expr) -> Expr:
+        tests: list[Expr] = []
+        taps: list[Expr] = []
         for reach, phase, place in zip(reaches, (p, q), (r, div(f, channels)), strict=True):
             turn = reach.turn(phase, place)
             taps.append(reach.tap(phase, turn))
@@ -74,24 +73,26 @@ def row_gradient(
         value = weight(mod(f, channels), *taps, o).astype("int16")
         return guarded(functools.reduce(tirx.And, tests), value) if tests else value
 
-    run, shape = patch.columns.window * channels, result(node, "error").shape
-    return row_conv(shape, (1, channels), element, factor, run, finish, tiles, style, stages, channels)
+    run, (count, height, width, depth) = patch.columns.window * channels, result(node, "error").shape
+    return row_conv(
+        (count, height, width, depth), (1, channels), element, factor, run, finish, tiles, style, stages, channels
+    )
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
 
 
-def _maps(node: Node, features: Features) -> CorrelationTiles | None:
+def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
     """Tiles of a weight gradient if it is to run over widened maps."""
     tiles = weight_tiles(node)
-    if tiles is None or (features.lanes and lane_sums(node.outputs[0].shape)):
+    if tiles is None or (context.lanes and lane_sums(node.outputs[0].shape)):
         return None
-    return tiles if features.widens(tiles.tile == (2, 2), False) else None
+    return tiles if context.widens(tiles.tile == (2, 2), False) else None
 
 
-def keeps_tables(node: Node, features: Features) -> bool:
+def keeps_tables(node: Node, context: KernelContext) -> bool:
     """Whether what the end of a channel's sums reads can be kept in registers: see `stages` of weight_gradient."""
-    return is_product(geometry(node)) or _maps(node, features) is not None
+    return is_product(geometry(node)) or _maps(node, context) is not None
 
 
 def weight_gradient(
@@ -99,7 +100,7 @@ def weight_gradient(
     attrs: QConvUpdateAttrs,
     shape: tuple[int, ...],
     finish: Finish,
-    features: Features,
+    context: KernelContext,
     stages: Sequence[te.Tensor] = (),
 ) -> Gradient:
     """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight).
@@ -108,15 +109,15 @@ def weight_gradient(
     """
     conv = replace(attrs.conv, bias=False)
     if is_product(conv):
-        return _flat_weight_gradient(node, attrs.x_zero, finish, features.style, stages)
-    tiles = _maps(node, features)
+        return _flat_weight_gradient(node, attrs.x_zero, finish, context.style, stages)
+    tiles = _maps(node, context)
     if tiles is not None:
         return _correlated(node, attrs, finish, tiles, stages)
     x, g = tensors(node, "x", "g")
     _, height, width, _ = operand(node, "x").shape
     window = Window(conv, (height, width))
-    tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else features.integer_tile
-    lanes = lane_sums(shape) if features.lanes else None
+    tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else context.integer_tile
+    lanes = lane_sums(shape) if context.lanes else None
     out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile, schedule=lanes)
     return x, g, out, schedule
 
@@ -130,13 +131,13 @@ def _correlated(
     x, g = tensor(node, "x"), tensor(node, "g", (batch, rows * columns, outputs))
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def image(b: Any, j: Any, phase: Any, line: Any, position: Any) -> Any:
+    def image(b: Expr, j: Expr, phase: Expr, line: Expr, position: Expr) -> Expr:
         row = line * conv.strides[0] + phase - conv.pads[0]
         column = position * conv.strides[1] + div(j, channels) * conv.dilations[1] - conv.pads[1]
         value = x[b, row, column, mod(j, channels)].astype("int16") - tirx.const(attrs.x_zero, "int16")
         return guarded(inside_image(row, column, (height, width)), value)
 
-    def weight(acc: Any, o: Any, r: Any, j: Any) -> Any:
+    def weight(acc: Expr, o: Expr, r: Expr, j: Expr) -> Expr:
         return finish(acc, o, r, div(j, channels), mod(j, channels))
 
     form = (outputs, conv.kernel[0], conv.kernel[1] * channels)
@@ -155,7 +156,7 @@ def _flat_weight_gradient(
     left = Widened(lambda o, k: g[k, o], 0, outputs, columns=True)
     right = Widened(lambda i, k: x[k, i], -x_zero, inputs, columns=True)
 
-    def weight(acc: Any, o: Any, i: Any) -> Any:
+    def weight(acc: Expr, o: Expr, i: Expr) -> Expr:
         return finish(acc, o, 0, 0, i)
 
     tiles = pair_tiles(*extents)

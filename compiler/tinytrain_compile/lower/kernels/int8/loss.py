@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     call_int,
+    flat_tensor,
     guarded,
     i32,
     kernel,
     plain,
     reduce_axes,
     select,
+    tensor,
+    tensors,
     total,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.loss import Labels, label_counts
 from tinytrain_compile.lower.kernels.int8.operands import error_output
-from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensor, tensors
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.int8.loss import QLossAttrs, QLossErrorAttrs, SoftmaxSumAttrs
 from tinytrain_compile.ops.int8.weighted_loss import LabelWeightAttrs
@@ -38,12 +40,12 @@ def _view(node: Node, attrs: NllAttrs) -> tuple[Labels, te.Tensor, te.Tensor, te
     return view, x, tensor(node, "largest", groups), tensor(node, "sum", groups)
 
 
-def _exponential(table: te.Tensor, largest: Any, logit: Any) -> Any:
+def _exponential(table: te.Tensor, largest: Expr, logit: Expr) -> Expr:
     return table[i32(largest) - i32(logit)]
 
 
 @kernel("QSoftmaxSum")
-def softmax_sum(node: Node, _features: Features) -> KernelSpec:
+def softmax_sum(node: Node, _context: KernelContext) -> KernelSpec:
     """The maximum, then the sum of table entries."""
     attrs = node.attrs
     assert isinstance(attrs, SoftmaxSumAttrs)
@@ -59,14 +61,14 @@ def softmax_sum(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QSoftmaxLoss", "QWeightedSoftmaxLoss")
-def softmax_loss(node: Node, _features: Features) -> KernelSpec:
+def softmax_loss(node: Node, _context: KernelContext) -> KernelSpec:
     """Fixed-point terms, added; the sum becomes a float32 by its bits."""
     attrs = node.attrs
     assert isinstance(attrs, QLossAttrs)
     view, x, largest, summed = _view(node, attrs)
     a, b = reduce_axes(view.outer, view.inner)
 
-    def term(label: Any) -> Any:
+    def term(label: Expr) -> Expr:
         distance = i32(largest[a, b]) - i32(x[a, label, b])
         rest = (i32(attrs.distance[0]), i32(attrs.distance[1]), i32(attrs.loss_bits))
         value = call_int("tt_cross_entropy", summed[a, b], i32(attrs.bits), distance, *rest)
@@ -76,7 +78,7 @@ def softmax_loss(node: Node, _features: Features) -> KernelSpec:
     acc = te.compute((1,), lambda _: total(view.weighted(a, b, term), [a, b]), "acc")
     to = (i32(attrs.total[0]), i32(attrs.total[1]))
 
-    def finished(i: Any) -> Any:
+    def finished(i: Expr) -> Expr:
         if weights:
             return call_int("tt_quotient_float", acc[i], weights[1][0], *to, dtype="float32")
         return call_int("tt_scaled_float", acc[i], *to, dtype="float32")
@@ -93,14 +95,14 @@ def _weights(node: Node, view: Labels) -> list[te.Tensor]:
 
 
 @kernel("QLabelWeight")
-def label_weight(node: Node, _features: Features) -> KernelSpec:
+def label_weight(node: Node, _context: KernelContext) -> KernelSpec:
     """The weight of each label; then their sum, or 1 if that is 0."""
     attrs = node.attrs
     assert isinstance(attrs, LabelWeightAttrs)
     count, classes = operand(node, "labels").elements, operand(node, "weights").elements
     labels, table, ignored = flat_tensor(node, "labels"), tensor(node, "weights"), attrs.ignore_index
 
-    def weight(i: Any) -> Any:
+    def weight(i: Expr) -> Expr:
         return guarded(label_counts(labels[i], classes, ignored), table[labels[i]])
 
     out = te.compute((count,), weight, "weight")
@@ -113,7 +115,7 @@ def label_weight(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QSoftmaxError", "QWeightedSoftmaxError")
-def softmax_error(node: Node, _features: Features) -> KernelSpec:
+def softmax_error(node: Node, _context: KernelContext) -> KernelSpec:
     """One division per group; every class is then scaled like any requantised sum."""
     attrs = node.attrs
     assert isinstance(attrs, QLossErrorAttrs)
@@ -123,7 +125,7 @@ def softmax_error(node: Node, _features: Features) -> KernelSpec:
     groups = (view.outer, view.inner)
     weights = _weights(node, view)
 
-    def factor(o: Any, i: Any) -> Any:
+    def factor(o: Expr, i: Expr) -> Expr:
         inverse = call_int("tt_ratio", i32(1 << attrs.bits), summed[o, i])
         if not weights:
             return inverse
@@ -132,7 +134,7 @@ def softmax_error(node: Node, _features: Features) -> KernelSpec:
     inverse = te.compute(groups, factor, "inverse")
     shift = (2 if weights else 1) - attrs.bits
 
-    def element(o: Any, c: Any, i: Any) -> Any:
+    def element(o: Expr, c: Expr, i: Expr) -> Expr:
         above = _exponential(table, largest[o, i], x[o, c, i])
         above = above - select(view.hits(o, c, i), summed[o, i], i32(0))
         value = call_int("tt_requantise", above, inverse[o, i], i32(shift) - p_out[0])

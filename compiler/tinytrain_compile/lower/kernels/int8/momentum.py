@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from tvm import te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     address,
     call_int,
+    channel_rows,
     kernel,
     placeholder,
     plain,
+    tensor,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
 from tinytrain_compile.lower.kernels.int8.update import error_sums
 from tinytrain_compile.lower.kernels.int8.update_fine import moved_fine
-from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.names import operand, operands
 
-Rule = Callable[..., Any]
+Rule = Callable[..., Expr]
 
 
-def _total(gradient: Any, velocity: Any, operands: dict[str, te.Tensor], channel: Any, index: Any) -> Any:
+def _total(gradient: Expr, velocity: Expr, operands: dict[str, te.Tensor], channel: Expr, index: Expr) -> Expr:
     """Gradient plus momentum times velocity; velocity: the address of what is overwritten."""
     unit = operands["p"][0] + (operands["shift"][channel].astype("int32") >> 1)
     random = call_int("tt_noise", operands["noise"][0], operands["salt"][0], index)
@@ -43,14 +44,14 @@ def _others(node: Node, *names: str) -> dict[str, te.Tensor]:
 
 
 @kernel("QMomentum")
-def qmomentum(node: Node, _features: Features) -> KernelSpec:
+def qmomentum(node: Node, _context: KernelContext) -> KernelSpec:
     """One element at a time."""
     channels, row = channel_rows(operand(node, "sum"))
     summed = tensor(node, "sum", (channels, row))
     velocity = placeholder(operand(node, "velocity"), "v", (channels, row))
     rest = _others(node, "sum", "velocity")
 
-    def element(o: Any, i: Any) -> Any:
+    def element(o: Expr, i: Expr) -> Expr:
         return _total(summed[o, i], address(velocity, o, i), rest, o, o * row + i)
 
     out = te.compute((channels, row), element, "out")
@@ -58,7 +59,7 @@ def qmomentum(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QBiasGradient")
-def qbias_gradient(node: Node, _features: Features) -> KernelSpec:
+def qbias_gradient(node: Node, _context: KernelContext) -> KernelSpec:
     """The sums alone."""
     *pixels, channels = operand(node, "g").shape
     g = tensor(node, "g", (math.prod(pixels), channels))
@@ -66,52 +67,53 @@ def qbias_gradient(node: Node, _features: Features) -> KernelSpec:
     return KernelSpec([g], [out], schedule)
 
 
-def _conv_momentum(node: Node, features: Features, move: Rule) -> KernelSpec:
+def _conv_momentum(node: Node, context: KernelContext, move: Rule) -> KernelSpec:
     """The weight gradient, its total, and the move of one weight: move(total, index, attrs, operands)."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
     shape, velocity = operand(node, "w").shape, placeholder(operand(node, "velocity"), "v")
     given = _others(node, "x", "g", "velocity")
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         total = _total(acc, address(velocity, *index), given, index[0], flat_index(shape, index))
         return move(total, index, attrs, given)
 
-    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, context)
     given |= {"x": x, "g": g, "velocity": velocity}
-    return KernelSpec([given[name] for name in operands(node)], [out, *[None] * len(node.outputs[1:])], schedule)
+    rest = [None] * (len(node.outputs) - 1)
+    return KernelSpec([given[name] for name in operands(node)], [out, *rest], schedule)
 
 
-def flat_index(shape: tuple[int, ...], index: tuple[Any, ...]) -> Any:
+def flat_index(shape: tuple[int, ...], index: tuple[Expr, ...]) -> Expr:
     """Where an element lies in its tensor."""
-    flat: Any = 0
-    for position, extent in zip(index, shape, strict=True):
+    flat = index[0]
+    for position, extent in zip(index[1:], shape[1:], strict=True):
         flat = flat * extent + position
     return flat
 
 
-def _sizes(operands: dict[str, te.Tensor], channel: Any) -> tuple[Any, Any]:
+def _sizes(operands: dict[str, te.Tensor], channel: Expr) -> tuple[Expr, Expr]:
     return step([operands[name] for name in SCALE], channel, FRACTION_BITS)
 
 
 @kernel("QConvMomentum")
-def qconv_momentum(node: Node, features: Features) -> KernelSpec:
+def qconv_momentum(node: Node, context: KernelContext) -> KernelSpec:
     """Rounded by noise of its own."""
 
-    def move(total: Any, index: tuple[Any, ...], attrs: QConvUpdateAttrs, o: dict[str, te.Tensor]) -> Any:
+    def move(total: Expr, index: tuple[Expr, ...], attrs: QConvUpdateAttrs, o: dict[str, te.Tensor]) -> Expr:
         place = flat_index(operand(node, "w").shape, index)
         size = _sizes(o, index[0])
         return moved_weight(o["w"][index], total, size, o["noise"], o["salt_of_w"], place, attrs.limit)
 
-    return _conv_momentum(node, features, move)
+    return _conv_momentum(node, context, move)
 
 
 @kernel("QConvMomentumFine")
-def qconv_momentum_fine(node: Node, features: Features) -> KernelSpec:
+def qconv_momentum_fine(node: Node, context: KernelContext) -> KernelSpec:
     """With fractions."""
 
-    def move(total: Any, index: tuple[Any, ...], attrs: QConvUpdateAttrs, o: dict[str, te.Tensor]) -> Any:
+    def move(total: Expr, index: tuple[Expr, ...], attrs: QConvUpdateAttrs, o: dict[str, te.Tensor]) -> Expr:
         fraction = address(o["fraction"], *index)
         return moved_fine(o["w"][index], fraction, total, _sizes(o, index[0]), attrs.limit)
 
-    return _conv_momentum(node, features, move)
+    return _conv_momentum(node, context, move)

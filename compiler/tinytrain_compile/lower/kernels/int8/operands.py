@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import address, call_int, i32
-from tinytrain_compile.lower.kernels.tensors import tensor
+from tinytrain_compile.lower.kernels.base import Finish, Index, address, call_int, i32, tensor
+from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.ops.int8.conv_form import is_plane, is_product, is_rows
 from tinytrain_compile.ops.int8.error import MaskAttrs
 
-Factor = Callable[[Any], list[Any]]
+Factor = Callable[[Expr], list[Expr]]
 """channel -> its factor, as tt_rescaled and its kind take it"""
-Keep = Callable[..., Any]
+Keep = Callable[..., Expr]
 """index expressions of an error -> whether the clamp let this element pass"""
 
 
@@ -23,19 +24,19 @@ class Centred:
 
     def __init__(self, tensor: te.Tensor, zero: int = 0) -> None:
         self._tensor, self._zero = tensor, zero
-        self.shape: Any = tensor.shape
+        self.shape: Sequence[Index] = tensor.shape
 
-    def __getitem__(self, index: Any, /) -> Any:
+    def __getitem__(self, index: Index | tuple[Index, ...], /) -> Expr:
         element = i32(self._tensor[index])
         return element - i32(self._zero) if self._zero else element
 
 
-def saturated(value: Any, zero: int, low: int, high: int) -> Any:
+def saturated(value: Expr, zero: int, low: int, high: int) -> Expr:
     """value + zero in [low, high], as int8."""
     return call_int("tt_saturate8", value, i32(zero), i32(low), i32(high), dtype="int8")
 
 
-def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
+def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[Index, ...]) -> tuple[list[te.Tensor], Keep | None]:
     """The mask as an operand and as a test; shape: how the error's elements are indexed."""
     if not attrs.kind:
         return [], None
@@ -44,8 +45,8 @@ def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[
         return [value], lambda *i: passes(value[i], attrs)
     bits = tensor(node, "mask")
 
-    def bit_is_set(*index: Any) -> Any:
-        flat: Any = 0
+    def bit_is_set(*index: Expr) -> Expr:
+        flat: Index = 0
         for position, extent in zip(index, shape, strict=True):
             flat = flat * extent + position
         byte = i32(bits[tirx.indexdiv(flat, 8)])
@@ -54,33 +55,69 @@ def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[
     return [bits], bit_is_set
 
 
-def passes(value: Any, attrs: MaskAttrs) -> Any:
+def passes(value: Expr, attrs: MaskAttrs) -> Expr:
     """Whether a clamp let an int8 value pass."""
     return call_int("tt_passes", i32(value), i32(attrs.low), i32(attrs.high), dtype="bool")
 
 
-def error_output(value: Any, peak: te.Tensor) -> Any:
+def error_output(value: Expr, peak: te.Tensor) -> Expr:
     """An int8 error of an int32 value; the helper updates the peak."""
     return call_int("tt_error", value, address(peak), dtype="int8")
 
 
-def kept_here(keep: Keep | None, index: Sequence[Any]) -> Any:
+def kept_here(keep: Keep | None, index: Sequence[Expr]) -> Expr:
     """Whether an error's element is kept, as an operand of a helper."""
     return tirx.const(True, "bool") if keep is None else keep(*index)
 
 
 def kept_factors(
-    multiplier: te.Tensor, shift: Callable[[Any], Any], kept: bool = True
+    multiplier: te.Tensor, shift: Callable[[Expr], Expr], kept: bool = True
 ) -> tuple[Factor, list[te.Tensor]]:
     """(a channel's factor, the stages that hold all factors if they are kept in registers)."""
 
-    def factor(c: Any) -> Any:
+    def factor(c: Expr) -> Expr:
         return call_int("tt_factor", multiplier[c])
 
-    def down(c: Any) -> Any:
+    def down(c: Expr) -> Expr:
         return call_int("tt_down", multiplier[c], shift(c))
 
     if not kept:
         return lambda c: [factor(c), down(c)], []
     stages = [te.compute(multiplier.shape, factor, "factor"), te.compute(multiplier.shape, down, "down")]
     return lambda c: [stage[c] for stage in stages], stages
+
+
+def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, list[te.Tensor]]:
+    """(sum, indices -> int8, the stages that hold a channel's factor); operands: bias, multiplier, shift."""
+    attrs, (bias, multiplier, shift) = node.attrs, operands
+    assert isinstance(attrs, QConvAttrs)
+    kept = is_product(attrs.conv) or is_rows(node) or is_plane(node)
+    factor, stages = kept_factors(multiplier, lambda o: i32(shift[o]), kept and not attrs.shifts_down)
+
+    def finish(acc: Expr, *index: Expr) -> Expr:
+        o = index[-1]
+        limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
+        if attrs.shifts_down:
+            return call_int("tt_requantise8_down", acc, bias[o], multiplier[o], i32(shift[o]), *limits, dtype="int8")
+        return call_int("tt_requantise8", acc, bias[o], *factor(o), *limits, dtype="int8")
+
+    return finish, stages
+
+
+def error_end(operands: Sequence[te.Tensor], keep: Keep | None, kept: bool) -> tuple[Finish, list[te.Tensor]]:
+    """(sum, indices -> int8 error, the stages that hold a channel's factor if it is kept in registers).
+
+    operands: peak, p_out, p_in, multiplier, shift; keep: which errors are not 0.
+    """
+    peak, p_out, p_in, multiplier, shift = operands
+
+    def exponent(c: Expr) -> Expr:
+        return i32(shift[c]) + p_in[0] - p_out[0]
+
+    factor, stages = kept_factors(multiplier, exponent, kept)
+
+    def finish(acc: Expr, *index: Expr) -> Expr:
+        here = (kept_here(keep, index), acc, *factor(index[-1]), address(peak))
+        return call_int("tt_rescaled_error", *here, dtype="int8")
+
+    return finish, stages

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from tvm import s_tir, te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     address,
     call,
     call_int,
     f32,
+    flat_tensor,
     i32,
     kernel,
+    pixel_rows,
     plain,
     reduce_axes,
+    tensor,
+    tensors,
     total,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.activation import packed
 from tinytrain_compile.lower.kernels.int8.operands import (
     Centred,
@@ -31,7 +35,6 @@ from tinytrain_compile.lower.kernels.int8.operands import (
     passes,
     saturated,
 )
-from tinytrain_compile.lower.kernels.tensors import flat_tensor, pixel_rows, tensor, tensors
 from tinytrain_compile.lower.schedules import best_tile, keep_tables, tile_reduction
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.int8.error import MaskAttrs
@@ -51,28 +54,28 @@ CHANNEL_TILE = 4
 """Channels that are summed together by a mean."""
 
 
-def _inverse(value: float) -> Any:
+def _inverse(value: float) -> Expr:
     return f32(float(np.float32(1.0 / value)))
 
 
-def _map(node: Node, name: str, function: Callable[[Any], Any]) -> KernelSpec:
+def _map(node: Node, name: str, function: Callable[[Expr], Expr]) -> KernelSpec:
     """A kernel from one operand to an output of as many elements."""
     x = flat_tensor(node, name)
     return KernelSpec([x], [te.compute(x.shape, lambda i: function(x[i]), "out")], plain)
 
 
 @kernel("QAdd")
-def qadd(node: Node, _features: Features) -> KernelSpec:
+def qadd(node: Node, _context: KernelContext) -> KernelSpec:
     """Both operands at 8 bits of fraction on the output's scale; a saturated sum is far outside of int8 anyway."""
     attrs = node.attrs
     assert isinstance(attrs, QAddAttrs)
     a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
 
-    def rescaled(x: te.Tensor, i: Any, zero: int, factor: tuple[int, int]) -> Any:
+    def rescaled(x: te.Tensor, i: Expr, zero: int, factor: tuple[int, int]) -> Expr:
         lifted = Centred(x, zero)[i] * i32(1 << ADD_BITS)
         return call_int("tt_rescale", lifted, i32(factor[0]), i32(factor[1]))
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         left = rescaled(a, i, attrs.a_zero, attrs.a_factor)
         summed = call_int("tt_quick_add", left, rescaled(b, i, attrs.b_zero, attrs.b_factor))
         return saturated(call_int("tt_halve", summed, i32(SUM_BITS)), attrs.y_zero, attrs.low, attrs.high)
@@ -81,12 +84,12 @@ def qadd(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QRescale")
-def qrescale(node: Node, _features: Features) -> KernelSpec:
+def qrescale(node: Node, _context: KernelContext) -> KernelSpec:
     """Another scale, element by element or of sums over axes."""
     attrs = node.attrs
     assert isinstance(attrs, QRescaleAttrs)
 
-    def finish(acc: Any) -> Any:
+    def finish(acc: Expr) -> Expr:
         scaled = call_int("tt_rescale", acc * i32(1 << attrs.lift), i32(attrs.factor[0]), i32(attrs.factor[1]))
         return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
 
@@ -98,7 +101,7 @@ def qrescale(node: Node, _features: Features) -> KernelSpec:
     data, summed = Centred(x, attrs.x_zero), sorted(attrs.axes)
     reductions = reduce_axes(*(image[axis] for axis in summed))
 
-    def term(*index: Any) -> Any:
+    def term(*index: Expr) -> Expr:
         place = list(index)
         for axis, reduction in zip(summed, reductions, strict=True):
             place[axis] = reduction
@@ -114,7 +117,7 @@ def qrescale(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("ErrorScale")
-def error_scale(node: Node, _features: Features) -> KernelSpec:
+def error_scale(node: Node, _context: KernelContext) -> KernelSpec:
     """Another unit per channel, and another exponent."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorAttrs)
@@ -125,7 +128,7 @@ def error_scale(node: Node, _features: Features) -> KernelSpec:
 
     factor, stages = kept_factors(multiplier, lambda c: i32(shift[c]) + p_in[0] - p_out[0] - i32(LIFT))
 
-    def element(i: Any, c: Any) -> Any:
+    def element(i: Expr, c: Expr) -> Expr:
         operands = (kept_here(keep, (i, c)), i32(e[i, c]) * i32(1 << LIFT), *factor(c), address(peak))
         return call_int("tt_rescaled_error", *operands, dtype="int8")
 
@@ -139,7 +142,7 @@ def error_scale(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("ErrorAdd")
-def error_add(node: Node, _features: Features) -> KernelSpec:
+def error_add(node: Node, _context: KernelContext) -> KernelSpec:
     """The sum of two errors with exponents of their own."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorAttrs)
@@ -152,7 +155,7 @@ def error_add(node: Node, _features: Features) -> KernelSpec:
 
     lifts = [lift(p_a, "lift_a"), lift(p_b, "lift_b")]
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         operands = zip((a, b), (p_a, p_b), lifts, strict=True)
         parts = [call_int("tt_lifted", i32(e[i]), p[0] - p_out[0], lift[0]) for e, p, lift in operands]
         summed = (kept_here(keep, (i,)), parts[0] + parts[1], i32(SUM_BITS), address(peak))
@@ -166,7 +169,7 @@ def error_add(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("Quantize")
-def quantise(node: Node, _features: Features) -> KernelSpec:
+def quantise(node: Node, _context: KernelContext) -> KernelSpec:
     """round(x / scale) + zero, clamped."""
     attrs = node.attrs
     assert isinstance(attrs, QuantAttrs)
@@ -175,25 +178,25 @@ def quantise(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("Dequantize")
-def dequantise(node: Node, features: Features) -> KernelSpec:
+def dequantise(node: Node, context: KernelContext) -> KernelSpec:
     """(q - zero) scale; without an FPU the float32 is made of integers (the product rounds once either way)."""
     attrs = node.attrs
     assert isinstance(attrs, QuantAttrs)
-    if not features.fpu and 2.0**-126 <= attrs.scale <= 2.0**118:
+    if not context.isa.fpu and 2.0**-126 <= attrs.scale <= 2.0**118:
         scale = [i32(part) for part in fx.split_factor(float(np.float32(attrs.scale)))]
         return _map(node, "q", lambda q: call("tt_scaled_float", i32(q) - i32(attrs.zero), *scale))
     return _map(node, "q", lambda q: (i32(q) - i32(attrs.zero)).astype("float32") * f32(attrs.scale))
 
 
 @kernel("QuantizeError")
-def quantise_error(node: Node, _features: Features) -> KernelSpec:
+def quantise_error(node: Node, _context: KernelContext) -> KernelSpec:
     """round(g / (unit 2**p)); the peak gathers magnitudes as float bits."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorUnitAttrs)
     peak, p_out = tensors(node, "peak", "p_out")
     g = flat_tensor(node, "g")
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         factor = call("tt_exponent_factor", i32(0) - p_out[0])
         return call_int("tt_quantise_error", g[i], _inverse(attrs.unit), factor, address(peak), dtype="int8")
 
@@ -201,20 +204,20 @@ def quantise_error(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("DequantizeError")
-def dequantise_error(node: Node, _features: Features) -> KernelSpec:
+def dequantise_error(node: Node, _context: KernelContext) -> KernelSpec:
     """e 2**p unit."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorUnitAttrs)
     (p,), e = tensors(node, "p"), flat_tensor(node, "e")
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         return e[i].astype("float32") * call("tt_exponent_factor", p[0]) * f32(attrs.unit)
 
     return KernelSpec([p, e], [te.compute(e.shape, element, "out")], plain)
 
 
 @kernel("QClipMask")
-def clip_mask(node: Node, _features: Features) -> KernelSpec:
+def clip_mask(node: Node, _context: KernelContext) -> KernelSpec:
     """Where the clamp to int8 was not active."""
     attrs = node.attrs
     assert isinstance(attrs, MaskAttrs)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Features, KernelSpec, call_int, i32, kernel
+from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, kernel, tensors
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.pool import PoolWindow, channel_tiles, won_gradient
 from tinytrain_compile.lower.kernels.int8.operands import error_output
-from tinytrain_compile.lower.kernels.tensors import tensors
 from tinytrain_compile.lower.schedules import tile_reduction
 from tinytrain_compile.ops.int8.pointwise import LIFT
 from tinytrain_compile.ops.int8.pool import QMaxPoolGradAttrs
@@ -18,7 +17,7 @@ from tinytrain_compile.ops.names import result
 
 
 @kernel("QMaxPoolGrad")
-def qmax_pool_grad(node: Node, _features: Features) -> KernelSpec:
+def qmax_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """Every pixel collects from the windows in which it won, then takes the exponent of the error that comes out."""
     attrs, shape = node.attrs, result(node, "error").shape
     assert isinstance(attrs, QMaxPoolGradAttrs)
@@ -26,7 +25,7 @@ def qmax_pool_grad(node: Node, _features: Features) -> KernelSpec:
     window = PoolWindow(attrs.pool, attrs.input_hw)
     acc = te.compute(shape, won_gradient(attrs, window, index, lambda *i: i32(g[i]), i32(0)), "acc")
 
-    def element(*i: Any) -> Any:
+    def element(*i: Expr) -> Expr:
         exponent = p_in[0] - p_out[0] - i32(LIFT)
         return error_output(call_int("tt_shift", acc[i] * i32(1 << LIFT), exponent), peak)
 

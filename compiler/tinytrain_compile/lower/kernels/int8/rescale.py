@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
+    Index,
     KernelSpec,
     address,
     call_int,
+    channel_rows,
     i32,
     kernel,
     plain,
+    tensor,
 )
-from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs
 from tinytrain_compile.ops.names import operand, operands, result
 
 
 @kernel("ChannelRescale", "ChannelRescaleBias", "ChannelRescaleFine", "ChannelRescaleBiasFine")
-def channel_rescale(node: Node, _features: Features) -> KernelSpec:
+def channel_rescale(node: Node, _context: KernelContext) -> KernelSpec:
     """One channel at a time; operands that are not there are null."""
     attrs = node.attrs
     assert isinstance(attrs, ChannelRescaleAttrs)
     rows, row = channel_rows(operand(node, "w"))
     given = {name: tensor(node, name, (rows, row) if name in ("w", "fraction") else None) for name in operands(node)}
 
-    def place(name: str, *index: Any) -> Any:
+    def place(name: str, *index: Index) -> Expr:
         return address(given[name], *index) if name in given else i32(0)
 
-    def channel(r: Any) -> Any:
+    def channel(r: Expr) -> Expr:
         c = given["channels"][r] if "channels" in given else r
         tables = [place(table, c) for table in ("forward", "error", "bias", "bias_shift")]
         rows_of = (place("w", r, 0), place("fraction", r, 0), i32(row), i32(attrs.limit))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     call_int,
+    flat_tensor,
     i32,
     kernel,
     plain,
     reduce_axes,
     select,
+    tensors,
     total,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.operands import error_output
-from tinytrain_compile.lower.kernels.tensors import flat_tensor, tensors
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.int8.targets import SIGMOID_BITS, TargetAttrs, TargetErrorAttrs, TargetLossAttrs
 from tinytrain_compile.ops.names import operand
@@ -31,7 +31,7 @@ def _operands(node: Node) -> list[te.Tensor]:
     return pair + tensors(node, "table?")
 
 
-def _difference(inputs: list[te.Tensor], i: Any, attrs: TargetAttrs) -> Any:
+def _difference(inputs: list[te.Tensor], i: Expr, attrs: TargetAttrs) -> Expr:
     y, target, *table = inputs
     value = i32(y[i]) - i32(attrs.zero)
     if table:
@@ -42,12 +42,12 @@ def _difference(inputs: list[te.Tensor], i: Any, attrs: TargetAttrs) -> Any:
     return call_int("tt_difference", value, target[i], i32(attrs.target[0]), i32(attrs.target[1]), i32(attrs.limit))
 
 
-def _magnitude(value: Any) -> Any:
+def _magnitude(value: Expr) -> Expr:
     return select(value < 0, i32(0) - value, value)
 
 
 @kernel("QMeanSquaredError", "QSigmoidCrossEntropy")
-def target_loss(node: Node, _features: Features) -> KernelSpec:
+def target_loss(node: Node, _context: KernelContext) -> KernelSpec:
     """The sum of exact terms; its float32 is put together from bits."""
     attrs = node.attrs
     assert isinstance(attrs, TargetLossAttrs)
@@ -68,14 +68,14 @@ def target_loss(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QMeanSquaredErrorGrad", "QSigmoidCrossEntropyGrad")
-def target_error(node: Node, _features: Features) -> KernelSpec:
+def target_error(node: Node, _context: KernelContext) -> KernelSpec:
     """One difference per element, with the exponent of the error."""
     attrs = node.attrs
     assert isinstance(attrs, TargetErrorAttrs)
     peak, p_out = tensors(node, "peak", "p_out")
     inputs = _operands(node)
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         value = call_int("tt_shift", _difference(inputs, i, attrs), i32(-attrs.bits) - p_out[0])
         return error_output(value, peak)
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
+    Schedule,
     address,
     call_int,
+    channel_rows,
     i32,
     kernel,
     plain,
     reduce_axes,
+    tensor,
+    tensors,
     total,
 )
-from tinytrain_compile.lower.kernels.float32.linear import Schedule
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
-from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor, tensors
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.int8.update import ExponentAttrs, QWeightApplyAttrs
 from tinytrain_compile.ops.names import operand
@@ -31,7 +33,7 @@ CHANNEL_TILE = 4
 """Channels of an error that are summed together."""
 
 
-def error_sums(g: te.Tensor, finish: Callable[[Any, Any], Any]) -> tuple[te.Tensor, Schedule]:
+def error_sums(g: te.Tensor, finish: Callable[[Expr, Expr], Expr]) -> tuple[te.Tensor, Schedule]:
     """(out, schedule) of out[c] = finish(sum of g over all pixels, c); g is (pixels, channels)."""
     pixels, channels = (int(d) for d in g.shape)
     (k,) = reduce_axes(pixels)
@@ -46,12 +48,12 @@ def _pixels(node: Node) -> te.Tensor:
     return tensor(node, "g", (math.prod(pixels), channels))
 
 
-def _moved_bias(bias: Any, summed: Any, scale: list[te.Tensor], channel: Any) -> Any:
+def _moved_bias(bias: Expr, summed: Expr, scale: list[te.Tensor], channel: Expr) -> Expr:
     return call_int("tt_subtract", bias, call_int("tt_scaled", summed, *step(scale, channel, 0)))
 
 
 @kernel("QBiasUpdate")
-def qbias_update(node: Node, _features: Features) -> KernelSpec:
+def qbias_update(node: Node, _context: KernelContext) -> KernelSpec:
     """The sums of g over all pixels, then the step."""
     bias, g, scale = tensor(node, "bias"), _pixels(node), tensors(node, *SCALE)
     out, schedule = error_sums(g, lambda acc, c: _moved_bias(bias[c], acc, scale, c))
@@ -59,7 +61,7 @@ def qbias_update(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QBiasSum")
-def qbias_sum(node: Node, _features: Features) -> KernelSpec:
+def qbias_sum(node: Node, _context: KernelContext) -> KernelSpec:
     """The sums of g over all pixels, added to the running sum."""
     summed, g = tensor(node, "sum"), _pixels(node)
     out, schedule = error_sums(g, lambda acc, c: call_int("tt_add", summed[c], acc))
@@ -67,7 +69,7 @@ def qbias_sum(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QBiasApply")
-def qbias_apply(node: Node, _features: Features) -> KernelSpec:
+def qbias_apply(node: Node, _context: KernelContext) -> KernelSpec:
     """The step of a running sum."""
     bias, summed, *scale = tensors(node, "bias", "sum", *SCALE)
     out = te.compute(bias.shape, lambda c: _moved_bias(bias[c], summed[c], scale, c), "out")
@@ -75,7 +77,7 @@ def qbias_apply(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("QWeightApply")
-def qweight_apply(node: Node, _features: Features) -> KernelSpec:
+def qweight_apply(node: Node, _context: KernelContext) -> KernelSpec:
     """The step of a running sum of weight gradients."""
     attrs = node.attrs
     assert isinstance(attrs, QWeightApplyAttrs)
@@ -83,7 +85,7 @@ def qweight_apply(node: Node, _features: Features) -> KernelSpec:
     w, summed = (tensor(node, name, (channels, row)) for name in ("w", "sum"))
     scale, (noise, salt) = tensors(node, *SCALE), tensors(node, "noise", "salt")
 
-    def element(o: Any, i: Any) -> Any:
+    def element(o: Expr, i: Expr) -> Expr:
         index = o * row + i
         return moved_weight(w[o, i], summed[o, i], step(scale, o, FRACTION_BITS), noise, salt, index, attrs.limit)
 
@@ -91,7 +93,7 @@ def qweight_apply(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("ExponentUpdate")
-def exponent_update(node: Node, _features: Features) -> KernelSpec:
+def exponent_update(node: Node, _context: KernelContext) -> KernelSpec:
     """The helper writes the state and returns the cleared peak."""
     attrs = node.attrs
     assert isinstance(attrs, ExponentAttrs)
@@ -105,7 +107,7 @@ def exponent_update(node: Node, _features: Features) -> KernelSpec:
 
 
 @kernel("NoiseTick")
-def noise_tick(node: Node, _features: Features) -> KernelSpec:
+def noise_tick(node: Node, _context: KernelContext) -> KernelSpec:
     """One step of the generator."""
     (state,) = tensors(node, "state")
     return KernelSpec([state], [te.compute((1,), lambda i: call_int("tt_next_noise", state[i]), "out")], plain)

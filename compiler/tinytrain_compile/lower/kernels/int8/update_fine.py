@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Features,
     KernelSpec,
     address,
     call_int,
+    channel_rows,
     i32,
     kernel,
     placeholder,
     plain,
+    tensor,
+    tensors,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
-from tinytrain_compile.lower.kernels.tensors import channel_rows, tensor, tensors
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
 from tinytrain_compile.ops.names import operand
 
 
-def moved_fine(w: Any, fraction: Any, gradient: Any, scale: tuple[Any, Any], limit: int) -> Any:
+def moved_fine(w: Expr, fraction: Expr, gradient: Expr, scale: tuple[Expr, Expr], limit: int) -> Expr:
     """An int8 weight after its step; fraction: the address of its fraction, which is overwritten."""
     return call_int("tt_moved_fine", fraction, i32(w), gradient, *scale, i32(limit), dtype="int8")
 
 
 @kernel("QConvUpdateFine")
-def qconv_update_fine(node: Node, features: Features) -> KernelSpec:
+def qconv_update_fine(node: Node, context: KernelContext) -> KernelSpec:
     """QConvUpdate with fractions."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
     w, scale, fraction = tensor(node, "w"), tensors(node, *SCALE), placeholder(operand(node, "fraction"), "f")
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         return moved_fine(w[index], address(fraction, *index), acc, step(scale, index[0], FRACTION_BITS), attrs.limit)
 
-    x, g, out, schedule = weight_gradient(node, attrs, operand(node, "w").shape, finish, features)
+    x, g, out, schedule = weight_gradient(node, attrs, operand(node, "w").shape, finish, context)
     return KernelSpec([w, x, g, *scale, fraction], [out, None], schedule)
 
 
 @kernel("QWeightApplyFine")
-def qweight_apply_fine(node: Node, _features: Features) -> KernelSpec:
+def qweight_apply_fine(node: Node, _context: KernelContext) -> KernelSpec:
     """QWeightApply with fractions."""
     attrs = node.attrs
     assert isinstance(attrs, QWeightApplyAttrs)
@@ -53,7 +54,7 @@ def qweight_apply_fine(node: Node, _features: Features) -> KernelSpec:
     w, summed = (tensor(node, name, shape) for name in ("w", "sum"))
     scale, fraction = tensors(node, *SCALE), placeholder(operand(node, "fraction"), "f", shape)
 
-    def element(o: Any, i: Any) -> Any:
+    def element(o: Expr, i: Expr) -> Expr:
         size = step(scale, o, FRACTION_BITS)
         return moved_fine(w[o, i], address(fraction, o, i), summed[o, i], size, attrs.limit)
 

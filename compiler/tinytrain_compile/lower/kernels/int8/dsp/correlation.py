@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics import dsp
-from tinytrain_compile.lower.kernels.base import guarded, i32, reduce_axes, total
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import LANES
@@ -33,14 +32,14 @@ def correlation(
     (ti, tj), across = tiles.tile, tiles.pitch // LANES
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def of_error(i: Any, b: Any, step: Any, p: Any, odd: Any, half: Any) -> Any:
+    def of_error(i: Expr, b: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
         lane = odd + half * 2
         if tiles.pitch == width:
             return error[b, step * LANES + lane, i * ti + p].astype("int16")
         row, column = div(step, across), mod(step, across) * LANES + lane
         return guarded(column < width, error[b, row * width + column, i * ti + p].astype("int16"))
 
-    def of_image(j: Any, b: Any, phase: Any, step: Any, q: Any, odd: Any, half: Any) -> Any:
+    def of_image(j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
         return image(b, j * tj + q, phase, div(step, across), mod(step, across) * LANES + odd + half * 2)
 
     left = te.compute((outputs // ti, tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
@@ -48,7 +47,7 @@ def correlation(
     right = te.compute((columns // tj, tiles.batch, tiles.phases, steps, tj, 2, 2), of_image, "right")
     b, step, odd, half = axes = reduce_axes(tiles.batch, tiles.blocks, 2, 2)
 
-    def term(i: Any, r: Any, j: Any, p: Any, q: Any) -> Any:
+    def term(i: Expr, r: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
         first = tiles.first(r) * across if taps > 1 else 0
         phase = tiles.phase(r) if taps > 1 else 0
         place = (b, phase, first + step, q, odd, half)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics import dsp
-from tinytrain_compile.lower.kernels.base import CodeStyle, guarded, i32, reduce_axes, total
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.kernels.base import Finish, Index, Load, Schedule, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.tiles import LANES, PairTiles
 
@@ -29,14 +29,14 @@ class Widened:
     columns: bool = False
     peel: bool = False
 
-    def element(self, row: Any, k: Any) -> Any:
+    def element(self, row: Expr, k: Expr) -> Expr:
         """The widened element."""
         wide = self.load(row, k).astype("int16")
         return wide + tirx.const(self.offset, "int16") if self.offset else wide
 
 
 def pair_product(
-    extents: tuple[int, int, int],
+    extents: tuple[Index, int, int],
     left: Widened,
     right: Widened,
     finish: Finish,
@@ -51,7 +51,7 @@ def pair_product(
     a, b = _stage(left, (m, k), ti, tiles, "left"), _stage(right, (n, k), tj, tiles, "right")
     step, odd, half = axes = reduce_axes(steps, 2, 2)
 
-    def term(i: Any, j: Any, p: Any, q: Any) -> Any:
+    def term(i: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
         return total(i32(a[i, step, p, odd, half]) * i32(b[j, step, q, odd, half]), axes)
 
     acc = te.compute((m // ti, n // tj, ti, tj), term, "acc")
@@ -67,11 +67,11 @@ def pair_product(
     return out, schedule
 
 
-def _stage(operand: Widened, extents: tuple[int, int], tile: int, tiles: PairTiles, name: str) -> te.Tensor:
+def _stage(operand: Widened, extents: tuple[Index, int], tile: int, tiles: PairTiles, name: str) -> te.Tensor:
     """An operand as blocks of LANES elements of each row of a tile, even ones before odd ones (see tt_widen4)."""
     rows, k = extents
 
-    def element(i: Any, step: Any, p: Any, odd: Any, half: Any) -> Any:
+    def element(i: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
         position = step * LANES + odd + half * 2
         value = operand.element(i * tile + p, position)
         return value if tiles.depth == k else guarded(position < k, value)

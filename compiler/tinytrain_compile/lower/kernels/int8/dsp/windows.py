@@ -3,32 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV
 
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics import dsp, helium
-from tinytrain_compile.lower.kernels.base import SPEED, CodeStyle, guarded, i32, reduce_axes, total
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    Index,
+    Load,
+    MapShape,
+    Schedule,
+    guarded,
+    i32,
+    reduce_axes,
+    tensor,
+    total,
+)
+from tinytrain_compile.lower.kernels.context import SPEED, CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
+from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.ops.int8.conv_form import forward_rows
 from tinytrain_compile.ops.int8.tiles import PlaneTiles, RowTiles
+from tinytrain_compile.ops.names import operand
 
 WINDOW = 514
 """Elements by which operands of `tt_dot_windows` may be apart: as far as an instruction reaches."""
 
-Pixel = Callable[[Any, Any, Any, Any], Any]
+Read = Callable[[Expr, Expr, Expr], tuple[Expr, Expr]]
+"""(n, row with the border, position in it) -> (whether it is inside of the image, int8 expression)"""
+Pixel = Callable[[Expr, Expr, Expr, Expr], Expr]
 """(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
 
 
-def within(place: Any, extent: int) -> Any:
+def within(place: Expr, extent: int) -> Expr:
     """Whether a place along an axis of an image is inside of it."""
     return tirx.And(place >= 0, place < extent)
 
 
-def inside_image(row: Any, column: Any, image_hw: tuple[int, int]) -> Any:
+def inside_image(row: Expr, column: Expr, image_hw: tuple[int, int]) -> Expr:
     """Whether a pixel lies in the image; the test of columns last, because it may be split off."""
     return tirx.And(within(row, image_hw[0]), within(column, image_hw[1]))
+
+
+@dataclass(frozen=True)
+class Band:
+    """A few rows of a map: `count` of them (of each phase), a variable.
+
+    image: the flat operand. row_at: for every row of the plane, where in it this row of the image begins, or a negative
+    number for a row of the border.
+    """
+
+    count: Expr
+    image: te.Tensor
+    row_at: te.Tensor
+
+    def inside(self, y: Expr) -> Expr:
+        """Whether row y of the plane is one of the image."""
+        return self.row_at[y] >= 0
+
+    def planes(self, tiles: PlaneTiles, stride: int) -> PlaneTiles:
+        """Strips of one row."""
+        rows = tiles.strip_rows - (tiles.strip - 1) * stride
+        whole = (rows + (self.count - 1) * stride, tiles.plane[1])
+        return replace(tiles, strip=1, strip_rows=rows, plane=whole)
+
+    def rows(self, tiles: RowTiles, stride: int, channels: int) -> RowTiles:
+        """Strips of one row, and the weights of all channels widened before."""
+        rows = tiles.taps + (self.count - 1) * stride
+        return replace(tiles, strip=1, channels=channels, rows=rows, strip_rows=tiles.taps, weights_first=True)
 
 
 @dataclass(frozen=True)
@@ -40,11 +86,11 @@ class Taps:
     """
 
     load: Load
-    ahead: Callable[[Any, Any], tuple[Any, Any]] = lambda _row, _column: (0, 0)
+    ahead: Callable[[Expr, Expr], tuple[Index, Index]] = lambda _row, _column: (0, 0)
 
 
 def plane_conv(
-    shape: tuple[int, ...],
+    shape: MapShape,
     strides: tuple[int, int],
     pixel: Pixel,
     taps: Taps,
@@ -64,7 +110,7 @@ def plane_conv(
     factors = te.compute((channels, rows, columns, *tiles.taps), taps.load, "taps")
     r, s = reduce_axes(tiles.taps[0], lanes or tiles.taps[1])
 
-    def term(b: Any, y: Any, p: Any, x: Any, q: Any, c: Any) -> Any:
+    def term(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, c: Expr) -> Expr:
         down, right = taps.ahead(p, q)
         value = plane[b, c, y * strides[0] + down + r, x * strides[1] + right + s]
         return total(i32(value) * i32(factors[c, p, q, r, s]), [r, s])
@@ -72,12 +118,12 @@ def plane_conv(
     cut = (n, height // rows, rows, width // columns, columns, channels)  # the same elements in the same order
     order = (0, 1, 2, 4, 5, 3) if lanes else (0, 1, 2, 3, 4, 5)  # four pixels are neighbours
 
-    def turned(b: Any, y: Any, p: Any, q: Any, c: Any, x: Any) -> Any:
+    def turned(b: Expr, y: Expr, p: Expr, q: Expr, c: Expr, x: Expr) -> Expr:
         return term(b, y, p, x, q, c)
 
     acc = te.compute([cut[axis] for axis in order], turned if lanes else term, "acc")
 
-    def element(b: Any, y: Any, p: Any, x: Any, q: Any, c: Any) -> Any:
+    def element(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, c: Expr) -> Expr:
         index = (b, y, p, x, q, c)
         return finish(acc[tuple(index[axis] for axis in order)], b, y * rows + p, x * columns + q, c)
 
@@ -143,8 +189,34 @@ def _pixel_sums(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, step: 
 # ---- dense ----------------------------------------------------------------------------------------------------------
 
 
+def output_shape(node: Node, rows: Index | None = None) -> MapShape:
+    """Of the output, or of so many rows of one image."""
+    count, height, width, channels = node.outputs[0].shape
+    return (count, height, width, channels) if rows is None else (1, rows, width, channels)
+
+
+def dense_rows(node: Node, band: Band | None) -> tuple[te.Tensor, MapShape, RowTiles, Read]:
+    """(image, shape of the output, tiles, what lies at a place) of a dense convolution: a row's pixels are one run."""
+    attrs, (n, height, width, channels) = node.attrs, operand(node, "x").shape
+    assert isinstance(attrs, QConvAttrs)
+    conv, shape, tiles = attrs.conv, output_shape(node), forward_rows(node)
+    x = tensor(node, "x", (n, height, width * channels)) if band is None else band.image
+    if band is not None:
+        shape, tiles = output_shape(node, band.count), band.rows(tiles, conv.strides[0], shape[3])
+
+    def read(b: Expr, y: Expr, position: Expr) -> tuple[Expr, Expr]:
+        row, place = y - conv.pads[0], position - conv.pads[1] * channels
+        if band is not None:
+            inside, value = band.inside(y), x[band.row_at[y] + place]
+        else:
+            inside, value = within(row, height), x[b, row, place]
+        return tirx.And(inside, within(place, width * channels)), value
+
+    return x, shape, tiles, read
+
+
 def row_conv(
-    shape: tuple[int, ...],
+    shape: MapShape,
     pitches: tuple[int, int],
     element: Load,
     weight: Load,
@@ -161,16 +233,14 @@ def row_conv(
     pixels of a phase; run: elements under a row of taps (the rest of tiles.run is zero weights). weight(o, phase row,
     phase column, r, f). tap: elements under one tap, if weights differ in more than the place by tap.
     """
-    n, height, width, channels = shape
-    down, right = tiles.phases
+    (n, height, width, channels), (down, right) = shape, tiles.phases
     rows = te.compute((n, tiles.rows, tiles.pitch), element, "rows")
-
     (across, deep), in_turn = tiles.tile, _in_turn(tiles)
 
-    def placed(window: Any, row: Any) -> tuple[Any, Any]:
+    def placed(window: Index, row: Index) -> tuple[Index, Index]:
         return (row, window) if in_turn else (window, row)
 
-    def filled(p: Any, q: Any, o: Any, first: Any, second: Any, f: Any) -> Any:
+    def filled(p: Expr, q: Expr, o: Expr, first: Expr, second: Expr, f: Expr) -> Expr:
         window, row = placed(first, second)
         value = weight(o * deep + window, p, q, row, f).astype("int16")
         return value if run == tiles.run else guarded(f < run, value)
@@ -179,7 +249,7 @@ def row_conv(
     weights = te.compute(blocks, filled, "weights")
     r, f = reduce_axes(tiles.taps, tiles.run)
 
-    def term(b: Any, y: Any, p: Any, x: Any, q: Any, o: Any, i: Any, j: Any) -> Any:
+    def term(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, o: Expr, i: Expr, j: Expr) -> Expr:
         position = (x * across + i) * pitches[1] + f
         return total(i32(rows[b, y * pitches[0] + r, position]) * i32(weights[(p, q, o, *placed(j, r), f)]), [r, f])
 
@@ -188,7 +258,7 @@ def row_conv(
     acc = te.compute((*cut[:3], cut[3] // across, right, channels // deep, across, deep), term, "acc")
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def result(b: Any, y: Any, p: Any, x: Any, q: Any, o: Any) -> Any:
+    def result(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, o: Expr) -> Expr:
         value = acc[b, y, p, div(x, across), q, div(o, deep), mod(x, across), mod(o, deep)]
         return finish(value, b, y * down + p, x * right + q, o)
 
@@ -257,7 +327,7 @@ def _schedule_rows(
         sch.split(sch.get_loops(sch.get_sblock("weights"))[-1], [None, tap])
 
 
-def _row_turns(sch: s_tir.Schedule, own: Sequence[Any], tiles: RowTiles, style: CodeStyle) -> list[Any]:
+def _row_turns(sch: s_tir.Schedule, own: Sequence[LoopRV], tiles: RowTiles, style: CodeStyle) -> list[LoopRV]:
     """The sums' loops (outer ones first) where a call adds a few products to one sum."""
     *spatial, r, f = own
     steps = tiles.run // tiles.lanes

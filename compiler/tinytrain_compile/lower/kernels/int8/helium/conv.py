@@ -6,24 +6,31 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import (
-    Features,
+    Finish,
+    Index,
     KernelSpec,
     address,
     call_int,
     i32,
     placeholder,
+    tensor,
+    tensors,
     vector_kernel,
+    weight_parts,
+    whole_weight,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Window, weight_sums
-from tinytrain_compile.lower.kernels.float32.linear import Finish, whole_weight
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
-from tinytrain_compile.lower.kernels.int8.depthwise import Band, dense_rows, depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.dsp.windows import Band, dense_rows
 from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums, patch_lanes
 from tinytrain_compile.lower.kernels.int8.helium.product import (
     Epilogue,
@@ -38,8 +45,6 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
 )
 from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, kept_here, mask_operand
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.lower.kernels.tensors import tensor, tensors, weight_parts
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs, gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
@@ -60,12 +65,12 @@ MOST_TAPS, LARGEST_STEP = 8, 40
 
 
 @vector_kernel("QConv")
-def vector_conv(node: Node, features: Features) -> KernelSpec | None:
+def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     """1x1: pixels are copied where the plan may overwrite them, weights read where they lie. k x k: see _patches."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     if is_plane(node):
-        return vector_depthwise(node, features)
+        return vector_depthwise(node, context)
     conv, shape = attrs.conv, result(node, "y").shape
     *image, channels = operand(node, "x").shape
     extents = (math.prod(image), shape[3], channels)
@@ -102,7 +107,7 @@ def vector_dense(node: Node, band: Band | None = None) -> KernelSpec | None:
     operands = tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
 
-    def element(*place: Any) -> Any:
+    def element(*place: Expr) -> Expr:
         return tirx.if_then_else(*read(*place), tirx.const(attrs.x_zero, "int8"))
 
     pitches, end = (conv.strides[0], conv.strides[1] * channels), Epilogue(finish, attrs.x_zero, kept)
@@ -116,7 +121,7 @@ def _on_rows(tiles: PlaneTiles, conv: ConvAttrs, step: int) -> bool:
     return tiles.width == LANES and 1 < columns <= MOST_TAPS and step <= LARGEST_STEP
 
 
-def vector_depthwise(node: Node, features: Features, band: Band | None = None) -> KernelSpec | None:
+def vector_depthwise(node: Node, context: KernelContext, band: Band | None = None) -> KernelSpec | None:
     """Depthwise: four pixels of a row of a channel at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -126,7 +131,7 @@ def vector_depthwise(node: Node, features: Features, band: Band | None = None) -
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
     x, operands = _image(node, "x", band), tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp")
-    out, schedule = depthwise(node, x, whole, finish, features.style, kept, True, band)
+    out, schedule = depthwise(node, x, whole, finish, context.style, kept, True, band)
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
@@ -134,7 +139,7 @@ def _image(node: Node, name: str, band: Band | None) -> te.Tensor:
     return tensor(node, name) if band is None else band.image
 
 
-def near(clamp: str, shift: Any) -> Any:
+def near(clamp: str, shift: Expr) -> Expr:
     """A shift as helpers on vectors take it, by tt_clamp or its twin."""
     return call_int(clamp, shift, i32(-31), i32(31))
 
@@ -149,14 +154,14 @@ def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tup
         kept.append(kept_lanes(shift, "kept_shift", lambda c: near(clamp, i32(shift[c]))))
     helper = "tt_requantise8_down_x4" if attrs.shifts_down else "tt_requantise8_x4"
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         factors = [table[index[-1]] for table in kept]
         return call_int(helper, acc, *factors, i32(attrs.y_zero), i32(attrs.low), i32(attrs.high), dtype="int8")
 
     return kept, finish
 
 
-def vector_product(node: Node, x: te.Tensor, extents: tuple[Any, int, int]) -> KernelSpec | None:
+def vector_product(node: Node, x: te.Tensor, extents: tuple[Index, int, int]) -> KernelSpec | None:
     """1x1 of some pixels, whose number is a variable: these and weights are read where they lie."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -170,20 +175,22 @@ def vector_product(node: Node, x: te.Tensor, extents: tuple[Any, int, int]) -> K
 
 
 @vector_kernel("QConvGradInput")
-def vector_grad_input(node: Node, features: Features) -> KernelSpec | None:
+def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
     """1x1: errors where they lie; of four input channels, weights are turned at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     if is_plane(node):
-        return vector_depthwise_gradient(node, features)
+        return vector_depthwise_gradient(node, context)
     conv, (*image, channels) = attrs.conv, result(node, "error").shape
     if conv.groups == 1 and conv.split is None and not is_product(conv) and channels % LANES == 0:
         return _patch_gradient(node, attrs)
     pixels = math.prod(image)
-    return vector_error_product(node, features, pixels, pixels) if is_product(conv) else None
+    return vector_error_product(node, context, pixels, pixels) if is_product(conv) else None
 
 
-def vector_error_product(node: Node, features: Features, pixels: Any, strip: int | None = None) -> KernelSpec | None:
+def vector_error_product(
+    node: Node, context: KernelContext, pixels: Index, strip: int | None = None
+) -> KernelSpec | None:
     """The data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip."""
     attrs, channels, out_c = node.attrs, result(node, "error").shape[3], operand(node, "g").shape[3]
     assert isinstance(attrs, QConvGradInputAttrs)
@@ -196,7 +203,7 @@ def vector_error_product(node: Node, features: Features, pixels: Any, strip: int
         weights = weight_parts(node)
         whole = whole_weight(weights, conv.split, 0, 3)
         right = Rows(lambda j, a: whole(a, 0, 0, j), "pieced")
-    elif features.turned:
+    elif context.layout.turned:
         weights = [tensor(node, "w", (channels, out_c))]
         right = Rows(lambda j, a: weights[0][j, a])
     else:
@@ -230,7 +237,7 @@ def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
     return KernelSpec([*error.exponents, g, *error.factor, w, *masks], [out, None], schedule)
 
 
-def vector_depthwise_gradient(node: Node, features: Features, band: Band | None = None) -> KernelSpec | None:
+def vector_depthwise_gradient(node: Node, context: KernelContext, band: Band | None = None) -> KernelSpec | None:
     """Depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
@@ -240,12 +247,12 @@ def vector_depthwise_gradient(node: Node, features: Features, band: Band | None 
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
     masks, keep = mask_operand(node, attrs.mask, result(node, "error").shape)
 
-    def kept(*index: Any) -> Any:
+    def kept(*index: Expr) -> Expr:
         assert keep is not None
         return call_int("tt_keep_x4", keep(*index), dtype="bool")
 
     error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), _image(node, "g", band)
-    out, schedule = depthwise_gradient(node, g, whole, error.finish, features.style, error.kept, True, band)
+    out, schedule = depthwise_gradient(node, g, whole, error.finish, context.style, error.kept, True, band)
     operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)
 
@@ -262,18 +269,18 @@ class ErrorEnd:
         self._keep = keep
         (_, p_out, p_in), (multiplier, shift) = self.exponents, self.factor
 
-        def exponent(c: Any) -> Any:
+        def exponent(c: Expr) -> Expr:
             return near(clamp, i32(shift[c]) + (p_in[0] - p_out[0] - i32(lift)))
 
         self.kept = [kept_lanes(multiplier, "kept_multiplier"), kept_lanes(shift, "kept_shift", exponent)]
 
-    def finish(self, acc: Any, *index: Any) -> Any:
+    def finish(self, acc: Expr, *index: Expr) -> Expr:
         """An int8 error of a sum; index: of the element."""
         operands = (kept_here(self._keep, index), acc, *(table[index[-1]] for table in self.kept))
         return call_int("tt_rescaled_error_x4", *operands, address(self.exponents[0]), dtype="int8")
 
 
-def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[list[te.Tensor], Keep | None]:
+def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[Index, ...]) -> tuple[list[te.Tensor], Keep | None]:
     """mask_operand, where four neighbours are tested together: their bits are in one byte."""
     if not attrs.kind:
         return [], None
@@ -281,13 +288,13 @@ def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[int, ...]) -> tuple[li
         value = tensor(node, "mask", shape)
         limits = (i32(attrs.low), i32(attrs.high))
 
-        def passed(*index: Any) -> Any:
+        def passed(*index: Expr) -> Expr:
             return call_int("tt_passes_x4", i32(value[index]), *limits, dtype="bool")
 
         return [value], passed
     bits = tensor(node, "mask")
 
-    def four(*index: Any) -> Any:
+    def four(*index: Expr) -> Expr:
         flat = functools.reduce(lambda done, axis: done * axis[1] + axis[0], zip(index, shape, strict=True), i32(0))
         return call_int("tt_bits_x4", i32(bits[tirx.indexdiv(flat, 8)]) >> tirx.indexmod(flat, 8), dtype="bool")
 
@@ -299,7 +306,7 @@ UPDATED = {"QConvUpdate": "w", "QConvSum": "sum"}
 
 
 @vector_kernel(*UPDATED)
-def vector_update(node: Node, _features: Features) -> KernelSpec | None:
+def vector_update(node: Node, _context: KernelContext) -> KernelSpec | None:
     """1x1: both operands turned, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
@@ -314,7 +321,7 @@ def vector_update(node: Node, _features: Features) -> KernelSpec | None:
     old, (x, g) = _old(node, shape), tensors(node, "x", "g")
     operands, kept, moved = _step(node, attrs)
 
-    def finish(acc: Any, *index: Any) -> Any:
+    def finish(acc: Expr, *index: Expr) -> Expr:
         o, r, s, i = index
         return moved(old[index], acc, o, ((o * kernel_h + r) * kernel_w + s) * inputs + i)
 
@@ -336,7 +343,7 @@ def _flat_update(node: Node, attrs: QConvUpdateAttrs, extents: tuple[int, int, i
     old = _old(node, (outputs, inputs))
     operands, kept, moved = _step(node, attrs)
 
-    def finish(acc: Any, o: Any, i: Any) -> Any:
+    def finish(acc: Expr, o: Expr, i: Expr) -> Expr:
         return moved(old[o, i], acc, o, o * inputs + i)
 
     left = Rows(lambda o, k: g[k, o], "turned", outputs)
@@ -346,14 +353,14 @@ def _flat_update(node: Node, attrs: QConvUpdateAttrs, extents: tuple[int, int, i
     return KernelSpec([old, x, g, *operands], [out], schedule)
 
 
-def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Any]]:
+def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Expr]]:
     """(operands, what is kept of a channel, moved) of a step or a running sum.
 
     moved(old weight or sum, gradient, output channel, index of the weight): of four neighbours.
     """
     if node.op == "QConvSum":
 
-        def added(old: Any, acc: Any, _o: Any, _index: Any) -> Any:
+        def added(old: Expr, acc: Expr, _o: Expr, _index: Expr) -> Expr:
             return call_int("tt_add_x4", old, acc)
 
         return [], [], added
@@ -361,7 +368,7 @@ def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te
     spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
     size, kept = kept_steps(scale)
 
-    def moved(old: Any, acc: Any, o: Any, index: Any) -> Any:
+    def moved(old: Expr, acc: Expr, o: Expr, index: Expr) -> Expr:
         random = call_int("tt_noise_x4", noise[0], salt[0], index)
         return call_int("tt_quick_move_x4", i32(old), acc, *size(o), random, i32(attrs.limit), i32(spare), dtype="int8")
 

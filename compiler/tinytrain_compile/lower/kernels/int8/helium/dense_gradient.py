@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import s_tir, te
+from tvm.s_tir.schedule import LoopRV
 
-from tinytrain_compile.lower.kernels.float32.linear import Schedule
-from tinytrain_compile.lower.printing.int_lanes import LANES
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import Schedule
 from tinytrain_compile.lower.schedules import keep_tables
 
 MOST_VECTORS = 3
@@ -35,7 +35,7 @@ def lane_sums(shape: tuple[int, ...], ends: bool = False, tables: Sequence[te.Te
     def schedule(sch: s_tir.Schedule) -> None:
         loops = list(sch.get_loops(sch.get_sblock("out")))
         inner = {0: [pair], axis: [vectors, LANES]}
-        tiled: list[Any] = []
+        tiled: list[LoopRV] = []
         for place in sorted(inner):
             loops[place], *own = sch.split(loops[place], [None, *inner[place]])
             tiled += own
@@ -72,7 +72,7 @@ def patch_lanes(sch: s_tir.Schedule, across: int, tables: Sequence[te.Tensor], c
     sch.vectorize(lane)
 
 
-def _lane_tile(sch: s_tir.Schedule, place: Any, depth: int, rank: int, axis: int) -> None:
+def _lane_tile(sch: s_tir.Schedule, place: LoopRV, depth: int, rank: int, axis: int) -> None:
     """The sums of a tile in registers, where a loop (the depth-th) starts: `axis` of their `rank` axes is in lanes."""
     acc = sch.get_sblock("acc")
     sch.set_scope(acc, 0, "local")

@@ -6,29 +6,36 @@ They are for operands of whole vectors; the others keep the kernels of those fil
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import s_tir, te
+from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import (
-    Features,
+    Finish,
+    Index,
     KernelSpec,
+    Schedule,
     address,
     call_int,
+    channel_rows,
+    flat_tensor,
     i32,
+    left_over,
+    pixel_rows,
     placeholder,
     reduce_axes,
+    tensor,
+    tensors,
     total,
     vector_kernel,
 )
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.activation import packed
-from tinytrain_compile.lower.kernels.float32.linear import Finish
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
 from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes
 from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here, passes
-from tinytrain_compile.lower.kernels.tensors import channel_rows, flat_tensor, pixel_rows, tensor, tensors
-from tinytrain_compile.lower.printing.int_lanes import LANES
 from tinytrain_compile.lower.schedules import keep_tables
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, LIFT, SUM_BITS, ErrorAttrs, QAddAttrs, QRescaleAttrs
@@ -39,9 +46,9 @@ MOST_VECTORS = 4
 """Of channels whose sums are in registers together."""
 
 
-def is_ragged(elements: Any, lanes: int = LANES) -> bool:
+def is_ragged(elements: Index, lanes: int = LANES) -> bool:
     """Whether there are no whole vectors of them; a number that is not known yet is one of rows of whole vectors."""
-    return isinstance(elements, int) and elements % lanes > 0
+    return left_over(elements, lanes) > 0
 
 
 def _each_four(sch: s_tir.Schedule, name: str = "out") -> None:
@@ -50,11 +57,11 @@ def _each_four(sch: s_tir.Schedule, name: str = "out") -> None:
     sch.vectorize(lane)
 
 
-def _rescaled(value: Any, factor: tuple[int, int]) -> Any:
+def _rescaled(value: Expr, factor: tuple[int, int]) -> Expr:
     return call_int("tt_rescale_x4", value, i32(factor[0]), i32(factor[1]))
 
 
-def _saturated(value: Any, attrs: QAddAttrs | QRescaleAttrs) -> Any:
+def _saturated(value: Expr, attrs: QAddAttrs | QRescaleAttrs) -> Expr:
     return call_int("tt_saturate8_x4", value, i32(attrs.y_zero), i32(attrs.low), i32(attrs.high), dtype="int8")
 
 
@@ -62,7 +69,7 @@ def _saturated(value: Any, attrs: QAddAttrs | QRescaleAttrs) -> Any:
 
 
 @vector_kernel("QAdd")
-def vector_add(node: Node, _features: Features) -> KernelSpec | None:
+def vector_add(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Both operands at 8 bits of fraction on the output's scale."""
     attrs = node.attrs
     assert isinstance(attrs, QAddAttrs)
@@ -70,10 +77,10 @@ def vector_add(node: Node, _features: Features) -> KernelSpec | None:
         return None
     a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
 
-    def lifted(x: te.Tensor, i: Any, zero: int, factor: tuple[int, int]) -> Any:
+    def lifted(x: te.Tensor, i: Expr, zero: int, factor: tuple[int, int]) -> Expr:
         return _rescaled(Centred(x, zero)[i] * i32(1 << ADD_BITS), factor)
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         left = lifted(a, i, attrs.a_zero, attrs.a_factor)
         summed = call_int("tt_add_x4", left, lifted(b, i, attrs.b_zero, attrs.b_factor))
         return _saturated(call_int("tt_halve_x4", summed, i32(SUM_BITS)), attrs)
@@ -82,7 +89,7 @@ def vector_add(node: Node, _features: Features) -> KernelSpec | None:
 
 
 @vector_kernel("QRescale")
-def vector_rescale(node: Node, _features: Features) -> KernelSpec | None:
+def vector_rescale(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Another scale, element by element."""
     attrs = node.attrs
     assert isinstance(attrs, QRescaleAttrs)
@@ -90,14 +97,14 @@ def vector_rescale(node: Node, _features: Features) -> KernelSpec | None:
         return None
     x = flat_tensor(node, "x")
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         return _saturated(_rescaled(Centred(x, attrs.x_zero)[i] * i32(1 << attrs.lift), attrs.factor), attrs)
 
     return KernelSpec([x], [te.compute(x.shape, element, "out")], _each_four)
 
 
 @vector_kernel("QClipMask")
-def vector_clip_mask(node: Node, _features: Features) -> KernelSpec | None:
+def vector_clip_mask(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Eight elements are compared together."""
     attrs = node.attrs
     assert isinstance(attrs, MaskAttrs)
@@ -111,7 +118,7 @@ def vector_clip_mask(node: Node, _features: Features) -> KernelSpec | None:
 
 
 @vector_kernel("ErrorScale")
-def vector_error_scale(node: Node, _features: Features) -> KernelSpec | None:
+def vector_error_scale(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Another unit for each of four channels, and another exponent."""
     attrs, shape = node.attrs, pixel_rows(operand(node, "e"))
     assert isinstance(attrs, ErrorAttrs)
@@ -136,7 +143,7 @@ def vector_error_scale(node: Node, _features: Features) -> KernelSpec | None:
 
 
 @vector_kernel("ErrorAdd")
-def vector_error_add(node: Node, _features: Features) -> KernelSpec | None:
+def vector_error_add(node: Node, _context: KernelContext) -> KernelSpec | None:
     """The sum of two errors with exponents of their own."""
     attrs, shape = node.attrs, (operand(node, "a").elements,)
     assert isinstance(attrs, ErrorAttrs)
@@ -151,7 +158,7 @@ def vector_error_add(node: Node, _features: Features) -> KernelSpec | None:
 
     lifts = [lift(p_a, "lift_a"), lift(p_b, "lift_b")]
 
-    def element(i: Any) -> Any:
+    def element(i: Expr) -> Expr:
         operands = zip((a, b), (p_a, p_b), lifts, strict=True)
         left, right = (call_int("tt_lifted_x4", i32(e[i]), p[0] - p_out[0], up[0]) for e, p, up in operands)
         summed = (kept_here(keep, (i,)), left + right, i32(SUM_BITS), address(peak))
@@ -168,7 +175,7 @@ def vector_error_add(node: Node, _features: Features) -> KernelSpec | None:
 
 
 @vector_kernel("QBiasUpdate", "QBiasSum")
-def vector_bias(node: Node, _features: Features) -> KernelSpec | None:
+def vector_bias(node: Node, _context: KernelContext) -> KernelSpec | None:
     """The sums of g over all pixels, a few vectors of channels at a time; then the step, or a running sum."""
     pixels, channels = pixel_rows(operand(node, "g"))
     if channels % LANES:
@@ -177,7 +184,7 @@ def vector_bias(node: Node, _features: Features) -> KernelSpec | None:
     old, g = placeholder(operand(node, "bias" if steps else "sum"), "bias"), tensor(node, "g", (pixels, channels))
     operands: Sequence[te.Tensor] = tensors(node, *SCALE) if steps else ()
 
-    def finish(acc: Any, c: Any) -> Any:
+    def finish(acc: Expr, c: Expr) -> Expr:
         if not operands:
             return call_int("tt_add_x4", old[c], acc)
         multiplier, shift, rate, p = operands
@@ -188,7 +195,7 @@ def vector_bias(node: Node, _features: Features) -> KernelSpec | None:
     return KernelSpec([old, g, *operands], [out], schedule)
 
 
-def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Any]:
+def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Schedule]:
     """out[c] = finish(sum over rows of g[row, c], c)."""
     rows, channels = (int(extent) for extent in g.shape)
     (k,) = reduce_axes(rows)
@@ -214,7 +221,7 @@ def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Any]:
 
 
 @vector_kernel("QWeightApply")
-def vector_weight_apply(node: Node, _features: Features) -> KernelSpec | None:
+def vector_weight_apply(node: Node, _context: KernelContext) -> KernelSpec | None:
     """The step of a running sum of weight gradients, four weights of a channel at a time."""
     attrs, (channels, row) = node.attrs, channel_rows(operand(node, "w"))
     assert isinstance(attrs, QWeightApplyAttrs)
@@ -224,7 +231,7 @@ def vector_weight_apply(node: Node, _features: Features) -> KernelSpec | None:
     scale, (noise, salt) = tensors(node, *SCALE), tensors(node, "noise", "salt")
     size, kept = kept_steps(scale)
 
-    def element(o: Any, i: Any) -> Any:
+    def element(o: Expr, i: Expr) -> Expr:
         random = call_int("tt_noise_x4", noise[0], salt[0], o * row + i)
         moved = (i32(w[o, i]), summed[o, i], *size(o), random, i32(attrs.limit), i32(0))
         return call_int("tt_quick_move_x4", *moved, dtype="int8")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tvm import s_tir, te, tirx
+from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tinytrain_compile.lower.intrinsics import helium
-from tinytrain_compile.lower.kernels.base import i32, reduce_axes, total
-from tinytrain_compile.lower.kernels.float32.linear import Finish, Load, Schedule
-from tinytrain_compile.lower.printing.int_lanes import LANES, LARGEST_PITCH
+from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
+from tinytrain_compile.lower.kernels.base import Finish, Index, Load, MapShape, Schedule, i32, reduce_axes, total
 from tinytrain_compile.lower.schedules import HINT
 from tinytrain_compile.ops.int8.tiles import PairTiles, RowTiles
 
@@ -41,18 +41,18 @@ class Epilogue:
     tables: Sequence[te.Tensor] = field(default_factory=tuple)
 
 
-def fits(extents: tuple[int, int, int]) -> bool:
+def fits(extents: tuple[Index, int, int]) -> bool:
     """Whether a product has whole vectors of output channels, and sums."""
     return extents[1] % LANES == 0 and extents[2] > 1
 
 
-def kept_lanes(operand: te.Tensor, name: str, value: Any = None) -> te.Tensor:
+def kept_lanes(operand: te.Tensor, name: str, value: Callable[[Expr], Expr] | None = None) -> te.Tensor:
     """An operand of a channel that is loaded once, as int32."""
     return te.compute(operand.shape, value or (lambda c: i32(operand[c])), name)
 
 
 def channel_product(
-    extents: tuple[Any, int, int], left: Rows, right: Rows, end: Epilogue, strip: int | None = None
+    extents: tuple[Index, int, int], left: Rows, right: Rows, end: Epilogue, strip: int | None = None
 ) -> tuple[te.Tensor, Schedule]:
     """out[m,n] = finish(sum_k (left(m,k) - zero) right(n,k), m, n), four channels n at a time for all m of a strip.
 
@@ -64,7 +64,7 @@ def channel_product(
     acc = _sums((m,), n, k, a, b)
     correction = Correction(b, (n, k), zero, strip is None)
 
-    def element(i: Any, j: Any) -> Any:
+    def element(i: Expr, j: Expr) -> Expr:
         value = acc[i, tirx.indexdiv(j, LANES), tirx.indexmod(j, LANES)]
         return end.finish(correction.added(value, j), i, j)
 
@@ -97,7 +97,7 @@ def pixel_product(
     acc = _sums((m,), n, k, a, b)
     rows = _row_sums(a, (m, k)) if zero else None
 
-    def element(i: Any, j: Any) -> Any:
+    def element(i: Expr, j: Expr) -> Expr:
         value = acc[i, tirx.indexdiv(j, LANES), tirx.indexmod(j, LANES)]
         return end.finish(value if rows is None else value - rows[i] * i32(zero), i, j)
 
@@ -120,7 +120,7 @@ def pixel_product(
 
 
 def patch_product(
-    shape: tuple[int, ...],
+    shape: MapShape,
     pitches: tuple[int, int],
     element: Load,
     right: Load,
@@ -139,14 +139,14 @@ def patch_product(
     across = patch_pixels(width, depth, tiles, row_pitch)
     rows = te.compute((count, tiles.rows, row_pitch), element, "rows")
 
-    def patch(b: Any, y: Any, x: Any, k: Any) -> Any:
+    def patch(b: Expr, y: Expr, x: Expr, k: Expr) -> Expr:
         return rows[b, y * pitches[0] + tirx.indexdiv(k, run), x * pitches[1] + tirx.indexmod(k, run)]
 
     patches = te.compute((count, height, width, depth), patch, "patches")
     acc = _sums((count, height, width), channels, depth, lambda *i: patches[i], right)
     correction = Correction(right, (channels, depth), end.zero)
 
-    def value(b: Any, y: Any, x: Any, o: Any) -> Any:
+    def value(b: Expr, y: Expr, x: Expr, o: Expr) -> Expr:
         summed = acc[b, y, x, tirx.indexdiv(o, LANES), tirx.indexmod(o, LANES)]
         return end.finish(correction.added(summed, o), b, y, x, o)
 
@@ -160,16 +160,21 @@ def patch_product(
         correction.move(sch, channel)
         for table in end.tables:
             sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
-        sch.compute_at(sch.get_sblock("patches"), group, preserve_unit_loops=True)
-        sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
-        if run > 1:
-            _, piece = sch.split(sch.get_loops(sch.get_sblock("patches"))[-1], [None, run])
-            sch.tensorize(piece, helium.copy_row(run))
-        sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
+        _copy_patches(sch, strip, group, run)
         correction.compute(sch, 5)
         sch.vectorize(lane)
 
     return te.compute(shape, value, "out"), schedule
+
+
+def _copy_patches(sch: s_tir.Schedule, strip: LoopRV, group: LoopRV, run: int) -> None:
+    """Rows once per strip, the patches of a few pixels out of them: a run of elements at a time, if it is one."""
+    sch.compute_at(sch.get_sblock("patches"), group, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
+    if run > 1:
+        _, piece = sch.split(sch.get_loops(sch.get_sblock("patches"))[-1], [None, run])
+        sch.tensorize(piece, helium.copy_row(run))
+    sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
 
 
 def patch_pixels(width: int, depth: int, tiles: RowTiles, row_pitch: int) -> int:
@@ -194,28 +199,28 @@ def turned_rows(extents: tuple[int, int, int], tiles: PairTiles) -> int:
     return max((rows for rows in range(LANES, n + 1, LANES) if n % rows == 0 and rows * k <= room), default=LANES)
 
 
-def _stage(rows: Rows, shape: tuple[int, int], name: str) -> Load:
+def _stage(rows: Rows, shape: tuple[Index, int], name: str) -> Load:
     if rows.how == "here":
         return rows.load
     staged = te.compute(shape, rows.load, name)
     return lambda *index: staged[index]
 
 
-def _copied(rows: Rows, shape: tuple[int, int]) -> Load:
+def _copied(rows: Rows, shape: tuple[Index, int]) -> Load:
     """Rows in one piece, so that one call copies several."""
     staged = te.compute((shape[0] * shape[1],), rows.load, "left")
 
-    def element(i: Any, k: Any) -> Any:
+    def element(i: Expr, k: Expr) -> Expr:
         return staged[i * shape[1] + k]
 
     return element
 
 
-def _sums(rows: tuple[int, ...], n: int, k: int, a: Load, b: Load) -> te.Tensor:
+def _sums(rows: tuple[Index, ...], n: int, k: int, a: Load, b: Load) -> te.Tensor:
     """acc[*rows, n // LANES, LANES], of a(*row, k) and b(n, k)."""
     (axis,) = reduce_axes(k)
 
-    def term(*index: Any) -> Any:
+    def term(*index: Expr) -> Expr:
         *row, j, lane = index
         return total(i32(a(*row, axis)) * i32(b(j * LANES + lane, axis)), [axis])
 
@@ -241,11 +246,11 @@ class Correction:
             if early:
                 self._values = kept_lanes(self._values, "kept_correction")
 
-    def added(self, value: Any, channel: Any) -> Any:
+    def added(self, value: Expr, channel: Expr) -> Expr:
         """A sum of this channel, made right."""
         return value + self._values[channel] if self._zero else value
 
-    def move(self, sch: s_tir.Schedule, place: Any) -> None:
+    def move(self, sch: s_tir.Schedule, place: LoopRV) -> None:
         """To where the loop over channels starts."""
         if self._zero:
             sch.vectorize(sch.get_loops(_move(sch, str(self._values.op.name), place))[-1])
@@ -257,7 +262,7 @@ class Correction:
             _compute_row_sums(sch, 1 if self._early else depth, self._depth)
 
 
-def _compute_sums(sch: s_tir.Schedule, place: Any, depth: int, k: int) -> None:
+def _compute_sums(sch: s_tir.Schedule, place: LoopRV, depth: int, k: int) -> None:
     """Where a loop, the depth-th, starts."""
     acc = _move(sch, "acc", place)
     lanes = sch.get_loops(acc)[-2]
@@ -277,7 +282,7 @@ def _compute_row_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
     sch.tensorize(axis, helium.row_sum(k))
 
 
-def _move(sch: s_tir.Schedule, name: str, place: Any) -> Any:
+def _move(sch: s_tir.Schedule, name: str, place: LoopRV) -> SBlockRV:
     """A stage into registers, where a loop starts."""
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "local")
@@ -285,7 +290,7 @@ def _move(sch: s_tir.Schedule, name: str, place: Any) -> Any:
     return block
 
 
-def _fill(sch: s_tir.Schedule, name: str, rows: Rows, place: Any, k: int) -> None:
+def _fill(sch: s_tir.Schedule, name: str, rows: Rows, place: LoopRV | None, k: int) -> None:
     """Compute what lies in scratch where its loop starts (None: before everything)."""
     if rows.how == "here":
         return

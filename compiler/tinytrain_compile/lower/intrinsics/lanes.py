@@ -1,0 +1,31 @@
+"""Loops over the lanes of a vector: how many turns they have, what marks them, and what may be called in them.
+
+Schedules make such loops (TIR's vectorised ones), kernels fit their tiles to them, and the printers read these facts.
+"""
+
+from __future__ import annotations
+
+LANES, LARGEST_PITCH = 4, 4096
+"""Numbers of a vector; what tt_gather8 and tt_widen8 can step over."""
+VECTORISED = 2
+"""The kind that `Schedule.vectorize` gives to a loop (tvm's ForKind)."""
+OPERANDS = {
+    "tt_add_x4": "vv",
+    "tt_bits_x4": "i",
+    "tt_clamp_x4": "vss",
+    "tt_halve_x4": "vs",
+    "tt_high_multiply_x4": "vs",
+    "tt_keep_x4": "e",
+    "tt_lifted_x4": "vss",
+    "tt_moved_bias_x4": "vvvv",
+    "tt_noise_x4": "ssi",
+    "tt_passes_x4": "vss",
+    "tt_quick_move_x4": "vvssvss",
+    "tt_rescale_x4": "vss",
+    "tt_requantise8_down_x4": "vvvvsss",
+    "tt_requantise8_x4": "vvvvsss",
+    "tt_rescaled_error_x4": "vvvvs",
+    "tt_saturate8_x4": "vsss",
+    "tt_summed_error_x4": "vvss",
+}
+"""What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i), four scalars (e)."""

@@ -1,0 +1,152 @@
+"""What a kernel is made for: instructions of the core, style of code, a tile that was found, layout of operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tinytrain_compile.ir.kernels import Tiles
+from tinytrain_compile.target.model import Features
+
+LOW_REGISTERS = 8
+"""Registers that most instructions of Armv6-M reach."""
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """What the core computes with, as far as the number format of the network allows.
+
+    int_vectors: of integers (Helium). float_vectors: of float32, which take denormals for 0. float_pairs: multiply-adds
+    read neighbours in memory as pairs, see printing/float_pairs.py. dsp: two products of int16 are one instruction.
+    gpr: registers that plain code reaches.
+    """
+
+    fpu: bool = True
+    int_vectors: bool = False
+    float_vectors: bool = False
+    float_pairs: bool = False
+    dsp: bool = True
+    gpr: int = 13
+
+
+@dataclass(frozen=True)
+class CodeStyle:
+    """What kernels spend code on. small: compiled with -Os, and shared by layers that differ in their numbers alone.
+
+    pair_steps: steps of four products in a turn of a product's innermost loop, at most. row_calls: helper calls per sum
+    in a turn of a dense convolution's, at most. unrolled_rows: kernels of at most this height have the loop over their
+    rows unrolled. unroll_moves: loops that move data are unrolled. ragged_tiles: float products whose operands lie as
+    neighbours along a tile's long side may peel its last one, and phases without taps have code of their own.
+    vector_terms: multiply-adds in a turn of the innermost loop of a float matrix-vector product, at most.
+    """
+
+    small: bool = False
+    pair_steps: int = 4
+    row_calls: int = 5
+    unrolled_rows: int = 3
+    unroll_moves: bool = True
+    ragged_tiles: bool = True
+    vector_terms: int = 32
+
+    def tuned(self, tiles: Tiles) -> CodeStyle:
+        """The same with those numbers that a search found."""
+        numbers = {key: getattr(tiles, key) for key in ("pair_steps", "row_calls", "unrolled_rows")}
+        return replace(self, **{key: number for key, number in numbers.items() if number is not None})
+
+
+SPEED = CodeStyle()
+SIZE = CodeStyle(
+    True, pair_steps=2, row_calls=1, unrolled_rows=0, unroll_moves=False, ragged_tiles=False, vector_terms=1
+)
+
+
+@dataclass(frozen=True)
+class TileOverride:
+    """The register tile (rows, columns) of sums that a search found for a kernel; None: the rule's."""
+
+    tile: tuple[int, int] | None = None
+
+    def instead_of(self, rule: tuple[int, int]) -> tuple[int, int]:
+        """The tile: what was found, or the rule's."""
+        return self.tile or rule
+
+
+@dataclass(frozen=True)
+class OperandLayout:
+    """How operands lie. turned: the kernel of a 1x1 data gradient gets its weight as (in, out) channels."""
+
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class KernelContext:
+    """All that a kernel is made for. What only one of the four decides is asked of it, as `context.isa.fpu`."""
+
+    isa: InstructionSet = InstructionSet()
+    style: CodeStyle = SPEED
+    tile_override: TileOverride = TileOverride()
+    layout: OperandLayout = OperandLayout()
+
+    def tuned(self, tiles: Tiles) -> KernelContext:
+        """The same with the tiles that a search found, for this kernel."""
+        return replace(self, style=self.style.tuned(tiles), tile_override=TileOverride(tiles.tile))
+
+    def without_int_vectors(self) -> KernelContext:
+        """The same for kernels of integers that are not on vectors."""
+        return replace(self, isa=replace(self.isa, int_vectors=False))
+
+    @property
+    def lanes(self) -> bool:
+        """Whether kernels are on vectors: not those that layers share, which lack the constants that assembly takes."""
+        return self.isa.int_vectors and not self.style.small
+
+    @property
+    def float_lanes(self) -> bool:
+        """Whether float kernels are on vectors."""
+        return self.isa.float_vectors and not self.style.small
+
+    @property
+    def pairs(self) -> bool:
+        """Whether float products are on pairs: not those that layers share, whose strides are numbers in memory."""
+        return self.isa.float_pairs and not self.style.small
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Register tile (rows, columns) of float matrix products: 24 accumulators with an FPU, 4 without."""
+        return self.tile_override.instead_of((4, 6) if self.isa.fpu else (2, 2))
+
+    @property
+    def paired_tile(self) -> tuple[int, int]:
+        """Register tile of float products that read pairs along their sums: 16 accumulators."""
+        return self.tile_override.instead_of((4, 4))
+
+    @property
+    def ragged(self) -> bool:
+        """Whether float products may peel the last tile of the long side."""
+        return self.isa.fpu and self.style.ragged_tiles
+
+    @property
+    def integer_tile(self) -> tuple[int, int]:
+        """Register tile (rows, columns) of integer products: 4 sums, 4 operands and 4 pointers fill a Cortex-M."""
+        return self.tile_override.instead_of((2, 2))
+
+    def widens(self, one_call: bool, zeros: bool) -> bool:
+        """Whether sums of k x k gradients are over operands widened in scratch, where no border is tested for.
+
+        one_call: all sums of a tile are one helper call, without which 8 registers do not suffice. zeros: some taps are
+        0, since phases of a stride have taps of their own; only products in pairs make up for that.
+        """
+        enough = self.isa.gpr > LOW_REGISTERS or (one_call and not self.style.small)
+        return self.isa.dsp or (enough and not zeros)
+
+    @property
+    def wide_tile(self) -> tuple[int, int]:
+        """`tile` turned: more rows than columns, for weight gradients."""
+        rows, columns = self.tile
+        return columns, rows
+
+
+def kernel_context(core: Features, fused: bool, style: CodeStyle = SPEED) -> KernelContext:
+    """For a core. fused: its code may fuse float products and sums (no int8 network's does)."""
+    vectors = core.mve_float and fused
+    pairs = core.fpu and fused and not vectors
+    return KernelContext(InstructionSet(core.fpu, core.mve_int, vectors, pairs, core.dsp, core.gpr), style)

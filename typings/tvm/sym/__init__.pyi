@@ -1,0 +1,8 @@
+from collections.abc import Sequence
+
+from tvm.ir import Expr, Var
+
+class Analyzer:
+    def simplify(self, expr: Expr | int) -> Expr: ...
+
+def detect_linear_equation(expr: Expr, var_list: Sequence[Var]) -> Sequence[Expr]: ...  # empty if it is none
