@@ -7,38 +7,8 @@
 
 #include "tt_fixed.h"
 
-/* (Without optimisation, constants in instructions are not known to be constants: plain C then.) */
-#if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP && defined(__OPTIMIZE__)
+#if TT_HAS_DSP
 #include <arm_acle.h>
-#define TT_HAS_DSP 1
-#else
-#define TT_HAS_DSP 0
-#endif
-
-/* Armv7-M and later: shifted operands, and shifts that leave the last bit in the carry. */
-#if defined(__thumb2__) && defined(__OPTIMIZE__)
-#define TT_HAS_THUMB2 1
-#else
-#define TT_HAS_THUMB2 0
-#endif
-
-#ifdef __GNUC__
-#define TT_LIKELY(condition) __builtin_expect((condition), 1)
-#else
-#define TT_LIKELY(condition) (condition)
-#endif
-
-/* Before a short loop that only moves data: eight turns in one. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define TT_UNROLL _Pragma("GCC unroll 8")
-#else
-#define TT_UNROLL
-#endif
-
-#ifdef __GNUC__
-#define TT_ALWAYS __attribute__((always_inline))
-#else
-#define TT_ALWAYS
 #endif
 
 /* Of ascending numbers, as one instruction takes them that loads or stores all; high ones leave GCC those that short
@@ -73,8 +43,7 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
 /* Armv6-M: rows 0 and 1 of a times those of b, whose sums stay in high registers, as a C compiler does not keep them: only
  * additions reach these. a runs to `end`, by as many elements as `products` has, or in blocks; b_0, b_1 and a_1 are by how
  * many bytes rows of b and row 1 of a are behind row 0 of a. (Not for -O0 and -Os: there GCC has too few registers left.) */
-#if defined(__GNUC__) && defined(__thumb__) && !TT_HAS_THUMB2 && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
-#define TT_HAS_THUMB1 1
+#if TT_HAS_THUMB1
 #define TT_ONE(step)                                                                                                   \
     "ldrh %[x], [%[a]]\n\tsxth %[x], %[x]\n\tldrsh %[y], [%[a], %[b_0]]\n\t"                                         \
     "movs %[t], %[x]\n\tmuls %[t], %[y]\n\tadd %[s00], %[t]\n\t"                                                     \
@@ -90,8 +59,6 @@ static inline int32_t tt_dot4(int32_t acc, const int16_t *a, const int16_t *b)
             [x] "=&l"(x), [y] "=&l"(y), [t] "=&l"(t)                                                                   \
             : [a_1] "l"(a_1), [b_0] "l"(b_0), [b_1] "l"(b_1), [end] "h"(end_of_a)                                      \
             : "memory", "cc")
-#else
-#define TT_HAS_THUMB1 0
 #endif
 
 /* Four sums of products of two rows of a and two rows of b, 4 * blocks elements each: sum_ij += a_i . b_j. A block is

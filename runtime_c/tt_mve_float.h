@@ -9,13 +9,11 @@
 
 #include "tt_runtime.h"
 
-#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+#if TT_HAS_MVE_FLOAT
 #include <arm_mve.h>
-#define TT_HAS_MVE_FLOAT 1
 typedef float32x4_t tt_f32x4;
 typedef int32x4_t tt_b32x4;
 #else
-#define TT_HAS_MVE_FLOAT 0
 typedef float tt_f32x4 __attribute__((vector_size(16)));
 typedef int32_t tt_b32x4 __attribute__((vector_size(16)));
 

@@ -7,11 +7,8 @@
 
 #include "tt_dsp.h"
 
-#if defined(__ARM_FEATURE_MVE) && defined(__OPTIMIZE__) /* see TT_HAS_DSP */
+#if TT_HAS_MVE
 #include <arm_mve.h>
-#define TT_HAS_MVE 1
-#else
-#define TT_HAS_MVE 0
 #endif
 
 /* Assembly that reads memory is volatile: else GCC takes it for the same in every turn of a loop, and moves it out. */

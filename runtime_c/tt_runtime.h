@@ -10,26 +10,7 @@
 #ifndef TT_RUNTIME_H
 #define TT_RUNTIME_H
 
-/* How the code is compiled must not change what it computes. This header therefore comes before all others: what could
- * fuse or reorder float operations is switched off here where a file can do that, and is refused where it cannot. */
-#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ > 0) || \
-    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
-#error "-ffast-math (or a part of it, or -Ofast) changes what this model computes: compile it without"
-#endif
-#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0 && __FLT_EVAL_METHOD__ != 16
-#error "floats must be computed as floats: on 32-bit x86 compile with -msse2 -mfpmath=sse"
-#endif
-#if defined(__clang__)
-#pragma float_control(precise, on) /* Clang 14 has no macro for some parts of -ffast-math */
-#pragma clang fp contract(off)
-#elif !defined(__GNUC__)
-#pragma STDC FP_CONTRACT OFF
-#elif !defined(__arm__) || defined(__ARM_FEATURE_FMA) /* where nothing can be fused, GCC 12 for Armv6-M only slows down */
-#pragma GCC optimize("fp-contract=off")
-#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
-#pragma GCC optimize("no-tree-loop-vectorize", "no-tree-slp-vectorize") /* Helium takes denormals for 0 */
-#endif
-#endif
+#include "tt_config.h" /* before all others: it says how this is compiled */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,27 +20,12 @@
 /* TT_FMA(a, b, c): a * b + c, fused where the target can do that. Kernels use it, the helpers below never do. The header
  * of a generated project says so (TT_HAS_FMA), so that every machine computes what the target does: one without the
  * instruction takes tt_fmaf. */
-#ifndef TT_HAS_FMA
-#ifdef __ARM_FEATURE_FMA
-#define TT_HAS_FMA 1
-#else
-#define TT_HAS_FMA 0
-#endif
-#endif
-
 #if !TT_HAS_FMA
 #define TT_FMA(a, b, c) ((a) * (b) + (c))
 #elif defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF) || defined(__FMA__)
 #define TT_FMA(a, b, c) __builtin_fmaf((a), (b), (c))
 #else
 #define TT_FMA(a, b, c) tt_fmaf((a), (b), (c))
-#endif
-
-/* TT_SHARED: a helper that is called many times in every kernel, and has one copy because flash matters more. */
-#ifdef __GNUC__
-#define TT_SHARED static __attribute__((noinline, unused))
-#else
-#define TT_SHARED static inline
 #endif
 
 /* TT_UNSEEN(x): a variable that the compiler keeps in a core register and whose value it does not see. A vector of

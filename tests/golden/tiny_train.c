@@ -7,7 +7,6 @@
 #include "tiny_internal.h"
 
 #include "tiny_train.h"
-#include "tt_state.h"
 
 struct tiny {
     uint32_t magic[2];
@@ -100,6 +99,7 @@ static void step_2(uint8_t *arena, const tiny_label_t *label)
     tiny_log_softmax_grad_2(F32(AT_loss_NegativeLogLikelihoodGrad), F32(AT_log_probabilities),
         F32(AT_log_probabilities_LogSoftmaxGrad));
     /* second/Gemm: SgdUpdate */
+    /* AT_second_Gemm_Reshape is AT_log_probabilities_LogSoftmaxGrad: nothing was copied */
     tiny_sgd_update_2(F32(AT_second_bias), F32(AT_second_Gemm_Reshape), F32(AT_learning_rate));
     /* second/Gemm: GemmGradWeight */
     tiny_gemm_grad_weight_2x4(F32(AT_first_Relu), F32(AT_log_probabilities_LogSoftmaxGrad),
@@ -110,6 +110,7 @@ static void step_2(uint8_t *arena, const tiny_label_t *label)
     /* first/Relu: ClipGrad */
     tiny_clip_grad_4(F32(AT_second_Gemm_GemmGradInput), F32(AT_first_Relu), F32(AT_first_Relu_ClipGrad));
     /* first/Gemm: SgdUpdate */
+    /* AT_first_Gemm_Reshape is AT_first_Relu_ClipGrad: nothing was copied */
     tiny_sgd_update_4(F32(AT_first_bias), F32(AT_first_Gemm_Reshape), F32(AT_learning_rate));
     /* second/Gemm: SgdUpdate */
     tiny_sgd_update_2x4(F32(AT_second_weight), F32(AT_second_Gemm_GemmGradWeight), F32(AT_learning_rate));
@@ -169,11 +170,6 @@ tiny_status tiny_init_memories(tiny_t **m, void *const mem[TINY_MEMORIES], const
     *m = (tiny_t *)mem[0];
     write_initial_state(*m);
     return TINY_OK;
-}
-
-tiny_status tiny_init(tiny_t **m, void *arena, size_t bytes)
-{
-    return tiny_init_memories(m, &arena, &bytes);
 }
 
 tiny_input_t *tiny_input(tiny_t *m)

@@ -110,22 +110,25 @@ typedef int (*tiny_write_fn)(void *ctx, const void *data, size_t size);
 typedef int (*tiny_read_fn)(void *ctx, void *data, size_t size);
 
 /**
- * Makes an instance in an arena, and writes its initial state. May be called again, which starts anew.
- * @param[out] m The handle; it is the arena's address.
- * @param arena Memory that the model has to itself from now on, aligned to TINY_ALIGNMENT.
- * @param bytes Its size, at least TINY_ARENA_BYTES.
- * @return TINY_OK, TINY_ERR_ARGUMENT, TINY_ERR_SIZE or TINY_ERR_ALIGNMENT.
- */
-tiny_status tiny_init(tiny_t **m, void *arena, size_t bytes);
-
-/**
- * The same with the arena as the only element of arrays: for code that serves models with several memories, too.
- * @param[out] m The handle.
- * @param mem Where every memory begins, aligned to TINY_ALIGNMENT. The array itself is not needed afterwards.
+ * Makes an instance in its memories, and writes its initial state. May be called again, which starts anew.
+ * @param[out] m The handle; it is the address of the arena.
+ * @param mem Where every memory begins, aligned to TINY_ALIGNMENT: the arena alone. Not needed afterwards.
  * @param size Bytes of every memory, at least as many as its macro above says.
  * @return TINY_OK, TINY_ERR_ARGUMENT, TINY_ERR_SIZE or TINY_ERR_ALIGNMENT.
  */
 tiny_status tiny_init_memories(tiny_t **m, void *const mem[TINY_MEMORIES], const size_t size[TINY_MEMORIES]);
+
+/**
+ * tiny_init_memories for the one memory that there is.
+ * @param[out] m The handle; it is the arena's address.
+ * @param arena Memory that the model has to itself from now on, aligned to TINY_ALIGNMENT.
+ * @param bytes Its size, at least TINY_ARENA_BYTES.
+ * @return As tiny_init_memories.
+ */
+static inline tiny_status tiny_init(tiny_t **m, void *arena, size_t bytes)
+{
+    return tiny_init_memories(m, &arena, &bytes);
+}
 
 /**
  * The input slot inside the arena: fill it before every call that infers or trains; each of them may destroy its

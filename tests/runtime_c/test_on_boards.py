@@ -50,7 +50,7 @@ def test_boards_equal_numpy_twins(name: str, tmp_path: Path) -> None:
     x = bit_patterns(COUNT // 2, seed=41)
     calls = "\n".join(CALL.replace("@NAME@", function) for function in FUNCTIONS)
     text = MAIN.replace("@CALLS@", calls).replace("@SIZE@", str(2 * GUARD_BYTES)).replace("@COUNT@", str(x.size))
-    files = {"main.c": text, "tt_runtime.h": read_text("runtime_c", "tt_runtime.h")}
+    files = {"main.c": text, **{name: read_text("runtime_c", name) for name in ("tt_config.h", "tt_runtime.h")}}
     bundle = SourceBundle(files, Interface("none", 1, 1, "float", 1, 0, 0, 8, False, ()))
     compiled = compile_project(bundle, load_target(name), "qemu", tools, tmp_path, check_sources=("verify/startup.c",))
     built = link_project(compiled, load_target(name), tools)

@@ -164,6 +164,7 @@ def bundle(
         "tiny_kernels.c": _replaced(KERNELS, kernels),
         "tiny_weights.c": WEIGHTS_C,
         "tt_runtime.h": read_text("runtime_c", "tt_runtime.h"),
+        "tt_config.h": read_text("runtime_c", "tt_config.h"),
     }
     return SourceBundle(files, interface(accumulates, arena_bytes))
 

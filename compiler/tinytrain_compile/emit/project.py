@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,6 +14,7 @@ from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
 from tinytrain_compile.emit.labels import label_ctype, label_data
 from tinytrain_compile.emit.names import Names, comment_text
+from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer, turned_name
 from tinytrain_compile.emit.stack import unknown_stack
 from tinytrain_compile.emit.watch import Watch
@@ -25,12 +25,6 @@ from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.names import operand
-
-PAGE_HEADER, EXTERNAL_HEADER = "tt_page.h", "tt_external.h"
-KERNEL_HEADERS = ("tt_float_pairs.h", "tt_mve_sums.h", "tt_mve.h", "tt_mve_float.h")
-"""Of the runtime headers, those that only some plans need: with page moves, external kernels, kernels of a kind."""
-
-TEMPLATES = ("train.h", "train.c", "internal.h")
 
 LICENCE = "LicenseRef-model-owner"
 """What generated files say: we claim no rights in them (docs/licence.md)."""
@@ -52,7 +46,7 @@ class EmitOptions:
     alignment_bytes: int
     settings: tuple[str, ...]
     runtime: Mapping[str, str]
-    """Headers that the generated C includes: file name -> text."""
+    """Headers that the generated C may include: file name -> text."""
     debug_header: str = ""
     small_calls: bool = False
     fma: bool = False
@@ -83,8 +77,6 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     watches = _watches(plan) if options.debug_header else ()
     sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls)
     model = _template_data(train, plan, options, interface, sequencer, tables)
-    chosen = [name for name in KERNEL_HEADERS if _uses(kernels, options.runtime.get(name, ""))]
-    model["kernel_headers"] = chosen
     model["watched"] = [line for watch in watches for line in watch.tables()]
     constants = _flash_tables(train, plan, tables)
     constants += _turned_tables(train, kernels, tables)
@@ -95,31 +87,28 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     external = [name for name in options.external if name.endswith(".c")]
     sources = [f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c", *external]
     model.update(sources=sources, small_sources=small)
-    needed = {PAGE_HEADER: plan.paging, EXTERNAL_HEADER: options.external}
-    needed |= {name: name in chosen for name in KERNEL_HEADERS}
-    needed["tt_mve_sums.h"] = not {"tt_mve_sums.h", "tt_mve.h"}.isdisjoint(chosen)  # the second includes the first
-    unused = [name for name, need in needed.items() if not need]
     model["kernel_declarations"] = [prototype(kernel.declaration) for kernel in kernels.kernels]
     model["table_declarations"] = [declaration(name, data) for name, data in constants]
+
+    def rendered(name: str) -> str:
+        return fitted(environment.get_template(f"{name}.j2").render(model))
+
+    code = {f"{prefix}_train.c": rendered("train.c"), **kernel_files}
+    model["headers"] = used = directly_used(code.values(), options.runtime)
     files = {
-        **{f"{prefix}_{name}": fitted(environment.get_template(f"{name}.j2").render(model)) for name in TEMPLATES},
-        **kernel_files,
+        f"{prefix}_train.h": rendered("train.h"),
+        f"{prefix}_internal.h": rendered("internal.h"),
+        **code,
         f"{prefix}_weights.c": _source(
             model, [table(name, data) for name, data in constants], "Constant tables (flash)."
         ),
-        **{name: text for name, text in options.runtime.items() if name not in unused},
+        **copied(used, options.external.values(), options.runtime),
         **options.external,
         "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
     }
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
     return SourceBundle(files, interface, tuple(small), tuple(external))
-
-
-def _uses(kernels: KernelSet, header: str) -> bool:
-    """Whether a kernel calls a function that this runtime header defines."""
-    defined = set(re.findall(r"^static inline .*?(tt_\w+)\(", header, re.MULTILINE))
-    return any(not defined.isdisjoint(re.findall(r"tt_\w+", kernel.source)) for kernel in kernels.kernels)
 
 
 def _kernel_files(model: dict[str, object], kernels: KernelSet, prefix: str) -> dict[str, str]:
@@ -231,10 +220,6 @@ def _template_data(
         "i": interface,
         **_identity(train, options),
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
-        "more_headers": [
-            *([PAGE_HEADER] if plan.paging else []),
-            *([EXTERNAL_HEADER] if options.external else []),
-        ],
         "paged": plan.paging,
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
         "state_block": _state_block(train, sequencer, tables),

@@ -126,11 +126,23 @@ class Sequencer:
         lines: list[str] = []
         for node in nodes:
             lines.append(f"/* {comment_text(node.origin or node.name)}: {node.op} */")
+            lines += [f"/* {said} */" for said in self._views_of(node)]
             watch = next((watch for watch in self._watches if watch.knows(node)), None)
             lines += watch.around(node, self._call(node)) if watch else self._call(node)
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
         finds = not self._train.settled and any(error_operands(node) for node in nodes)
         return Part(name, nodes[0].name, tuple(lines), reads_label, finds)
+
+    def _views_of(self, node: Node) -> list[str]:
+        """Which operands of a call are other names of bytes that lie there under a name of their own."""
+        found: list[str] = []
+        for value in dict.fromkeys(node.inputs):
+            base = self._base(value)
+            if base != value and value.name in self._places and base.name in self._places:
+                apart = self._places[value.name] - self._places[base.name]
+                where = f"{apart} bytes into {self.at(base.name)}" if apart else self.at(base.name)
+                found.append(f"{self.at(value.name)} is {where}: nothing was copied")
+        return found
 
     def _call(self, node: Node) -> list[str]:
         if op_def(node.op).page:

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 HEADERS = (
-    *("tt_runtime.h", "tt_float_pairs.h", "tt_fixed.h", "tt_qloss.h", "tt_dsp_sums.h", "tt_dsp.h"),
-    *("tt_mve_sums.h", "tt_mve.h", "tt_mve_float.h", "tt_state.h", "tt_page.h", "tt_external.h"),
+    *("tt_config.h", "tt_runtime.h", "tt_float_pairs.h", "tt_fixed.h", "tt_qloss.h", "tt_dsp_sums.h", "tt_dsp.h"),
+    *("tt_mve_sums.h", "tt_mve.h", "tt_mve_float.h", "tt_state.h", "tt_state_int8.h", "tt_page.h", "tt_external.h"),
 )
-"""Of runtime_c/: what goes beside generated C. tt_debug.h is for the tests."""
+"""Of runtime_c/: what may go beside generated C, where it needs that. tt_debug.h is for the tests."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 ROOTS = (_PACKAGE / "_data", _PACKAGE.parent.parent)
 """A wheel carries the folders inside the package (pyproject: force-include); a checkout has them at its root."""

@@ -10,6 +10,7 @@ from typing import cast
 
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.names import operands
 
 _ORDINAL = re.compile(r"_v\d+(?=(_[a-z]+)*$)")
 _ENDINGS = re.compile(r"(_turned)?(_external)?(_small)?$")
@@ -60,8 +61,8 @@ def _facets(node: Node) -> Iterator[Facet]:
     """Those of a node."""
     attributes = dict(_attributes(node.attrs))
     yield from ((key, attributes.pop(key)) for key in _FIRST if key in attributes)
-    for number, value in enumerate(node.inputs, 1):
-        word = "from" if number == 1 else f"operand{number}"
+    for number, (name, value) in enumerate(operands(node).items(), 1):
+        word = "from" if number == 1 else f"with_{name}"
         yield f"operand{number}", f"{word}_{'x'.join(map(str, value.shape)) or 'scalar'}"
     yield from attributes.items()
     for index, value in enumerate((*node.inputs, *node.outputs)):
