@@ -16,13 +16,14 @@ from testing.places import ROOT, SHARED
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 from tests.e2e.marks import needs_shared
-from tinytrain_compile.compile.candidates import Planner
+from tinytrain_compile.compile.candidates import Candidate, Planner
 from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.suggestions import recomputing
 from tinytrain_compile.compile.update_search import LIKELY_TRIES, NEAR_TRIES, deepest
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.plan.planner import arena_bound
 from tinytrain_compile.plan.remat import Rematerialiser
 from tinytrain_compile.quantize import prepare
@@ -185,6 +186,28 @@ def test_no_plan_is_below_its_bound(name: str, tmp_path: Path) -> None:
             train = asked.train(resolve_update(asked.model.graph, spec))
             bound = arena_bound(train.graph, asked.settings(train, True), remat == "off")
             assert 0 < bound <= asked.exact(spec).plan.arena_bytes
+
+
+def test_nothing_is_planned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line `--update last:N` is the plan that the search has made; an auto that does not fit is tried once."""
+    made: list[tuple[str, str]] = []
+    real = Planner.planned
+
+    def planned(self: Planner, update: UpdatePlan, *more: Any, **named: Any) -> Candidate:
+        made.append((repr(replace(self.options, update="")), update.label))
+        return real(self, update, *more, **named)
+
+    monkeypatch.setattr(Planner, "planned", planned)
+    path = write(models.mlp(inputs=12, hidden=20, classes=5), tmp_path)
+    for flags in ("--update all --arena 3000 --remat off --optimizer adam", "--arena 500"):
+        made.clear()
+        failed = run(path, "--dry-run", *flags.split()).check_error("E0401", 3)
+        assert len(made) > 2
+        assert sorted(set(made)) == sorted(made), failed.err
+    monkeypatch.undo()
+    asked = planner(models.mlp(inputs=12, hidden=20, classes=5), tmp_path)
+    assert asked.with_options(update="last:1").exact("head") is asked.exact("head")
+    assert asked.with_options(seed=1).exact("head") is not asked.exact("head")
 
 
 def test_the_block_and_the_report_agree(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.cells import cell_len
 
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
@@ -16,6 +17,7 @@ from tests.examples.pages import check_page, transcripts
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.frontend import supported_operators
 from tinytrain_compile.report import errors_markdown, ops_markdown
+from tinytrain_compile.report.layout import WIDTH
 
 PAGES = sorted(
     path.relative_to(ROOT)
@@ -23,6 +25,7 @@ PAGES = sorted(
     for path in (ROOT / folder).glob("*.md")
 )
 
+REPORT = re.compile(r"^model      .*?(?=^wrote |^```|^\.\.\.)", re.MULTILINE | re.DOTALL)
 DEMO = "$ python examples/digits/run.py\n"
 
 CALLER = """#include "digits_train.h"
@@ -96,6 +99,14 @@ def test_quoted_flags_exist() -> None:
     flags = {flag for line in _commands() for flag in re.findall(r"(?<=\s)--?[a-z][a-z-]*", line.partition("|")[0])}
     assert len(flags) >= 5
     assert [flag for flag in sorted(flags) if not re.search(rf"(?<![\w-]){flag}\b", help_text)] == []
+
+
+def test_reports_in_pages_fit_80_columns() -> None:
+    """From `model` to `wrote`, in every page; a command and an error line are one line however long they are."""
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+    lines = [line for text in texts.values() for report in REPORT.findall(text) for line in report.splitlines()]
+    assert len(lines) > 100
+    assert [line for line in lines if cell_len(line) > WIDTH] == []
 
 
 def test_quoted_make_targets_exist() -> None:

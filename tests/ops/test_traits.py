@@ -38,6 +38,7 @@ def _commutes(case: Case) -> bool:
     )
 
 
+@pytest.mark.filterwarnings("ignore:overflow")  # of a float that Quantize clamps anyway
 @pytest.mark.parametrize("op", ops_with("elementwise"))
 def test_elementwise_results_do_not_depend_on_the_order_of_axes(op: str) -> None:
     cases = cases_of(op)
@@ -81,6 +82,7 @@ def test_matrix_operators_are_those_with_a_weight_of_their_own() -> None:
 ERRORS = sorted(name for name, op in OPS.items() if op.error is not None)
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize("op", ERRORS)
 def test_error_operators_gather_a_peak_and_store_with_their_exponent(op: str) -> None:
     """The peak is an overwritten operand; a larger exponent, and nothing else, gives smaller numbers."""

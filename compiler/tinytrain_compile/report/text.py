@@ -186,7 +186,7 @@ def _data_rows(summary: Summary, width: int) -> Iterator[Row]:
         floats = "" if known.float_accuracy is None else f" (float model {_percent(known.float_accuracy)})"
         pieces.append(f"accuracy {_percent(known.accuracy)}{floats}")
     if known.top1_agreement is not None:
-        pieces.append(f"same top class as the float model {_percent(known.top1_agreement)}")
+        pieces.append(f"top-1 agreement with float {_percent(known.top1_agreement)}")
     if known.output_rmse is not None:
         pieces.append(f"output RMSE {known.output_rmse:.3g} of RMS {known.output_rms:.3g}")
     if pieces:
@@ -201,7 +201,8 @@ def _verify_rows(summary: Summary, width: int) -> Iterator[Row]:
     """The verdict ends its line; what was left out is a sentence of its own, whole (it says how to get it)."""
     pieces = verify_pieces(summary)
     end = pieces.index(summary.verify.result.upper()) + 1
-    yield row("verify", pieces[:end], width, most=3)
+    last = "   ".join(pieces[max(end - 2, 0) : end])  # the verdict never stands alone
+    yield row("verify", [*pieces[: max(end - 2, 0)], last], width, most=3)
     for piece in pieces[end:]:
         yield sentence("", piece, width, most=3)
 

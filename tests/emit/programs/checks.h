@@ -123,4 +123,11 @@ static int same(const struct stream *a, const struct stream *b)
     return a->size == b->size && memcmp(a->data, b->data, a->size) == 0;
 }
 
+/* Whether two instances write the same; what they wrote stays in written and again. */
+static int same_sums(sums_t *a, sums_t *b)
+{
+    written.size = again.size = 0;
+    return sums_save(a, put, &written) == SUMS_OK && sums_save(b, put, &again) == SUMS_OK && same(&written, &again);
+}
+
 #endif
