@@ -21,8 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from testing.banded import banded
 from testing.boards import measure
+from testing.by_row_blocks import by_row_blocks
 from testing.fuzz import OPS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
 from testing.ops.case_vectors import VECTORS, vector_cases
 from testing.sanitised import SCALAR, run_sanitised
@@ -60,7 +60,7 @@ def check_rows(count: int, first: int) -> int:
     for context, step in itertools.product((SCALAR, FEATURES), (1, 3)):
         cases = row_cases(count, first, context)
         with tempfile.TemporaryDirectory() as folder:
-            run_sanitised(cases, Path(folder), context=context, make=partial(banded, step=step, ring=True))
+            run_sanitised(cases, Path(folder), context=context, make=partial(by_row_blocks, step=step, ring=True))
         done += len(cases)
     return done
 

@@ -19,8 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.float_ratios import float_table
-from testing.banded import banded
 from testing.boards import measure
+from testing.by_row_blocks import by_row_blocks
 from testing.layers import LAYERS, rows_layer
 from testing.ledger import SHORT_TARGETS, TARGETS, layer_rows
 from tinytrain_compile.lower.streams.kernels import NoRowsError
@@ -103,7 +103,7 @@ def parts_table() -> list[str]:
         (whole,) = measure([case], target)
         lines.append(f"{whole.instructions:>13,} in one call of the whole map's kernel ({target})")
         for pixels in PARTS:
-            (found,) = measure([case], target, make=partial(banded, step=pixels // PARTS[0]))
+            (found,) = measure([case], target, make=partial(by_row_blocks, step=pixels // PARTS[0]))
             assert found.equal, pixels
             loss = 100 * (found.instructions / whole.instructions - 1)
             note = "" if loss <= 5 else "   above 5 %"
@@ -118,7 +118,7 @@ def rows_table() -> list[str]:
         try:
             made = [
                 measure([layer.case()], MAIN, make=make)[0]
-                for make in (None, *(partial(banded, step=s) for s in (1, 4)))
+                for make in (None, *(partial(by_row_blocks, step=s) for s in (1, 4)))
             ]
         except NoRowsError:
             continue

@@ -281,7 +281,7 @@ static inline int32_t tt_needed_exponent(int32_t peak, int32_t exponent, bool fl
 
 /* Exponent state {exponent, quiet updates} after a peak: up at once, down by one after TT_QUIET_APPLIES small peaks;
  * a peak of 0 changes nothing. Returns 0, the cleared peak. */
-static inline int32_t tt_settle(int32_t *state, int32_t peak, bool float_peak)
+static inline int32_t tt_update_exponent(int32_t *state, int32_t peak, bool float_peak)
 {
     if (peak != 0) {
         const int32_t spare = tt_needed_exponent(peak, state[0], float_peak) - state[0];
@@ -299,9 +299,9 @@ static inline int32_t tt_settle(int32_t *state, int32_t peak, bool float_peak)
     return 0;
 }
 
-/* tt_settle for a velocity: state[2] becomes the exponent that it has just been stored with. While state[1] is -1 the
+/* The same for a velocity: state[2] becomes the exponent that it has just been stored with. While state[1] is -1 the
  * exponent becomes what the peak asks for, also downwards, until a peak above 1 has told it for certain. */
-static inline int32_t tt_settle_kept(int32_t *state, int32_t peak)
+static inline int32_t tt_update_stored_exponent(int32_t *state, int32_t peak)
 {
     state[2] = state[0];
     if (state[1] < 0 && peak != 0) {
@@ -310,11 +310,11 @@ static inline int32_t tt_settle_kept(int32_t *state, int32_t peak)
         state[1] = peak > 1 ? 0 : -1;
         return 0;
     }
-    return tt_settle(state, peak, false);
+    return tt_update_exponent(state, peak, false);
 }
 
 /* First step: an exponent with which nothing can overflow, so that an error's peak can be seen: `above` that of the
- * largest error read. tt_settle_first then gives it the exponent that the peak needs, and clears the peak. */
+ * largest error read. tt_first_exponent then gives it the exponent that the peak needs, and clears the peak. */
 static inline void tt_start_exponent(int32_t *state, int32_t exponent)
 {
     state[0] = tt_clamp(exponent, -TT_EXPONENT_LIMIT, TT_EXPONENT_LIMIT);
@@ -336,7 +336,7 @@ static inline void tt_probe2(int32_t *state, const int32_t *a, const int32_t *b,
     tt_start_exponent(state, (a[0] > b[0] ? a[0] : b[0]) + above);
 }
 
-static inline void tt_settle_first(int32_t *state, int32_t *peak, bool float_peak)
+static inline void tt_first_exponent(int32_t *state, int32_t *peak, bool float_peak)
 {
     tt_start_exponent(state, *peak == 0 ? TT_EXPONENT_START : tt_needed_exponent(*peak, state[0], float_peak));
     *peak = 0;

@@ -29,7 +29,7 @@ static inline bool tt_holds_shifts(const uint8_t *tensor, uint32_t size)
     return tt_holds_within(tensor, size, 100);
 }
 
-/* {exponent, quiet updates, [exponent of what is stored]} of an error or a velocity (tt_settle). */
+/* {exponent, quiet updates, [exponent of what is stored]} of an error or a velocity (tt_update_exponent). */
 static inline bool tt_holds_exponent(const uint8_t *tensor, uint32_t size)
 {
     const int32_t quiet = (int32_t)tt_state_word(tensor, 4u);

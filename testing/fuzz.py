@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from testing.banded import banded
 from testing.boards import measure
+from testing.by_row_blocks import by_row_blocks
 from testing.ops.case import Case
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from testing.sanitised import SCALAR
 from tinytrain_compile.lower.kernels import KernelContext, kernel_context
-from tinytrain_compile.lower.streams.kernels import POINTWISE, NoRowsError, band_spec
+from tinytrain_compile.lower.streams.kernels import POINTWISE, NoRowsError, row_block_spec
 from tinytrain_compile.target import load_target
 
 CONVOLUTIONS = (
@@ -57,7 +57,7 @@ def row_cases(cases_per_op: int, first: int = 0, context: KernelContext = SCALAR
 def has_rows(case: Case, context: KernelContext) -> bool:
     """Whether there is a kernel of a few rows for it."""
     try:
-        band_spec(case.node(), context)
+        row_block_spec(case.node(), context)
     except NoRowsError:
         return False
     return True
@@ -68,6 +68,6 @@ def check_rows_on_board(target: str, cases_per_op: int, first: int = 0) -> int:
     cases = row_cases(cases_per_op, first, kernel_context(load_target(target).features, True))
     if not cases:
         return 0
-    for case, found in zip(cases, measure(cases, target, make=partial(banded, step=2, ring=True)), strict=True):
+    for case, found in zip(cases, measure(cases, target, make=partial(by_row_blocks, step=2, ring=True)), strict=True):
         assert found.equal, f"{target}: {case}"
     return len(cases)

@@ -15,7 +15,7 @@ from tinytrain_compile.ops.int8.pointwise import QAddAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
 
 SEED = 5
-SETTLED_BITS = 2
+FOUND_BITS = 2
 """By how much the errors that come out of a layer are scaled down."""
 
 
@@ -48,11 +48,11 @@ def rows_layer(height: int, width: int) -> Layer:
 
 
 def _error(rng: np.random.Generator, geometry: object) -> Case:
-    """With the exponent that a training step would have settled on: few errors beyond 127, where kernels branch."""
+    """With the exponent that a training step would have found: few errors beyond 127, where kernels branch."""
     case = quantised.qconv_grad_input(rng, geometry, 0, NO_CLAMP)  # type: ignore[arg-type]
     _, p_out, p_in, *rest = case.arrays
-    settled = np.asarray([p_in[0] + SETTLED_BITS, p_out[1]], np.int32)
-    return replace(case, arrays=(case.arrays[0], settled, p_in, *rest))
+    state = np.asarray([p_in[0] + FOUND_BITS, p_out[1]], np.int32)
+    return replace(case, arrays=(case.arrays[0], state, p_in, *rest))
 
 
 def _backward(name: str, *shape: int, depthwise: bool = False) -> Layer:

@@ -111,7 +111,7 @@ def compiled(cnn: tuple[str, ...], out: Path, *more: str) -> Outcome:
 @needs_qemu
 @pytest.mark.qemu
 def test_a_budget_is_kept_by_what_it_chooses(cnn: tuple[str, ...], tmp_path: Path) -> None:
-    """The whole ladder on one network: its own size, less, the least, and too little."""
+    """Every outcome on one network: its own size, less, the least, and too little."""
     compiled(cnn, tmp_path / "speed").check_success()
     compiled(cnn, tmp_path / "size", "--code", "size").check_success()
     fast, small = flash(tmp_path / "speed"), flash(tmp_path / "size")
@@ -149,7 +149,7 @@ def test_room_that_is_left_holds_a_second_copy_of_frozen_weights(cnn: tuple[str,
     assert found["turned_weights"] == [{"layer": "point/Conv", "size_bytes": 36}]
     assert "1 frozen weight stored twice (36 B): point/Conv" in outcome.out
     weights = (tmp_path / "out" / "net_weights.c").read_text()
-    assert "turned[36]" in weights
+    assert "transposed[36]" in weights
     assert "stored twice" in (tmp_path / "out" / "report.html").read_text()
 
 

@@ -41,7 +41,7 @@ CASES = {
     "float product": gemm,
     "pairs": lambda: quantised.qconv(rng(), POINTWISE, 0),
     "rows": lambda: quantised.qconv(rng(), DENSE, 0),
-    "planes": lambda: quantised.qconv(rng(), DEPTHWISE, 0),
+    "depthwise": lambda: quantised.qconv(rng(), DEPTHWISE, 0),
     "maps": lambda: quantised.qconv_update(rng(), DENSE, 0),
     "rows of errors": lambda: quantised.qconv_grad_input(rng(), DENSE, 0, NO_CLAMP),
     "weight gradient": lambda: quantised.qconv_update(rng(), ODD, 0),

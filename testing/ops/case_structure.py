@@ -180,9 +180,9 @@ def _view(op: str) -> None:
     joins = (CONCATS[2], CONCATS[3], CONCATS[5])
     cuts = (((1, 2, 3, 4), (0, 1, 0, 0), (1, 1, 1, 1), (1, 1, 3, 4)), ((8,), (2,), (1,), (4,)))
 
-    @generator(op, len(joins if op == "Join" else cuts))
+    @generator(op, len(joins if op == "ConcatView" else cuts))
     def _case(rng: Rng, index: int) -> Case:
-        if op == "Join":
+        if op == "ConcatView":
             shapes, axis = joins[index]
             operands = tuple(normal(rng, shape) for shape in shapes)
             return make(op, operands, ConcatAttrs(axis), differentiable=())
@@ -190,5 +190,5 @@ def _view(op: str) -> None:
         return make(op, (normal(rng, shape),), SliceAttrs(starts, steps, sizes), differentiable=())
 
 
-_view("Join")
-_view("Part")
+_view("ConcatView")
+_view("SliceView")

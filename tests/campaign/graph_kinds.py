@@ -23,7 +23,7 @@ from tinytrain_compile.target import list_targets
 KNOWN = {name for parameter in command.params for name in parameter.opts}
 """Flags of the command."""
 SANITISED = "gcc -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-RUNGS = ("reference", "host")
+LEVELS = ("reference", "host")
 TIMEOUT_S = 300
 
 
@@ -90,8 +90,8 @@ def _check(place: Path, board: bool, sanitised: bool) -> int:
     """The report says what was compared; the project computes the same under AddressSanitizer and UBSan."""
     found = json.loads((place / OUT / "report.json").read_text())["verify"]
     assert found["result"] == "pass" and found["mode"] == ("qemu" if board else "host"), found
-    rungs = (*RUNGS, "QEMU") if board else RUNGS
-    assert all(rung in found["message"] for rung in rungs), found["message"]
+    levels = (*LEVELS, "QEMU") if board else LEVELS
+    assert all(level in found["message"] for level in levels), found["message"]
     if sanitised:
         run_sanitised(place / OUT / "verify")
     return int(sanitised)

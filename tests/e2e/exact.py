@@ -21,7 +21,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "max pool": lambda: nets.cnn(pool="MaxPool"),
     "overlapping": lambda: nets.cnn(pool="MaxPool", window=nets.OVERLAPPING),
     "qdq": nets.quantised,
-    "islands": nets.islands,
+    "regions": nets.float_regions,
     "padded": lambda: nets.cnn(window=f"{nets.OVERLAPPING}, count_include_pad = 1"),
     "mlp": models.mlp,
     "weighted": lambda: nets.pixels([1.0, 0.25, 3.0], ignore=1),

@@ -21,7 +21,7 @@ from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.quantize import nets
 from tinytrain_compile.compile.reference import run_reference
-from tinytrain_compile.compile.trial import like_one, settled_on
+from tinytrain_compile.compile.trial import like_one, with_exponents_of
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.target import load_target
@@ -139,7 +139,7 @@ def test_int8_is_the_same_to_the_byte_for_every_micro_batch(name: str, optimizer
     y = samples.y.copy()
     y[1], y[4:8] = 1, 1  # an ignored sample, and a batch of these
     samples = replace(samples, y=y)
-    one = settled_on(made[1], random_samples(made[1], 8, 5))
+    one = with_exponents_of(made[1], random_samples(made[1], 8, 5))
     runs = {size: run_reference(like_one(graph, one), samples, 3) for size, graph in made.items()}
     for state in range(3):
         for key, array in runs[1].states[state].items():

@@ -19,7 +19,7 @@ STEPS = 5
 TRAINED: dict[str, Callable[[], TrainGraph]] = {
     "int8 cnn": lambda: nets.int8_train(MODELS["cnn"](), learning_rate=0.05),
     "int8 qdq batch": lambda: nets.int8_train(MODELS["qdq"](), learning_rate=0.05, head="int8", batch=3),
-    "int8 islands": lambda: nets.int8_train(MODELS["islands"](), learning_rate=0.05),
+    "int8 regions": lambda: nets.int8_train(MODELS["regions"](), learning_rate=0.05),
     "resnet": lambda: chain.train_graph(models.resnet8(4, 16)),
     "depthwise": lambda: chain.train_graph(models.ds_cnn(8, 1, (12, 6)), optimizer="momentum"),
 }

@@ -1,4 +1,4 @@
-"""The first rung: what was imported is what the file says. Faults planted in the importer are found and placed."""
+"""The first attempt: what was imported is what the file says. Faults planted in the importer are found and placed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import onnx
 import pytest
 
 from testing.places import SHARED
+from tests.e2e.attempt import agreement
 from tests.e2e.command import run
 from tests.e2e.marks import needs_shared
-from tests.e2e.rung import agreement
 from tests.frontend.models import write
 from tests.frontend.nets import Net
 from tests.frontend.qdq import Maker
@@ -24,10 +24,10 @@ from tinytrain_compile.compile.file_compare import Format, in_numbers, in_steps
 from tinytrain_compile.compile.imported_values import Held
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, import_loss, importer
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.model import OnnxNode
 
-Fault = Callable[[Context, OnnxNode], None]
+Fault = Callable[[ImportContext, OnnxNode], None]
 
 
 def tokens() -> onnx.ModelProto:
@@ -52,11 +52,11 @@ def _with(op: str, **attrs: Any) -> Fault:
     return lambda ctx, node: handler(ctx, replace(node, attrs={**node.attrs, **attrs}))
 
 
-def _dropped(ctx: Context, node: OnnxNode) -> None:
+def _dropped(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define(node.output(0), ctx.entry(node.input(0)))
 
 
-def _weight_as_it_lies(ctx: Context, node: OnnxNode) -> None:
+def _weight_as_it_lies(ctx: ImportContext, node: OnnxNode) -> None:
     """A square weight, taken for its transpose."""
     turn = 1 - node.integer("transB", 0) if node.name.endswith("_g") else node.integer("transB", 0)
     importer_gemm(ctx, replace(node, attrs={**node.attrs, "transB": turn}))

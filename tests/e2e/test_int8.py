@@ -62,7 +62,7 @@ def test_a_hundred_steps_of_digits_on_all_cores(head: str) -> None:
 
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    ("islands", {}),
+    ("regions", {}),
     ("mlp", {"head": "int8"}),
     ("max pool", {"batch": 4}),
     ("overlapping", {"head": "int8"}),
@@ -97,7 +97,7 @@ HEADS_AND_BATCHES = [[("fp32", 1), ("int8", 3)], [("int8", 1), ("fp32", 3)]]
 def test_every_model_head_and_batch_on_the_host(name: str, options: tuple[str, int]) -> None:
     head, batch = options
     train = nets.int8_train(MODELS[name](), head=head, batch=batch, learning_rate=0.05)
-    assert train.integer and not train.settled
+    assert train.integer and not train.exponents_known
     floats = nets.nodes_of(train, "SgdUpdate")
     assert (train.inverse_count is not None) == (batch > 1 and bool(floats))
     check_exact(check_on(train, "host", steps=5), 5)

@@ -19,7 +19,7 @@ from tests.e2e.marks import needs_qemu, needs_shared
 from tests.quantize import nets
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.reference import Trainer
-from tinytrain_compile.compile.trial import compare, settled_on
+from tinytrain_compile.compile.trial import compare, with_exponents_of
 from tinytrain_compile.files.samples import random_samples
 
 
@@ -92,8 +92,8 @@ def test_labelled_calibration_compiles_the_exponents_in(calibrated: tuple[str, s
         int8(calibrated[0], "--calib", calib, "--verify", "host", "--verify-steps", "5", "-o", out).check_success()
         assert json.loads((out / "report.json").read_text())["verify"]["max_error"] == 0
         outs.append(next(out.glob("*_train.c")).read_text())
-    assert "tt_settle_first" in outs[0] and "bool first" in outs[0]
-    assert "tt_settle_first" not in outs[1] and "first" not in outs[1].split("write_initial_state")[0]
+    assert "tt_first_exponent" in outs[0] and "bool first" in outs[0]
+    assert "tt_first_exponent" not in outs[1] and "first" not in outs[1].split("write_initial_state")[0]
 
 
 @pytest.mark.parametrize(
@@ -104,27 +104,27 @@ def test_labelled_calibration_compiles_the_exponents_in(calibrated: tuple[str, s
 def test_training_goes_on_from_compiled_in_exponents(rules: dict[str, Any]) -> None:
     """Only exponents of errors are known from data: those of velocities still find themselves on the board."""
     train = nets.int8_train(nets.cnn(), learning_rate=0.05, **rules)
-    settled = settled_on(train, random_samples(train, 4, 4))
+    exponents_known = with_exponents_of(train, random_samples(train, 4, 4))
     shapes = {name: data.shape for name, data in train.graph.constants.items()}
-    assert {name: data.shape for name, data in settled.graph.constants.items()} == shapes
-    check_exact(check_on(settled, "host", steps=5), 5)
+    assert {name: data.shape for name, data in exponents_known.graph.constants.items()} == shapes
+    check_exact(check_on(exponents_known, "host", steps=5), 5)
 
 
 def test_exponents_from_data_hold_its_largest_errors() -> None:
     train = nets.int8_train(nets.cnn(), learning_rate=0.05)
     samples = random_samples(train, 6, 4)
-    settled = settled_on(train, samples)
-    assert settled.settled and not train.settled
+    exponents_known = with_exponents_of(train, samples)
+    assert exponents_known.exponents_known and not train.exponents_known
     for i in range(6):
         own = Trainer(train)
         own.set_rate(0.0)
         own.step(samples.x[i : i + 1], samples.y[i : i + 1])
         for node in nets.nodes_of(train, "ExponentUpdate"):
             name = node.inputs[0].name
-            assert settled.graph.constants[name][0] >= own.state[name][0]
-            assert settled.graph.constants[name][1] == 0
+            assert exponents_known.graph.constants[name][0] >= own.state[name][0]
+            assert exponents_known.graph.constants[name][1] == 0
     weights = {v.name for v in train.graph.state if v.dtype == "int8"}
-    assert all(np.array_equal(settled.graph.constants[n], train.graph.constants[n]) for n in weights)
+    assert all(np.array_equal(exponents_known.graph.constants[n], train.graph.constants[n]) for n in weights)
 
 
 def test_report_compares_int8_with_float_on_the_users_data(calibrated: tuple[str, str], tmp_path: Path) -> None:

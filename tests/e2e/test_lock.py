@@ -74,14 +74,14 @@ def test_a_lock_keeps_what_is_not_copied(tmp_path: Path) -> None:
     old, new = tree(first), tree(again)
     assert [path for path in old if old[path] != new[path] and path not in REPORTS] == []
     plan = plan_of(first)
-    assert [node["name"] for node in plan["order"] if node["op"] == "Join"] == ["join"]
+    assert [node["name"] for node in plan["order"] if node["op"] == "ConcatView"] == ["join"]
     (parent,) = (buffer for buffer in plan["buffers"] if "within" in buffer)
     assert plan_of(again)["buffers"] == plan["buffers"]
     branch = next(name for name, start in parent["within"].items() if start > 0)
     for damage in (
         lambda p: p["buffers"][plan["buffers"].index(parent)].pop("within"),
         lambda p: p["buffers"][plan["buffers"].index(parent)]["within"].update({branch: 8}),
-        lambda p: next(node for node in p["order"] if node["op"] == "Clip").update(op="Join"),
+        lambda p: next(node for node in p["order"] if node["op"] == "Clip").update(op="ConcatView"),
     ):
         wrong = json.loads(json.dumps(plan))
         damage(wrong)

@@ -18,7 +18,7 @@ from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
-from tinytrain_compile.compile.trial import like_one, settled_on
+from tinytrain_compile.compile.trial import like_one, with_exponents_of
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops import OPS
@@ -45,7 +45,7 @@ def int8_train(size: int, model: onnx.ModelProto | None = None, **options: Any) 
     """All in integers unless told, with the exponents that one sample at a time gave."""
     chosen = {"head": "int8", "batch": 4, "learning_rate": 0.05, **options}
     made = [nets.int8_train(model or nets.cnn(), micro_batch=count, **chosen) for count in (1, size)]
-    one = settled_on(made[0], random_samples(made[0], 8, 5))
+    one = with_exponents_of(made[0], random_samples(made[0], 8, 5))
     return one if size == 1 else like_one(made[1], one)
 
 
@@ -153,8 +153,8 @@ def reported(place: Path, *arguments: str | Path) -> dict[str, Any]:
     return json.loads((out / "report.json").read_text(encoding="utf-8"))
 
 
-def ladder(report: dict[str, Any]) -> list[tuple[str, int | None]]:
-    return [(rung["how"], rung["arena_bytes"]) for rung in report["plan"]["ladder"]]
+def tried_ways(report: dict[str, Any]) -> list[tuple[str, int | None]]:
+    return [(attempt["how"], attempt["arena_bytes"]) for attempt in report["plan"]["ladder"]]
 
 
 def test_the_arena_chooses_how_many_samples_a_step_takes(place: Path) -> None:
@@ -162,13 +162,15 @@ def test_the_arena_chooses_how_many_samples_a_step_takes(place: Path) -> None:
     most = reported(place, "--arena", "1MB")
     assert (most["batch"], most["micro_batch"]) == (4, 4)
     four = most["memory"]["arena_bytes"]
-    assert ladder(most) == [("micro-batch 4", four)]
+    assert tried_ways(most) == [("micro-batch 4", four)]
     assert reported(place, "--arena", str(four))["micro_batch"] == 4
     less = reported(place, "--arena", str(four - 1))
     two = less["memory"]["arena_bytes"]
-    assert less["micro_batch"] == 2 and ladder(less)[-1] == ("micro-batch 2", two)
+    assert less["micro_batch"] == 2 and tried_ways(less)[-1] == ("micro-batch 2", two)
     least = reported(place, "--arena", str(two - 1), "--update", "all")
-    assert least["micro_batch"] == 1 and [how for how, _ in ladder(least)] == [f"micro-batch {n}" for n in (4, 2, 1)]
+    assert least["micro_batch"] == 1 and [how for how, _ in tried_ways(least)] == [
+        f"micro-batch {n}" for n in (4, 2, 1)
+    ]
     assert least["memory"]["arena_bytes"] == reported(place, "--update", "all")["memory"]["arena_bytes"] < two < four
     assert most["work"]["forward_macs"] == 4 * least["work"]["forward_macs"]
     assert most["work"]["backward_macs"] == 4 * least["work"]["backward_macs"]
@@ -179,7 +181,7 @@ def test_more_samples_are_given_up_before_anything_else(place: Path) -> None:
     whole = reported(place, "--update", "all")["memory"]["arena_bytes"]
     report = reported(place, "--arena", str(whole * 3 // 5))
     assert report["micro_batch"] == 1
-    hows = [how for how, _ in ladder(report)]
+    hows = [how for how, _ in tried_ways(report)]
     assert hows[:3] == ["micro-batch 4", "micro-batch 2", "micro-batch 1"] and hows[-1].startswith("--update last:")
     flags = ("--batch", "4", "--micro-batch", "auto")
     refused = compiled(place, *flags, "--arena", "1KB", "--update", "all", "-o", place / "no")
@@ -228,7 +230,7 @@ def test_sums_that_could_overflow_take_fewer_samples(place: Path, monkeypatch: p
     flags = ("--arena", "1MB", "--quant", "int8", "--calib", str(place / "labelled.npz"), "--seed", "1")
     report = reported(place, *flags)
     assert report["micro_batch"] == 2
-    assert ladder(report)[0] == ("micro-batch 4", None)
+    assert tried_ways(report)[0] == ("micro-batch 4", None)
     assert "too large for int8 training" in report["plan"]["ladder"][0]["note"]
 
 

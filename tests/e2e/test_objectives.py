@@ -1,4 +1,4 @@
-"""--optimise, --max-step-time and the ladder on the command line: promises, reports, and errors with ways out."""
+"""--optimise, --max-step-time and what is tried on the command line: promises, reports, and errors with ways out."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_the_report_says_where_the_time_goes(reports: dict[str, dict[str, Any]])
     assert model["limit_us"] is None
 
 
-def test_the_ladder_is_priced_rung_by_rung(reports: dict[str, dict[str, Any]]) -> None:
-    rungs = reports["fit"]["plan"]["ladder"]
-    assert [rung["how"] for rung in rungs] == ["as asked", "recompute, up to 25% more MACs", "page to sram2"]
-    sizes = [rung["arena_bytes"] for rung in rungs]
+def test_every_attempt_is_priced(reports: dict[str, dict[str, Any]]) -> None:
+    attempts = reports["fit"]["plan"]["ladder"]
+    assert [attempt["how"] for attempt in attempts] == ["as asked", "recompute, up to 25% more MACs", "page to sram2"]
+    sizes = [attempt["arena_bytes"] for attempt in attempts]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == reports["fit"]["memory"]["arena_bytes"] <= ARENA < sizes[-2]
 
@@ -124,7 +124,7 @@ def test_what_is_no_time_is_said_to_be_so(resnet: Path, text: str) -> None:
 # ---- what does not fit ----------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_lists_every_rung(tmp_path: Path) -> None:
+def test_what_does_not_fit_lists_every_attempt(tmp_path: Path) -> None:
     flags = ("--update", "all", "--arena", "8KB", "--memory", "sram2=4KB", "--dry-run")
     failed = run(write(models.resnet8(channels=4, size=8), tmp_path), *flags).check_error("E0401", 3)
     table = failed.err.split("tried, in this order:\n")[1].splitlines()
@@ -136,7 +136,7 @@ def test_what_does_not_fit_lists_every_rung(tmp_path: Path) -> None:
     assert all(line.endswith("too large") and " B " in line for line in table[:3])
 
 
-def test_given_flags_are_kept_on_the_ladder(resnet: Path) -> None:
+def test_given_flags_are_kept_whatever_is_tried(resnet: Path) -> None:
     flags = ("--update", "all", "--arena", "20KB", "--dry-run")
     failed = run(resnet, *flags, "--remat", "off").check_error("E0401", 3)
     table = failed.err.split("tried, in this order:\n")[1].splitlines()

@@ -131,7 +131,7 @@ def test_auto_recomputes_no_more_than_the_arena_needs(net: Path, tmp_path: Path)
     assert roomy["plan"]["remat"] is None
 
 
-def test_the_ladder_recomputes_before_it_updates_less(net: Path, tmp_path: Path) -> None:
+def test_recomputation_is_tried_before_a_smaller_update(net: Path, tmp_path: Path) -> None:
     off = report(net, "--update", "all", "--remat", "off", out=tmp_path / "off")
     limit = str(int(off["memory"]["arena_bytes"]) * 9 // 10)  # type: ignore[call-overload]
     default = report(net, "--arena", limit, out=tmp_path / "default")

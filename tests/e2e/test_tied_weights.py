@@ -82,7 +82,7 @@ def test_training_is_that_of_the_framework(name: str) -> None:
     ],
 )
 def test_the_zoo_trains_in_int8(name: str, integers: set[str]) -> None:
-    """It ended in E0901. What is not integer is a float32 island, said in a note."""
+    """It ended in E0901. What is not integer is a float32 region, said in a note."""
     train = nets.int8_train(onnx.load(ZOO / f"{name}.onnx"), loss="mse" if name == "tied_ae" else "cross-entropy")
     stored = {value.name for value in train.graph.state if value.dtype in ("int8", "int32")}
     assert {other for other in stored if other.endswith((".weight", ".bias"))} == integers

@@ -16,7 +16,7 @@ from testing import models
 from tests.e2e import chain
 from tests.emit.device import ERR_FORMAT, ERR_NAN, HEAD_BYTES, OK, Device
 from tests.quantize import nets
-from tinytrain_compile.compile.trial import settled_on
+from tinytrain_compile.compile.trial import with_exponents_of
 from tinytrain_compile.emit.checkpoint import contents, model_hash, stored
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import ChannelSlice, TrainGraph, UpdatePlan
@@ -48,8 +48,8 @@ def rescaled(**options: object) -> TrainGraph:
     return nets.int8_train(nets.cnn(4, 2), rescale=True, store="mixed", **options)  # type: ignore[arg-type]
 
 
-def settled(train: TrainGraph) -> TrainGraph:
-    return settled_on(train, random_samples(train, 4, 5))
+def exponents_known(train: TrainGraph) -> TrainGraph:
+    return with_exponents_of(train, random_samples(train, 4, 5))
 
 
 # ---- builds of the same model ---------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ SAME: dict[str, tuple[Callable[[], TrainGraph], Callable[[], TrainGraph]]] = {
         int8_train,
         lambda: nets.int8_train(nets.cnn(4, 2), head="int8", seed=7, optimizer="momentum"),
     ),
-    "int8, exponents known": (int8_train, lambda: settled(int8_train())),
+    "int8, exponents known": (int8_train, lambda: exponents_known(int8_train())),
     "rescaled, batch": (rescaled, lambda: rescaled(batch=4)),
 }
 
@@ -255,7 +255,7 @@ def test_ends_of_what_training_makes_are_taken(tmp_path: Path) -> None:
 
 def test_a_state_from_before_the_first_step_in_a_build_that_knows_its_exponents(tmp_path: Path) -> None:
     """It is the initial state, but for the rate: exponents that were never found are the ones compiled in."""
-    unknown, known = chain.project(int8_train()), chain.project(settled(int8_train()))
+    unknown, known = chain.project(int8_train()), chain.project(exponents_known(int8_train()))
     one, other = Device(unknown, tmp_path / "one"), Device(known, tmp_path / "other")
     initial = other.save()
     one.set_rate(0.25)

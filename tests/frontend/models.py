@@ -58,7 +58,7 @@ def check_against_onnxruntime(
 
 
 def judged_by_the_file(path: Path, imported: ImportedModel, x: np.ndarray) -> None:
-    """The first rung of the truth ladder: every tensor that the file and the graph have, as onnx.reference has it."""
+    """The file check: every tensor that the file and the graph have, as onnx.reference has it."""
     sample = np.ascontiguousarray(x.transpose(imported.input_perm))
     agreed = compare(FileModel(path), ImportedValues(imported, None, imported.graph), [(sample, None)])
     assert agreed.whole or agreed.skipped

@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from testing.places import SHARED
+from tests.e2e.file_level import agreement
 from tests.e2e.marks import needs_shared
-from tests.e2e.rung import agreement
 from tests.frontend.models import judged_by_the_file, parse, write
 from tests.frontend.test_random_nets import Chain
 from tinytrain_compile.errors import CompileError
@@ -201,7 +201,7 @@ def zoo() -> list[Path]:
 
 
 def judge(path: Path) -> str:
-    """Run the rung, and onnxruntime beside it, on a network of the zoo; E0xxx if it is refused."""
+    """Run the file check, and onnxruntime beside it, on a network of the zoo; E0xxx if it is refused."""
     facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     kind = str(facts["loss"])
     loss = None if kind == "ce" else LOSSES.get(kind, "cross-entropy")

@@ -15,7 +15,7 @@ import pytest
 from tests.frontend.file_training import check_training, import_file
 from tests.frontend.models import parse
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.origins import Claim, Origin, rearrangement, tied_weights
 from tinytrain_compile.ir.types import Array, Value
@@ -142,13 +142,13 @@ def test_a_constant_node_is_a_weight_like_any(tmp_path: Path) -> None:
 
 def test_a_copy_that_the_importer_makes_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The check behind the import, with a fault planted in front of it: every use gets a parameter of its own."""
-    arranged = Context.arranged
+    arranged = ImportContext.arranged
 
-    def copied(self: Context, data: Array, hint: str, node: OnnxNode, origin: Origin) -> Value:
+    def copied(self: ImportContext, data: Array, hint: str, node: OnnxNode, origin: Origin) -> Value:
         self._arrangements.pop(origin.base, None)
         return arranged(self, data, hint, node, origin)
 
-    monkeypatch.setattr(Context, "arranged", copied)
+    monkeypatch.setattr(ImportContext, "arranged", copied)
     with pytest.raises(CompileError) as error:
         import_file(MODELS["plain and transB"], tmp_path)
     assert (error.value.code, error.value.where) == ("E0504", "weight W")

@@ -11,7 +11,7 @@
 struct tiny {
     uint32_t magic[2];
     uint32_t samples; /* accumulated since the last update */
-    uint32_t settled; /* always 1 */
+    uint32_t exponents_known; /* always 1 */
 };
 
 _Static_assert(sizeof(struct tiny) == 16, "the plan reserves 16 bytes for the handle");
@@ -145,7 +145,7 @@ static void clear_sums(tiny_t *m)
 static void write_initial_state(tiny_t *m)
 {
     uint8_t *arena = (uint8_t *)m;
-    m->settled = 1;
+    m->exponents_known = 1;
     memcpy(arena + AT_learning_rate, tiny_w_learning_rate, 4u);
     memcpy(arena + AT_first_bias, tiny_w_first_bias, 16u);
     memcpy(arena + AT_first_weight, tiny_w_first_weight, 48u);

@@ -11,7 +11,7 @@ from testing.ops.case import Case
 from tinytrain_compile.lower.kernels import SIZE, kernel_context
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.conv_form import backward_rows, weight_tiles
+from tinytrain_compile.ops.int8.conv_form import backward_dense, weight_tiles
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
@@ -70,7 +70,7 @@ def test_no_gradient_takes_much_scratch_where_little_is_alive() -> None:
     ]
     for geometry in layers:
         alive = geometry[0][1] * geometry[0][2] * geometry[0][3] + geometry[0][1] * geometry[0][2] * geometry[1]
-        rows, maps = backward_rows(data(geometry).node()), weight_tiles(weights(geometry).node())
+        rows, maps = backward_dense(data(geometry).node()), weight_tiles(weights(geometry).node())
         assert rows is not None and rows.scratch_bytes <= max(2 * 3072, alive)
         assert maps is not None and maps.scratch_bytes <= max(2048, 2 * alive)
 

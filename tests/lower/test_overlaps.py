@@ -37,7 +37,7 @@ def test_every_op_that_declares_overlaps_is_run_here() -> None:
     assert declaring == set(OVERLAPPING)
 
 
-PLANE = Layer(
+DEPTHWISE_LAYER = Layer(
     "depthwise 3x3 64x64x32, stride 1",
     lambda rng: quantised.qconv(rng, ((1, 64, 64, 32), 32, ConvAttrs((3, 3), pads=(1, 1, 1, 1), groups=32)), 0),
 )
@@ -47,7 +47,7 @@ PLANE = Layer(
 def _cases(op: str) -> list[Case]:
     found = cases_of(op) + (random_cases(op, 24) if op in RANDOM else [])
     if op == "QConv":
-        found += [layer.case() for layer in (*LAYERS, PLANE) if layer.case().op == "QConv"]
+        found += [layer.case() for layer in (*LAYERS, DEPTHWISE_LAYER) if layer.case().op == "QConv"]
         rng = np.random.default_rng(7)
         found += [quantised.qconv(rng, quantised.geometry(rng, splits=True), index % 2) for index in range(60)]
     return found
@@ -98,7 +98,7 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 )
 def test_what_no_declaration_allows_is_noticed(name: str, change: Callable[[Overlap], int], tmp_path: Path) -> None:
     """Every form of integer convolution: pixels, rows, channels by rows (where multiples of a pixel matter too)."""
-    layers = {layer.name: layer for layer in (*LAYERS, PLANE)}
+    layers = {layer.name: layer for layer in (*LAYERS, DEPTHWISE_LAYER)}
     (built,) = build([layers[name].case()], tmp_path, fpu=True)
     (item,) = OPS["QConv"].overlaps(built.node)
     above = change(item)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from testing.banded import banded
 from testing.boards import measure
+from testing.by_row_blocks import by_row_blocks
 from testing.fuzz import ROW_OPS, check_rows_on_board, has_rows, row_cases
 from testing.layers import rows_layer
 from testing.ops.random_structure import random_cases
@@ -27,14 +27,14 @@ BOARDS = ("cortex-m0plus", "cortex-m7", "cortex-m55")
 def test_rows_from_a_ring_are_those_of_the_map(context: KernelContext, step: int, tmp_path: Path) -> None:
     cases = row_cases(CASES, context=context)
     assert {case.op for case in cases} == set(ROW_OPS)
-    run_sanitised(cases, tmp_path, context=context, make=partial(banded, step=step, ring=True))
+    run_sanitised(cases, tmp_path, context=context, make=partial(by_row_blocks, step=step, ring=True))
 
 
 def test_what_is_kept_of_channels_belongs_to_the_rows(tmp_path: Path) -> None:
     """One vector of channels: no loop over channels is left, and their factors are loaded where the function starts."""
     four = [c for c in row_cases(30, context=VECTORS) if c.op == "ErrorScale" and c.node().outputs[0].shape[3] == 4]
     assert four
-    run_sanitised(four, tmp_path, context=VECTORS, make=partial(banded, step=1))
+    run_sanitised(four, tmp_path, context=VECTORS, make=partial(by_row_blocks, step=1))
 
 
 def test_strides_that_do_not_divide_the_image(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_strides_that_do_not_divide_the_image(tmp_path: Path) -> None:
     cases = [case for case in random_cases("QConvGradInput", 120)[110:] if has_rows(case, SCALAR)]
     odd = [c for c in cases if c.attrs.conv.groups > 1 and c.attrs.input_hw[0] % c.attrs.conv.strides[0]]  # type: ignore[attr-defined]
     assert odd
-    run_sanitised(odd, tmp_path, make=partial(banded, step=1, ring=True))
+    run_sanitised(odd, tmp_path, make=partial(by_row_blocks, step=1, ring=True))
 
 
 @needs_qemu
@@ -57,7 +57,7 @@ def test_a_wrong_row_is_seen(tmp_path: Path) -> None:
     cases = [case for case in row_cases(CASES) if case.op == "QConv"]
     for old, new in ((f"{TABLE}[", f"{TABLE}[1 + "), ("< count", "< 0 * count")):
         with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
-            run_sanitised(cases, tmp_path, partial(_changed, old=old, new=new), make=partial(banded, step=1))
+            run_sanitised(cases, tmp_path, partial(_changed, old=old, new=new), make=partial(by_row_blocks, step=1))
 
 
 def _changed(text: str, old: str, new: str) -> str:
@@ -69,6 +69,6 @@ def _changed(text: str, old: str, new: str) -> str:
 @pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m7"])
 def test_calls_of_four_pixels_cost_what_the_map_does(target: str) -> None:
     case = rows_layer(16, 4).case()
-    (whole,), (parts,) = measure([case], target), measure([case], target, make=partial(banded, step=1))
+    (whole,), (parts,) = measure([case], target), measure([case], target, make=partial(by_row_blocks, step=1))
     assert parts.equal
     assert parts.instructions < 1.05 * whole.instructions

@@ -24,7 +24,13 @@ from tinytrain_compile.ops.int8.conv import (
 )
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import QAddAttrs, QRescaleAttrs, QuantAttrs
-from tinytrain_compile.ops.int8.update import needed_exponent, probe_exponent, settle, settled_exponent, split_rate
+from tinytrain_compile.ops.int8.update import (
+    first_exponent,
+    needed_exponent,
+    probe_exponent,
+    split_rate,
+    update_exponent,
+)
 
 EDGES = (0, 1, -1, 2, -2, 3, -3, 127, -128, 2**30, -(2**30), 2**30 + 1, fx.INT32_MAX, fx.INT32_MAX - 1, fx.INT32_MIN)
 MULTIPLIERS = (0, 1, 2**30, 2**30 + 1, 0x5A82799A, fx.INT32_MAX)
@@ -159,24 +165,24 @@ def test_exponents_follow_peaks() -> None:
 
 def test_exponents_rise_at_once_and_fall_slowly() -> None:
     state = np.asarray([-7, 0], np.int32)
-    state = settle(state, np.asarray(1000, np.int32), False)
+    state = update_exponent(state, np.asarray(1000, np.int32), False)
     assert state.tolist() == [-3, 0]
     for quiet in range(1, fx.QUIET_APPLIES):
-        state = settle(state, np.asarray(5, np.int32), False)
+        state = update_exponent(state, np.asarray(5, np.int32), False)
         assert state.tolist() == [-3, quiet]
-    assert settle(state, np.asarray(0, np.int32), False).tolist() == [-3, fx.QUIET_APPLIES - 1]
-    assert settle(state, np.asarray(40, np.int32), False).tolist() == [-3, 0]
-    assert settle(state, np.asarray(5, np.int32), False).tolist() == [-4, 0]
-    assert settle(np.asarray([99, 0], np.int32), np.asarray(2**30, np.int32), False).tolist() == [100, 0]
+    assert update_exponent(state, np.asarray(0, np.int32), False).tolist() == [-3, fx.QUIET_APPLIES - 1]
+    assert update_exponent(state, np.asarray(40, np.int32), False).tolist() == [-3, 0]
+    assert update_exponent(state, np.asarray(5, np.int32), False).tolist() == [-4, 0]
+    assert update_exponent(np.asarray([99, 0], np.int32), np.asarray(2**30, np.int32), False).tolist() == [100, 0]
 
 
 def test_first_exponents() -> None:
     assert probe_exponent([], 0) == fx.EXPONENT_START
     assert probe_exponent([3, -9], 5) == 8
     assert probe_exponent([90], 50) == fx.EXPONENT_LIMIT
-    assert settled_exponent(4, 0, False) == fx.EXPONENT_START
-    assert settled_exponent(4, 1, False) == 4 - 5
-    assert settled_exponent(4, 127, False) == 4 + 2
+    assert first_exponent(4, 0, False) == fx.EXPONENT_START
+    assert first_exponent(4, 1, False) == 4 - 5
+    assert first_exponent(4, 127, False) == 4 + 2
 
 
 def test_the_step_is_constant_times_rate_times_exponent() -> None:

@@ -28,14 +28,14 @@ def random_tasks(seed: int, count: int) -> TaskGraph:
     pairs: list[list[InPlace]] = [[] for _ in range(count + 2)]
     for task in range(count):
         read = draw.sample(range(len(size)), min(len(size), draw.choice([1, 1, 2, 3])))
-        for cell in read:
-            touched[task][cell] = None
-            before[task][opened_by[cell]] = None
+        for storage in read:
+            touched[task][storage] = None
+            before[task][opened_by[storage]] = None
         for _ in range(draw.choice([1, 1, 1, 2])):
             size.append(size[read[0]] if draw.random() < 0.5 else 8 * draw.randint(1, 12))
             opened_by.append(task)
             touched[task][len(size) - 1] = None
-            pairs[task] += [_overlap(draw, len(size) - 1, cell, size) for cell in read if draw.random() < 0.5]
+            pairs[task] += [_overlap(draw, len(size) - 1, storage, size) for storage in read if draw.random() < 0.5]
         if task and draw.random() < 0.3:
             before[task][draw.randrange(task)] = None
     touched[barrier][draw.randrange(len(size))] = None
@@ -46,8 +46,8 @@ def random_tasks(seed: int, count: int) -> TaskGraph:
     return TaskGraph(
         tuple(tuple(sorted(edges)) for edges in before),
         tuple(tuple(edges) for edges in after),
-        tuple(tuple(cells) for cells in touched),
-        tuple(tuple(t for t in range(count + 2) if cell in touched[t]) for cell in range(len(size))),
+        tuple(tuple(storages) for storages in touched),
+        tuple(tuple(t for t in range(count + 2) if storage in touched[t]) for storage in range(len(size))),
         tuple(size),
         (*(8 * draw.choice([0, 0, 3]) for _ in range(count)), 0, 0),
         tuple(tuple(found) for found in pairs),
@@ -58,16 +58,20 @@ def load_while(tasks: TaskGraph, done: frozenset[int], task: int) -> int:
     """Live bytes while a task runs after a set of others, by the definitions of liveness and of working in place."""
     born = [any(user == task or user in done for user in users) for users in tasks.touchers]
     dying = [all(user == task or user in done for user in users) for users in tasks.touchers]
-    live = [cell for cell in range(len(tasks.size)) if born[cell] and any(u not in done for u in tasks.touchers[cell])]
-    opening = [cell for cell in tasks.touched[task] if not any(user in done for user in tasks.touchers[cell])]
-    usable = [p for p in tasks.pairs[task] if p.output in opening and dying[p.source] and p.source not in opening]
+    live = [
+        storage
+        for storage in range(len(tasks.size))
+        if born[storage] and any(u not in done for u in tasks.touchers[storage])
+    ]
+    opening = [storage for storage in tasks.touched[task] if not any(user in done for user in tasks.touchers[storage])]
+    usable = [p for p in tasks.inplace[task] if p.output in opening and dying[p.source] and p.source not in opening]
     saved = 0
     for count in range(len(usable) + 1):
         for chosen in itertools.combinations(usable, count):
-            cells = [cell for pair in chosen for cell in (pair.output, pair.source)]
-            if len(set(cells)) == len(cells):
+            storages = [storage for pair in chosen for storage in (pair.output, pair.source)]
+            if len(set(storages)) == len(storages):
                 saved = max(saved, sum(pair.overlap_bytes for pair in chosen))
-    return sum(tasks.size[cell] for cell in live) + tasks.scratch[task] - saved
+    return sum(tasks.size[storage] for storage in live) + tasks.scratch[task] - saved
 
 
 def peak_of(tasks: TaskGraph, order: Sequence[int]) -> int:

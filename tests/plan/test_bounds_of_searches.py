@@ -17,7 +17,7 @@ from tests.e2e.command import run
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.plan import PlanOptions, remat_search
 from tinytrain_compile.plan import assign as assign_module
-from tinytrain_compile.plan.assign import Choice, Item, Use
+from tinytrain_compile.plan.assign import Item, Use, UseOption
 from tinytrain_compile.plan.exact import smallest_peak
 from tinytrain_compile.plan.halving import halve
 from tinytrain_compile.plan.model import build_model, program_order
@@ -76,7 +76,7 @@ def test_the_least_budget_of_second_runs(size: int, seed: int, monkeypatch: pyte
     monkeypatch.setattr(
         remat_search,
         "cheaper_decision",
-        lambda _problem, start, budget, _options: remat_search.Choice(start, budget, False),
+        lambda _problem, start, budget, _options: remat_search.UseOption(start, budget, False),
     )
     list(remat_search.smallest(None, PlanOptions()))  # type: ignore[arg-type]
     assert ask.count > 0 or size == 2
@@ -118,7 +118,7 @@ def test_greedy_assignment_moves_a_buffer_at_most_once_per_step(seed: int, monke
     def item() -> Item:
         first, last = sorted(source.sample(range(steps), 2))
         paged = (Use(0, first, first), Use(0, last, last), Use(1, first, last))
-        choices = (Choice(0, (Use(0, first, last),)), Choice(5, paged), Choice(9, (Use(1, first, last),)))
+        choices = (UseOption(0, (Use(0, first, last),)), UseOption(5, paged), UseOption(9, (Use(1, first, last),)))
         return Item(source.randrange(8, 65, 8), choices)
 
     items = [item() for _ in range(15)]

@@ -50,7 +50,7 @@ def test_the_cases_are_hard_enough_to_tell() -> None:
     graphs = [case(seed) for seed in range(CASES)]
     assert sum(list_orders(tasks, 0, thorough=False)[0].peak > best for tasks, best in graphs) > 20
     assert sum(peak_bound(tasks) < best for tasks, best in graphs) > 150
-    assert sum(any(tasks.pairs) and any(tasks.scratch) for tasks, _ in graphs) > 350
+    assert sum(any(tasks.inplace) and any(tasks.scratch) for tasks, _ in graphs) > 350
 
 
 def _chains_are_always_safe(self: exact.PeakSearch, state: exact.State, first: int) -> tuple[int, ...]:

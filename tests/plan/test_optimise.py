@@ -22,7 +22,7 @@ from tinytrain_compile.plan import (
     share_of,
     step_cost,
 )
-from tinytrain_compile.plan.assign import Choice, Item, Use, assign, cost_of, time_of
+from tinytrain_compile.plan.assign import Item, Use, UseOption, assign, cost_of, time_of
 
 CORE = CoreModel(clock_mhz=100, int8_mac=2000, float_mac=3000, element=5000, pj_per_cycle=300)
 HUNGRY = Memory("hungry", 1 << 20, extra_ps=2_000, extra_pj=900, copy_ps=3_000, copy_pj=1_000, setup_ps=10**6)
@@ -155,8 +155,8 @@ def test_what_does_not_fit_is_the_smallest() -> None:
 
 def test_assignment_keeps_to_a_time() -> None:
     """Two buffers that must leave: the cheap way takes 9 each; with at most 12, one of them pays."""
-    stay, away = Choice(0, (Use(0, 0, 0),)), (Use(1, 0, 0),)
-    item = Item(8, (stay, Choice(1, away, 9), Choice(5, away, 3)))
+    stay, away = UseOption(0, (Use(0, 0, 0),)), (Use(1, 0, 0),)
+    item = Item(8, (stay, UseOption(1, away, 9), UseOption(5, away, 3)))
     best = assign([item, item], [0, 16], 1.0, 0)
     assert best is not None and cost_of([item, item], best.chosen) == 2
     timed = assign([item, item], [0, 16], 1.0, 0, most_ps=12)

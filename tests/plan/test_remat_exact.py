@@ -24,23 +24,25 @@ def random_problem(seed: int, forward: int) -> Problem:
             mirror = count - 1 - index  # reads what the forward operation read, and the gradient before it
             found = {mirror, index} | ({mirror + 1} if dice.random() < 0.3 else set())
         reads.append(tuple(sorted(found)))
-    # cell 0 is the input, cell i + 1 what operation i makes
+    # storage 0 is the input, storage i + 1 what operation i makes
     size = (dice.choice((1, 2, 4)), *(dice.choice((1, 2, 3, 5, 8)) for _ in range(count)))
     operations: list[Operation] = []
     for index in range(count):
-        cell, draw = reads[index][-1], dice.random()
-        partly = ((index + 1, cell, dice.randint(1, min(size[cell], size[index + 1]))),)
-        pairs = tuple((index + 1, cell, size[cell]) for cell in reads[index] if size[cell] == size[index + 1])
+        storage, draw = reads[index][-1], dice.random()
+        partly = ((index + 1, storage, dice.randint(1, min(size[storage], size[index + 1]))),)
+        pairs = tuple(
+            (index + 1, storage, size[storage]) for storage in reads[index] if size[storage] == size[index + 1]
+        )
         kept = pairs if draw < 0.5 else partly if draw < 0.7 else ()
         operations.append(Operation(index, reads[index], (index + 1,), dice.choice((0, 0, 0, 2)), kept))
-    uses = tuple(tuple(i for i in range(count) if cell in reads[i]) for cell in range(count + 1))
+    uses = tuple(tuple(i for i in range(count) if storage in reads[i]) for storage in range(count + 1))
     again = {
         index + 1: Again(index, dice.randrange(1, 9), dice.choice((count, count, forward + 1)))
         for index in range(count - 2)
         if dice.random() < 0.8 and uses[index + 1]
     }
     birth = tuple(range(-1, count))
-    fixed = tuple(count - 1 if dice.random() < 0.1 and cell not in again else -1 for cell in range(count + 1))
+    fixed = tuple(count - 1 if dice.random() < 0.1 and storage not in again else -1 for storage in range(count + 1))
     if dice.random() < 0.3:  # an output that nothing here makes or reads: its place is taken all the same
         size, uses, birth, fixed = (*size, dice.choice((1, 2, 4))), (*uses, ()), (*birth, -1), (*fixed, count - 1)
     return Problem(tuple(operations), size, uses, birth, fixed, again)
@@ -48,14 +50,14 @@ def random_problem(seed: int, forward: int) -> Problem:
 
 def all_decisions(problem: Problem) -> list[tuple[int, int, dict[int, int]]]:
     """(peak, cost, decision) of every decision there is."""
-    cells = sorted(problem.again)
+    storages = sorted(problem.again)
     ranges = [
         (None, *range(problem.birth[c] + 2, min(problem.again[c].latest, len(problem.operations) - 1) + 1))
-        for c in cells
+        for c in storages
     ]
     found: list[tuple[int, int, dict[int, int]]] = []
     for stages in itertools.product(*ranges):
-        decision = {cell: stage for cell, stage in zip(cells, stages, strict=True) if stage is not None}
+        decision = {storage: stage for storage, stage in zip(storages, stages, strict=True) if stage is not None}
         assert is_valid(problem, decision)
         found.append((max(profile(problem, decision).loads), extra_cost(problem, decision), decision))
     return found
@@ -90,7 +92,7 @@ def test_the_greedy_start_is_valid_and_the_floor_is_one(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_cells_at_the_bottleneck_are_enough_for_most_budgets_and_never_wrong(seed: int) -> None:
+def test_storages_at_the_bottleneck_are_enough_for_most_budgets_and_never_wrong(seed: int) -> None:
     problem = random_problem(seed, 3)
     known = all_decisions(problem)
     for budget in sorted({peak for peak, _, _ in known}):

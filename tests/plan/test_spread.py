@@ -25,7 +25,7 @@ from tinytrain_compile.plan import (
     validate_paging,
     validate_plan,
 )
-from tinytrain_compile.plan.assign import Choice, Item, Use, assign, cost_of, loads_of
+from tinytrain_compile.plan.assign import Item, Use, UseOption, assign, cost_of, loads_of
 from tinytrain_compile.plan.traffic import accessed, bytes_read
 
 SLOW = Memory("slow", 1 << 20, 10_000, 200, 12_000, 250)
@@ -87,11 +87,11 @@ def random_item(draw: random.Random) -> Item:
     """To stay, to lie in memory 1 or 2, to be away for a while, or none of these."""
     first = draw.randint(0, 4)
     last = draw.randint(first, 6)
-    choices = [Choice(0, (Use(0, first, last),))]
-    choices += [Choice(draw.randint(0, 9), (Use(memory, first, last),)) for memory in (1, 2) if draw.random() < 0.8]
+    choices = [UseOption(0, (Use(0, first, last),))]
+    choices += [UseOption(draw.randint(0, 9), (Use(memory, first, last),)) for memory in (1, 2) if draw.random() < 0.8]
     if last - first > 1:
         away = (Use(0, first, first), Use(1, first, last), Use(0, last, last))
-        choices.append(Choice(draw.randint(0, 9), away))
+        choices.append(UseOption(draw.randint(0, 9), away))
     return Item(8 * draw.randint(1, 6), tuple(choices))
 
 

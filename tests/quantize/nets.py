@@ -51,9 +51,9 @@ def pixels(weights: list[float] | None = None, reduction: str = "mean", ignore: 
     return with_loss(net.model(), weights, reduction, ignore)
 
 
-def islands(size: int = 6, channels: int = 4, classes: int = 3) -> onnx.ModelProto:
+def float_regions(size: int = 6, channels: int = 4, classes: int = 3) -> onnx.ModelProto:
     """Convolutions with hard swish, sigmoid, layer norm and softmax between them."""
-    net = Network("islands", f"float[1, 2, {size}, {size}] x", f"float[1, {classes}] y", seed=12)
+    net = Network("regions", f"float[1, 2, {size}, {size}] x", f"float[1, {classes}] y", seed=12)
     same = "pads = [1, 1, 1, 1]"
     a = net.conv("first", "x", (channels, 2, 3, 3), same)
     a = net.node("swish", f"swished = HardSwish ({a})")

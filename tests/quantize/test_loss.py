@@ -21,8 +21,8 @@ from tinytrain_compile.lower.kernels import InstructionSet, KernelContext
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START, split_factor
 from tinytrain_compile.ops.int8 import loss as int8_loss
-from tinytrain_compile.ops.int8.update import settled_exponent
-from tinytrain_compile.report.formats import island_nodes
+from tinytrain_compile.ops.int8.update import first_exponent
+from tinytrain_compile.report.formats import float_nodes
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import compile_project
@@ -46,7 +46,7 @@ def integer_loss(logits: np.ndarray, label: int, scale: float) -> tuple[float, n
     for _ in range(2):
         state = np.asarray([p, 0], np.int32)
         errors, peak = OPS["QSoftmaxError"].reference((zero, state, x, labels, *sums, table), error)
-        p = settled_exponent(p, int(peak), False)
+        p = first_exponent(p, int(peak), False)
     return float(loss), errors[0].astype(np.float64), int(state[0])
 
 
@@ -85,7 +85,7 @@ def test_a_table_of_a_thousand_classes_fits() -> None:
 
 def test_only_the_output_is_converted() -> None:
     train = nets.int8_train(nets.cnn(), head="int8")
-    assert [node.op for node in island_nodes(train)] == ["Dequantize"]
+    assert [node.op for node in float_nodes(train)] == ["Dequantize"]
     assert [n.op for n in train.graph.nodes if n.op.startswith("QSoftmax")] == [
         "QSoftmaxSum",
         "QSoftmaxLoss",

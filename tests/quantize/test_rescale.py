@@ -16,7 +16,7 @@ from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import split_factor
 from tinytrain_compile.ops.pool import PoolAttrs, always_full
 from tinytrain_compile.quantize import forward
-from tinytrain_compile.report.formats import island_nodes
+from tinytrain_compile.report.formats import float_nodes
 
 FACTORS = (0.9, 0.6, 0.3, 0.26, 0.13, 0.011, 1.7, 3.9)
 
@@ -58,19 +58,19 @@ def test_concat_of_two_scales_rescales_one() -> None:
 PADDED = "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]"
 
 
-def islands(window: str, size: int = 7) -> Counter[str]:
+def float_regions(window: str, size: int = 7) -> Counter[str]:
     train = nets.int8_train(nets.cnn(size=size, window=window), head="int8")
-    return Counter(node.op for node in island_nodes(train))
+    return Counter(node.op for node in float_nodes(train))
 
 
 def test_padding_that_counts_is_a_convolution() -> None:
-    assert islands(f"{PADDED}, count_include_pad = 1") == Counter({"Dequantize": 1})
+    assert float_regions(f"{PADDED}, count_include_pad = 1") == Counter({"Dequantize": 1})
     check_gradients(nets.cnn(window=f"{PADDED}, count_include_pad = 1"))
 
 
 @pytest.mark.parametrize("window", [PADDED, "kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1"])
 def test_windows_of_several_sizes_stay_float(window: str) -> None:
-    floats = islands(window)
+    floats = float_regions(window)
     assert (floats["AveragePool"], floats["AveragePoolGrad"]) == (1, 1)
 
 

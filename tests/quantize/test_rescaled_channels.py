@@ -160,7 +160,7 @@ def check_unchanged(**options: Any) -> None:
         warm.step(samples.x[part], samples.y[part])
     halved = (*PARAMETERS, *(f"{name}.fraction" for name in PARAMETERS))
     state = {name: data & ~1 if name in halved else data for name, data in warm.state.items()}  # halves are exact
-    trainers = [Trainer(replace(train, settled=True)) for _ in range(2)]
+    trainers = [Trainer(replace(train, exponents_known=True)) for _ in range(2)]
     for trainer, given in zip(trainers, (state, forced(train, state)), strict=True):
         trainer.state = given
     plain, doubled = (trainer.infer(samples.x[:1]) for trainer in trainers)

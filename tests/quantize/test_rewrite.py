@@ -1,4 +1,4 @@
-"""Which nodes become integers, where islands of float32 stay, and how everything is stored."""
+"""Which nodes become integers, where float regions of float32 stay, and how everything is stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvUpdateAttrs
 from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.quantize.prepare import real_range
-from tinytrain_compile.report.formats import island_nodes, islands, quant_tensors
+from tinytrain_compile.report.formats import float_nodes, float_regions, quant_tensors
 
 LOSS = ("LogSoftmax", "NegativeLogLikelihood", "NegativeLogLikelihoodGrad", "LogSoftmaxGrad")
 FLOAT_HEAD = ("Gemm", "GemmGradWeight", "GemmGradInput", "SgdUpdate")
@@ -29,7 +29,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "max pool": lambda: nets.cnn(pool="MaxPool"),
     "overlapping": lambda: nets.cnn(pool="MaxPool", window=nets.OVERLAPPING),
     "qdq": nets.quantised,
-    "islands": nets.islands,
+    "regions": nets.float_regions,
     "mlp": models.mlp,
     "resnet8": lambda: models.resnet8(channels=4, size=8),
     "transformer": lambda: models.transformer(tokens=4, width=8, heads=2),
@@ -40,8 +40,8 @@ def ops_of(train: TrainGraph) -> Counter[str]:
     return Counter(node.op for node in train.graph.nodes)
 
 
-def islands_of(train: TrainGraph) -> Counter[str]:
-    return Counter(node.op for node in island_nodes(train))
+def float_regions_of(train: TrainGraph) -> Counter[str]:
+    return Counter(node.op for node in float_nodes(train))
 
 
 # ---- which nodes are integer ----------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def test_cnn_with_a_float_head() -> None:
     assert found["ErrorAdd"] == 1
     assert found["NoiseTick"] == 1
     assert found["ExponentUpdate"] == sum(found[op] for op in nets.ERROR_OPS) == 10
-    assert islands_of(nets.int8_train(nets.cnn())) == Counter(
+    assert float_regions_of(nets.int8_train(nets.cnn())) == Counter(
         {**dict.fromkeys(LOSS, 1), "Gemm": 1, "GemmGradWeight": 1, "GemmGradInput": 1, "SgdUpdate": 2, "Dequantize": 1}
     )
 
@@ -63,7 +63,7 @@ def test_cnn_with_a_float_head() -> None:
 def test_cnn_with_an_integer_head() -> None:
     """Nothing is float but what the user sees of the output."""
     train = nets.int8_train(nets.cnn(), head="int8")
-    assert islands_of(train) == Counter({"Dequantize": 1})
+    assert float_regions_of(train) == Counter({"Dequantize": 1})
     found = ops_of(train)
     assert (found["QConv"], found["QConvUpdate"], found["QBiasUpdate"], found["QuantizeError"]) == (6, 5, 5, 0)
     assert (found["QSoftmaxSum"], found["QSoftmaxLoss"], found["QSoftmaxError"]) == (1, 1, 1)
@@ -79,22 +79,22 @@ def test_accumulation_is_in_integers() -> None:
     assert late == {"QWeightApply", "QBiasApply", "Clear", "ExponentUpdate", "NoiseTick"}
 
 
-def test_islands_of_what_has_no_integer_form() -> None:
-    train = nets.int8_train(nets.islands())
-    found, floats = ops_of(train), islands_of(train)
-    assert (found["QConv"], found["QConvUpdate"]) == (5, 5), "convolutions between islands are integer"
+def test_float_regions_of_what_has_no_integer_form() -> None:
+    train = nets.int8_train(nets.float_regions())
+    found, floats = ops_of(train), float_regions_of(train)
+    assert (found["QConv"], found["QConvUpdate"]) == (5, 5), "convolutions between float regions are integer"
     for op in ("HardSwish", "Sigmoid", "Normalize", "Softmax"):
         assert floats[op] == 1
         assert floats[f"{op.removesuffix('e') if op == 'Normalise' else op}Grad"] == 1
     assert not any(op.startswith(("Conv", "MaxPool", "AveragePool")) for op in floats)
-    assert found["Quantize"] == 4, "one way back for every island"
+    assert found["Quantize"] == 4, "one way back for every region"
 
 
 @pytest.mark.parametrize(("window", "gradient"), [(nets.APART, "MaxPoolGrad"), (nets.OVERLAPPING, "QMaxPoolGrad")])
 def test_max_pool_moves_integers(window: str, gradient: str) -> None:
     """Errors of windows that overlap are added, with an exponent of their own."""
     train = nets.int8_train(nets.cnn(pool="MaxPool", window=window), head="int8")
-    assert islands_of(train) == Counter({"Dequantize": 1})
+    assert float_regions_of(train) == Counter({"Dequantize": 1})
     found = ops_of(train)
     assert (found["MaxPool"], found["MaxPoolIndex"], found[gradient]) == (1, 1, 1)
     assert found["MaxPoolGrad"] + found["QMaxPoolGrad"] == 1
@@ -106,14 +106,14 @@ def test_dense_layers_are_convolutions_of_one_pixel() -> None:
     train = nets.int8_train(models.mlp(), head="int8")
     layers = nets.nodes_of(train, "QConv")
     assert [node.inputs[1].shape for node in layers] == [(10, 1, 1, 12), (10, 1, 1, 10), (4, 1, 1, 10)]
-    assert islands_of(train)["Tanh"] == islands_of(train)["TanhGrad"] == 1
-    assert not set(islands_of(train)) & set(FLOAT_HEAD)
+    assert float_regions_of(train)["Tanh"] == float_regions_of(train)["TanhGrad"] == 1
+    assert not set(float_regions_of(train)) & set(FLOAT_HEAD)
 
 
 def test_frozen_layers_have_no_backward_pass() -> None:
     train = nets.int8_train(nets.cnn(), "fc/Gemm")
     assert not nets.nodes_of(train, *nets.ERROR_OPS, "QConvUpdate", "QBiasUpdate", "NoiseTick", "QClipMask")
-    assert train.settled and train.rate is None
+    assert train.exponents_known and train.rate is None
     biases = nets.int8_train(nets.cnn(), "bias")
     found = ops_of(biases)
     assert (found["QBiasUpdate"], found["QConvUpdate"], found["NoiseTick"]) == (4, 0, 0)
@@ -185,9 +185,9 @@ def test_real_range() -> None:
 
 
 @pytest.mark.parametrize("head", ["fp32", "int8"])
-@pytest.mark.parametrize("name", ["cnn", "qdq", "islands", "mlp", "resnet8"])
+@pytest.mark.parametrize("name", ["cnn", "qdq", "regions", "mlp", "resnet8"])
 def test_what_is_stored(name: str, head: str) -> None:
-    """Activations, errors and weights are int8, masks bits, biases and sums int32; float32 only in islands."""
+    """Activations, errors and weights are int8, masks bits, biases and sums int32; float32 only in float regions."""
     train = nets.int8_train(MODELS[name](), head=head, batch=2)
     rows = quant_tensors(train)
     by_kind: dict[str, set[str]] = {}
@@ -198,9 +198,9 @@ def test_what_is_stored(name: str, head: str) -> None:
     assert by_kind["bias"] == {"int32"}
     assert by_kind["setting"] == {"int32", "float32"}, "noise and learning rate"
     assert by_kind.get("mask", {"bits"}) == {"bits"}
-    islands = {value.name for node in island_nodes(train) for value in node.outputs}
+    regions = {value.name for node in float_nodes(train) for value in node.outputs}
     floats = {row["name"] for row in rows if row["stored"] == "float32" and row["kind"] == "float region"}
-    assert floats <= islands
+    assert floats <= regions
     for row in rows:
         if row["kind"] in ("input", "activation") and row["name"] in train.formats:
             assert row["scale"] == train.formats[row["name"]].scale[0]
@@ -222,7 +222,7 @@ def test_every_activation_of_the_cnn_has_a_format() -> None:
 
 def test_float_graph_has_no_formats() -> None:
     assert quant_tensors(nets.float_train(nets.cnn())) == []
-    assert island_nodes(nets.float_train(nets.cnn())) == []
+    assert float_nodes(nets.float_train(nets.cnn())) == []
 
 
 def test_fused_clamps_bound_the_integers() -> None:
@@ -290,13 +290,13 @@ def test_the_seed_is_the_state_of_the_noise() -> None:
     assert [int(start) for start in starts] == [12345, 12347]
 
 
-def test_islands_are_priced() -> None:
-    """Head and loss are one island; what lies between integer layers is others; a float32 graph has none."""
-    cnn = islands(nets.int8_train(nets.cnn()))
+def test_float_regions_are_priced() -> None:
+    """Head and loss are one region; what lies between integer layers is others; a float32 graph has none."""
+    cnn = float_regions(nets.int8_train(nets.cnn()))
     assert [("loss" in i.origins, "fc/Gemm" in i.origins) for i in cnn] == [(True, True)]
     assert cnn[0].macs == 3 * 12 * 5 and cnn[0].conversions == 2
-    mixed = islands(nets.int8_train(nets.islands()))
+    mixed = float_regions(nets.int8_train(nets.float_regions()))
     assert mixed[0].origins == ("swish", "gate", "mix") and mixed[0].macs == 0
     swished = 6 * 6 * 4 * 4
     assert mixed[0].float_bytes >= 7 * swished and mixed[0].float_bytes % swished == 0
-    assert not islands(nets.float_train(nets.cnn()))
+    assert not float_regions(nets.float_train(nets.cnn()))

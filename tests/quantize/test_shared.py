@@ -13,7 +13,7 @@ from tests.e2e.exact import check_exact, check_on
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs
 from tinytrain_compile.compile.reference import Trainer
-from tinytrain_compile.compile.trial import like_one, settled_on
+from tinytrain_compile.compile.trial import like_one, with_exponents_of
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.quantize.update import Updates
@@ -133,7 +133,7 @@ def test_boards_compute_the_same_bytes(board: str) -> None:
 
 def test_micro_batches_give_the_same_bytes() -> None:
     made = [nets.int8_train(recursive(), head="int8", batch=4, micro_batch=size) for size in (1, 4)]
-    one = settled_on(made[0], random_samples(made[0], 8, 5))
+    one = with_exponents_of(made[0], random_samples(made[0], 8, 5))
     four = like_one(made[1], one)
     states: list[dict[str, np.ndarray]] = []
     for train in (one, four):

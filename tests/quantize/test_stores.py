@@ -16,7 +16,7 @@ from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.int8 import update_fine as int8_update_fine
-from tinytrain_compile.ops.int8.update import QWeightApplyAttrs, settle
+from tinytrain_compile.ops.int8.update import QWeightApplyAttrs, update_exponent
 from tinytrain_compile.ops.names import operands
 from tinytrain_compile.ops.names import trained as trained_by
 from tinytrain_compile.plan import PlanOptions, plan_memory
@@ -260,7 +260,7 @@ def test_exponents_follow_the_largest_peak_of_a_batch() -> None:
     again.step(samples.x[4:], samples.y[4:])
     for node in updates:
         name = node.inputs[0].name
-        expected = settle(before[name], np.int32(peaks[name]), node.attrs.float_peak)  # type: ignore[attr-defined]
+        expected = update_exponent(before[name], np.int32(peaks[name]), node.attrs.float_peak)  # type: ignore[attr-defined]
         np.testing.assert_array_equal(again.state[name], expected)
 
 

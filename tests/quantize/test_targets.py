@@ -16,8 +16,8 @@ from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START
 from tinytrain_compile.ops.int8 import targets as int8_targets
 from tinytrain_compile.ops.int8.targets import TargetErrorAttrs, TargetLossAttrs
-from tinytrain_compile.ops.int8.update import settled_exponent
-from tinytrain_compile.report.formats import island_nodes, islands
+from tinytrain_compile.ops.int8.update import first_exponent
+from tinytrain_compile.report.formats import float_nodes, float_regions
 
 FLOAT = {"mse": "MeanSquaredError", "bce": "SigmoidCrossEntropy"}
 
@@ -41,7 +41,7 @@ class Loss:
         for _ in range(2):
             state = np.asarray([p, 0], np.int32)
             errors, peak = OPS[self.error.op].reference((np.asarray(0, np.int32), state, *operands), self.error.attrs)
-            p = settled_exponent(p, int(peak), False)
+            p = first_exponent(p, int(peak), False)
         return float(loss), errors.astype(np.float64), int(state[0])
 
     def real(self, outputs: np.ndarray) -> np.ndarray:
@@ -121,8 +121,8 @@ def test_an_integer_head_has_an_integer_loss(name: str) -> None:
     floats = {FLOAT[name], f"{FLOAT[name]}Grad"}
     train = nets.int8_train(nets.cnn(), head="int8", loss=name)
     assert {f"Q{op}" for op in floats} <= ops_of(train) and not ops_of(train) & {*floats, "QuantizeError"}
-    assert [node.op for node in island_nodes(train)] == ["Dequantize"], "the output that m_infer gives"
-    assert islands(train) == []
+    assert [node.op for node in float_nodes(train)] == ["Dequantize"], "the output that m_infer gives"
+    assert float_regions(train) == []
     assert floats <= ops_of(nets.int8_train(nets.cnn(), loss=name))
 
 

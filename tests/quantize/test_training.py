@@ -33,7 +33,7 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8 import conv as int8_conv
 from tinytrain_compile.ops.int8 import error as int8_error
 from tinytrain_compile.ops.int8.error import MaskAttrs
-from tinytrain_compile.ops.int8.update import settle, split_rate
+from tinytrain_compile.ops.int8.update import split_rate, update_exponent
 
 # ---- 1: rounding of the stored weight -------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ def test_slices_are_the_selected_channels(layer: str, axis: str, channels: list[
 # ---- 7: delayed exponents -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [nets.cnn, nets.quantised, nets.islands])
+@pytest.mark.parametrize("model", [nets.cnn, nets.quantised, nets.float_regions])
 def test_first_step_finds_its_exponents(model: Callable[[], onnx.ModelProto]) -> None:
     """Without history every error uses its range from the first step on: at most 63, more than half of that."""
     train = nets.int8_train(model(), head="int8", batch=2)
@@ -247,21 +247,21 @@ def test_later_steps_use_what_earlier_ones_saw() -> None:
             continue
         for node in nets.nodes_of(train, "ExponentUpdate"):
             state, peak = (value.name for value in node.inputs)
-            expected = settle(before[state], values[peak], node.attrs.float_peak)  # type: ignore[attr-defined]
+            expected = update_exponent(before[state], values[peak], node.attrs.float_peak)  # type: ignore[attr-defined]
             np.testing.assert_array_equal(trainer.state[state], expected)
 
 
 def test_exponents_rise_at_once_and_fall_slowly() -> None:
     state = np.asarray([-5, 0], np.int32)
-    assert settle(state, np.int32(63), False).tolist() == [-5, 0]
-    assert settle(state, np.int32(64), False).tolist() == [-4, 0]
-    assert settle(state, np.int32(5000), False).tolist() == [2, 0]
-    assert settle(state, np.int32(0), False).tolist() == [-5, 0], "nothing seen: nothing learnt"
+    assert update_exponent(state, np.int32(63), False).tolist() == [-5, 0]
+    assert update_exponent(state, np.int32(64), False).tolist() == [-4, 0]
+    assert update_exponent(state, np.int32(5000), False).tolist() == [2, 0]
+    assert update_exponent(state, np.int32(0), False).tolist() == [-5, 0], "nothing seen: nothing learnt"
     for quiet in range(fx.QUIET_APPLIES - 1):
-        state = settle(state, np.int32(3), False)
+        state = update_exponent(state, np.int32(3), False)
         assert state.tolist() == [-5, quiet + 1]
-    assert settle(state, np.int32(3), False).tolist() == [-6, 0]
-    assert settle(state, np.int32(40), False).tolist() == [-5, 0]
+    assert update_exponent(state, np.int32(3), False).tolist() == [-6, 0]
+    assert update_exponent(state, np.int32(40), False).tolist() == [-5, 0]
 
 
 # ---- planted faults -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START
 from tinytrain_compile.ops.int8 import weighted_loss as int8_weighted_loss
 from tinytrain_compile.ops.int8.loss import QLossErrorAttrs
-from tinytrain_compile.ops.int8.update import settled_exponent
+from tinytrain_compile.ops.int8.update import first_exponent
 from tinytrain_compile.report.data import LOSS_NAMES
 
 WEIGHTS: tuple[list[float] | None, ...] = (None, [1.0, 0.25, 3.0], [2e-6, 0.0, 5e-6])
@@ -46,7 +46,7 @@ class Loss:
             state = (np.asarray(0, np.int32), np.asarray([p, 0], np.int32))
             operands = (*state, logits, labels, *sums, table, *more)
             errors, peak = OPS[self.error.op].reference(operands, self.error.attrs)
-            p = settled_exponent(p, int(peak), False)
+            p = first_exponent(p, int(peak), False)
         return float(loss), errors.astype(np.float64), int(state[1][0])
 
     def expected(self, logits: np.ndarray, labels: np.ndarray) -> Figures:

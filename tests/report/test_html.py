@@ -197,7 +197,7 @@ def test_a_buffer_that_changes_its_kind_changes_its_colour() -> None:
 def test_stacked_areas_end_at_the_load() -> None:
     picture = build_picture(analyse(*_parts(two_layers_summary())), 400)
     assert picture.area_height == 336
-    assert [(band.first, band.count, band.role) for band in picture.bands] == [
+    assert [(phase_bar.first, phase_bar.count, phase_bar.role) for phase_bar in picture.phase_bars] == [
         (0, 5, "forward"),
         (5, 5, "backward"),
         (10, 1, "update"),

@@ -15,7 +15,7 @@ from tinytrain_compile.ops.int8 import loss as int8_loss
 from tinytrain_compile.ops.int8.conv import moved_weight
 from tinytrain_compile.ops.int8.momentum import moved_velocity
 from tinytrain_compile.ops.int8.pointwise import ErrorUnitAttrs, QuantAttrs, exponent_factor, round_even
-from tinytrain_compile.ops.int8.update import multiply_rate, probe_exponent, settle, settled_exponent, split_rate
+from tinytrain_compile.ops.int8.update import first_exponent, multiply_rate, probe_exponent, split_rate, update_exponent
 from tinytrain_compile.ops.int8.update_fine import moved_fine
 
 Words = np.ndarray
@@ -183,7 +183,7 @@ def _quantise_error(bits: Words, exponent: Words, peak: Words) -> Sequence[Any]:
 
 
 def _settle(exponent: int, quiet: int, peak: int, float_peak: int) -> Sequence[Any]:
-    state = settle(np.asarray([exponent, quiet], np.int32), np.asarray(peak, np.int32), bool(float_peak))
+    state = update_exponent(np.asarray([exponent, quiet], np.int32), np.asarray(peak, np.int32), bool(float_peak))
     return (*(int(n) for n in state), 0)
 
 
@@ -199,8 +199,8 @@ def _probe(a: int, b: int, above: int) -> Sequence[Any]:
     return probe_exponent([a, b], above), 0, probe_exponent([a], above), probe_exponent([], above)
 
 
-def _settle_first(exponent: int, peak: int, float_peak: int) -> Sequence[Any]:
-    return settled_exponent(exponent, peak, bool(float_peak)), 0, 0
+def _first_exponent(exponent: int, peak: int, float_peak: int) -> Sequence[Any]:
+    return first_exponent(exponent, peak, bool(float_peak)), 0, 0
 
 
 def _cross_entropy(total: Words, bits: Words, distance: Words, m: Words, e: Words, loss_bits: Words) -> Sequence[Any]:
@@ -290,18 +290,21 @@ HELPERS = (
         2,
     ),
     Helper(
-        "settle",
-        "int32_t s[2] = {a0, a1}; y2 = tt_settle(s, a2, a3 != 0); y0 = s[0]; y1 = s[1];",
+        "update_exponent",
+        "int32_t s[2] = {a0, a1}; y2 = tt_update_exponent(s, a2, a3 != 0); y0 = s[0]; y1 = s[1];",
         (STATE, QUIET, PEAK, FLAG),
         _settle,
         3,
         scalar=True,
     ),
     Helper(
-        "settle_kept",
-        "int32_t s[3] = {a0, a1, 5}; y3 = tt_settle_kept(s, a2); y0 = s[0]; y1 = s[1]; y2 = s[2];",
+        "update_stored_exponent",
+        "int32_t s[3] = {a0, a1, 5}; y3 = tt_update_stored_exponent(s, a2); y0 = s[0]; y1 = s[1]; y2 = s[2];",
         (STATE, between(-1, 7, -1, 0, 6, 7), PEAK),
-        lambda exponent, quiet, peak: (*settle(np.asarray([exponent, quiet, 5]), np.asarray(peak), False).tolist(), 0),
+        lambda exponent, quiet, peak: (
+            *update_exponent(np.asarray([exponent, quiet, 5]), np.asarray(peak), False).tolist(),
+            0,
+        ),
         4,
         scalar=True,
     ),
@@ -320,10 +323,10 @@ HELPERS = (
     ),
     Helper("probe", PROBES, (STATE, STATE, ABOVE), _probe, 4, scalar=True),
     Helper(
-        "settle_first",
-        "int32_t s[2] = {a0, 3}; int32_t p = a1; tt_settle_first(s, &p, a2 != 0); y0 = s[0]; y1 = s[1]; y2 = p;",
+        "first_exponent",
+        "int32_t s[2] = {a0, 3}; int32_t p = a1; tt_first_exponent(s, &p, a2 != 0); y0 = s[0]; y1 = s[1]; y2 = p;",
         (STATE, PEAK, FLAG),
-        _settle_first,
+        _first_exponent,
         3,
         scalar=True,
     ),

@@ -211,7 +211,7 @@ MUTATIONS = (
     ("passes", "value > low", "value >= low"),
     ("error", "tt_clamp(value, -127, 127)", "tt_clamp(value, -128, 127)"),
     ("round_even", "(x + 12582912.0f) - 12582912.0f", "x + 0.5f"),
-    ("settle", "state[1] == TT_QUIET_APPLIES", "state[1] == TT_QUIET_APPLIES - 1"),
+    ("update_exponent", "state[1] == TT_QUIET_APPLIES", "state[1] == TT_QUIET_APPLIES - 1"),
     ("noise", "word ^= word >> 15;", ""),
     ("dot4", "acc += a[2] * b[2];", "acc += a[2] * b[1];"),
     ("dot_2x2_3", "a + i + 4, b + i + 4);", "a + i + 4, b + i);"),

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinytrain_compile.compile.external_kernels import Externals
+from tinytrain_compile.compile.fallbacks import Means, plan_with_fallbacks
 from tinytrain_compile.compile.inference import NoRoomError, infer_one
-from tinytrain_compile.compile.ladder import Means, climb
 from tinytrain_compile.compile.memories import core_model, further_memories
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import labelled
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.cost import Choice, Rung
+from tinytrain_compile.ir.cost import Attempt, PlanChoice
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ops.int8.update import error_ops
@@ -54,7 +54,7 @@ class Candidate:
     update: UpdatePlan
     train: TrainGraph
     plan: MemoryPlan
-    choice: Choice
+    choice: PlanChoice
     automatic: bool = False
     one: TrainGraph | None = None
     externals: Externals = field(default_factory=Externals)
@@ -72,11 +72,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Price:
-    """What an update needs by a quick plan, and the rungs that led there."""
+    """What an update needs by a quick plan, and the attempts that led there."""
 
     arena_bytes: int
     ps: int
-    rungs: tuple[Rung, ...]
+    attempts: tuple[Attempt, ...]
 
 
 def _with_graph(train: TrainGraph, graph: Graph) -> TrainGraph:
@@ -147,7 +147,7 @@ class Planner:
 
     def _check_errors(self, train: TrainGraph, one: TrainGraph) -> None:
         """SamplesMixError unless int8 errors of several samples are those of each: made alike, with known exponents."""
-        if train.settled:
+        if train.exponents_known:
             return
         if error_ops(train.graph.nodes) != error_ops(one.graph.nodes):
             raise SamplesMixError("some errors would be computed in another way")
@@ -180,10 +180,10 @@ class Planner:
         keep = (train.loss.name,)
         return PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort=effort, keep=keep)
 
-    def _plan(self, train: TrainGraph, quick: bool, means: Means | None = None) -> tuple[Planned, Choice]:
+    def _plan(self, train: TrainGraph, quick: bool, means: Means | None = None) -> tuple[Planned, PlanChoice]:
         means = means or self.means
-        planned, rungs = climb(train.graph, self.settings(train, quick), means)
-        return planned, Choice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, rungs)
+        planned, attempts = plan_with_fallbacks(train.graph, self.settings(train, quick), means)
+        return planned, PlanChoice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, attempts)
 
     def _asked(self, spec: str) -> tuple[UpdatePlan, TrainGraph]:
         """An update and its training graph with as many samples in a step as --micro-batch says; E0101."""
@@ -243,7 +243,7 @@ class Planner:
             ) from problem
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
         planned = plan_from_lock(train.graph, lock, settings, self.means.memories)
-        choice = Choice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
+        choice = PlanChoice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
         graph = _with_graph(train, planned.graph)
         candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
         return self._with_one(candidate)
@@ -252,7 +252,7 @@ class Planner:
         """What an update needs, by a quick plan (an upper bound of what a full plan finds)."""
         if spec not in self._made.prices:
             planned, choice = self._plan(self._asked(spec)[1], quick=True)
-            self._made.prices[spec] = Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
+            self._made.prices[spec] = Price(planned.plan.arena_bytes, choice.cost.ps, choice.attempts)
         return self._made.prices[spec]
 
     def unhelped_price(self, spec: str) -> Price | None:
@@ -266,7 +266,7 @@ class Planner:
             if arena_bound(train.graph, self.settings(train, True), once) > room:
                 return None
         planned, choice = self._plan(train, True, means)
-        return Price(planned.plan.arena_bytes, choice.cost.ps, choice.rungs)
+        return Price(planned.plan.arena_bytes, choice.cost.ps, choice.attempts)
 
     def could_fit(self, candidate: Candidate) -> bool:
         """Whether --arena may hold the candidate's graph with any second runs: what is there for good says no."""

@@ -15,7 +15,7 @@ from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, Kernel
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.int8.conv_form import turned_weight
+from tinytrain_compile.ops.int8.conv_form import transposed_copy
 from tinytrain_compile.report import batch_text
 from tinytrain_compile.target import Target
 
@@ -63,12 +63,12 @@ class Generator:
         graph = self._candidate.train.graph
         return frozenset(graph.constants) - {value.name for value in graph.state}
 
-    def lowered(self, small: bool, turned: Iterable[Node] = ()) -> KernelSet:
-        """A kernel for every node, or for those of `turned` that read their weight turned."""
+    def lowered(self, small: bool, transposed: Iterable[Node] = ()) -> KernelSet:
+        """A kernel for every node, or for those of `transposed` that read their weight transposed."""
         from tinytrain_compile.lower import LowerOptions, lower_nodes  # imports tvm: 2-4 s, only when it is needed
         from tinytrain_compile.lower.kernels import SIZE, SPEED, kernel_context
 
-        chosen = tuple(turned)
+        chosen = tuple(transposed)
         fused = not self._candidate.train.integer
         context = kernel_context(self._target.features, fused, SIZE if small else SPEED)
         names = frozenset(node.name for node in chosen)
@@ -152,9 +152,9 @@ class _Budget:
 
         return Variant(kernels, flash_sizes(self._generator.emitted(kernels, small_calls), self._target, self._tools))
 
-    def _kernels(self, small_nodes: frozenset[str], turned: Iterable[Node] = ()) -> KernelSet:
+    def _kernels(self, small_nodes: frozenset[str], transposed: Iterable[Node] = ()) -> KernelSet:
         """A mixture; every way of lowering is done once, and only if something needs it."""
-        kernels, turned = KernelSet((), {}), tuple(turned)
+        kernels, transposed = KernelSet((), {}), tuple(transposed)
         for small in (False, True):
             wanted = {n.name for n in self._generator.nodes if (n.name in small_nodes) == small}
             if not wanted:
@@ -162,7 +162,7 @@ class _Budget:
             if small not in self._lowered:
                 self._lowered[small] = self._generator.lowered(small)
             part = self._lowered[small].only(wanted)
-            own = [node for node in turned if node.name in wanted]
+            own = [node for node in transposed if node.name in wanted]
             kernels = kernels.joined(part.updated(self._generator.lowered(small, own) if own else part))
         return self._generator.shared(kernels)
 
@@ -178,12 +178,12 @@ class _Budget:
         return Mix(frozenset(small.kernels.calls), True)
 
     def _with_copies(self, mix: Mix) -> Generated:
-        """The mixture with as many turned weights as the rest of the budget holds."""
+        """The mixture with as many transposed weights as the rest of the budget holds."""
         generator = self._generator
         free = self._budget - self._measured(self._kernels(mix.nodes), mix.calls).sizes.total_bytes
         copies = choose_copies(generator.nodes, generator.frozen, free)
         while True:
-            readers = [n for n in generator.nodes if (w := turned_weight(n)) is not None and w.name in copies]
+            readers = [n for n in generator.nodes if (w := transposed_copy(n)) is not None and w.name in copies]
             kernels = self._kernels(mix.nodes, readers)
             bundle = generator.emitted(kernels, mix.calls)
             if not copies or self._measured(kernels, mix.calls).sizes.total_bytes <= self._budget:
@@ -213,5 +213,5 @@ class _Budget:
 
 
 def _weight_bytes(node: Node) -> int:
-    weight = turned_weight(node)
+    weight = transposed_copy(node)
     return 0 if weight is None else weight.size_bytes

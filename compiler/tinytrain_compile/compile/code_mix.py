@@ -14,8 +14,8 @@ from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.conv_form import turned_weight
-from tinytrain_compile.ops.int8.tiles import pair_tiles
+from tinytrain_compile.ops.int8.conv_form import transposed_copy
+from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.names import operand, result
 
 if TYPE_CHECKING:
@@ -116,8 +116,10 @@ def _gain(fast: Variant, group: AbstractSet[str], extra: Mapping[str, int]) -> f
 
 
 def choose_copies(nodes: Iterable[Node], frozen: AbstractSet[str], free_bytes: int) -> dict[str, Node]:
-    """Weight -> a node that reads it turned: those that are widened most often per byte first, while bytes are left."""
-    wanted = [(node, weight) for node in nodes if (weight := turned_weight(node)) is not None and weight.name in frozen]
+    """Weight -> a node that reads it transposed: first what is packed most often per byte, while bytes are left."""
+    wanted = [
+        (node, weight) for node in nodes if (weight := transposed_copy(node)) is not None and weight.name in frozen
+    ]
     wanted.sort(key=lambda pair: (-_widened(pair[0]), pair[1].size_bytes, pair[0].name))
     found: dict[str, Node] = {}
     for node, weight in wanted:
@@ -131,5 +133,5 @@ def _widened(node: Node) -> int:
     """How often a 1x1 data gradient widens each of its weights."""
     *pixels, channels = result(node, "error").shape
     rows = pixels[0] * pixels[1] * pixels[2]
-    tiles = pair_tiles(rows, channels, operand(node, "g").shape[3])
+    tiles = packed_tiles(rows, channels, operand(node, "g").shape[3])
     return rows // tiles.strip if tiles.strip_axis == 0 else 1

@@ -27,7 +27,7 @@ OUTSIDE_SHARE = 0.2
 """Share of inputs outside the range of the model's input from which on they are scaled in another way."""
 LARGE_SUM = 20.0
 """Sums of the first layer, in the root mean square, that a network with inputs of about 1 does not have."""
-_MOVES = ("Reshape", "Transpose", "Clip", "Embed")
+_BEFORE_THE_DATA = ("Reshape", "Transpose", "Clip", "Embed")
 
 
 def option_notes(options: CompileOptions) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ def _first_sums(graph: Graph) -> float:
     readers, pending, norms = graph.consumers(), [graph.inputs[0].name], list[Array]()
     while pending:
         for node in readers.get(pending.pop(), []):
-            if node.op in _MOVES:
+            if node.op in _BEFORE_THE_DATA:
                 pending.append(node.outputs[0].name)
             elif node.op in ("Conv", "Gemm") and operand(node, "w").name in graph.constants:
                 weight = graph.constants[operand(node, "w").name]

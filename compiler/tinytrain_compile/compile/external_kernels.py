@@ -29,7 +29,7 @@ _KIND = TableKind("E0108", "E0108", "compare with docs/external-kernels.md", "a 
 
 
 @dataclass(frozen=True)
-class Entry:
+class KernelEntry:
     """One [[kernel]]: for which nodes (op, layers, when, targets, features), what is called, what it needs.
 
     files: names of its C files; place: of the entry, for errors.
@@ -74,7 +74,7 @@ class Entry:
 class Externals:
     """All entries in order, the texts of their C files by name, and every file that was read."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[KernelEntry, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     paths: tuple[Path, ...] = ()
 
@@ -103,7 +103,7 @@ def functions_of(nodes: Iterable[Node]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(node.external.function for node in nodes if node.external is not None))
 
 
-def _assigned(node: Node, entries: Iterable[Entry]) -> Node:
+def _assigned(node: Node, entries: Iterable[KernelEntry]) -> Node:
     entry = next((entry for entry in entries if entry.takes(node)), None)
     return node if entry is None else replace(node, external=entry.external(node))
 
@@ -124,7 +124,7 @@ def blaming(nodes: Iterable[Node]) -> Generator[None]:
 def load_externals(options: CompileOptions) -> Externals:
     """Read the kernel files and the C files that they name. Errors: E0108."""
     prefix = c_identifier(options.model.stem)
-    entries: list[Entry] = []
+    entries: list[KernelEntry] = []
     found: dict[str, Path] = {}
     read: list[Path] = []
     for path in options.kernels:
@@ -141,7 +141,7 @@ def load_externals(options: CompileOptions) -> Externals:
     return Externals(tuple(entries), texts, (*read, *found.values()))
 
 
-def _entry(table: Table, sources: tuple[Path, ...], place: str) -> Entry:
+def _entry(table: Table, sources: tuple[Path, ...], place: str) -> KernelEntry:
     op, function = table.text("op"), table.text("function")
     if op not in EXTERNAL_FORMS:
         raise table.error("op", f"is none of {', '.join(EXTERNAL_FORMS)}")
@@ -151,7 +151,7 @@ def _entry(table: Table, sources: tuple[Path, ...], place: str) -> Entry:
     for name in features:
         if name not in _FLAGS:
             raise table.error("features", f"may name {', '.join(_FLAGS)}, not {name!r}")
-    entry = Entry(
+    entry = KernelEntry(
         op=op,
         function=function,
         files=tuple(source.name for source in sources),

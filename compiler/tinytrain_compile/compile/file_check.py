@@ -1,4 +1,4 @@
-"""The first rung of the truth ladder: the model file, run by onnx.reference, against the graph that was imported."""
+"""The file check: the model file, run by onnx.reference, against the graph that was imported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tinytrain_compile.training import TrainingOptions, build_training
 SAMPLES = 2
 """Samples on which the two are compared."""
 _MOVED = "Concat Expand Flatten Gather Identity MaxPool Pad Reshape Slice Split Squeeze Transpose Unsqueeze"
-_MOVES = frozenset(_MOVED.split())
+_MOVED_OPS = frozenset(_MOVED.split())
 """Operators that do to integers what they do to the real numbers that these stand for."""
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
 _QLINEAR = frozenset(("QLinearConv", "QLinearMatMul"))
@@ -76,7 +76,7 @@ def compare(file: FileModel, ours: ImportedValues, samples: Sequence[tuple[Array
 
 
 @dataclass
-class _State:
+class _WalkState:
     """Of one sample: the values with which the walk goes on, and how integers among them are meant.
 
     values: twice, as our integer nodes read them and as our float32 nodes do; the same in a float graph.
@@ -144,7 +144,7 @@ class _Walk:
         if loss is not None and y is not None:
             values[loss.label] = y.reshape(loss.label_shape).astype(self._file.inputs.get(loss.label, np.int64))
         ignored = y is None or self._ours.ignores(y)  # 0 / 0 in the file, no step in ours
-        state = _State((values, dict(values)), self._file.outputs[0] if loss is not None and not ignored else "")
+        state = _WalkState((values, dict(values)), self._file.outputs[0] if loss is not None and not ignored else "")
         behind = set(self._model.replaced)
         for node in self._file.nodes:
             if behind.intersection((*node.inputs, *node.outputs)):
@@ -152,7 +152,7 @@ class _Walk:
             else:
                 self._node(node, state)
 
-    def _node(self, node: FileNode, state: _State) -> None:
+    def _node(self, node: FileNode, state: _WalkState) -> None:
         if node.outputs[0] in self._constants:
             return
         results = self._results(node, state)
@@ -167,7 +167,7 @@ class _Walk:
             if name:
                 self._output(node, name, [each[index] for each in results if index < len(each)], form, state)
 
-    def _results(self, node: FileNode, state: _State) -> list[tuple[Array, ...]]:
+    def _results(self, node: FileNode, state: _WalkState) -> list[tuple[Array, ...]]:
         """The node's outputs as the file gives them, from either way of reading; nothing where there is no answer."""
         rounded, plain = state.values
         names = [name for name in node.inputs if name]
@@ -189,7 +189,9 @@ class _Walk:
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", "--quant fp32 does not round its operands")
         return self._file.run(node, values)
 
-    def _output(self, node: FileNode, name: str, theirs: Sequence[Array], form: Format | None, state: _State) -> None:
+    def _output(
+        self, node: FileNode, name: str, theirs: Sequence[Array], form: Format | None, state: _WalkState
+    ) -> None:
         """Compare one tensor where both have it, and say with which values the walk goes on."""
         ours = self._counterparts(node, name, form, state)
         if form is not None:
@@ -210,7 +212,7 @@ class _Walk:
         if kept:
             state.values[0][name], state.values[1][name] = kept[0], kept[-1]
 
-    def _counterparts(self, node: FileNode, name: str, form: Format | None, state: _State) -> tuple[Held, ...]:
+    def _counterparts(self, node: FileNode, name: str, form: Format | None, state: _WalkState) -> tuple[Held, ...]:
         if name == state.loss and self._ours.loss is not None:
             return (Held(self._ours.loss, 0.0),)
         stored = form is not None or node.op == "DequantizeLinear"
@@ -222,7 +224,7 @@ class _Walk:
         """Whether a tensor only shows under another name what was read from integers."""
         known, value = self._model.tensors, self._model.tensors.get(name)
         node = self._makers.get(name)
-        while value is not None and node is not None and node.op in _MOVES:
+        while value is not None and node is not None and node.op in _MOVED_OPS:
             source = known.get(node.inputs[0])
             if source is None or source.value != value.value:
                 return False
@@ -260,7 +262,7 @@ def _before_rounding(nodes: Sequence[FileNode]) -> frozenset[str]:
     for node in reversed(nodes):
         for name in node.outputs:
             after = readers.get(name, [])
-            if after and all(n.op == "QuantizeLinear" or (n.op in _MOVES and n.outputs[0] in found) for n in after):
+            if after and all(n.op == "QuantizeLinear" or (n.op in _MOVED_OPS and n.outputs[0] in found) for n in after):
                 found.add(name)
     return frozenset(found)
 
@@ -273,7 +275,7 @@ def _format_of(node: FileNode, values: Mapping[str, Array], formats: Mapping[str
     """How the file stores the node's outputs; None for real numbers."""
     first = {"QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6}.get(node.op)
     if first is None:
-        return formats.get(node.inputs[0]) if node.op in _MOVES and node.inputs else None
+        return formats.get(node.inputs[0]) if node.op in _MOVED_OPS and node.inputs else None
     has_zero = len(node.inputs) > first + 1 and node.inputs[first + 1]
     scale: Array | None = values.get(node.inputs[first])
     zero: Array | None = values.get(node.inputs[first + 1]) if has_zero else np.zeros((), np.uint8)

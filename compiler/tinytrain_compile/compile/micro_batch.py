@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tinytrain_compile.compile.candidates import Candidate, Planner
 from tinytrain_compile.compile.update_search import search_update
-from tinytrain_compile.ir.cost import Rung
+from tinytrain_compile.ir.cost import Attempt
 from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.training import SamplesMixError
@@ -36,19 +36,19 @@ def with_micro_batch(planner: Planner, candidate: Candidate) -> Candidate:
         return candidate
     if o.batch == 1 or o.accumulate != "exact" or o.arena_bytes is None or o.optimise == "memory" or o.remat == "min":
         return candidate
-    less = any(rung.kind == "less" for rung in candidate.choice.rungs)
+    less = any(attempt.kind == "less" for attempt in candidate.choice.attempts)
     update = resolve_update(planner.model.graph, "all") if less else candidate.update
-    rungs: list[Rung] = []
+    attempts: list[Attempt] = []
     for size in (size for size in range(o.batch, 1, -1) if o.batch % size == 0):
-        found, rung = _priced(planner, update, size, o.arena_bytes)
-        rungs.append(rung)
+        found, attempt = _priced(planner, update, size, o.arena_bytes)
+        attempts.append(attempt)
         if found is not None and not less:
-            choice = replace(candidate.choice, cost=found.choice.cost, rungs=tuple(rungs))
+            choice = replace(candidate.choice, cost=found.choice.cost, attempts=tuple(attempts))
             return replace(found, automatic=candidate.automatic, choice=choice)
-    return _at_one(candidate, rungs)
+    return _at_one(candidate, attempts)
 
 
-def _priced(planner: Planner, update: UpdatePlan, size: int, limit_bytes: int) -> tuple[Candidate | None, Rung]:
+def _priced(planner: Planner, update: UpdatePlan, size: int, limit_bytes: int) -> tuple[Candidate | None, Attempt]:
     """The candidate with so many samples in a step if it fits, and what was found out about it."""
     how = f"micro-batch {size}"
     means = replace(planner.means, remat="off", memories=(), objective=None, limit_ps=None)
@@ -58,19 +58,19 @@ def _priced(planner: Planner, update: UpdatePlan, size: int, limit_bytes: int) -
         if found.plan.lower_bound_bytes <= limit_bytes:  # else no plan of this order fits
             found = planner.planned(update, train, means)
     except SamplesMixError as problem:
-        return None, Rung("micro-batch", how, None, str(problem))
+        return None, Attempt("micro-batch", how, None, str(problem))
     arena, time = found.plan.arena_bytes, found.choice.cost.ps
     slow = ", too slow" if arena <= limit_bytes and not planner.meets(arena, time) else ""
-    rung = Rung("micro-batch", how, arena, f"{time / size / 1e9:.3g} ms a sample{slow}")
-    return (found if planner.meets(arena, time) else None), rung
+    attempt = Attempt("micro-batch", how, arena, f"{time / size / 1e9:.3g} ms a sample{slow}")
+    return (found if planner.meets(arena, time) else None), attempt
 
 
-def _at_one(candidate: Candidate, tried: list[Rung]) -> Candidate:
+def _at_one(candidate: Candidate, tried: list[Attempt]) -> Candidate:
     """The candidate of one sample, with what was tried before it; why, if not for the memory."""
-    first, *rest = candidate.choice.rungs
+    first, *rest = candidate.choice.attempts
     named = replace(first, how="micro-batch 1") if first.kind == "asked" else first
-    candidate = replace(candidate, choice=replace(candidate.choice, rungs=(*tried, named, *rest)))
-    if any(rung.arena_bytes is not None for rung in tried):
+    candidate = replace(candidate, choice=replace(candidate.choice, attempts=(*tried, named, *rest)))
+    if any(attempt.arena_bytes is not None for attempt in tried):
         return candidate
     graph = candidate.train.graph
     notes = (*graph.notes, f"one sample at a time: {tried[-1].note}")

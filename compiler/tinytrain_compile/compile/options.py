@@ -38,10 +38,9 @@ class CompileOptions:
     quant: "auto" is what compile/number_format.py makes of the model; behind the driver it is one of the others.
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
     micro_batch: samples that a call takes; None is 1, or what a lock has; "auto": as many as --arena holds.
-    remat: None leaves it to the ladder in compile/ladder.py: a little, if --arena needs it; with `optimise`, to the
-    objective.
-    optimise: None is the least extra time that fits. max_step_ps: longest step by the target's model, in picoseconds.
-    code: of kernels and calls; None is speed, or what flash_budget_bytes (of code and constants) asks for.
+    remat: None leaves it to the fallbacks in compile/fallbacks.py: a little, if --arena needs it; with `optimise`, to
+    the objective. optimise: None is the least extra time that fits. max_step_ps: longest step by the target's model, in
+    picoseconds. code: of kernels and calls; None is speed, or what flash_budget_bytes (of code and constants) asks for.
     """
 
     model: Path

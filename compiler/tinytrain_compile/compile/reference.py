@@ -11,9 +11,9 @@ from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def, run_node
 from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
 from tinytrain_compile.ops.int8.update import (
+    first_exponent,
     multiply_rate,
     probe_exponent,
-    settled_exponent,
     split_rate,
 )
 from tinytrain_compile.ops.interpreter import run_nodes
@@ -29,7 +29,7 @@ class Trainer:
         self._constants = dict(graph.constants)
         self.state: dict[str, Array] = {value.name: self._constants[value.name] for value in graph.state}
         self.sums = self.zero_sums()
-        self._settled = train.settled
+        self._exponents_known = train.exponents_known
         needed = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
         infer = graph.ancestors(graph.outputs)
         self._infer = [node for node in graph.nodes if node.name in infer]
@@ -133,23 +133,23 @@ class Trainer:
 
     def _backpropagated(self, values: dict[str, Array]) -> dict[str, Array]:
         """These, and what the rest of the step makes of them."""
-        if self._settled:
+        if self._exponents_known:
             return self.run_nodes(self._backward, values)
-        self._settled = True
+        self._exponents_known = True
         for node in self._backward:
             error = error_operands(node)
             if error is not None:
-                self._settle(node, error, values)
+                self._find_exponent(node, error, values)
             values = run_nodes((node,), values, self._train.integer)
         return values
 
-    def _settle(self, node: Node, error: ErrorOperands, values: dict[str, Array]) -> None:
+    def _find_exponent(self, node: Node, error: ErrorOperands, values: dict[str, Array]) -> None:
         """First step: run an error with an exponent that is surely large enough, then choose the right one."""
         own = error.exponent.name
         start = probe_exponent([int(values[v.name][0]) for v in error.read], error.probe)
         values[own] = np.asarray([start, 0], np.int32)
         peak = int(run_node(node, tuple(values[v.name] for v in node.inputs), exact=True)[1])
-        values[own] = np.asarray([settled_exponent(start, peak, error.float_peak), 0], np.int32)
+        values[own] = np.asarray([first_exponent(start, peak, error.float_peak), 0], np.int32)
         self.state[own] = values[own]
 
     def _keep(self, nodes: Iterable[Node], values: dict[str, Array]) -> None:

@@ -112,8 +112,8 @@ def recomputing(planner: Planner, candidate: Candidate) -> list[Suggestion]:
     def note(candidate: Candidate) -> str:
         return f"+{share_of(candidate.train.graph, candidate.plan):.0%} MACs a step"
 
-    tried = [rung for rung in candidate.choice.rungs if rung.kind == "recompute"]
-    # The ladder has made the same plan for `auto` already; where it is too large there is no need to make it again.
+    tried = [attempt for attempt in candidate.choice.attempts if attempt.kind == "recompute"]
+    # The fallbacks have made the same plan for `auto` already; where it is too large there is no need to make it again.
     hopeless = o.update != "auto" and any((r.arena_bytes or 0) > (o.arena_bytes or 0) for r in tried)
     if hopeless or not planner.could_fit(candidate):
         return []

@@ -133,11 +133,11 @@ def _search(
         return {}
     values = _operands(candidate, samples)
     found: dict[TileKey, Found] = {}
-    searches: list[_Search] = []
+    searches: list[_TileSearch] = []
     for index, (key, node) in enumerate(wanted.items()):
         report(index, len(wanted))
         arrays = tuple(np.ascontiguousarray(values[value.name]) for value in node.inputs)
-        search = _Search(key, node, arrays, _variants(node, target, not candidate.train.integer, index))
+        search = _TileSearch(key, node, arrays, _variants(node, target, not candidate.train.integer, index))
         if search.fits:
             searches.append(search)
         if searches and sum(s.size_bytes for s in searches) > _IMAGE_BYTES:
@@ -157,7 +157,7 @@ def _operands(candidate: Candidate, samples: Samples) -> dict[str, Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Search:
+class _TileSearch:
     key: TileKey
     node: Node
     arrays: tuple[Array, ...]
@@ -203,7 +203,7 @@ def _variants(node: Node, target: Target, fused: bool, index: int) -> list[tuple
     return found
 
 
-def _counted(searches: Sequence[_Search], target: Target) -> dict[TileKey, Found]:
+def _counted(searches: Sequence[_TileSearch], target: Target) -> dict[TileKey, Found]:
     """The best of each: fewest instructions, then least code; the rule unless LEAST_GAIN is saved."""
     if not searches:
         return {}

@@ -30,21 +30,23 @@ def with_exponents(train: TrainGraph, model: ImportedModel, options: CompileOpti
 
     The reference trains on the first TRIAL_SAMPLES with learning rate 0: exponents follow the peaks, weights stay.
     """
-    if train.settled or options.calib is None or not labelled(options.calib):
+    if train.exponents_known or options.calib is None or not labelled(options.calib):
         return train
     samples = load_samples(options.calib, model, train)
-    return settled_on(train, Samples(samples.x[:TRIAL_SAMPLES], samples.y[:TRIAL_SAMPLES]))
+    return with_exponents_of(train, Samples(samples.x[:TRIAL_SAMPLES], samples.y[:TRIAL_SAMPLES]))
 
 
 def like_one(train: TrainGraph, one: TrainGraph) -> TrainGraph:
     """A graph of several samples with the exponents that were found for one."""
-    if not one.settled or train.settled:
+    if not one.exponents_known or train.exponents_known:
         return train
     known = {name: one.graph.constants[name] for name in error_exponents(one.graph.nodes)}
-    return replace(train, graph=replace(train.graph, constants={**train.graph.constants, **known}), settled=True)
+    return replace(
+        train, graph=replace(train.graph, constants={**train.graph.constants, **known}), exponents_known=True
+    )
 
 
-def settled_on(train: TrainGraph, samples: Samples) -> TrainGraph:
+def with_exponents_of(train: TrainGraph, samples: Samples) -> TrainGraph:
     """The graph with exponents that hold the errors of these samples."""
     trainer = Trainer(train)
     trainer.set_rate(0.0)
@@ -54,7 +56,7 @@ def settled_on(train: TrainGraph, samples: Samples) -> TrainGraph:
     constants = dict(train.graph.constants)
     for name in error_exponents(train.graph.nodes):
         constants[name] = np.asarray([trainer.state[name][0], 0], np.int32)
-    return replace(train, graph=replace(train.graph, constants=constants), settled=True)
+    return replace(train, graph=replace(train.graph, constants=constants), exponents_known=True)
 
 
 def compare(train: TrainGraph, model: ImportedModel, floats: Graph | None, options: CompileOptions) -> Agreement | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinytrain_compile.compile.candidates import Candidate, Planner
-from tinytrain_compile.ir.cost import Rung
+from tinytrain_compile.ir.cost import Attempt
 
 
 def search_update(planner: Planner, layer_count: int) -> Candidate:
@@ -15,15 +15,15 @@ def search_update(planner: Planner, layer_count: int) -> Candidate:
     depth, best = deepest(planner, layer_count) or (1, planner.exact("last:1"))
     label = f"last:{depth}"
     if depth < layer_count:
-        best = _with_rungs(best, planner.price(f"last:{layer_count}").rungs, label)
+        best = _with_attempts(best, planner.price(f"last:{layer_count}").attempts, label)
     return replace(best, automatic=True)
 
 
-def _with_rungs(candidate: Candidate, above: tuple[Rung, ...], label: str) -> Candidate:
+def _with_attempts(candidate: Candidate, above: tuple[Attempt, ...], label: str) -> Candidate:
     """What was tried for all layers, then the smaller update that was taken."""
     note = f"{candidate.choice.cost.ps / 1e9:.3g} ms a step"
-    rungs = (*above, Rung("less", f"--update {label}", candidate.plan.arena_bytes, note))
-    return replace(candidate, choice=replace(candidate.choice, rungs=rungs))
+    attempts = (*above, Attempt("less", f"--update {label}", candidate.plan.arena_bytes, note))
+    return replace(candidate, choice=replace(candidate.choice, attempts=attempts))
 
 
 NEAR, NEAR_TRIES, LIKELY_TRIES = 1.2, 4, 8

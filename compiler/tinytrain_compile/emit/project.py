@@ -15,7 +15,7 @@ from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, m
 from tinytrain_compile.emit.labels import label_ctype, label_data
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
-from tinytrain_compile.emit.sequence import Part, Sequencer, turned_name
+from tinytrain_compile.emit.sequence import Part, Sequencer, transposed_name
 from tinytrain_compile.emit.stack import unknown_stack
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
@@ -79,7 +79,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = [line for watch in watches for line in watch.tables()]
     constants = _flash_tables(train, plan, tables)
-    constants += _turned_tables(train, kernels, tables)
+    constants += _transposed_tables(train, kernels, tables)
     constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
     kernel_files = _kernel_files(model, kernels, prefix)
     small = [f"{prefix}_train.c"] if options.small_calls else []
@@ -193,10 +193,10 @@ def _flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tu
     ]
 
 
-def _turned_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> list[tuple[str, Array]]:
+def _transposed_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> list[tuple[str, Array]]:
     """Copies of frozen 1x1 weights, by (input channel, output channel)."""
-    nodes = [node for node in train.graph.nodes if node.name in kernels.turned]
-    weights = {turned_name(node): train.graph.constants[operand(node, "w").name] for node in nodes}
+    nodes = [node for node in train.graph.nodes if node.name in kernels.transposed]
+    weights = {transposed_name(node): train.graph.constants[operand(node, "w").name] for node in nodes}
     return [(tables.of(name), np.ascontiguousarray(data[:, 0, 0, :].T)) for name, data in weights.items()]
 
 
@@ -230,7 +230,7 @@ def _template_data(
         "rate_float": sequencer.typed("F32", train.learning_rate.name),
         "rate_int": sequencer.typed("I32", train.rate.name) if train.rate else "",
         "momentum": None if train.momentum is None else f"{float(np.float32(train.momentum))!r}f",
-        "settled": train.settled,
+        "exponents_known": train.exponents_known,
         "exponent": _first_exponent(train, sequencer),
         "batch": train.batch,
         "in_place": train.in_place,

@@ -51,7 +51,7 @@ class Sequencer:
         self._kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in kernels.kernels}
         self._calls = kernels.calls
         self._numbers = kernels.numbers
-        self._turned = kernels.turned
+        self._transposed = kernels.transposed
         self._tables = tables
         self._labels = Names("AT_")
         self._state = {value.name for value in train.graph.state}
@@ -130,7 +130,7 @@ class Sequencer:
             watch = next((watch for watch in self._watches if watch.knows(node)), None)
             lines += watch.around(node, self._call(node)) if watch else self._call(node)
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
-        finds = not self._train.settled and any(error_operands(node) for node in nodes)
+        finds = not self._train.exponents_known and any(error_operands(node) for node in nodes)
         return Part(name, nodes[0].name, tuple(lines), reads_label, finds)
 
     def _views_of(self, node: Node) -> list[str]:
@@ -148,23 +148,23 @@ class Sequencer:
         if op_def(node.op).page:
             return self._page(node)
         call = [*self._waits(node), *self._kernel_call(node)]
-        error = None if self._train.settled else error_operands(node)
+        error = None if self._train.exponents_known else error_operands(node)
         return call if error is None else self._first_time(error, call)
 
     def _first_time(self, error: ErrorOperands, call: list[str]) -> list[str]:
         """The first step after m_init finds the error's exponent with one that cannot overflow, then computes anew."""
         own, peak, *read = (self._operand(value) for value in (error.exponent, error.peak, *error.read))
         probe = wrap_call(f"tt_probe{len(read)}", [own, *read, str(error.probe)])
-        settle = wrap_call("tt_settle_first", [own, peak, "true" if error.float_peak else "false"])
+        update_exponent = wrap_call("tt_first_exponent", [own, peak, "true" if error.float_peak else "false"])
         if self._small:
             return [
                 "for (int32_t again = first ? 1 : 0; again >= 0; --again) {",
                 *_under("if (again > 0) {", probe),
                 *(f"    {line}" for line in call),
-                *_under("if (again > 0) {", settle),
+                *_under("if (again > 0) {", update_exponent),
                 "}",
             ]
-        return ["if (first) {", *(f"    {line}" for line in (*probe, *call, *settle)), "}", *call]
+        return ["if (first) {", *(f"    {line}" for line in (*probe, *call, *update_exponent)), "}", *call]
 
     def _page(self, node: Node) -> list[str]:
         """A page move; what comes in is waited for by its first reader."""
@@ -194,8 +194,8 @@ class Sequencer:
         kernel = self._kernels[self._calls[node.name]]
         aliased = {out for out, _ in op_def(node.op).alias}
         arguments = [self._operand(value) for value in node.inputs]
-        if node.name in self._turned:
-            arguments[position(node, "w")] = self._tables.of(turned_name(node))
+        if node.name in self._transposed:
+            arguments[position(node, "w")] = self._tables.of(transposed_name(node))
         arguments += [self._operand(value) for i, value in enumerate(node.outputs) if i not in aliased]
         if kernel.scratch_dtype:
             offset = self._scratch[node.name]
@@ -221,9 +221,9 @@ class Sequencer:
         return self.typed(_ACCESS[value.dtype], value.name)
 
 
-def turned_name(node: Node) -> str:
+def transposed_name(node: Node) -> str:
     """The name of the copy of a data gradient's weight that has its channel axes swapped."""
-    return f"{operand(node, 'w').name}.turned"
+    return f"{operand(node, 'w').name}.transposed"
 
 
 def _under(condition: str, lines: Sequence[str]) -> list[str]:

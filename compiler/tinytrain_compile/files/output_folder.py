@@ -76,7 +76,7 @@ def check_place(folder: Path, names: Iterable[str] = (), force: bool = False) ->
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise CompileError("E0104", str(folder), "is not a folder", "choose another name with -o")
         if folder.is_dir():
-            _settle(folder)
+            _recover(folder)
             _known(folder, {*names, MANIFEST}, force)
     except OSError as error:
         raise _cannot(folder, error) from error
@@ -151,7 +151,7 @@ class _Exchange:
         except OSError:
             if not self._journal.exists():
                 raise
-            _settle(self._folder)
+            _recover(self._folder)
             os.rename(self._staged, self._journal)
 
     def _leaving(self) -> list[str]:
@@ -195,7 +195,7 @@ def _known(folder: Path, names: Iterable[str], force: bool) -> dict[str, str]:
     return manifest or {}
 
 
-def _settle(folder: Path) -> None:
+def _recover(folder: Path) -> None:
     """Wait while another run moves files; if it was killed while it did, put back what it had moved."""
     journal = folder / JOURNAL
     end = time.monotonic() + PATIENCE_S

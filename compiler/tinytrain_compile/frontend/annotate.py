@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.quantisation import INT32_HIGH, INT32_LOW, QuantisedConstant
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import has_trait
@@ -30,7 +30,7 @@ class _Findings:
     notes: list[str] = field(default_factory=list[str])
 
 
-def annotated(ctx: Context, graph: Graph) -> Graph:
+def annotated(ctx: ImportContext, graph: Graph) -> Graph:
     """The graph with `Value.quant` set. E0501 for weights whose scales are not one per output channel."""
     quantisation = ctx.model.quantisation
     if not quantisation.found:
@@ -50,7 +50,7 @@ def annotated(ctx: Context, graph: Graph) -> Graph:
     return replace(with_quants(graph, found.quants), notes=(*graph.notes, *found.notes))
 
 
-def _tensors(ctx: Context, found: _Findings) -> None:
+def _tensors(ctx: ImportContext, found: _Findings) -> None:
     for tensor, quant in ctx.model.quantisation.tensors.items():
         value = ctx.entry(tensor).value if ctx.has(tensor) else None
         if value is None or (first := found.quants.setdefault(value.name, quant)) == quant:

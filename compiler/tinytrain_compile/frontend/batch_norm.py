@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.entries import Entry
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import required_input
@@ -32,7 +32,7 @@ class FoldedLayer:
     bias_tensor: str = ""
     merged: tuple[Origin | None, ...] = ()
 
-    def bias_operand(self, ctx: Context, node: OnnxNode, weight: Value) -> tuple[Value, ...]:
+    def bias_operand(self, ctx: ImportContext, node: OnnxNode, weight: Value) -> tuple[Value, ...]:
         """The bias as a trainable constant; nothing without one. weight: of the same layer."""
         if self.bias is None or self.bias_entry is None:
             return ()
@@ -53,7 +53,7 @@ class Statistics:
     deviation: Doubles
 
 
-def read_statistics(ctx: Context, node: OnnxNode) -> Statistics:
+def read_statistics(ctx: ImportContext, node: OnnxNode) -> Statistics:
     """The constants of an inference-mode BatchNormalization; its epsilon is in the deviation."""
     if node.integer("training_mode", 0):
         raise Unsupported("training_mode", "batch statistics are not computed", "training_mode 0 (inference export)")
@@ -71,7 +71,7 @@ def read_statistics(ctx: Context, node: OnnxNode) -> Statistics:
 
 
 def fold_into_layer(
-    ctx: Context, node: OnnxNode, weight: Array, bias: Array | None, bias_entry: Entry | None
+    ctx: ImportContext, node: OnnxNode, weight: Array, bias: Array | None, bias_entry: Entry | None
 ) -> FoldedLayer:
     """Take a BatchNormalization that alone reads this Conv or Gemm into its weight ([out, ...]) and bias.
 
@@ -100,7 +100,7 @@ def fold_into_layer(
         return alone
     ctx.done.add(follower.name)
     ctx.folded_norms += 1
-    # Rounded to float32 by Context.constant, which refuses what overflows.
+    # Rounded to float32 by ImportContext.constant, which refuses what overflows.
     folded = weight.astype(np.float64) * scale.reshape(-1, *[1] * (weight.ndim - 1))
     offset = shift if bias is None else bias.astype(np.float64) * scale + shift
     named, tensor = (beta, follower.input(2)) if bias_entry is None else (bias_entry, node.input(2))

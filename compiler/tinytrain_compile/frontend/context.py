@@ -38,7 +38,7 @@ class Unsupported(Exception):  # noqa: N818  (not an error of its own: all of a 
     nearest: str
 
 
-class Context:
+class ImportContext:
     """Builds the graph of one model. Handlers read entries, emit nodes and set the entries of their outputs."""
 
     def __init__(

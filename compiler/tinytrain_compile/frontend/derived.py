@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.entries import Entry, constant_entry, plain
 from tinytrain_compile.frontend.folding import PARTS, VIEWS, fold
 from tinytrain_compile.frontend.handler import Handler
@@ -15,7 +15,7 @@ from tinytrain_compile.frontend.unsupported import unknown_operator
 from tinytrain_compile.ir.types import Array
 
 
-def define_folded(ctx: Context, node: OnnxNode) -> None:
+def define_folded(ctx: ImportContext, node: OnnxNode) -> None:
     """Evaluate a node of constants; the same computation of the same weights is done once, and is one constant."""
     known = [ctx.entry(name) for name in node.inputs if name]
     origins = tuple(entry.origin for entry in known if entry.origin is not None)
@@ -35,7 +35,7 @@ def define_folded(ctx: Context, node: OnnxNode) -> None:
         ctx.folded[key] = tuple(entries)
 
 
-def _folded(ctx: Context, node: OnnxNode, index: int, array: Array, origins: tuple[Origin, ...]) -> Entry:
+def _folded(ctx: ImportContext, node: OnnxNode, index: int, array: Array, origins: tuple[Origin, ...]) -> Entry:
     first = ctx.entry(node.input(0)) if node.inputs else None
     if first is not None and first.origin is not None and node.op in (*VIEWS, *PARTS):
         source = first.source if node.op in VIEWS else ""
@@ -44,7 +44,7 @@ def _folded(ctx: Context, node: OnnxNode, index: int, array: Array, origins: tup
     return constant_entry(array, "", own)
 
 
-def _lay(ctx: Context, node: OnnxNode, index: int) -> Lay:
+def _lay(ctx: ImportContext, node: OnnxNode, index: int) -> Lay:
     """What a node does to the elements of its first input."""
     others = {name: ctx.entry(name).data for name in node.inputs[1:] if name}
     opset = ctx.model.opset
@@ -65,12 +65,12 @@ def _key(node: OnnxNode, known: list[Entry]) -> tuple[object, ...]:
     return (proto.SerializeToString(deterministic=True), tuple(bool(name) for name in node.inputs), *operands)
 
 
-def is_computed(ctx: Context, node: OnnxNode) -> bool:
+def is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
     """Whether a node of constants computes with a tied weight: then the graph must, for the gradient's sake."""
     return node.op not in VIEWS and ctx.is_tied(*(ctx.entry(name) for name in node.inputs if name))
 
 
-def import_computed(ctx: Context, node: OnnxNode, handlers: Mapping[str, Handler]) -> None:
+def import_computed(ctx: ImportContext, node: OnnxNode, handlers: Mapping[str, Handler]) -> None:
     """Import a node whose tied weights are values of the graph to it."""
     if node.op not in handlers:
         raise unknown_operator(node, handlers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.entries import UNIT, Entry, plain
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import scalar
@@ -12,7 +12,7 @@ from tinytrain_compile.ops.normalise import NormalizeAttrs
 
 
 def group_normalised(
-    ctx: Context, node: OnnxNode, x: Entry, groups: int, epsilon: float, affine: tuple[Entry, ...] = ()
+    ctx: ImportContext, node: OnnxNode, x: Entry, groups: int, epsilon: float, affine: tuple[Entry, ...] = ()
 ) -> Entry:
     """x with mean 0 and variance 1 over each group of channels; `affine`: scale and shift per group, if any."""
     channels, rest = x.shape[1], math.prod(x.shape[2:])
@@ -33,7 +33,7 @@ def group_normalised(
     return Entry(x.shape, ctx.reshape(node, y, value.shape), order)
 
 
-def fuse_group_norm(ctx: Context, node: OnnxNode) -> bool:
+def fuse_group_norm(ctx: ImportContext, node: OnnxNode) -> bool:
     """Group normalisation as exported: Reshape to (N, groups, -1), InstanceNormalization by 1 and 0, Reshape back.
 
     The Reshape mixes channels with pixels, so a channels-last image would have to be transposed there and back.
@@ -60,7 +60,7 @@ def _groupings(x: Entry, groups: int) -> list[list[int]]:
     return [[n, groups, s] for n in (0, x.shape[0]) for s in (-1, size)]
 
 
-def _restores(ctx: Context, back: OnnxNode, tensor: str, shape: tuple[int, ...]) -> bool:
+def _restores(ctx: ImportContext, back: OnnxNode, tensor: str, shape: tuple[int, ...]) -> bool:
     """Whether a Reshape gives a tensor its old shape again: by number, or by asking the tensor for it."""
     maker = ctx.links.maker(back.input(1))
     if maker is not None and maker.op == "Shape" and maker.input(0) == tensor and not maker.attrs:
@@ -68,7 +68,7 @@ def _restores(ctx: Context, back: OnnxNode, tensor: str, shape: tuple[int, ...])
     return ctx.has(back.input(1)) and tuple(int(d) for d in ctx.entry(back.input(1)).data.reshape(-1)) == shape
 
 
-def _identity_channels(ctx: Context, normal: OnnxNode) -> int:
+def _identity_channels(ctx: ImportContext, normal: OnnxNode) -> int:
     """Channels of an InstanceNormalization with scale 1 and bias 0; 0 if it has others."""
     if not all(ctx.has(name) and ctx.entry(name).is_constant for name in normal.inputs[1:]):
         return 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.model import OnnxNode
 
-Handler = Callable[[Context, OnnxNode], None]
+Handler = Callable[[ImportContext, OnnxNode], None]
 """Reads the entries of a node's inputs, emits IR nodes, defines the entries of its outputs.
 
 Raises Unsupported for a form that has no IR, ValueError for shapes and attributes that make no sense.

@@ -8,18 +8,26 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.frontend.batch_norm import fold_into_layer
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.entries import Entry, channels_last
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import constant_input, required_input
-from tinytrain_compile.frontend.windows import Pair, Window, auto_pad, image_shape, image_size, read_window, split_pads
+from tinytrain_compile.frontend.windows import (
+    Pair,
+    WindowGeometry,
+    auto_pad,
+    image_shape,
+    image_size,
+    read_window,
+    split_pads,
+)
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.shape import EmbedAttrs
 
 
-def _conv(ctx: Context, node: OnnxNode) -> None:
+def _conv(ctx: ImportContext, node: OnnxNode) -> None:
     x, weight, bias = _operands(ctx, node)
     size = image_size(x)
     window = read_window(node, tuple(ctx.entry(node.input(1)).shape[2:]), size, x.rank)
@@ -32,7 +40,7 @@ def _conv(ctx: Context, node: OnnxNode) -> None:
     ctx.define_value(layer.output, y, shape, channels_last(x.rank))
 
 
-def _conv_transpose(ctx: Context, node: OnnxNode) -> None:
+def _conv_transpose(ctx: ImportContext, node: OnnxNode) -> None:
     """The data gradient of the convolution with the same weight, read as [in, kernel h, kernel w, out / groups]."""
     x, _, bias = _operands(ctx, node)
     size = image_size(x)
@@ -53,7 +61,7 @@ def _conv_transpose(ctx: Context, node: OnnxNode) -> None:
     ctx.define_value(node.output(0), y, shape, channels_last(x.rank))
 
 
-def _operands(ctx: Context, node: OnnxNode) -> tuple[Entry, Array, Array | None]:
+def _operands(ctx: ImportContext, node: OnnxNode) -> tuple[Entry, Array, Array | None]:
     """Input, weight as [0, kernel h, kernel w, 1] of the ONNX axes, and bias."""
     x = ctx.entry(node.input(0))
     image_size(x)
@@ -70,7 +78,7 @@ def _kernels(weight: Array) -> Array:
     return images.transpose(0, 2, 3, 1)
 
 
-def _attrs(window: Window, node: OnnxNode) -> ConvAttrs:
+def _attrs(window: WindowGeometry, node: OnnxNode) -> ConvAttrs:
     groups = node.integer("group", 1)
     if groups < 1:
         raise ValueError(f"group {groups}")
@@ -83,7 +91,9 @@ def _without_auto_pad(node: OnnxNode) -> OnnxNode:
     return replace(node, attrs={key: value for key, value in node.attrs.items() if key != "auto_pad"})
 
 
-def _transposed_geometry(node: OnnxNode, window: Window, size: Pair, spatial: int) -> tuple[Window, Pair]:
+def _transposed_geometry(
+    node: OnnxNode, window: WindowGeometry, size: Pair, spatial: int
+) -> tuple[WindowGeometry, Pair]:
     """Pads and output size after output_padding, output_shape and auto_pad, as the ONNX standard defines them."""
     extra = _spatial_pair(node, "output_padding", spatial, 0) or (0, 0)
     output = _spatial_pair(node, "output_shape", spatial, 1)
@@ -103,7 +113,7 @@ def _transposed_geometry(node: OnnxNode, window: Window, size: Pair, spatial: in
     return replace(window, pads=(top, left, bottom, right)), output
 
 
-def _reached(window: Window, size: Pair, output: Pair) -> Pair:
+def _reached(window: WindowGeometry, size: Pair, output: Pair) -> Pair:
     """The part of the output that the gradient operator may compute: it reaches less than a stride over the windows."""
     full = [window.strides[i] * (size[i] - 1) + window.reach[i] for i in (0, 1)]
     height, width = (min(output[i], full[i] - window.pads[i] + window.strides[i] - 1) for i in (0, 1))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.entries import Entry, constant_entry
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
@@ -23,7 +23,7 @@ _LARGEST_WEIGHT = 1e4
 """An added constant with larger numbers is a mask, not something to train."""
 
 
-def unary(ctx: Context, node: OnnxNode, op: str, attrs: Attrs = NO_ATTRS, to: str = "") -> None:
+def unary(ctx: ImportContext, node: OnnxNode, op: str, attrs: Attrs = NO_ATTRS, to: str = "") -> None:
     """Emit an op that keeps shape, axis order and columns; `to` is the ONNX tensor that it computes."""
     x = ctx.entry(node.input(0))
     assert x.value is not None
@@ -31,36 +31,36 @@ def unary(ctx: Context, node: OnnxNode, op: str, attrs: Attrs = NO_ATTRS, to: st
     ctx.define(to or node.output(0), replace(x, value=y))
 
 
-def _same_name(ctx: Context, node: OnnxNode) -> None:
+def _same_name(ctx: ImportContext, node: OnnxNode) -> None:
     unary(ctx, node, node.op)
 
 
-def _relu(ctx: Context, node: OnnxNode) -> None:
+def _relu(ctx: ImportContext, node: OnnxNode) -> None:
     unary(ctx, node, "Clip", ClipAttrs(0.0, math.inf))
 
 
-def _clip(ctx: Context, node: OnnxNode) -> None:
+def _clip(ctx: ImportContext, node: OnnxNode) -> None:
     low, high = number(ctx, node, 1, "min", -math.inf), number(ctx, node, 2, "max", math.inf)
     unary(ctx, node, "Clip", ClipAttrs(min(low, high), high))  # ONNX: max wins where min > max
 
 
-def _leaky_relu(ctx: Context, node: OnnxNode) -> None:
+def _leaky_relu(ctx: ImportContext, node: OnnxNode) -> None:
     unary(ctx, node, "LeakyRelu", LeakyReluAttrs(node.number("alpha", 0.01)))
 
 
-def _hard_sigmoid(ctx: Context, node: OnnxNode) -> None:
+def _hard_sigmoid(ctx: ImportContext, node: OnnxNode) -> None:
     alpha, beta = node.number("alpha", 0.2), node.number("beta", 0.5)
     if math.isclose(alpha, 1 / 6, rel_tol=1e-5) and beta == 0.5 and fuse_gate(ctx, node, "HardSwish"):
         return
     unary(ctx, node, "HardSigmoid", HardSigmoidAttrs(alpha, beta))
 
 
-def _sigmoid(ctx: Context, node: OnnxNode) -> None:
+def _sigmoid(ctx: ImportContext, node: OnnxNode) -> None:
     if not fuse_gate(ctx, node, "Silu"):
         unary(ctx, node, "Sigmoid")
 
 
-def _swish(ctx: Context, node: OnnxNode) -> None:
+def _swish(ctx: ImportContext, node: OnnxNode) -> None:
     alpha = node.number("alpha", 1.0)
     if alpha == 1.0:
         unary(ctx, node, "Silu")
@@ -72,14 +72,14 @@ def _swish(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Mul", (x.value, gate))))
 
 
-def _gelu(ctx: Context, node: OnnxNode) -> None:
+def _gelu(ctx: ImportContext, node: OnnxNode) -> None:
     approximate = node.text("approximate", "none")
     if approximate not in ("none", "tanh"):
         raise Unsupported("approximate", f"{approximate} is no known approximation", "none or tanh")
     unary(ctx, node, "Gelu", GeluAttrs(approximate == "tanh"))
 
 
-def _binary(ctx: Context, node: OnnxNode) -> None:
+def _binary(ctx: ImportContext, node: OnnxNode) -> None:
     if node.op in ("Mul", "Div") and fuse_gelu(ctx, node):
         return
     a, b = (ctx.entry(name) for name in node.inputs)
@@ -96,7 +96,7 @@ def _is_weight(node: OnnxNode, entry: Entry) -> bool:
     return entry.data.dtype.kind == "f" and float(np.abs(entry.data).max()) < _LARGEST_WEIGHT
 
 
-def _prelu(ctx: Context, node: OnnxNode) -> None:
+def _prelu(ctx: ImportContext, node: OnnxNode) -> None:
     x, slope = (ctx.entry(name) for name in node.inputs)
     if broadcast(x.shape, slope.shape) != x.shape:
         raise ValueError(f"slope {slope.shape} does not broadcast to {x.shape}")
@@ -105,7 +105,7 @@ def _prelu(ctx: Context, node: OnnxNode) -> None:
     ctx.define_value(node.output(0), ctx.emit(node, "PRelu", operands), x.shape, order)
 
 
-def _pow(ctx: Context, node: OnnxNode) -> None:
+def _pow(ctx: ImportContext, node: OnnxNode) -> None:
     x, exponent = ctx.entry(node.input(0)), ctx.entry(node.input(1))
     power = scalar(exponent)
     if power not in (-1.0, -0.5, 0.5, 1.0, 2.0, 3.0) or broadcast(x.shape, exponent.shape) != x.shape:
@@ -125,17 +125,17 @@ def _pow(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), replace(x, value=value))
 
 
-def _reciprocal(ctx: Context, node: OnnxNode) -> None:
+def _reciprocal(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     assert x.value is not None
     ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Div", (ctx.number(node, "one", 1.0), x.value))))
 
 
-def _identity(ctx: Context, node: OnnxNode) -> None:
+def _identity(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define(node.output(0), ctx.entry(node.input(0)))
 
 
-def _dropout(ctx: Context, node: OnnxNode) -> None:
+def _dropout(ctx: ImportContext, node: OnnxNode) -> None:
     ratio = number(ctx, node, 1, "ratio", 0.5)
     if number(ctx, node, 2, "training_mode", 0.0) and ratio:
         raise Unsupported("training_mode", "random dropout is not generated", "training_mode false (inference export)")
@@ -144,7 +144,7 @@ def _dropout(ctx: Context, node: OnnxNode) -> None:
     _identity(ctx, node)
 
 
-def _cast(ctx: Context, node: OnnxNode) -> None:
+def _cast(ctx: ImportContext, node: OnnxNode) -> None:
     to = node.integer("to", 0)
     if to == onnx.TensorProto.DOUBLE:
         ctx.notes.append(f"node {node.name}: Cast to double computes in float32")
@@ -153,7 +153,7 @@ def _cast(ctx: Context, node: OnnxNode) -> None:
     _identity(ctx, node)
 
 
-def _cast_like(ctx: Context, node: OnnxNode) -> None:
+def _cast_like(ctx: ImportContext, node: OnnxNode) -> None:
     x, like = ctx.entry(node.input(0)), ctx.entry(node.input(1))
     if like.is_constant and like.data.dtype.kind != "f":
         raise Unsupported("target_type", "computed tensors are float32", "a float target")

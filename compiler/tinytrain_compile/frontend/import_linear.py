@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.frontend.batch_norm import FoldedLayer, fold_into_layer
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.entries import Entry, plain
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
@@ -22,7 +22,7 @@ from tinytrain_compile.ops.shape import ExpandAttrs
 _SWAP = (1, 0)
 
 
-def _gemm(ctx: Context, node: OnnxNode) -> None:
+def _gemm(ctx: ImportContext, node: OnnxNode) -> None:
     a, b, c = ctx.entry(node.input(0)), ctx.entry(node.input(1)), ctx.optional(node.input(2))
     if a.rank != 2 or b.rank != 2:
         raise ValueError(f"Gemm of shapes {a.shape} and {b.shape}")
@@ -45,7 +45,7 @@ def _gemm(ctx: Context, node: OnnxNode) -> None:
         _add_c(ctx, node, y, c if beta else None, shape, node.output(0))
 
 
-def _dense(ctx: Context, node: OnnxNode, a: Entry, b: Entry, c: Entry | None, shape: tuple[int, int]) -> None:
+def _dense(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, c: Entry | None, shape: tuple[int, int]) -> None:
     """x times a constant weight; C becomes the bias if it is one number per column, else an Add."""
     alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
     if alpha != 1.0:  # into the weight it would change what a step does to that
@@ -62,7 +62,7 @@ def _dense(ctx: Context, node: OnnxNode, a: Entry, b: Entry, c: Entry | None, sh
     _add_c(ctx, node, y, c, shape, layer.output)
 
 
-def _emit_dense(ctx: Context, node: OnnxNode, a: Entry, b: Entry, layer: FoldedLayer) -> Value:
+def _emit_dense(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, layer: FoldedLayer) -> Value:
     """One IR Gemm; a flattened channels-last image meets a weight whose columns are permuted to match."""
     columns = slice(None) if a.columns is None else list(a.columns)
 
@@ -85,7 +85,7 @@ def _bias_vector(c: Entry | None, shape: tuple[int, int]) -> NDArray[np.float32]
     return c.data.reshape(columns).astype(np.float32) if per_column else None
 
 
-def _add_c(ctx: Context, node: OnnxNode, y: Value, c: Entry | None, shape: tuple[int, int], output: str) -> None:
+def _add_c(ctx: ImportContext, node: OnnxNode, y: Value, c: Entry | None, shape: tuple[int, int], output: str) -> None:
     if c is not None:
         beta = node.number("beta", 1.0)
         operand = ctx.operand(node, c, plain(2), 2, parameter=c.is_constant)
@@ -95,7 +95,7 @@ def _add_c(ctx: Context, node: OnnxNode, y: Value, c: Entry | None, shape: tuple
     ctx.define_value(output, y, shape)
 
 
-def _matmul(ctx: Context, node: OnnxNode) -> None:
+def _matmul(ctx: ImportContext, node: OnnxNode) -> None:
     a, b = ctx.entry(node.input(0)), ctx.entry(node.input(1))
     if not a.rank or not b.rank:
         raise ValueError("MatMul of a scalar")
@@ -112,7 +112,7 @@ def _matmul(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), _without_added_axes(ctx, node, y, a.rank == 1, b.rank == 1))
 
 
-def _without_added_axes(ctx: Context, node: OnnxNode, y: Entry, row: bool, column: bool) -> Entry:
+def _without_added_axes(ctx: ImportContext, node: OnnxNode, y: Entry, row: bool, column: bool) -> Entry:
     """The product without the axes that vectors were given to make them matrices."""
     if not row and not column:
         return y
@@ -125,13 +125,13 @@ def _without_added_axes(ctx: Context, node: OnnxNode, y: Entry, row: bool, colum
     return Entry(shape, ctx.reshape(node, ctx.value(node, y), shape), plain(len(shape)))
 
 
-def _as_matrix(ctx: Context, node: OnnxNode, entry: Entry, shape: tuple[int, ...]) -> Entry:
+def _as_matrix(ctx: ImportContext, node: OnnxNode, entry: Entry, shape: tuple[int, ...]) -> Entry:
     if entry.is_constant:
         return entry.laid(lambda array: array.reshape(shape))
     return Entry(shape, ctx.reshape(node, ctx.value(node, entry), shape), plain(2))
 
 
-def _weight_product(ctx: Context, node: OnnxNode, x: Entry, weight: Entry, foldable: bool) -> Entry:
+def _weight_product(ctx: ImportContext, node: OnnxNode, x: Entry, weight: Entry, foldable: bool) -> Entry:
     """Rows times a constant weight. The order of the rows does not matter, as long as each row lies together."""
     depth, width = weight.shape[-2:]
     table = weight.data.reshape(depth, width).T
@@ -154,7 +154,7 @@ def _weight_product(ctx: Context, node: OnnxNode, x: Entry, weight: Entry, folda
     return entry
 
 
-def _matrix_product(ctx: Context, node: OnnxNode, a: Entry, b: Entry) -> Value:
+def _matrix_product(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry) -> Value:
     """Batched product in ONNX order; a swap of the last two axes goes into the operator's flags."""
     batch = broadcast(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
@@ -167,7 +167,7 @@ def _matrix_product(ctx: Context, node: OnnxNode, a: Entry, b: Entry) -> Value:
     return ctx.emit(node, "MatMul", (left, right), MatMulAttrs(swap_left, swap_right))
 
 
-def _matrix(ctx: Context, node: OnnxNode, entry: Entry, batch: tuple[int, ...], index: int) -> tuple[Value, bool]:
+def _matrix(ctx: ImportContext, node: OnnxNode, entry: Entry, batch: tuple[int, ...], index: int) -> tuple[Value, bool]:
     """An operand with these batch axes, and whether its last two axes lie swapped."""
     rank = entry.rank
     swapped_order = (*range(rank - 2), rank - 1, rank - 2)

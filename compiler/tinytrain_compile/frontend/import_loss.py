@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.entries import Entry, Order, plain, significant
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode
@@ -54,7 +54,7 @@ def class_order(entry: Entry) -> Order:
     return plain(entry.rank)
 
 
-def describe_loss(ctx: Context, site: LossSite, scores: Entry, order: Order) -> ImportedLoss:
+def describe_loss(ctx: ImportContext, site: LossSite, scores: Entry, order: Order) -> ImportedLoss:
     """What training must know of a loss; E0305 if the labels do not fit the scores."""
     where = f"input {site.label.name}"
     if scores.rank < 2:
@@ -83,7 +83,7 @@ def describe_loss(ctx: Context, site: LossSite, scores: Entry, order: Order) -> 
     )
 
 
-def _class_weights(ctx: Context, node: OnnxNode, classes: int) -> Array | None:
+def _class_weights(ctx: ImportContext, node: OnnxNode, classes: int) -> Array | None:
     if not node.input(2):
         return None
     weights = required_input(ctx, node, 2, "weights").astype(np.float32)
@@ -96,7 +96,7 @@ def _ignore_index(node: OnnxNode) -> int | None:
     return node.integer("ignore_index", 0) if "ignore_index" in node.attrs else None
 
 
-def _cross_entropy(ctx: Context, node: OnnxNode) -> None:
+def _cross_entropy(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     order = class_order(x)
     log_probability = ctx.emit(node, "LogSoftmax", (ctx.value(node, x, order),), AxisAttrs(order.index(1)), "log_prob")
@@ -104,13 +104,13 @@ def _cross_entropy(ctx: Context, node: OnnxNode) -> None:
     _emit_loss(ctx, node, x, log_probability, order)
 
 
-def _negative_log_likelihood(ctx: Context, node: OnnxNode) -> None:
+def _negative_log_likelihood(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     order = class_order(x)
     _emit_loss(ctx, node, x, ctx.value(node, x, order), order)
 
 
-def _emit_loss(ctx: Context, node: OnnxNode, x: Entry, log_probability: Value, order: Order) -> None:
+def _emit_loss(ctx: ImportContext, node: OnnxNode, x: Entry, log_probability: Value, order: Order) -> None:
     reduction = node.text("reduction", "mean")
     labels = required_input(ctx, node, 1, "labels")
     if x.rank < 2 or labels.dtype.kind not in "iu":

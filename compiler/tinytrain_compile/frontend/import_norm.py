@@ -8,18 +8,18 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.frontend.batch_norm import read_statistics
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.entries import Entry, Order
 from tinytrain_compile.frontend.group_norm import group_normalised
 from tinytrain_compile.frontend.handler import Handler
-from tinytrain_compile.frontend.import_parts import reduce_entry
+from tinytrain_compile.frontend.import_slicing import reduce_entry
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import axis_index, broadcast, ir_axes, required_input
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
 
-def _batch_norm(ctx: Context, node: OnnxNode) -> None:
+def _batch_norm(ctx: ImportContext, node: OnnxNode) -> None:
     """One that no layer took in: gamma (x - mean) / deviation + beta, as the framework's evaluation mode trains it."""
     x = ctx.entry(node.input(0))
     statistics = read_statistics(ctx, node)
@@ -38,7 +38,7 @@ def _batch_norm(ctx: Context, node: OnnxNode) -> None:
 
 
 def _per_channel(
-    ctx: Context, node: OnnxNode, x: Entry, index: int, data: Array | None = None, parameter: bool = True
+    ctx: ImportContext, node: OnnxNode, x: Entry, index: int, data: Array | None = None, parameter: bool = True
 ) -> Value:
     """The node's input at an index (or `data` in its place), one number per channel, as an operand for x."""
     given = ctx.entry(node.input(index))
@@ -47,13 +47,13 @@ def _per_channel(
     return ctx.operand(node, per_channel, x.order, x.rank, parameter)
 
 
-def _channel_op(ctx: Context, node: OnnxNode, op: str, x: Entry, value: Value, index: int) -> Value:
+def _channel_op(ctx: ImportContext, node: OnnxNode, op: str, x: Entry, value: Value, index: int) -> Value:
     """value (lying like x) times or plus the node's input at an index, one number per channel."""
     operand = _per_channel(ctx, node, x, index)
     return ctx.emit(node, op, (value, operand), suffix="scale" if op == "Mul" else "shift")
 
 
-def _instance_norm(ctx: Context, node: OnnxNode) -> None:
+def _instance_norm(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     factors = [required_input(ctx, node, i, what).astype(np.float32) for i, what in ((1, "scale"), (2, "B"))]
     if x.rank < 3 or any(data.shape != (x.shape[1],) for data in factors):
@@ -66,7 +66,7 @@ def _instance_norm(ctx: Context, node: OnnxNode) -> None:
     ctx.define_value(node.output(0), y, x.shape, x.order)
 
 
-def _group_norm(ctx: Context, node: OnnxNode) -> None:
+def _group_norm(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     groups, epsilon = node.integer("num_groups", 0), node.number("epsilon", 1e-5)
     factors = [required_input(ctx, node, i, what).astype(np.float32) for i, what in ((1, "scale"), (2, "bias"))]
@@ -85,7 +85,7 @@ def _group_norm(ctx: Context, node: OnnxNode) -> None:
     ctx.define_value(node.output(0), y, x.shape, normal.order)
 
 
-def _layer_norm(ctx: Context, node: OnnxNode) -> None:
+def _layer_norm(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     first = axis_index(node.integer("axis", -1), x.rank)
     axes = tuple(range(first, x.rank))
@@ -104,7 +104,7 @@ def _layer_norm(ctx: Context, node: OnnxNode) -> None:
 
 
 def _affine(
-    ctx: Context, node: OnnxNode, op: str, value: Value, order: Order, operand: tuple[tuple[int, ...], Entry]
+    ctx: ImportContext, node: OnnxNode, op: str, value: Value, order: Order, operand: tuple[tuple[int, ...], Entry]
 ) -> Value:
     shape, factor = operand
     if broadcast(shape, factor.shape) != shape:
@@ -113,7 +113,7 @@ def _affine(
     return ctx.emit(node, op, (value, table), suffix="scale" if op == "Mul" else "shift")
 
 
-def _softmax(ctx: Context, node: OnnxNode) -> None:
+def _softmax(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     axis = axis_index(node.integer("axis", -1), x.rank)
     y = ctx.emit(node, node.op, (ctx.value(node, x, x.order),), AxisAttrs(x.order.index(axis)))

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.entries import Entry, channels_last
 from tinytrain_compile.frontend.handler import Handler
-from tinytrain_compile.frontend.import_parts import reduce_entry
+from tinytrain_compile.frontend.import_slicing import reduce_entry
 from tinytrain_compile.frontend.model import OnnxNode
-from tinytrain_compile.frontend.windows import Pair, Window, auto_pad, image_shape, image_size, read_window
+from tinytrain_compile.frontend.windows import Pair, WindowGeometry, auto_pad, image_shape, image_size, read_window
 from tinytrain_compile.ops.pool import PoolAttrs
 
 
-def _max_pool(ctx: Context, node: OnnxNode) -> None:
+def _max_pool(ctx: ImportContext, node: OnnxNode) -> None:
     if ctx.links.is_used(node.output(1)):
         raise Unsupported("Indices", "the index output is not float", "only the first output")
     _pool(ctx, node, "MaxPool", False)
 
 
-def _average_pool(ctx: Context, node: OnnxNode) -> None:
+def _average_pool(ctx: ImportContext, node: OnnxNode) -> None:
     _pool(ctx, node, "AveragePool", bool(node.integer("count_include_pad", 0)))
 
 
-def _pool(ctx: Context, node: OnnxNode, op: str, count_include_pad: bool) -> None:
+def _pool(ctx: ImportContext, node: OnnxNode, op: str, count_include_pad: bool) -> None:
     x = ctx.entry(node.input(0))
     size = image_size(x)
     window = read_window(node, None, size, x.rank)
@@ -35,13 +35,13 @@ def _pool(ctx: Context, node: OnnxNode, op: str, count_include_pad: bool) -> Non
     _emit_pool(ctx, node, op, x, attrs)
 
 
-def _emit_pool(ctx: Context, node: OnnxNode, op: str, x: Entry, attrs: PoolAttrs) -> None:
+def _emit_pool(ctx: ImportContext, node: OnnxNode, op: str, x: Entry, attrs: PoolAttrs) -> None:
     order = channels_last(x.rank)
     y = ctx.emit(node, op, (ctx.value(node, x, order),), attrs)
     ctx.define_value(node.output(0), y, image_shape(y.shape[0], y.shape[3], attrs.output_hw, x.rank), order)
 
 
-def _steps(window: Window, size: Pair, axis: int, rounds_up: bool) -> int:
+def _steps(window: WindowGeometry, size: Pair, axis: int, rounds_up: bool) -> int:
     """Number of windows along an axis; with ceil_mode a last one may hang over, but not begin in the end padding."""
     stride, begin = window.strides[axis], window.pads[axis]
     room = size[axis] + begin + window.pads[axis + 2] - window.reach[axis]
@@ -51,7 +51,7 @@ def _steps(window: Window, size: Pair, axis: int, rounds_up: bool) -> int:
     return steps - 1 if (steps - 1) * stride >= size[axis] + begin else steps
 
 
-def _global_average_pool(ctx: Context, node: OnnxNode) -> None:
+def _global_average_pool(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     if x.rank < 3:
         raise ValueError(f"input of rank {x.rank}")
@@ -59,7 +59,7 @@ def _global_average_pool(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), reduce_entry(ctx, node, x, spatial, mean=True))
 
 
-def _global_max_pool(ctx: Context, node: OnnxNode) -> None:
+def _global_max_pool(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     attrs = PoolAttrs(image_size(x), (1, 1), (0, 0, 0, 0))
     _emit_pool(ctx, node, "MaxPool", x, attrs)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.entries import UNIT, Entry, Order, ir_shape, plain, regrouped, significant, without_axes
 from tinytrain_compile.frontend.group_norm import fuse_group_norm
 from tinytrain_compile.frontend.handler import Handler
@@ -24,7 +24,7 @@ from tinytrain_compile.frontend.operands import (
 )
 
 
-def reshaped(ctx: Context, node: OnnxNode, x: Entry, shape: tuple[int, ...], output: str = "") -> Entry:
+def reshaped(ctx: ImportContext, node: OnnxNode, x: Entry, shape: tuple[int, ...], output: str = "") -> Entry:
     """ONNX's Reshape. Costs nothing if the runs of axes that it splits or joins lie together in the IR value.
 
     `output` names the ONNX tensor that it defines, where the caller allows a flattened image in channels-last order.
@@ -52,14 +52,14 @@ def _columns(x: Entry) -> tuple[int, ...]:
     return tuple(int(i) for i in indices.reshape(-1).tolist())
 
 
-def _feeds_weights(ctx: Context, tensor: str) -> bool:
+def _feeds_weights(ctx: ImportContext, tensor: str) -> bool:
     """Whether only dense layers read a tensor, directly or behind element-wise operators."""
     if ctx.links.is_output(tensor) or not ctx.links.readers(tensor):
         return False
     return all(_keeps_columns(ctx, reader, tensor) for reader in ctx.links.readers(tensor))
 
 
-def _keeps_columns(ctx: Context, reader: OnnxNode, tensor: str) -> bool:
+def _keeps_columns(ctx: ImportContext, reader: OnnxNode, tensor: str) -> bool:
     if reader.input(0) != tensor or tensor in reader.inputs[1:]:
         return False
     if reader.op in ("Gemm", "MatMul"):
@@ -69,7 +69,7 @@ def _keeps_columns(ctx: Context, reader: OnnxNode, tensor: str) -> bool:
     return is_elementwise(reader.op) and _feeds_weights(ctx, reader.output(0))
 
 
-def _flatten(ctx: Context, node: OnnxNode) -> None:
+def _flatten(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     axis = node.integer("axis", 1)
     axis = x.rank if axis == x.rank else axis_index(axis, x.rank)
@@ -77,7 +77,7 @@ def _flatten(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), reshaped(ctx, node, x, shape, node.output(0)))
 
 
-def _reshape(ctx: Context, node: OnnxNode) -> None:
+def _reshape(ctx: ImportContext, node: OnnxNode) -> None:
     if fuse_group_norm(ctx, node):
         return
     x = ctx.entry(node.input(0))
@@ -101,7 +101,7 @@ def resolve_reshape(old: tuple[int, ...], wanted: tuple[int, ...], allow_zero: b
     return tuple(dims)
 
 
-def _squeeze(ctx: Context, node: OnnxNode) -> None:
+def _squeeze(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     given = integer_setting(ctx, node, 1, "axes")
     axes = tuple(i for i, dim in enumerate(x.shape) if dim == 1) if given is None else axis_indices(given, x.rank)
@@ -110,7 +110,7 @@ def _squeeze(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), without(ctx, node, x, frozenset(axes)))
 
 
-def without(ctx: Context, node: OnnxNode, x: Entry, axes: frozenset[int]) -> Entry:
+def without(ctx: ImportContext, node: OnnxNode, x: Entry, axes: frozenset[int]) -> Entry:
     """The entry without some ONNX axes of size 1.
 
     Where a free reshape gives ONNX's order it is taken at once, so that a final softmax or sigmoid is the last node.
@@ -123,7 +123,7 @@ def without(ctx: Context, node: OnnxNode, x: Entry, axes: frozenset[int]) -> Ent
     return Entry(shape, ctx.reshape(node, x.value, shape), plain(len(shape)))
 
 
-def _unsqueeze(ctx: Context, node: OnnxNode) -> None:
+def _unsqueeze(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     given = integer_setting(ctx, node, 1, "axes") or ()
     rank = x.rank + len(given)
@@ -149,7 +149,7 @@ def _with_axes(order: Order, axes: tuple[int, ...]) -> Order:
     return tuple(result)
 
 
-def _transpose(ctx: Context, node: OnnxNode) -> None:
+def _transpose(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     ctx.define(node.output(0), transposed(x, node.integers("perm") or tuple(reversed(range(x.rank)))))
 

@@ -15,13 +15,13 @@ from tinytrain_compile.frontend import (
     import_linear,
     import_loss,
     import_norm,
-    import_parts,
     import_pool,
     import_shape,
+    import_slicing,
 )
 from tinytrain_compile.frontend.annotate import annotated
 from tinytrain_compile.frontend.batch_norm import folding_note
-from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
 from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
 from tinytrain_compile.frontend.folding import FOLDABLE
@@ -45,7 +45,7 @@ _MODULES = (
     import_linear,
     import_loss,
     import_norm,
-    import_parts,
+    import_slicing,
     import_pool,
     import_shape,
 )
@@ -67,7 +67,7 @@ def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
     source = _data_input(model, links, site, options)
     tied: frozenset[str] = frozenset()
     while True:
-        ctx = Context(model, links, options, tied)
+        ctx = ImportContext(model, links, options, tied)
         order = plain(0) if source is None else _declare_input(ctx, source)
         data = None if source is None else ctx.entry(source.name).value
         _import_nodes(ctx)
@@ -78,7 +78,7 @@ def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
         tied |= found
 
 
-def _check_parameters(ctx: Context, graph: Graph) -> frozenset[str]:
+def _check_parameters(ctx: ImportContext, graph: Graph) -> frozenset[str]:
     """Weights of the file of which the graph has two copies that would drift apart; E0504 if they cannot be one."""
     trained = frozenset(value.name for value in graph.parameters)
     found = tied_weights(ctx.claims(graph.constants), trained)
@@ -125,7 +125,7 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
     return used[0]
 
 
-def _declare_input(ctx: Context, source: OnnxInput) -> Order:
+def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
     """Images come channels-last unless the user, or the model itself, has them otherwise."""
     rank = len(source.shape)
     image = rank == 4 and ctx.options.input_layout == "hwc" and not _is_channels_last(ctx.links, source.name)
@@ -143,7 +143,7 @@ def _is_channels_last(links: Links, name: str) -> bool:
     )
 
 
-def _import_nodes(ctx: Context) -> None:
+def _import_nodes(ctx: ImportContext) -> None:
     nodes = ctx.model.nodes
     complaints = Complaints(ctx.model)
     refused = ctx.model.quantisation.refused
@@ -164,7 +164,7 @@ def _import_nodes(ctx: Context) -> None:
     complaints.raise_if_any()
 
 
-def _fold_weights(ctx: Context, nodes: Sequence[OnnxNode]) -> None:
+def _fold_weights(ctx: ImportContext, nodes: Sequence[OnnxNode]) -> None:
     """First everything that follows from weights alone, so that handlers may look at constants of later nodes."""
     for node in nodes:
         known = all(ctx.has(name) and ctx.entry(name).is_constant for name in node.inputs if name)
@@ -177,7 +177,7 @@ def _is_foldable(node: OnnxNode) -> bool:
     return (node.op in FOLDABLE or node.op in HANDLERS) and node.op != "Dropout" and not node.domain
 
 
-def _import_node(ctx: Context, node: OnnxNode) -> None:
+def _import_node(ctx: ImportContext, node: OnnxNode) -> None:
     where = f"node {node.name} ({node.op})"
     try:
         if node.op in ("Shape", "Size") and not node.domain:
@@ -197,7 +197,7 @@ def _import_node(ctx: Context, node: OnnxNode) -> None:
         raise CompileError("E0212", where, what, "check the shapes and attributes of this node") from error
 
 
-def _shape_of(ctx: Context, node: OnnxNode) -> None:
+def _shape_of(ctx: ImportContext, node: OnnxNode) -> None:
     shape = ctx.entry(node.input(0)).shape
     if node.op == "Size":
         ctx.define(node.output(0), constant_entry(np.array(np.prod(shape, dtype=np.int64))))
@@ -208,7 +208,7 @@ def _shape_of(ctx: Context, node: OnnxNode) -> None:
 
 
 def _finish(
-    ctx: Context, site: LossSite | None, source: OnnxInput | None, declared: tuple[Value | None, Order]
+    ctx: ImportContext, site: LossSite | None, source: OnnxInput | None, declared: tuple[Value | None, Order]
 ) -> ImportedModel:
     data, order = declared
     entries = [ctx.entry(name) for name in ctx.model.outputs]
@@ -242,7 +242,7 @@ def _finish(
     )
 
 
-def _describe_loss(ctx: Context, site: LossSite, scores: Entry, order: Order) -> ImportedLoss:
+def _describe_loss(ctx: ImportContext, site: LossSite, scores: Entry, order: Order) -> ImportedLoss:
     try:
         return describe_loss(ctx, site, scores, order)
     except Unsupported as reason:
@@ -255,7 +255,7 @@ def _describe_loss(ctx: Context, site: LossSite, scores: Entry, order: Order) ->
         raise CompileError("E0212", where, str(error), "check the operands of the loss") from error
 
 
-def _maker(ctx: Context, tensor: str) -> OnnxNode:
+def _maker(ctx: ImportContext, tensor: str) -> OnnxNode:
     """The node that an output's final change of axis order is attributed to."""
     maker = ctx.links.maker(tensor)
     return maker or OnnxNode(tensor, "Identity", "", (), (tensor,), {}, onnx.NodeProto())

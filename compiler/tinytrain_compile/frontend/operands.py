@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.entries import UNIT, Entry, Order, after_transpose, lifted
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.ir.types import Array
 
 
-def constant_input(ctx: Context, node: OnnxNode, index: int, what: str) -> Array | None:
+def constant_input(ctx: ImportContext, node: OnnxNode, index: int, what: str) -> Array | None:
     """The data of an input that must be known at compile time; None where the input is absent."""
     name = node.input(index)
     entry = ctx.entry(name) if ctx.has(name) else None
@@ -23,7 +23,7 @@ def constant_input(ctx: Context, node: OnnxNode, index: int, what: str) -> Array
     return entry.data
 
 
-def required_input(ctx: Context, node: OnnxNode, index: int, what: str) -> Array:
+def required_input(ctx: ImportContext, node: OnnxNode, index: int, what: str) -> Array:
     """The data of an input that must be present and known at compile time."""
     data = constant_input(ctx, node, index, what)
     if data is None:
@@ -38,7 +38,7 @@ def integers(data: Array) -> tuple[int, ...]:
     return tuple(int(v) for v in data.reshape(-1).tolist())
 
 
-def integer_setting(ctx: Context, node: OnnxNode, index: int, what: str) -> tuple[int, ...] | None:
+def integer_setting(ctx: ImportContext, node: OnnxNode, index: int, what: str) -> tuple[int, ...] | None:
     """A list that is an attribute in old opsets and an input in new ones; None where neither is there."""
     data = constant_input(ctx, node, index, what)
     return integers(data) if data is not None else node.integers(what)
@@ -52,7 +52,7 @@ def scalar(entry: Entry | None) -> float | None:
     return float(first) if bool(np.all(entry.array == first)) else None
 
 
-def number(ctx: Context, node: OnnxNode, index: int, what: str, default: float) -> float:
+def number(ctx: ImportContext, node: OnnxNode, index: int, what: str, default: float) -> float:
     """A constant scalar operand."""
     data = constant_input(ctx, node, index, what)
     if data is None:

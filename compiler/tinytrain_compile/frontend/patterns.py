@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import scalar
 from tinytrain_compile.ops.activation import GeluAttrs
 
 
-def fuse_gate(ctx: Context, node: OnnxNode, op: str) -> bool:
+def fuse_gate(ctx: ImportContext, node: OnnxNode, op: str) -> bool:
     """Turn x * gate(x), of which `node` is the gate, into one node; False if that is not what the model does."""
     product = ctx.links.sole_reader(node.output(0))
     if product is None or product.op != "Mul" or other_input(product, node.output(0)) != node.input(0):
@@ -23,7 +23,7 @@ def fuse_gate(ctx: Context, node: OnnxNode, op: str) -> bool:
     return True
 
 
-def fuse_gelu(ctx: Context, node: OnnxNode) -> bool:
+def fuse_gelu(ctx: ImportContext, node: OnnxNode) -> bool:
     """Turn 0.5 * x * (1 + erf(x / sqrt(2))), of which `node` scales x, into one Gelu; False if it is not that."""
     tensor = _scaled_input(ctx, node, math.sqrt(2.0) if node.op == "Div" else math.sqrt(0.5))
     inner = _erf_plus_one(ctx, node)
@@ -36,7 +36,7 @@ def fuse_gelu(ctx: Context, node: OnnxNode) -> bool:
     return True
 
 
-def _erf_plus_one(ctx: Context, scaled: OnnxNode) -> OnnxNode | None:
+def _erf_plus_one(ctx: ImportContext, scaled: OnnxNode) -> OnnxNode | None:
     """The node that adds 1 to erf of `scaled`, where nothing else reads what lies between."""
     erf = ctx.links.sole_reader(scaled.output(0))
     if erf is None or erf.op != "Erf":
@@ -47,7 +47,7 @@ def _erf_plus_one(ctx: Context, scaled: OnnxNode) -> OnnxNode | None:
     return plus
 
 
-def _half_product(ctx: Context, plus: OnnxNode, x: str) -> OnnxNode | None:
+def _half_product(ctx: ImportContext, plus: OnnxNode, x: str) -> OnnxNode | None:
     """The last node of 0.5 * x * plus, in any grouping of the three factors; marks all nodes on the way as done."""
     first = ctx.links.sole_reader(plus.output(0))
     if first is None or first.op != "Mul":
@@ -70,7 +70,7 @@ def _half_product(ctx: Context, plus: OnnxNode, x: str) -> OnnxNode | None:
     return None
 
 
-def _scaled_input(ctx: Context, node: OnnxNode, factor: float) -> str:
+def _scaled_input(ctx: ImportContext, node: OnnxNode, factor: float) -> str:
     """The tensor that a Mul or Div scales by this constant; "" if it does not."""
     constants = [name for name in node.inputs if ctx.links.is_constant(name)]
     if len(constants) != 1 or (node.op == "Div" and constants[0] != node.inputs[1]):
@@ -79,7 +79,7 @@ def _scaled_input(ctx: Context, node: OnnxNode, factor: float) -> str:
     return other_input(node, constants[0]) if found is not None and math.isclose(found, factor, rel_tol=1e-4) else ""
 
 
-def _number(ctx: Context, tensor: str) -> float | None:
+def _number(ctx: ImportContext, tensor: str) -> float | None:
     """The single number that a constant holds."""
     if not ctx.has(tensor) or ctx.entry(tensor).elements != 1:
         return None

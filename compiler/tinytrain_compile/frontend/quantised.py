@@ -19,7 +19,7 @@ from tinytrain_compile.frontend.tensors import check_finite
 from tinytrain_compile.ir.types import Quant
 
 _MOVED = "Concat Expand Flatten Gather Identity MaxPool Reshape Slice Split Squeeze Transpose Unsqueeze"
-_MOVES = frozenset(_MOVED.split())
+_MOVED_OPS = frozenset(_MOVED.split())
 """Operators that mean the same on stored integers as on real numbers."""
 _SAME_NUMBERS = VIEWS | {"Dropout"}
 """Operators whose result may become the very value that they read."""
@@ -141,7 +141,7 @@ class _Remover:
         if stored:
             data = node.inputs if node.op == "Concat" else node.inputs[:1]
             formats = {self._stored[name] for name in data if name in self._stored}
-            if node.op not in _MOVES or len(formats) != 1 or any(name not in stored for name in data):
+            if node.op not in _MOVED_OPS or len(formats) != 1 or any(name not in stored for name in data):
                 reason = "it computes with stored integers"
                 raise Refused("", reason, "DequantizeLinear in front of it, QuantizeLinear behind it")
             quant, kind = formats.pop()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tinytrain_compile.frontend.context import Context
+from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.entries import Order
 from tinytrain_compile.ir.imported import FileTensor
 from tinytrain_compile.ir.types import Graph, Value
 
 
-def surviving(ctx: Context, graph: Graph, outputs: Mapping[str, tuple[Value, Order]]) -> dict[str, FileTensor]:
+def surviving(ctx: ImportContext, graph: Graph, outputs: Mapping[str, tuple[Value, Order]]) -> dict[str, FileTensor]:
     """By ONNX name. What was folded or fused away is missing; `outputs` are taken as the graph hands them out."""
     alive = {value.name for value in graph.inputs} | {v.name for node in graph.nodes for v in node.outputs}
     aliases = ctx.model.quantisation.aliases

@@ -9,7 +9,7 @@ import onnx
 from onnx import shape_inference
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxModel, OnnxNode
 
@@ -52,7 +52,7 @@ class Complaints:
         self._foreign = False
         self._shapes: Mapping[str, tuple[int, ...]] | None = None
 
-    def add(self, ctx: Context, node: OnnxNode, reason: Unsupported) -> None:
+    def add(self, ctx: ImportContext, node: OnnxNode, reason: Unsupported) -> None:
         """Note a node, and give its outputs stand-ins of their shape so that the nodes behind it are checked too."""
         self._note(node, reason)
         if self._shapes is None:

@@ -14,7 +14,7 @@ MAX = 2**15
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowGeometry:
     """kernel, strides, dilations as (height, width); pads as (top, left, bottom, right)."""
 
     kernel: Pair
@@ -43,7 +43,7 @@ def image_shape(batch: int, channels: int, size: Pair, rank: int) -> tuple[int, 
     return (batch, channels, *size) if rank == 4 else (batch, channels, size[1])
 
 
-def read_window(node: OnnxNode, kernel: tuple[int, ...] | None, size: Pair, rank: int) -> Window:
+def read_window(node: OnnxNode, kernel: tuple[int, ...] | None, size: Pair, rank: int) -> WindowGeometry:
     """The window of a Conv or pool over an input of this size, auto_pad resolved."""
     spatial = rank - 2
     kernel = node.integers("kernel_shape") or kernel
@@ -58,7 +58,7 @@ def read_window(node: OnnxNode, kernel: tuple[int, ...] | None, size: Pair, rank
         raise ValueError(f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads}: out of range")
     if spatial == 1:
         pads = (0, pads[0], 0, pads[1])
-    window = Window(_pair(kernel), _pair(strides), _pair(dilations), (pads[0], pads[1], pads[2], pads[3]))
+    window = WindowGeometry(_pair(kernel), _pair(strides), _pair(dilations), (pads[0], pads[1], pads[2], pads[3]))
     return _auto_padded(node.text("auto_pad", "NOTSET"), window, size)
 
 
@@ -76,17 +76,17 @@ def split_pads(total: Pair, upper: bool) -> tuple[int, int, int, int]:
     return begin[0], begin[1], total[0] - begin[0], total[1] - begin[1]
 
 
-def _auto_padded(mode: str, window: Window, size: Pair) -> Window:
+def _auto_padded(mode: str, window: WindowGeometry, size: Pair) -> WindowGeometry:
     if mode == "NOTSET":
         return window
     if mode == "VALID":
-        return Window(window.kernel, window.strides, window.dilations, (0, 0, 0, 0))
+        return WindowGeometry(window.kernel, window.strides, window.dilations, (0, 0, 0, 0))
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise ValueError(f"auto_pad {mode}")
     steps = [-(-s // stride) for s, stride in zip(size, window.strides, strict=True)]
     missing = [max((steps[i] - 1) * window.strides[i] + window.reach[i] - size[i], 0) for i in (0, 1)]
     pads = split_pads((missing[0], missing[1]), mode == "SAME_UPPER")
-    return Window(window.kernel, window.strides, window.dilations, pads)
+    return WindowGeometry(window.kernel, window.strides, window.dilations, pads)
 
 
 def _pair(values: tuple[int, ...]) -> Pair:

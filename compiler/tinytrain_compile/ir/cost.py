@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Objective = Literal["memory", "time", "energy"]
-RungKind = Literal["asked", "recompute", "page", "optimise", "micro-batch", "less"]
+AttemptKind = Literal["asked", "recompute", "page", "optimise", "micro-batch", "less"]
 """A plan of what was asked for, with some tensors computed twice, in further memories, the best by an objective, with
 several samples in a step, of a smaller update."""
 
@@ -37,26 +37,26 @@ class StepCost:
 
 
 @dataclass(frozen=True)
-class Rung:
+class Attempt:
     """One way in which training was tried to fit, and the arena of the plan made that way (None: nothing was found).
 
     how, note: the same in words, for the user.
     """
 
-    kind: RungKind
+    kind: AttemptKind
     how: str
     arena_bytes: int | None
     note: str = ""
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlanChoice:
     """How a plan was chosen. objective: None is the least extra time that fits; limit_ps: of --max-step-time.
 
-    rungs: what was tried, in that order; the last one that fits is the plan.
+    attempts: what was tried, in that order; the last one that fits is the plan.
     """
 
     cost: StepCost
     objective: Objective | None = None
     limit_ps: int | None = None
-    rungs: tuple[Rung, ...] = ()
+    attempts: tuple[Attempt, ...] = ()

@@ -31,14 +31,14 @@ class KernelSet:
     """All distinct kernels, and which one each node calls: node name -> kernel name ("" for a view).
 
     numbers: node -> the table that its call passes to a shared kernel; tables: by C name.
-    turned: nodes that read a copy of their frozen 1x1 weight, with its channel axes swapped.
+    transposed: nodes that read a copy of their frozen 1x1 weight, with its channel axes swapped.
     """
 
     kernels: tuple[Kernel, ...]
     calls: Mapping[str, str]
     numbers: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    turned: frozenset[str] = frozenset()
+    transposed: frozenset[str] = frozenset()
 
     def only(self, nodes: Container[str]) -> KernelSet:
         """The calls of these nodes, and all kernels."""
@@ -49,12 +49,12 @@ class KernelSet:
         calls = {**self.calls, **{node: kernel for node, kernel in other.calls.items() if node in self.calls}}
         used = set(calls.values())
         kernels = {kernel.name: kernel for kernel in (*self.kernels, *other.kernels) if kernel.name in used}
-        return KernelSet(tuple(kernels.values()), calls, turned=self.turned | other.turned)
+        return KernelSet(tuple(kernels.values()), calls, transposed=self.transposed | other.transposed)
 
     def joined(self, other: KernelSet) -> KernelSet:
         """The calls and kernels of both."""
-        calls, turned = {**self.calls, **other.calls}, self.turned | other.turned
-        return KernelSet((*self.kernels, *other.kernels), calls, turned=turned)
+        calls, transposed = {**self.calls, **other.calls}, self.transposed | other.transposed
+        return KernelSet((*self.kernels, *other.kernels), calls, transposed=transposed)
 
 
 class KernelCache:

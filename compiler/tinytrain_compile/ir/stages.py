@@ -106,7 +106,7 @@ class TrainGraph:
     integer: whether this is an int8 graph: references run byte-exact, multiplies and adds are never fused.
     rate: int8 only: the learning rate (over the samples of an update) as (multiplier, shift), an accumulator value.
     momentum: int8 only: the momentum, if there is one; then rate also holds momentum times samples, and 1 / samples.
-    settled: whether the exponents of errors are known; if not, the first step after m_init finds them.
+    exponents_known: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
     forms: int8 only: value of the float graph -> the values of this one that hold it: as integers (see formats), as
     float32, or both, in this order.
@@ -126,7 +126,7 @@ class TrainGraph:
     integer: bool = False
     rate: Value | None = None
     momentum: float | None = None
-    settled: bool = True
+    exponents_known: bool = True
     formats: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     before_remat: Graph | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tinytrain_compile.ir.cost import Choice
+from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 
@@ -171,7 +171,7 @@ class Summary:
     code_bytes: int | None
     const_bytes: int | None
     suggestions: tuple[Suggestion, ...] = ()
-    choice: Choice | None = None
+    choice: PlanChoice | None = None
     agreement: Agreement | None = None
     calls: Mapping[str, str] = field(default_factory=dict[str, str])  # node -> kernel; empty before there are any
     code: CodeChoice = field(default_factory=CodeChoice)

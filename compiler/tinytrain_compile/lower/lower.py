@@ -25,9 +25,9 @@ from tinytrain_compile.lower.kernels import (
 )
 from tinytrain_compile.lower.loop_names import LoopNames, loop_names
 from tinytrain_compile.lower.passes import lower_schedule
-from tinytrain_compile.lower.printing.float_lanes import FloatLanePrinter
 from tinytrain_compile.lower.printing.float_pairs import PairPrinter
-from tinytrain_compile.lower.printing.int_lanes import LanePrinter
+from tinytrain_compile.lower.printing.float_vectors import FloatVectorPrinter
+from tinytrain_compile.lower.printing.int_vectors import IntVectorPrinter
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.ops import op_def
 
@@ -37,13 +37,13 @@ class LowerOptions:
     """prefix: what all external symbols start with; context: what kernels are made for.
 
     fuse_multiply_add: False gives separate multiplications and additions, byte-equal to the exact numpy references.
-    turned: nodes whose weight is stored once more, see OperandLayout.
+    transposed: nodes whose weight is stored once more, see OperandLayout.
     """
 
     prefix: str
     context: KernelContext = field(default_factory=KernelContext)
     fuse_multiply_add: bool = True
-    turned: frozenset[str] = frozenset()
+    transposed: frozenset[str] = frozenset()
     tiles: Mapping[str, Tiles] = field(default_factory=dict[str, Tiles])
     """Of nodes for which a search found better ones than the rule."""
 
@@ -75,11 +75,11 @@ def lower_nodes(
     taken: set[str] = set()
     for index, node in enumerate(todo):
         progress(index, len(todo))
-        layout, tiles = OperandLayout(node.name in options.turned), options.tiles.get(node.name)
+        layout, tiles = OperandLayout(node.name in options.transposed), options.tiles.get(node.name)
         context = replace(options.context, layout=layout)
         key = (_key(node), context, tiles)
         if key not in names:
-            ending = "_turned" if context.layout.turned else ""
+            ending = "_transposed" if context.layout.transposed else ""
             ending += "" if node.external is None else "_external"
             ending += "_small" if context.style.small else ""
             name = _kernel_name(node, options.prefix, taken, ending)
@@ -89,7 +89,7 @@ def lower_nodes(
         calls[node.name] = names[key]
         first.setdefault(names[key], node)
     progress(len(todo), len(todo))
-    return name_kernels(KernelSet(tuple(kernels.values()), calls, turned=options.turned), first)
+    return name_kernels(KernelSet(tuple(kernels.values()), calls, transposed=options.transposed), first)
 
 
 def _lowered_once(
@@ -170,11 +170,11 @@ def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:
 
 def printer_of(context: KernelContext) -> type[Printer]:
     """What prints kernels for such a target."""
-    if context.float_lanes:
-        return FloatLanePrinter
-    if context.pairs:
+    if context.uses_float_vectors:
+        return FloatVectorPrinter
+    if context.uses_float_pairs:
         return PairPrinter
-    return LanePrinter if context.lanes else Printer
+    return IntVectorPrinter if context.uses_vectors else Printer
 
 
 def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: Printer) -> None:

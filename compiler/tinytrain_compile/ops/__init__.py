@@ -13,10 +13,10 @@ from tinytrain_compile.ops import (
     loss,
     normalise,
     page,
-    parts,
     pool,
     shape,
     update,
+    views,
 )
 from tinytrain_compile.ops.base import (
     OPS,
@@ -50,9 +50,9 @@ __all__ = [
     "normalise",
     "op_def",
     "page",
-    "parts",
     "pool",
     "run_node",
     "shape",
     "update",
+    "views",
 ]

@@ -20,7 +20,7 @@ class Use(NamedTuple):
     last: int
 
 
-class Choice(NamedTuple):
+class UseOption(NamedTuple):
     """What a choice costs and takes; uses of the arena lie inside those of the item's first choice.
 
     ps: its time, where the cost is another one and time has a limit.
@@ -35,7 +35,7 @@ class Item(NamedTuple):
     """A buffer: size in bytes, and its choices; the first is to stay in the arena, at no cost."""
 
     size: int
-    choices: tuple[Choice, ...]
+    choices: tuple[UseOption, ...]
 
 
 @dataclass(frozen=True)
@@ -148,11 +148,11 @@ class GreedyAssignment:
         _change(self.loads, self.items[index], choice, 1)
 
 
-def _takes(choice: Choice, step: int) -> bool:
+def _takes(choice: UseOption, step: int) -> bool:
     return any(use.memory == 0 and use.first <= step <= use.last for use in choice.uses)
 
 
-def _steps(choice: Choice) -> int:
+def _steps(choice: UseOption) -> int:
     return sum(use.last + 1 - use.first for use in choice.uses if use.memory == 0)
 
 

@@ -25,21 +25,21 @@ def ancestor_masks(tasks: TaskGraph) -> list[int]:
 def peak_bound(tasks: TaskGraph) -> int:
     """No order has a smaller peak.
 
-    In every order a cell is live at task v if something that touches it precedes v (or is v) and something that
-    touches it follows v (or is v). The bound is the largest sum of such cells over all v, plus v's scratch, minus
+    In every order a storage is live at task v if something that touches it precedes v (or is v) and something that
+    touches it follows v (or is v). The bound is the largest sum of such storages over all v, plus v's scratch, minus
     whatever v could at best save by working in place.
     """
     ancestors, descendants = ancestor_masks(tasks), ancestor_masks(tasks.reversed())
     count = len(tasks.before)
     load = np.array(tasks.scratch, dtype=np.int64)
-    for cell, users in enumerate(tasks.touchers):
+    for storage, users in enumerate(tasks.touchers):
         after = before = 0
         for task in users:
             after |= descendants[task]
             before |= ancestors[task]
         packed = np.frombuffer((after & before).to_bytes((count + 7) // 8, "little"), dtype=np.uint8)
-        load += np.unpackbits(packed, bitorder="little")[:count].astype(np.int64) * tasks.size[cell]
-    for task, pairs in enumerate(tasks.pairs):
+        load += np.unpackbits(packed, bitorder="little")[:count].astype(np.int64) * tasks.size[storage]
+    for task, pairs in enumerate(tasks.inplace):
         later = descendants[task] & ~(1 << task)
         closing = [pair for pair in pairs if not any(later >> user & 1 for user in tasks.touchers[pair.source])]
         load[task] -= best_overlap(closing)
@@ -65,7 +65,7 @@ def cut_bound(tasks: TaskGraph, order: Sequence[int], bound: int) -> int:
 
 
 class LoadCuts:
-    """The network: tasks, then two vertices per cell, then source and sink. A task on the source's side has run."""
+    """The network: tasks, then two vertices per storage, then source and sink. A task on the source's side has run."""
 
     def __init__(self, tasks: TaskGraph) -> None:
         # Imported here: quick plans and --help do without ortools.
@@ -74,13 +74,13 @@ class LoadCuts:
         self._max_flow: Any = max_flow
         self._tasks = tasks
         self._descendants = ancestor_masks(tasks.reversed())
-        count, cells = len(tasks.before), len(tasks.size)
-        self._source, self._sink = count + 2 * cells, count + 2 * cells + 1
+        count, storages = len(tasks.before), len(tasks.size)
+        self._source, self._sink = count + 2 * storages, count + 2 * storages + 1
         self._whole = sum(tasks.size) + 1  # more than any cut that matters
         arcs = [(task, previous, self._whole) for task, edges in enumerate(tasks.before) for previous in edges]
-        for cell, users in enumerate(tasks.touchers):
-            some, all_ = count + 2 * cell, count + 2 * cell + 1
-            arcs.append((some, all_, tasks.size[cell]))
+        for storage, users in enumerate(tasks.touchers):
+            some, all_ = count + 2 * storage, count + 2 * storage + 1
+            arcs.append((some, all_, tasks.size[storage]))
             arcs += [(user, some, self._whole) for user in users]
             arcs += [(all_, user, self._whole) for user in users]
         self._arcs = np.array(arcs, dtype=np.int64)
@@ -91,7 +91,7 @@ class LoadCuts:
 
     def ways(self, task: int) -> Iterator[tuple[tuple[int, ...], int]]:
         """Ways to work in place: (tasks that must have run, bytes saved). Several outputs: all at once, optimistic."""
-        pairs = self._tasks.pairs[task]
+        pairs = self._tasks.inplace[task]
         if len({pair.output for pair in pairs}) > 1:
             yield (), best_overlap(pairs)
             return
@@ -105,7 +105,7 @@ class LoadCuts:
         """Smallest load while a task runs, in place of nothing, if it and `forced` have their predecessors before."""
         tasks, count = self._tasks, len(self._tasks.before)
         arcs = self._arcs.copy()
-        own = np.isin(arcs[:, 0], [count + 2 * cell for cell in tasks.touched[task]])
+        own = np.isin(arcs[:, 0], [count + 2 * storage for storage in tasks.touched[task]])
         arcs[own, 2] = 0  # these are live anyway
         flow = self._max_flow.SimpleMaxFlow()
         flow.add_arcs_with_capacity(arcs[:, 0], arcs[:, 1], arcs[:, 2])
@@ -114,4 +114,4 @@ class LoadCuts:
         flow.add_arc_with_capacity(task, self._sink, self._whole)
         if flow.solve(self._source, self._sink) != flow.OPTIMAL:
             raise AssertionError("the network has finite cuts")
-        return flow.optimal_flow() + sum(tasks.size[cell] for cell in tasks.touched[task]) + tasks.scratch[task]
+        return flow.optimal_flow() + sum(tasks.size[storage] for storage in tasks.touched[task]) + tasks.scratch[task]

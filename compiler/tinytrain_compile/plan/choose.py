@@ -39,7 +39,7 @@ SEQUENCE_SHARE, DECIDE_SHARE, MINIMISE_SHARE = 0.2, 0.3, 0.2
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PlacedOrder:
     """One order, placed. `sequence` is the placing sequence that the local search starts from."""
 
     order: tuple[int, ...]
@@ -61,7 +61,7 @@ class Candidate:
 
 def choose(
     model: MemoryModel, orders: Sequence[RankedOrder], room_bytes: int | None, options: PlanOptions
-) -> Candidate:
+) -> PlacedOrder:
     """The candidate with the lowest top; `room_bytes` is what the user's arena leaves above the persistent buffers."""
     full = options.effort == "full"
     placed = _place_greedily(model, orders[: FULL_ORDERS if full else QUICK_ORDERS], both=full)
@@ -74,12 +74,12 @@ def choose(
     return min(best, _local_search(rivals[0], QUICK_UNITS, options.seed), key=lambda item: item.top_bytes)
 
 
-def _place_greedily(model: MemoryModel, orders: Sequence[RankedOrder], both: bool) -> list[Candidate]:
+def _place_greedily(model: MemoryModel, orders: Sequence[RankedOrder], both: bool) -> list[PlacedOrder]:
     """Candidates in rising order of peak, until no further order can be lower than the best of them.
 
     both: try both ways of joining in-place chains (see `rectangles`).
     """
-    placed: list[Candidate] = []
+    placed: list[PlacedOrder] = []
     for ranked in orders:
         if placed and ranked.peak >= min(item.top_bytes for item in placed):
             break
@@ -89,19 +89,19 @@ def _place_greedily(model: MemoryModel, orders: Sequence[RankedOrder], both: boo
             if placed and placed[-1].packing == packing:
                 continue
             placement, sequence = greedy(packing)
-            placed.append(Candidate(ranked.order, items, packing, placement, tuple(sequence)))
+            placed.append(PlacedOrder(ranked.order, items, packing, placement, tuple(sequence)))
             if placement.proven:
                 break
     return placed
 
 
-def _local_search(start: Candidate, units: float, seed: int) -> Candidate:
+def _local_search(start: PlacedOrder, units: float, seed: int) -> PlacedOrder:
     return replace(start, placement=improve_placement(start.packing, start.placement, start.sequence, units, seed))
 
 
 def _search(
-    model: MemoryModel, best: Candidate, rivals: list[Candidate], room_bytes: int | None, options: PlanOptions
-) -> Candidate:
+    model: MemoryModel, best: PlacedOrder, rivals: list[PlacedOrder], room_bytes: int | None, options: PlanOptions
+) -> PlacedOrder:
     """The solver, on rivals in rising order of peak.
 
     First the decision at the bound itself: on training graphs it is answered in a fraction of a second almost always
@@ -132,10 +132,10 @@ def _search(
     best = _push_down(best, rivals[:SOLVER_TRIES], options)
     if best.top_bytes > rivals[0].peak_bytes:
         best = _push_down(best, _variants(model, rivals[0], best.top_bytes, options), options)
-    return best if best.placement.proven else _settle(best, options)
+    return best if best.placement.proven else _place_lower(best, options)
 
 
-def _variants(model: MemoryModel, start: Candidate, below_bytes: int, options: PlanOptions) -> list[Candidate]:
+def _variants(model: MemoryModel, start: PlacedOrder, below_bytes: int, options: PlanOptions) -> list[PlacedOrder]:
     """Orders near the best one that greedy places best, in rising order of peak."""
     most = min(int(start.peak_bytes * (1 + VARIANT_SLACK)), below_bytes - 1)
     orders = variants(model.tasks, start.order, most, VARIANTS, options.seed)
@@ -144,14 +144,14 @@ def _variants(model: MemoryModel, start: Candidate, below_bytes: int, options: P
     return sorted(promising, key=lambda item: item.peak_bytes)
 
 
-def _settle(best: Candidate, options: PlanOptions) -> Candidate:
+def _place_lower(best: PlacedOrder, options: PlanOptions) -> PlacedOrder:
     """The same placement, marked as proven if one unit less is proven impossible for its order."""
     units = options.deterministic_time * DECIDE_SHARE / SOLVER_TRIES
     answer = decide(best.packing, best.placement.height - 1, units, options.seed).answer
     return replace(best, placement=replace(best.placement, proven=answer == "no"))
 
 
-def _below(rival: Candidate, limit_bytes: int, options: PlanOptions) -> Candidate | None:
+def _below(rival: PlacedOrder, limit_bytes: int, options: PlanOptions) -> PlacedOrder | None:
     """The rival placed no higher than a limit, if that is found."""
     units = options.deterministic_time * DECIDE_SHARE / SOLVER_TRIES
     found = decide(rival.packing, limit_bytes // rival.packing.unit_bytes, units, options.seed)
@@ -170,7 +170,7 @@ def decide(packing: Packing, limit: int, units: float, seed: int) -> Decision:
     return cpsat.decide(packing, limit, units * (1 - SKYLINE_SHARE), seed)
 
 
-def _push_down(best: Candidate, rivals: Sequence[Candidate], options: PlanOptions) -> Candidate:
+def _push_down(best: PlacedOrder, rivals: Sequence[PlacedOrder], options: PlanOptions) -> PlacedOrder:
     """Ask for less, in shrinking steps, until no rival can be placed one unit below the best."""
     share = 4
     for _ in range(PUSH_ROUNDS):

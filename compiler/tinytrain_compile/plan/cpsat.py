@@ -14,7 +14,7 @@ SOLVER_TIME_PER_UNIT = 0.1
 """CP-SAT's own deterministic time per unit of ours (measured on dense instances: 0.1 of it takes 1 to 3 s)."""
 
 
-class _Model:
+class _PlacementModel:
     """The common part: offsets, and disjointness of boxes that meet."""
 
     def __init__(self, packing: Packing, limit: int) -> None:
@@ -65,7 +65,7 @@ def decide(packing: Packing, limit: int, units: float, seed: int) -> Decision:
     """Is there a placement of height at most `limit` units? Unknown if the work runs out."""
     if limit < packing.bound:
         return Decision("no", None)
-    model = _Model(packing, limit)
+    model = _PlacementModel(packing, limit)
     solver, status = model.solve(units, seed)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Decision("yes", model.placement(solver, proven=False))
@@ -74,7 +74,7 @@ def decide(packing: Packing, limit: int, units: float, seed: int) -> Decision:
 
 def minimise(packing: Packing, start: Placement, units: float, seed: int) -> Placement:
     """The lowest placement found from `start`, which is the hint; `proven` if the solver shows that it is lowest."""
-    model = _Model(packing, start.height)
+    model = _PlacementModel(packing, start.height)
     height = model.model.new_int_var(packing.bound, start.height, "height")
     for offset, box, hint in zip(model.offsets, packing.boxes, start.offsets, strict=True):
         model.model.add(offset + box.size <= height)

@@ -66,7 +66,7 @@ class Optimum(NamedTuple):
 
 
 @dataclass
-class State:
+class OrderState:
     """A set of executed tasks on the way of the search. trail: tasks run since the state that led here."""
 
     done: int
@@ -91,7 +91,7 @@ class PeakSearch:
     def run(self) -> Attempt:
         """Look for an order until one is found, none is left, or the work is done."""
         ready = [task for task, needed in enumerate(self.before) if not needed]
-        path = [self.settled(State(0, 0, ready, []))]
+        path = [self.run_forced(OrderState(0, 0, ready, []))]
         seen = {path[0].done}
         while path and self.spent <= self.work:
             state = path[-1]
@@ -100,16 +100,16 @@ class PeakSearch:
             if not state.choices:
                 path.pop()
                 continue
-            following = State(state.done, state.memory, list(state.ready), [])
+            following = OrderState(state.done, state.memory, list(state.ready), [])
             task = state.choices.pop()
             self.execute(following, task, self.cost(task, state.done).delta)
-            self.settled(following)
+            self.run_forced(following)
             if following.done not in seen:
                 seen.add(following.done)
                 path.append(following)
         return Attempt(None, not path, self.refused, self.spent)
 
-    def settled(self, state: State) -> State:
+    def run_forced(self, state: OrderState) -> OrderState:
         """Make all safe moves, then list what is left to choose from, smallest delta last."""
         while self.run_safe_task(state) or self.run_safe_chain(state):
             pass
@@ -133,7 +133,7 @@ class PeakSearch:
         self.refused = min(self.refused, load)
         return False
 
-    def execute(self, state: State, task: int, delta: int) -> None:
+    def execute(self, state: OrderState, task: int, delta: int) -> None:
         """Run a task in a state, and know what is ready then."""
         state.memory += delta
         state.done |= 1 << task
@@ -145,7 +145,7 @@ class PeakSearch:
         """Tasks that this one, the latest, has made ready."""
         return [follower for follower in self.after[task] if not self.before[follower] & ~done]
 
-    def run_safe_task(self, state: State) -> bool:
+    def run_safe_task(self, state: OrderState) -> bool:
         """Run every ready task that is safe; whether there was one."""
         found = False
         for task in tuple(state.ready):
@@ -160,7 +160,7 @@ class PeakSearch:
         """Whether moves that change memory by so much may be taken without an alternative."""
         return delta <= 0
 
-    def run_safe_chain(self, state: State) -> bool:
+    def run_safe_chain(self, state: OrderState) -> bool:
         """Run the first safe chain; whether there was one."""
         for task in state.ready:
             for member in self.safe_chain(state, task):
@@ -169,7 +169,7 @@ class PeakSearch:
                 return True
         return False
 
-    def safe_chain(self, state: State, first: int) -> tuple[int, ...]:
+    def safe_chain(self, state: OrderState, first: int) -> tuple[int, ...]:
         """A safe chain that begins with this task, or nothing; all branches are looked at."""
         branches = [(first, state.done, 0, (first,))]
         while branches and self.spent <= self.work:

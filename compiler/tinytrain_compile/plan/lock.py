@@ -23,7 +23,6 @@ from tinytrain_compile.plan.model import build_model
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.page_rewrite import Move, replay_moves
 from tinytrain_compile.plan.pages import Memory
-from tinytrain_compile.plan.parts import VIEWS, with_views
 from tinytrain_compile.plan.planned import Planned, plan_graph
 from tinytrain_compile.plan.remat_rewrite import replay
 from tinytrain_compile.plan.spread import POINTER_BYTES
@@ -31,6 +30,7 @@ from tinytrain_compile.plan.traffic import accessed
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_paging import validate_paging
 from tinytrain_compile.plan.validate_remat import validate_remat
+from tinytrain_compile.plan.views import VIEWS, with_views
 
 ARENA = "arena"
 MOST = 1 << 31

@@ -1,10 +1,10 @@
-"""From a graph to what the planner works on: tasks with precedence and the cells that they touch.
+"""From a graph to what the planner works on: tasks with precedence and the storages that they touch.
 
-A *cell* is a set of values that share one address in every plan: a value, its views, and what overwrites it by
-`OpDef.alias`; or a value with parts and all that lies in it (`parts.py`). A cell is live from the first to the last
+A *storage* is a set of values that share one address in every plan: a value, its views, and what overwrites it by
+`OpDef.alias`; or a value with parts and all that lies in it (`views.py`). A storage is live from the first to the last
 task that touches it. That rule is symmetric in time, so an order may be searched from either end. In-place pairs join
-two cells into one rectangle, but only in orders where the input's cell dies at the very node that opens the output's;
-they are decided per order.
+two storages into one rectangle, but only in orders where the input's storage dies at the very node that opens the
+output's; they are decided per order.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tinytrain_compile.ir.buffers import BufferKind
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import Overlap, inplace_of, overlaps_of, scratch_bytes
 from tinytrain_compile.plan.options import PlanError, PlanOptions
-from tinytrain_compile.plan.parts import Cells
+from tinytrain_compile.plan.views import ViewStorages
 
 PERSISTENT_KINDS = ("header", "state", "accumulator")
 
 
 @dataclass(frozen=True)
-class Cell:
+class Storage:
     """Values with one address. `exact_bytes` is the tensor's size, `size_bytes` what is reserved (aligned).
 
-    within: where values begin inside a cell that has parts, in bytes; empty for all others.
+    within: where values begin inside a storage that has parts, in bytes; empty for all others.
     """
 
     kind: BufferKind
@@ -40,11 +40,11 @@ class Cell:
 
 
 class InPlace(NamedTuple):
-    """A task may write cell `output` over `overlap_bytes` of cell `source` if the source dies there.
+    """A task may write storage `output` over `overlap_bytes` of storage `source` if the source dies there.
 
-    Orders count the overlap as never needed twice, whatever its size. `rectangles` joins two cells only if the overlap
-    is all of both. A smaller one (a kernel that overwrites what it has read) is for the placement to use: the source
-    begins `distance` bytes above the output or more (`exact`: just there), or they share nothing.
+    Orders count the overlap as never needed twice, whatever its size. `rectangles` joins two storages only if the
+    overlap is all of both. A smaller one (a kernel that overwrites what it has read) is for the placement to use: the
+    source begins `distance` bytes above the output or more (`exact`: just there), or they share nothing.
     """
 
     output: int
@@ -58,13 +58,13 @@ class InPlace(NamedTuple):
 class TaskGraph:
     """What an order search needs, as plain indices. Tasks are the graph's nodes, then START, then BARRIER.
 
-    START opens the input's cell before all else. BARRIER stands between the phases "step" and "apply" and touches
-    what must survive the whole step. Persistent cells are constant load and do not appear in `touched`.
+    START opens the input's storage before all else. BARRIER stands between the phases "step" and "apply" and touches
+    what must survive the whole step. Persistent storages are constant load and do not appear in `touched`.
 
     before, after: direct predecessors and successors (data, write-after-read, phase), deduplicated, per task.
-    touched: movable cells that a task reads or writes. touchers: the inverse, per cell.
-    size: reserved bytes per cell. scratch: reserved bytes of working memory per task.
-    pairs: in-place possibilities per task.
+    touched: movable storages that a task reads or writes. touchers: the inverse, per storage.
+    size: reserved bytes per storage. scratch: reserved bytes of working memory per task.
+    inplace: in-place possibilities per task.
     """
 
     before: tuple[tuple[int, ...], ...]
@@ -73,7 +73,7 @@ class TaskGraph:
     touchers: tuple[tuple[int, ...], ...]
     size: tuple[int, ...]
     scratch: tuple[int, ...]
-    pairs: tuple[tuple[InPlace, ...], ...]
+    inplace: tuple[tuple[InPlace, ...], ...]
 
     @property
     def start(self) -> int:
@@ -87,7 +87,7 @@ class TaskGraph:
 
     def reversed(self) -> TaskGraph:
         """The same problem seen from the end: an order of it, reversed, is an order of this one with equal peak."""
-        return TaskGraph(self.after, self.before, self.touched, self.touchers, self.size, self.scratch, self.pairs)
+        return TaskGraph(self.after, self.before, self.touched, self.touchers, self.size, self.scratch, self.inplace)
 
 
 @dataclass(frozen=True)
@@ -95,70 +95,72 @@ class MemoryModel:
     """A graph's memory, independent of any order."""
 
     nodes: tuple[Node, ...]
-    cells: tuple[Cell, ...]
+    storages: tuple[Storage, ...]
     tasks: TaskGraph
 
 
 class _Collector:
-    """One walk over a graph in program order that finds cells, versions (contents) and their readers."""
+    """One walk over a graph in program order that finds storages, versions (contents) and their readers."""
 
     def __init__(self, graph: Graph, options: PlanOptions) -> None:
         self.options = options
         self.kinds: list[BufferKind] = []
         self.exact: list[int] = []
         self.values: list[list[str]] = []
-        self.cell_of: dict[str, int] = {}
-        # A version is one content of a cell: a value and its views. Overwriting by alias starts the next version.
+        self.storage_of: dict[str, int] = {}
+        # A version is one content of a storage: a value and its views. Overwriting by alias starts the next version.
         self.version_of: dict[str, int] = {}
         self.version_readers: list[list[int]] = []
         self.writer_of_version: dict[int, int] = {}
         self.lasting: dict[int, None] = {}  # tasks of phase "step" that overwrite what outlives it
         self.touched: list[dict[int, None]] = [{} for _ in range(len(graph.nodes) + 2)]
         self.held: set[tuple[int, int]] = set()
-        self.parts = Cells(graph, {*options.keep, *(value.name for value in graph.outputs)})
-        self.parted: dict[int, int] = {}  # number in `parts` -> cell
+        self.parts = ViewStorages(graph, {*options.keep, *(value.name for value in graph.outputs)})
+        self.parted: dict[int, int] = {}  # number in `parts` -> storage
         for value in graph.state:
-            self.open_cell(value, "state")
+            self.open_storage(value, "state")
         for value in graph.accumulators:
-            self.open_cell(value, "accumulator")
+            self.open_storage(value, "accumulator")
         for value in graph.inputs[:1]:
-            self.touch(len(graph.nodes), self.open_cell(value, "input"))
+            self.touch(len(graph.nodes), self.open_storage(value, "input"))
         for index, node in enumerate(graph.nodes):
             self.visit(index, node)
 
-    def open_cell(self, value: Value, kind: BufferKind) -> int:
-        """A cell for a value that a node writes; what lies inside another one only joins its cell."""
+    def open_storage(self, value: Value, kind: BufferKind) -> int:
+        """A storage for a value that a node writes; what lies inside another one only joins its storage."""
         home = self.parts.place[value.name].home if value.name in self.parts.place else None
         if home not in self.parted:
             self.kinds.append(kind)
             self.exact.append(value.size_bytes if home is None else self.parts.sizes[home])
             self.values.append([])
-        cell = len(self.kinds) - 1 if home is None else self.parted.setdefault(home, len(self.kinds) - 1)
-        self.join(value, cell)
-        return cell
+        storage = len(self.kinds) - 1 if home is None else self.parted.setdefault(home, len(self.kinds) - 1)
+        self.join(value, storage)
+        return storage
 
     def start(self, name: str) -> int:
-        """Where a value begins in its cell."""
+        """Where a value begins in its storage."""
         return self.parts.place[name].start if name in self.parts.place else 0
 
-    def join(self, value: Value, cell: int, version: int | None = None) -> None:
-        if value.size_bytes != self.exact[cell] and value.name not in self.parts.place:
-            raise PlanError("alias size", f"{value.name!r} shares the memory of {self.values[cell]} but not its size")
-        self.values[cell].append(value.name)
-        self.cell_of[value.name] = cell
+    def join(self, value: Value, storage: int, version: int | None = None) -> None:
+        if value.size_bytes != self.exact[storage] and value.name not in self.parts.place:
+            raise PlanError(
+                "alias size", f"{value.name!r} shares the memory of {self.values[storage]} but not its size"
+            )
+        self.values[storage].append(value.name)
+        self.storage_of[value.name] = storage
         if version is None:
             version = len(self.version_readers)
             self.version_readers.append([])
         self.version_of[value.name] = version
 
-    def touch(self, task: int, cell: int) -> None:
-        if self.kinds[cell] not in PERSISTENT_KINDS:
-            self.touched[task][cell] = None
+    def touch(self, task: int, storage: int) -> None:
+        if self.kinds[storage] not in PERSISTENT_KINDS:
+            self.touched[task][storage] = None
 
     def read(self, task: int, name: str) -> None:
         """Note that a task needs a value's content; values in flash or in the caller's memory need no plan."""
-        if name in self.cell_of:
-            self.touch(task, self.cell_of[name])
+        if name in self.storage_of:
+            self.touch(task, self.storage_of[name])
             self.version_readers[self.version_of[name]].append(task)
 
     def visit(self, index: int, node: Node) -> None:
@@ -172,26 +174,26 @@ class _Collector:
             elif position in overwrites:
                 self._overwrite(index, node, node.inputs[overwrites[position]], value)
             else:
-                self.open_cell(value, "tensor")
-            if value.name in self.cell_of:
-                self.touch(index, self.cell_of[value.name])
+                self.open_storage(value, "tensor")
+            if value.name in self.storage_of:
+                self.touch(index, self.storage_of[value.name])
 
     def _view(self, node: Node, source: Value, value: Value) -> None:
         if value.name not in self.parts.place and op_def(node.op).starts(node) != (0,):
             raise PlanError("no view", f"what {node.name!r} reads cannot lie where it shows it")
-        if source.name in self.cell_of:  # else: a view of flash or of the caller's memory takes nothing either
-            self.join(value, self.cell_of[source.name], self.version_of[source.name])
+        if source.name in self.storage_of:  # else: a view of flash or of the caller's memory takes nothing either
+            self.join(value, self.storage_of[source.name], self.version_of[source.name])
 
     def _overwrite(self, index: int, node: Node, source: Value, value: Value) -> None:
-        if source.name not in self.cell_of or source.name in self.parts.place:
+        if source.name not in self.storage_of or source.name in self.parts.place:
             raise PlanError("constant overwritten", f"node {node.name!r} writes over {source.name!r}")
         version = self.version_of[source.name]
         if version in self.writer_of_version:
             raise PlanError("two writers", f"node {node.name!r} and another one overwrite {source.name!r}")
         self.writer_of_version[version] = index
-        if self.kinds[self.cell_of[source.name]] in PERSISTENT_KINDS and node.phase == "step":
+        if self.kinds[self.storage_of[source.name]] in PERSISTENT_KINDS and node.phase == "step":
             self.lasting[index] = None
-        self.join(value, self.cell_of[source.name])
+        self.join(value, self.storage_of[source.name])
 
     def hold_outputs(self, graph: Graph) -> None:
         """Inference returns after the last producer of an output: all outputs must be intact at that point."""
@@ -200,8 +202,8 @@ class _Collector:
         for task in (position[producers[v.name].name] for v in graph.outputs if v.name in producers):
             for value in graph.outputs:
                 self.read(task, value.name)
-                if value.name in self.cell_of:
-                    self.held.add((task, self.cell_of[value.name]))
+                if value.name in self.storage_of:
+                    self.held.add((task, self.storage_of[value.name]))
 
     def write_after_read(self) -> list[tuple[int, int]]:
         """Edges from every reader of an overwritten content to the task that overwrites it."""
@@ -218,52 +220,52 @@ class _Collector:
         return [(first, writer) for first in made for writer in self.lasting]
 
     def in_place(self, index: int, node: Node) -> tuple[InPlace, ...]:
-        """Cells that a node may overwrite; never an output that must outlive this node."""
+        """Storages that a node may overwrite; never an output that must outlive this node."""
         pairs: list[InPlace] = []
         for output, source in inplace_of(node):
             # An op may declare pairs for optional operands that this node does not have.
             if output >= len(node.outputs) or source >= len(node.inputs):
                 continue
-            over = self.cell_of.get(node.inputs[source].name)
-            cell = self.cell_of[node.outputs[output].name]
-            if over in (None, cell) or self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
+            over = self.storage_of.get(node.inputs[source].name)
+            storage = self.storage_of[node.outputs[output].name]
+            if over in (None, storage) or self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
                 continue
             sizes = {
                 self.exact[over],
-                self.exact[cell],
+                self.exact[storage],
                 node.inputs[source].size_bytes,
                 node.outputs[output].size_bytes,
             }
-            if len(sizes) == 1 and self.opens(cell, node.outputs[output].name):
-                pairs.append(InPlace(cell, over, self.options.reserved(self.exact[cell])))
+            if len(sizes) == 1 and self.opens(storage, node.outputs[output].name):
+                pairs.append(InPlace(storage, over, self.options.reserved(self.exact[storage])))
         pairs += [pair for overlap in overlaps_of(node) for pair in self.overlap(index, node, overlap)]
         return tuple(dict.fromkeys(pairs))
 
-    def opens(self, cell: int, name: str) -> bool:
-        """Whether a value may be the first content of a cell: with parts, the order decides which one is."""
-        return self.values[cell][0] == name or name in self.parts.place
+    def opens(self, storage: int, name: str) -> bool:
+        """Whether a value may be the first content of a storage: with parts, the order decides which one is."""
+        return self.values[storage][0] == name or name in self.parts.place
 
     def overlap(self, index: int, node: Node, overlap: Overlap) -> Iterator[InPlace]:
-        """The pair of a declared overlap, if both are cells of their own and it saves anything."""
-        reads = [self.cell_of.get(value.name) for value in node.inputs]
+        """The pair of a declared overlap, if both are storages of their own and it saves anything."""
+        reads = [self.storage_of.get(value.name) for value in node.inputs]
         source, output = node.inputs[overlap.source].name, node.outputs[overlap.output].name
-        over, cell = self.cell_of.get(source), self.cell_of[output]
+        over, storage = self.storage_of.get(source), self.storage_of[output]
         # The distance says nothing about a second operand in the same memory.
-        touched = [*reads, *(self.cell_of.get(value.name) for value in node.outputs)]
-        if over is None or over == cell or touched.count(over) > 1 or touched.count(cell) > 1:
+        touched = [*reads, *(self.storage_of.get(value.name) for value in node.outputs)]
+        if over is None or over == storage or touched.count(over) > 1 or touched.count(storage) > 1:
             return
         if self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
             return
         step = math.lcm(overlap.step, self.options.alignment_bytes)
-        # It is one of two values, which need not begin where their cells do.
+        # It is one of two values, which need not begin where their storages do.
         inside = self.start(output) - self.start(source)
         if step > self.options.alignment_bytes and inside % step:
             return
         distance = -(-max(overlap.distance + inside, 0) // step) * step
-        sizes = [self.options.reserved(self.exact[which]) for which in (cell, over)]
+        sizes = [self.options.reserved(self.exact[which]) for which in (storage, over)]
         saved = sum(sizes) - max(sizes[0], distance + sizes[1])
-        if saved > 0 and self.opens(cell, output):
-            yield InPlace(cell, over, saved, distance, step > self.options.alignment_bytes)
+        if saved > 0 and self.opens(storage, output):
+            yield InPlace(storage, over, saved, distance, step > self.options.alignment_bytes)
 
 
 def _data_edges(graph: Graph) -> list[tuple[int, int]]:
@@ -285,11 +287,11 @@ def _phase_edges(graph: Graph) -> list[tuple[int, int]]:
 
 
 def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
-    """Collect cells, precedence and in-place possibilities; PlanError if no order can run the graph safely."""
+    """Collect storages, precedence and in-place possibilities; PlanError if no order can run the graph safely."""
     found = _Collector(graph, options)
     barrier = len(graph.nodes) + 1
     for name in options.keep:
-        if name not in found.cell_of and name not in graph.constants:
+        if name not in found.storage_of and name not in graph.constants:
             raise PlanError("missing value", f"{name!r} is to be kept but is not in the graph's memory")
         found.read(barrier, name)
     found.hold_outputs(graph)
@@ -300,21 +302,21 @@ def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
         before[second][first] = None
         after[first][second] = None
     touchers: list[list[int]] = [[] for _ in found.kinds]
-    for task, cells in enumerate(found.touched):
-        for cell in cells:
-            touchers[cell].append(task)
+    for task, storages in enumerate(found.touched):
+        for storage in storages:
+            touchers[storage].append(task)
     sizes = tuple(options.reserved(size) for size in found.exact)
     tasks = TaskGraph(
         tuple(tuple(sorted(edges)) for edges in before),
         tuple(tuple(sorted(edges)) for edges in after),
-        tuple(tuple(cells) for cells in found.touched),
+        tuple(tuple(storages) for storages in found.touched),
         tuple(tuple(users) for users in touchers),
         sizes,
         (*(options.reserved(scratch_bytes(node)) for node in graph.nodes), 0, 0),
         (*(found.in_place(index, node) for index, node in enumerate(graph.nodes)), (), ()),
     )
-    cells = tuple(
-        Cell(
+    storages = tuple(
+        Storage(
             kind,
             exact,
             size,
@@ -324,7 +326,7 @@ def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
         for kind, exact, size, values in zip(found.kinds, found.exact, sizes, found.values, strict=True)
     )
     program_order(tasks)  # raises if the precedence is cyclic
-    return MemoryModel(graph.nodes, cells, tasks)
+    return MemoryModel(graph.nodes, storages, tasks)
 
 
 def program_order(tasks: TaskGraph) -> list[int]:

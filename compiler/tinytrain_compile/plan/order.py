@@ -20,7 +20,7 @@ class Cost(NamedTuple):
 
 
 def best_overlap(pairs: Sequence[InPlace]) -> int:
-    """Largest sum of overlaps among pairs in which no cell occurs twice."""
+    """Largest sum of overlaps among pairs in which no storage occurs twice."""
     if len(pairs) < 2:
         return sum(pair.overlap_bytes for pair in pairs)
     first, rest = pairs[0], pairs[1:]
@@ -31,7 +31,7 @@ def best_overlap(pairs: Sequence[InPlace]) -> int:
 class Costs:
     """Costs of tasks after a set of tasks has run; sets are bit masks, so that a search can keep and compare them.
 
-    Live bytes are a cut function (a cell counts while some of its touchers have run and some have not), hence
+    Live bytes are a cut function (a storage counts while some of its touchers have run and some have not), hence
     submodular: what has run before can only lower the delta of a task, and its transient too. `exact` rests on that.
     """
 
@@ -39,12 +39,12 @@ class Costs:
         self._scratch = tasks.scratch
         self._users = [sum(1 << task for task in users) for users in tasks.touchers]
         self._touched = [
-            [(self._users[cell] & ~(1 << task), tasks.size[cell]) for cell in cells]
-            for task, cells in enumerate(tasks.touched)
+            [(self._users[storage] & ~(1 << task), tasks.size[storage]) for storage in storages]
+            for task, storages in enumerate(tasks.touched)
         ]
         self._pairs = [
             [(self._users[pair.output] & ~(1 << task), self._users[pair.source] & ~(1 << task), pair) for pair in pairs]
-            for task, pairs in enumerate(tasks.pairs)
+            for task, pairs in enumerate(tasks.inplace)
         ]
 
     def of(self, task: int, done: int) -> Cost:
@@ -62,7 +62,7 @@ class Costs:
         return Cost(transient, opened - closed)
 
     def saved(self, task: int, done: int) -> int:
-        """Bytes that never exist twice, because one cell opens over another that closes (in either direction)."""
+        """Bytes that never exist twice, because one storage opens over another that closes (in either direction)."""
         possible: list[InPlace] = []
         for output, source, pair in self._pairs[task]:
             forward = not output & done and source & done == source
@@ -70,9 +70,9 @@ class Costs:
                 possible.append(pair)
         return best_overlap(possible)
 
-    def touchers_left(self, cell: int, done: int) -> int:
-        """How many of the tasks that touch a cell have not run."""
-        return (self._users[cell] & ~done).bit_count()
+    def touchers_left(self, storage: int, done: int) -> int:
+        """How many of the tasks that touch a storage have not run."""
+        return (self._users[storage] & ~done).bit_count()
 
 
 class Simulation:
@@ -95,10 +95,14 @@ class Simulation:
         self.memory += cost.delta
         return cost
 
-    def changed_cells(self, task: int) -> list[int]:
-        """After running a task: cells whose other touchers have another cost now (it was the first, or all but one)."""
+    def changed_storages(self, task: int) -> list[int]:
+        """After running a task: storages whose other touchers have another cost now (the first ran, or all but one)."""
         touchers, left = self._tasks.touchers, self._costs.touchers_left
-        return [cell for cell in self._tasks.touched[task] if left(cell, self.done) in (1, len(touchers[cell]) - 1)]
+        return [
+            storage
+            for storage in self._tasks.touched[task]
+            if left(storage, self.done) in (1, len(touchers[storage]) - 1)
+        ]
 
 
 def loads(tasks: TaskGraph, order: Sequence[int]) -> list[int]:
@@ -175,8 +179,8 @@ def list_schedule(tasks: TaskGraph, key: Key, last_first: bool = False) -> list[
             waiting[follower] -= 1
             if waiting[follower] == 0:
                 offer(follower)
-        for cell in simulation.changed_cells(task):
-            for user in tasks.touchers[cell]:
+        for storage in simulation.changed_storages(task):
+            for user in tasks.touchers[storage]:
                 if user in current:
                     offer(user)
     return order

@@ -15,7 +15,7 @@ from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8.error import error_operands
-from tinytrain_compile.plan.assign import Choice, Item, Use
+from tinytrain_compile.plan.assign import Item, Use, UseOption
 from tinytrain_compile.plan.explain import load_per_step
 from tinytrain_compile.plan.options import PlanOptions, Spend
 from tinytrain_compile.plan.traffic import bytes_read
@@ -126,10 +126,10 @@ class Options:
             found += [Option(memory, copies=copies, accessed=self.traffic[index] - saved)] if copies else []
         return found
 
-    def _choice(self, buffer: Buffer, size: int, option: Option) -> Choice:
+    def _choice(self, buffer: Buffer, size: int, option: Option) -> UseOption:
         whole = Use(0, buffer.first_step, buffer.last_step)
         if option.memory == 0:
-            return Choice(0, (whole,))
+            return UseOption(0, (whole,))
         if option.gaps:
             away = tuple(Use(option.memory, gap.last, gap.next) for gap in option.gaps)
             starts = [buffer.first_step, *(gap.next for gap in option.gaps)]
@@ -138,7 +138,7 @@ class Options:
         else:
             here = tuple(Use(0, step, step) for step, _ in option.copies)
             uses = (Use(option.memory, buffer.first_step, buffer.last_step), *here)
-        return Choice(self._price(option, size, self.spend), uses, self._price(option, size, "time"))
+        return UseOption(self._price(option, size, self.spend), uses, self._price(option, size, "time"))
 
     def _price(self, option: Option, size: int, spend: Spend) -> int:
         """Accesses in place, and a move for every copy and two for every absence."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.parts import candidates, with_views
 from tinytrain_compile.plan.planner import plan_memory
+from tinytrain_compile.plan.views import candidates, with_views
 
 TURNS = 8
 """With effort "full": how many are then tried the other way, one by one."""

@@ -9,7 +9,7 @@ from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.bounds import cut_bound, peak_bound
-from tinytrain_compile.plan.choose import Candidate, choose
+from tinytrain_compile.plan.choose import PlacedOrder, choose
 from tinytrain_compile.plan.exact import EVALUATIONS_PER_UNIT, Optimum, smallest_peak
 from tinytrain_compile.plan.model import MemoryModel, TaskGraph, build_model
 from tinytrain_compile.plan.options import PlanOptions
@@ -58,7 +58,11 @@ def arena_bound(graph: Graph, options: PlanOptions, once: bool) -> int:
 
 def _touched(tasks: TaskGraph, task: int) -> int:
     """Bytes that a task reads, writes and works in, less what it may at best do in place."""
-    return sum(tasks.size[cell] for cell in tasks.touched[task]) + tasks.scratch[task] - best_overlap(tasks.pairs[task])
+    return (
+        sum(tasks.size[storage] for storage in tasks.touched[task])
+        + tasks.scratch[task]
+        - best_overlap(tasks.inplace[task])
+    )
 
 
 def _quick_orders(tasks: TaskGraph) -> tuple[list[RankedOrder], int]:
@@ -98,15 +102,17 @@ def persistent_buffers(model: MemoryModel, options: PlanOptions) -> tuple[Buffer
         buffers.append(Buffer("header", "header", options.reserved(options.header_bytes), 0, 0, last, ()))
         offset = buffers[0].size_bytes
     for kind in ("state", "accumulator"):
-        for cell in model.cells:
-            if cell.kind == kind:
-                buffers.append(Buffer(cell.values[0], cell.kind, cell.size_bytes, offset, 0, last, cell.values))
-                offset += cell.size_bytes
+        for storage in model.storages:
+            if storage.kind == kind:
+                buffers.append(
+                    Buffer(storage.values[0], storage.kind, storage.size_bytes, offset, 0, last, storage.values)
+                )
+                offset += storage.size_bytes
     return tuple(buffers)
 
 
 def _assemble(
-    graph: Graph, model: MemoryModel, base: tuple[Buffer, ...], below: int, chosen: Candidate, bound: int
+    graph: Graph, model: MemoryModel, base: tuple[Buffer, ...], below: int, chosen: PlacedOrder, bound: int
 ) -> MemoryPlan:
     unit = chosen.packing.unit_bytes
     movable = tuple(

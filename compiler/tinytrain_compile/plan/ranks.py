@@ -1,6 +1,6 @@
 """The order of smallest peak as a CP-SAT model over ranks: the search's cross-check, and the solver of its windows.
 
-A task has a rank, a cell is live from the rank of its first to that of its last toucher, and a cumulative constraint
+A task has a rank, a storage is live from the rank of its first to that of its last toucher, and a cumulative constraint
 holds the live bytes below a height that is minimised. It shares nothing with `exact` but the task graph.
 Only deterministic limits: one worker, a fixed seed, deterministic time.
 """
@@ -21,13 +21,13 @@ SOLVER_TIME_PER_UNIT = 0.1
 """CP-SAT's own deterministic time per unit of ours (measured on dense models: 0.1 of it takes 1 to 3 s)."""
 
 
-class _Model:
+class _OrderModel:
     """Variables and constraints for one task graph; heights are in units of the sizes' common divisor."""
 
     def __init__(self, tasks: TaskGraph, start: Optimum) -> None:
         self.tasks = tasks
         self.model = cp_model.CpModel()
-        self.unit = math.gcd(*tasks.size, *tasks.scratch, *(p.overlap_bytes for found in tasks.pairs for p in found))
+        self.unit = math.gcd(*tasks.size, *tasks.scratch, *(p.overlap_bytes for found in tasks.inplace for p in found))
         self.unit = self.unit or 1
         count = len(tasks.before)
         ancestors, descendants = ancestor_masks(tasks), ancestor_masks(tasks.reversed())
@@ -45,9 +45,9 @@ class _Model:
         self.demands: list[int] = []
         self.used: dict[InPlace, cp_model.IntVar] = {}
         self.place_in_place()
-        for cell in range(len(tasks.size)):
-            if tasks.touchers[cell]:
-                self.place_cell(cell)
+        for storage in range(len(tasks.size)):
+            if tasks.touchers[storage]:
+                self.place_storage(storage)
         for task, scratch in enumerate(tasks.scratch):
             if scratch:
                 name = f"scratch{task}"
@@ -64,8 +64,8 @@ class _Model:
 
     def place_in_place(self) -> None:
         """A pair may be used if all others that touch the source precede, and all others that touch the output (one
-        with parts has several writers) follow; no cell takes part twice at a task."""
-        for task, pairs in enumerate(self.tasks.pairs):
+        with parts has several writers) follow; no storage takes part twice at a task."""
+        for task, pairs in enumerate(self.tasks.inplace):
             for pair in pairs:
                 self.used[pair] = used = self.model.new_bool_var(f"pair{pair.output}over{pair.source}at{task}")
                 for other in self.tasks.touchers[pair.source]:
@@ -81,27 +81,27 @@ class _Model:
                     if pair.output == other.output or pair.source == other.source:
                         self.model.add_bool_or(self.used[pair].negated(), self.used[other].negated())
 
-    def place_cell(self, cell: int) -> None:
-        """One interval per layer: where the cell lies over a dying one, a part of it begins one rank later."""
-        tasks, users = self.tasks, self.tasks.touchers[cell]
-        over = [pair for user in users for pair in tasks.pairs[user] if pair.output == cell]
-        steps = sorted({0, tasks.size[cell], *(pair.overlap_bytes for pair in over)})
+    def place_storage(self, storage: int) -> None:
+        """One interval per layer: where the storage lies over a dying one, a part of it begins one rank later."""
+        tasks, users = self.tasks, self.tasks.touchers[storage]
+        over = [pair for user in users for pair in tasks.inplace[user] if pair.output == storage]
+        steps = sorted({0, tasks.size[storage], *(pair.overlap_bytes for pair in over)})
         for low, high in itertools.pairwise(steps):
             saving = [self.used[pair] for pair in over if pair.overlap_bytes >= high]
             begin, end, length = (
-                self.model.new_int_var(0, len(tasks.before) + 1, f"{what}{cell}_{high}")
+                self.model.new_int_var(0, len(tasks.before) + 1, f"{what}{storage}_{high}")
                 for what in ("begin", "end", "length")
             )
             for user in users:
-                opens = [pair for pair in tasks.pairs[user] if pair.output == cell]
+                opens = [pair for pair in tasks.inplace[user] if pair.output == storage]
                 self.model.add(begin <= self.ranks[user] + sum(saving if opens else []))
                 self.model.add(end >= self.ranks[user] + 1)
-            self.demand(self.model.new_interval_var(begin, length, end, f"cell{cell}_{high}"), high - low)
+            self.demand(self.model.new_interval_var(begin, length, end, f"storage{storage}_{high}"), high - low)
 
 
 def rank_order(tasks: TaskGraph, start: Optimum, units: float, seed: int) -> Optimum:
     """The best order that the solver finds from `start`, which is its hint and its bound; `start` if it finds none."""
-    built = _Model(tasks, start)
+    built = _OrderModel(tasks, start)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = seed

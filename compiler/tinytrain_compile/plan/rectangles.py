@@ -1,6 +1,6 @@
 """From an order to rectangles: what has to be placed, and for how long.
 
-In-place pairs of equal size are one rectangle where the input's cell dies at the node that opens the output's. Other
+In-place pairs of equal size are one rectangle where the input's storage dies at the node that opens the output's. Other
 pairs that may overlap stay two, and the output's says so (`Over`).
 """
 
@@ -41,7 +41,7 @@ def steps_of(model: MemoryModel, order: Sequence[int]) -> list[int]:
 
 
 def _chains(tasks: TaskGraph, order: Sequence[int], newest: bool) -> tuple[list[int], dict[int, InPlace]]:
-    """Cell -> the cell whose address it takes over by in-place chains (itself if none); cell -> what it may cover."""
+    """Storage -> the one whose address it takes over in place (itself if none); storage -> what it may overlap."""
     position = [0] * len(order)
     for index, task in enumerate(order):
         position[task] = index
@@ -51,7 +51,7 @@ def _chains(tasks: TaskGraph, order: Sequence[int], newest: bool) -> tuple[list[
     taken = [False] * len(tasks.size)
     over: dict[int, InPlace] = {}
     for now, task in enumerate(order):
-        pairs = tasks.pairs[task]
+        pairs = tasks.inplace[task]
         if newest:
             pairs = tuple(sorted(pairs, key=lambda pair: -first[head[pair.source]]))
         usable = [pair for pair in pairs if first[pair.output] == now and last[pair.source] == now]
@@ -68,7 +68,7 @@ def _chains(tasks: TaskGraph, order: Sequence[int], newest: bool) -> tuple[list[
 
 
 def _over(model: MemoryModel, head: list[int], pair: InPlace) -> Over:
-    return Over(model.cells[head[pair.source]].values[0], pair.distance, pair.exact, pair.overlap_bytes)
+    return Over(model.storages[head[pair.source]].values[0], pair.distance, pair.exact, pair.overlap_bytes)
 
 
 def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -> tuple[Rectangle, ...]:
@@ -81,19 +81,19 @@ def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -
     head, over = _chains(tasks, order, newest)
     chains: dict[int, dict[int, None]] = {}
     for task in order:
-        for cell in tasks.touched[task]:
-            chains.setdefault(head[cell], {})[cell] = None
+        for storage in tasks.touched[task]:
+            chains.setdefault(head[storage], {})[storage] = None
     touched_at = [[steps[task] for task in users] for users in tasks.touchers]
     found = [
         Rectangle(
-            model.cells[top].values[0],
-            model.cells[top].kind,
-            model.cells[top].size_bytes,
+            model.storages[top].values[0],
+            model.storages[top].kind,
+            model.storages[top].size_bytes,
             min(touched_at[top]),
-            max(step for cell in chain for step in touched_at[cell]),
-            tuple(name for cell in chain for name in model.cells[cell].values),
+            max(step for storage in chain for step in touched_at[storage]),
+            tuple(name for storage in chain for name in model.storages[storage].values),
             _over(model, head, over[top]) if top in over else None,
-            tuple(place for cell in chain for place in model.cells[cell].within),
+            tuple(place for storage in chain for place in model.storages[storage].within),
         )
         for top, chain in chains.items()
     ]

@@ -1,8 +1,8 @@
 """Rematerialisation: a plan that computes some tensors twice where that makes the arena smaller.
 
-The search works on the order of the plan without it: which cells, and where in the backward pass (`remat_problem`). A
-decision becomes a graph (`remat_rewrite`), which is planned like any other, so order and placement see the clones. The
-search counts Concats and Slices as copies; which of them are views is decided for the graph with clones.
+The search works on the order of the plan without it: which storages, and where in the backward pass (`remat_problem`).
+A decision becomes a graph (`remat_rewrite`), which is planned like any other, so order and placement see the clones.
+The search counts Concats and Slices as copies; which of them are views is decided for the graph with clones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tinytrain_compile.plan.planned import Planned, plan_graph
 from tinytrain_compile.plan.planner import persistent_buffers
 from tinytrain_compile.plan.remat_problem import Problem, build_problem
 from tinytrain_compile.plan.remat_rewrite import rewrite
-from tinytrain_compile.plan.remat_search import Choice, cheapest_below, smallest
+from tinytrain_compile.plan.remat_search import RematChoice, cheapest_below, smallest
 from tinytrain_compile.plan.validate_remat import validate_remat
 
 AUTO_TRIES = 6
@@ -67,11 +67,11 @@ class Rematerialiser:
         base = persistent_buffers(self.model, options)
         self.below = max((buffer.offset + buffer.size_bytes for buffer in base), default=0)
 
-    def minimal(self) -> Iterator[Choice]:
+    def minimal(self) -> Iterator[RematChoice]:
         """Decisions with the lowest peak found."""
         return smallest(self.problem, self.options)
 
-    def best_of(self, choices: Iterator[Choice], without: Planned) -> Planned:
+    def best_of(self, choices: Iterator[RematChoice], without: Planned) -> Planned:
         """The smallest arena of some choices, or the plan without second runs; a gain without a gap ends the search."""
         best = without
         for choice in choices:
@@ -95,7 +95,7 @@ class Rematerialiser:
             short += max(found.plan.arena_bytes - capacity, self.options.alignment_bytes)
         return None
 
-    def planned(self, choice: Choice) -> Planned:
+    def planned(self, choice: RematChoice) -> Planned:
         """The graph of a choice, planned and judged."""
         rewritten, runs = rewrite(self.graph, self.model, self.problem, choice.decision)
         check_graph(rewritten, infer)

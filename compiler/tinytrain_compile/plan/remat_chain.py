@@ -1,4 +1,4 @@
-"""Checkpoints on deep networks: which cells to keep if all others are computed again, segment by segment.
+"""Checkpoints on deep networks: which storages to keep if all others are computed again, segment by segment.
 
 Where the forward pass is cut, what crosses is kept; what lies between two cuts is made again right before the backward
 pass needs it. For a limit on kept bytes plus those of the largest segment, dynamic programming over the cuts finds the
@@ -29,7 +29,7 @@ class Priced:
 
 
 def checkpoints(problem: Problem) -> list[Priced]:
-    """Decisions that keep the cells of some cuts, cheapest first, without those that are worse in both."""
+    """Decisions that keep the storages of some cuts, cheapest first, without those that are worse in both."""
     waits = _waits(problem)
     if not waits:
         return []
@@ -49,14 +49,14 @@ def checkpoints(problem: Problem) -> list[Priced]:
 
 
 def _waits(problem: Problem) -> dict[int, int]:
-    """Cells that may be made again and wait across the largest load, and their last use before that."""
+    """Storages that may be made again and wait across the largest load, and their last use before that."""
     found: dict[int, int] = {}
     top = _top(problem)
-    for cell in problem.again:
-        moments = (problem.birth[cell], *problem.uses[cell])
+    for storage in problem.again:
+        moments = (problem.birth[storage], *problem.uses[storage])
         for before, after in itertools.pairwise(moments):
             if before < top < after:
-                found[cell] = before
+                found[storage] = before
     return found
 
 
@@ -66,7 +66,7 @@ def _top(problem: Problem) -> int:
 
 
 def _with_sources(problem: Problem, chosen: frozenset[int], kept: frozenset[int]) -> frozenset[int]:
-    """The cells and what their producers read that can be made again, back to what is kept."""
+    """The storages and what their producers read that can be made again, back to what is kept."""
     found, open_ = set(chosen), list(chosen)
     while open_:
         for read in problem.operations[problem.again[open_.pop()].operation].reads:
@@ -77,30 +77,30 @@ def _with_sources(problem: Problem, chosen: frozenset[int], kept: frozenset[int]
 
 
 def _cuts(problem: Problem, waits: dict[int, int]) -> list[tuple[int, frozenset[int]]]:
-    """(operation, cells made before it and read by it or later on the way forward) where these are fewest nearby.
+    """(operation, storages made before it and read by it or later on the way forward) where these are fewest nearby.
 
     What is dead by then otherwise lives on for the sake of a cut there; that is part of what the cut keeps.
     """
     top = _top(problem)
     until = {
-        cell: waits.get(cell, max((use for use in problem.uses[cell] if use <= top), default=-1))
-        for cell in problem.again
+        storage: waits.get(storage, max((use for use in problem.uses[storage] if use <= top), default=-1))
+        for storage in problem.again
     }
     crossing: set[int] = set()
     found: list[tuple[int, int, frozenset[int]]] = []
     for place in range(1, top + 1):
-        crossing = {cell for cell in crossing if until[cell] >= place}
-        crossing |= {cell for cell in problem.operations[place - 1].writes if until.get(cell, -1) >= place}
+        crossing = {storage for storage in crossing if until[storage] >= place}
+        crossing |= {storage for storage in problem.operations[place - 1].writes if until.get(storage, -1) >= place}
         if crossing:
-            found.append((sum(problem.size[cell] for cell in crossing), place, frozenset(crossing)))
+            found.append((sum(problem.size[storage] for storage in crossing), place, frozenset(crossing)))
     sizes = [found[0][0] + 1, *(size for size, *_ in found), found[-1][0] + 1] if found else []
     narrow = [cut for cut, before, after in zip(found, sizes, sizes[2:], strict=False) if cut[0] <= min(before, after)]
-    return [(place, cells) for _, place, cells in narrow[:: -(-len(narrow) // CUTS) or 1]]
+    return [(place, storages) for _, place, storages in narrow[:: -(-len(narrow) // CUTS) or 1]]
 
 
 def _limits(problem: Problem, waits: dict[int, int]) -> list[int]:
-    """Kept bytes plus those of a segment: geometric steps from the largest cell to all cells."""
-    sizes = [problem.size[cell] for cell in waits]
+    """Kept bytes plus those of a segment: geometric steps from the largest storage to all storages."""
+    sizes = [problem.size[storage] for storage in waits]
     low, high = max(1, max(sizes)), max(2, sum(sizes))
     return sorted({int(low * (high / low) ** (step / LIMITS)) for step in range(1, LIMITS)})
 
@@ -109,16 +109,16 @@ def _kept(
     problem: Problem, waits: dict[int, int], cuts: list[tuple[int, frozenset[int]]], limit: int
 ) -> frozenset[int] | None:
     """What the cuts keep that keep least while kept bytes and every segment stay below a limit; None if none do."""
-    ordered = sorted(waits, key=lambda cell: problem.birth[cell])
-    births = [problem.birth[cell] for cell in ordered]
-    sums = list(itertools.accumulate((problem.size[cell] for cell in ordered), initial=0))
+    ordered = sorted(waits, key=lambda storage: problem.birth[storage])
+    births = [problem.birth[storage] for storage in ordered]
+    sums = list(itertools.accumulate((problem.size[storage] for storage in ordered), initial=0))
 
     def upto(place: int) -> int:
         return sums[next((index for index, birth in enumerate(births) if birth >= place), len(births))]
 
     places = [births[0], *(place for place, _ in cuts), births[-1] + 1]
     made = [upto(place) for place in places]
-    weight = [0, *(sum(problem.size[cell] for cell in crossing) for _, crossing in cuts), 0]
+    weight = [0, *(sum(problem.size[storage] for storage in crossing) for _, crossing in cuts), 0]
     least: list[tuple[int, int] | None] = [(0, -1)]
     for end in range(1, len(places)):
         ways = [

@@ -1,11 +1,12 @@
-"""The exact side of rematerialisation: retention intervals in CP-SAT, at most two copies of a cell.
+"""The exact side of rematerialisation: retention intervals in CP-SAT, at most two copies of a storage.
 
 Time is Moccasin's grid (Bartan et al., 2023) for a fixed order: stage j holds one slot per operation before j, in which
 that operation may run again, then operation j itself. A copy is an interval from its making to its last reader; all
 copies together stay below the budget (one cumulative constraint). Cost: what is run again.
 
 A second copy has a *kind*. There is one so far, "again" (run the producer: needs its operands at that moment); another
-one, for instance "page-in", is one more literal per cell with its own cost and its own needs (`_Model.second_copy`).
+one, for instance "page-in", is one more literal per storage with its own cost and its own needs
+(`_RematModel.second_copy`).
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ class Answer:
 
 
 class _Copy(NamedTuple):
-    """One copy of a cell, from its making to its end (a variable where a decision may move it)."""
+    """One copy of a storage, from its making to its end (a variable where a decision may move it)."""
 
     start: _Moment
     end: _Moment
 
 
 def candidates(problem: Problem, budget: int) -> frozenset[int]:
-    """Cells that wait across an operation above the budget, and what making them again may lack."""
+    """Storages that wait across an operation above the budget, and what making them again may lack."""
     loads = profile(problem, {}).loads
     high = [index for index, load in enumerate(loads) if load > budget]
     found: set[int] = set()
-    for cell in problem.again:
-        moments = (problem.birth[cell], *problem.uses[cell])
+    for storage in problem.again:
+        moments = (problem.birth[storage], *problem.uses[storage])
         idle = itertools.pairwise(moments)
         if any(begin < index < end for begin, end in idle for index in high):
-            found.add(cell)
+            found.add(storage)
     open_ = list(found)
     while open_:
         for read in problem.operations[problem.again[open_.pop()].operation].reads:
@@ -70,8 +71,8 @@ class Limits:
 
 
 def solve(problem: Problem, within: Collection[int], budget: int, start: Decision | None, limits: Limits) -> Answer:
-    """The cheapest decision over the cells `within` whose peak is at most `budget`. `start` is a feasible hint."""
-    model = _Model(problem, {*within, *(start or ())}, budget)
+    """The cheapest decision over the storages `within` whose peak is at most `budget`. `start` is a feasible hint."""
+    model = _RematModel(problem, {*within, *(start or ())}, budget)
     if limits.cheapest:
         model.minimise_cost()
     if start is not None:
@@ -79,7 +80,7 @@ def solve(problem: Problem, within: Collection[int], budget: int, start: Decisio
     return model.solve(limits)
 
 
-class _Model:
+class _RematModel:
     def __init__(self, problem: Problem, chosen: Collection[int], budget: int) -> None:
         self.problem, self.budget = problem, budget
         self.chosen = sorted(chosen)
@@ -92,26 +93,28 @@ class _Model:
         self.intervals: list[cp_model.IntervalVar] = []
         self.demands: list[int] = []
         self.constant: dict[int, int] = {}  # moment -> change of what no decision moves
-        self.open_end = self.cells_with_open_end()
-        for cell in range(len(problem.size)):
-            if problem.uses[cell] or problem.birth[cell] >= 0 or problem.fixed_end[cell] >= 0:
-                self.first_copy(cell)
-        for cell in self.chosen:
-            self.second_copy(cell)
+        self.open_end = self.storages_with_open_end()
+        for storage in range(len(problem.size)):
+            if problem.uses[storage] or problem.birth[storage] >= 0 or problem.fixed_end[storage] >= 0:
+                self.first_copy(storage)
+        for storage in self.chosen:
+            self.second_copy(storage)
         for index in range(self.count):
             self.run(index, self.moment(index), None)
-        for cell in self.chosen:
-            producer = problem.again[cell].operation
-            self.run(producer, self.begun(cell), self.active[cell])
+        for storage in self.chosen:
+            producer = problem.again[storage].operation
+            self.run(producer, self.begun(storage), self.active[storage])
         self.add_load()
 
-    def cells_with_open_end(self) -> set[int]:
-        """Cells whose first copy may end at different times: by decision, or because one of two may be overwritten."""
+    def storages_with_open_end(self) -> set[int]:
+        """Storages whose first copy may end at several times: by decision, or as one of two may be overwritten."""
         operations = self.problem.operations
         found = set(self.chosen)
-        found.update(cell for again in self.chosen for cell in operations[self.problem.again[again].operation].reads)
+        found.update(
+            storage for again in self.chosen for storage in operations[self.problem.again[again].operation].reads
+        )
         for operation in operations:
-            sources = {source for _, source, _ in operation.pairs}
+            sources = {source for _, source, _ in operation.inplace}
             found |= sources if len(sources) > 1 else set()
         return found
 
@@ -119,50 +122,52 @@ class _Model:
         """The first of the two points in time at which an operation runs in its own place."""
         return self.width * index + 2 * self.count
 
-    def add_cell(self, cell: int, index: int, moment: _Moment, end: _Moment, literal: cp_model.IntVar | None) -> None:
+    def add_storage(
+        self, storage: int, index: int, moment: _Moment, end: _Moment, literal: cp_model.IntVar | None
+    ) -> None:
         """A copy that a run opens: what it may overwrite of an input begins at the second point of the run."""
-        size, pairs = self.problem.size[cell], self.problem.operations[index].pairs
-        late = min((overlap for output, _, overlap in pairs if output == cell), default=0)
+        size, pairs = self.problem.size[storage], self.problem.operations[index].inplace
+        late = min((overlap for output, _, overlap in pairs if output == storage), default=0)
         self.add_interval(moment, end, literal, size - late)
         self.add_interval(moment + 1, end, literal, late)
 
-    def first_copy(self, cell: int) -> None:
-        problem, birth = self.problem, self.problem.first_touch(cell)
+    def first_copy(self, storage: int) -> None:
+        problem, birth = self.problem, self.problem.first_touch(storage)
         start = self.moment(birth) if birth >= 0 else 0
-        last = self.moment(max(problem.last_use(cell), 0)) + 2
+        last = self.moment(max(problem.last_use(storage), 0)) + 2
         end: _Moment = last
-        if cell in self.open_end:
+        if storage in self.open_end:
             earliest = self.moment(birth) + 2 if birth >= 0 else 0
-            if problem.fixed_end[cell] >= 0:
-                earliest = self.moment(problem.fixed_end[cell]) + 2
-            end = self.model.new_int_var(earliest, self.width * self.count + 2, f"end{cell}")
-        elif problem.uses[cell] and problem.fixed_end[cell] < problem.uses[cell][-1]:
-            end = last - self.early_end(problem.uses[cell][-1], cell)
-        self.copies[cell] = [_Copy(start, end)]
+            if problem.fixed_end[storage] >= 0:
+                earliest = self.moment(problem.fixed_end[storage]) + 2
+            end = self.model.new_int_var(earliest, self.width * self.count + 2, f"end{storage}")
+        elif problem.uses[storage] and problem.fixed_end[storage] < problem.uses[storage][-1]:
+            end = last - self.early_end(problem.uses[storage][-1], storage)
+        self.copies[storage] = [_Copy(start, end)]
         if birth >= 0:
-            self.add_cell(cell, birth, start, end, None)
+            self.add_storage(storage, birth, start, end, None)
         else:
-            self.add_interval(start, end, None, problem.size[cell])
+            self.add_interval(start, end, None, problem.size[storage])
 
-    def early_end(self, index: int, cell: int) -> int:
-        """1 if the only in-place possibility of an operation is this cell, which dies there."""
-        pairs = self.problem.operations[index].pairs
-        return int(len(pairs) == 1 and pairs[0][1] == cell)
+    def early_end(self, index: int, storage: int) -> int:
+        """1 if the only in-place possibility of an operation is this storage, which dies there."""
+        pairs = self.problem.operations[index].inplace
+        return int(len(pairs) == 1 and pairs[0][1] == storage)
 
-    def second_copy(self, cell: int) -> None:
+    def second_copy(self, storage: int) -> None:
         problem, model = self.problem, self.model
-        again = problem.again[cell]
-        earliest, latest = problem.birth[cell] + 2, min(again.latest, self.count - 1)
-        self.stage[cell] = model.new_int_var(earliest, max(earliest, latest), f"stage{cell}")
-        self.active[cell] = active = model.new_bool_var(f"again{cell}")
+        again = problem.again[storage]
+        earliest, latest = problem.birth[storage] + 2, min(again.latest, self.count - 1)
+        self.stage[storage] = model.new_int_var(earliest, max(earliest, latest), f"stage{storage}")
+        self.active[storage] = active = model.new_bool_var(f"again{storage}")
         if earliest > latest:
             model.add(active == 0)
-        begun = self.begun(cell)
-        end = model.new_int_var(0, self.width * self.count + 2, f"until{cell}")
+        begun = self.begun(storage)
+        end = model.new_int_var(0, self.width * self.count + 2, f"until{storage}")
         self.require(end >= begun + 2, [active])
-        self.require(self.copies[cell][0].end <= begun, [active])
-        self.copies[cell].append(_Copy(begun, end))
-        self.add_cell(cell, again.operation, begun, end, active)
+        self.require(self.copies[storage][0].end <= begun, [active])
+        self.copies[storage].append(_Copy(begun, end))
+        self.add_storage(storage, again.operation, begun, end, active)
 
     def add_interval(self, start: _Moment, end: _Moment, literal: cp_model.IntVar | None, demand: int) -> None:
         if demand == 0:
@@ -181,7 +186,7 @@ class _Model:
     def run(self, index: int, moment: _Moment, literal: cp_model.IntVar | None) -> None:
         """What a run needs: operands through both its points; one that it overwrites only through the first."""
         operation = self.problem.operations[index]
-        sources = sorted({source for _, source, _ in operation.pairs})
+        sources = sorted({source for _, source, _ in operation.inplace})
         until: dict[int, _Moment] = {}  # operand that may be overwritten -> when it may be gone
         if len(sources) == 1:
             until[sources[0]] = moment + 1
@@ -189,33 +194,33 @@ class _Model:
             over = [self.model.new_bool_var("") for _ in sources]
             self.model.add_at_most_one(over)
             until = {source: moment + 2 - chosen for source, chosen in zip(sources, over, strict=True)}
-        for cell in operation.reads:
-            self.cover(cell, moment, until.get(cell, moment + 2), literal)
+        for storage in operation.reads:
+            self.cover(storage, moment, until.get(storage, moment + 2), literal)
         if operation.scratch:
             self.add_interval(moment, moment + 2, literal, operation.scratch)
 
-    def cover(self, cell: int, moment: _Moment, until: _Moment, literal: cp_model.IntVar | None) -> None:
-        """Some copy of the cell is there from a moment until another."""
-        first, *second = self.copies[cell]
+    def cover(self, storage: int, moment: _Moment, until: _Moment, literal: cp_model.IntVar | None) -> None:
+        """Some copy of the storage is there from a moment until another."""
+        first, *second = self.copies[storage]
         always = [] if literal is None else [literal]
         if not second:
-            if cell in self.open_end:
+            if storage in self.open_end:
                 self.require(first.end >= until, always)
             return
         served = self.model.new_bool_var("")  # by the first copy
         by_second = [served.negated(), *always]
         self.require(first.end >= until, [served, *always])
-        self.require(self.active[cell] == 1, by_second)
-        self.require(self.begun(cell) <= moment, by_second)
+        self.require(self.active[storage] == 1, by_second)
+        self.require(self.begun(storage) <= moment, by_second)
         self.require(second[0].end >= until, by_second)
 
     def require(self, fact: cp_model.BoundedLinearExpression | bool, literals: Sequence[cp_model.LiteralT]) -> None:
         """A fact that holds where all literals do."""
         self.model.add(fact).only_enforce_if(list(literals))  # pyright: ignore[reportUnknownMemberType]
 
-    def begun(self, cell: int) -> cp_model.LinearExpr:
+    def begun(self, storage: int) -> cp_model.LinearExpr:
         """When the second run starts."""
-        return self.width * self.stage[cell] + 2 * self.problem.again[cell].operation
+        return self.width * self.stage[storage] + 2 * self.problem.again[storage].operation
 
     def add_load(self) -> None:
         """All copies together below the budget; what no decision moves is one profile of them all."""
@@ -229,13 +234,13 @@ class _Model:
         self.model.add_cumulative(self.intervals, self.demands, self.budget)
 
     def minimise_cost(self) -> None:
-        self.model.minimize(sum(self.problem.again[cell].cost * self.active[cell] for cell in self.chosen))
+        self.model.minimize(sum(self.problem.again[storage].cost * self.active[storage] for storage in self.chosen))
 
     def hint(self, start: Decision) -> None:
-        for cell in self.chosen:
-            self.model.add_hint(self.active[cell], cell in start)
-            if cell in start:
-                self.model.add_hint(self.stage[cell], start[cell])
+        for storage in self.chosen:
+            self.model.add_hint(self.active[storage], storage in start)
+            if storage in start:
+                self.model.add_hint(self.stage[storage], start[storage])
 
     def solve(self, limits: Limits) -> Answer:
         solver = cp_model.CpSolver()
@@ -245,6 +250,8 @@ class _Model:
         status = solver.solve(self.model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return Answer("infeasible" if status == cp_model.INFEASIBLE else "unknown", None, 0)
-        decision = {cell: solver.value(self.stage[cell]) for cell in self.chosen if solver.value(self.active[cell])}
+        decision = {
+            storage: solver.value(self.stage[storage]) for storage in self.chosen if solver.value(self.active[storage])
+        }
         name: Status = "optimal" if status == cp_model.OPTIMAL else "feasible"
         return Answer(name, decision, int(solver.best_objective_bound))

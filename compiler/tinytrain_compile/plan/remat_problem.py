@@ -1,8 +1,8 @@
 """Rematerialisation as a small problem over one order: what may be computed twice, when, at which cost, to what peak.
 
-A *decision* says for some cells before which operation of the order they are computed a second time. Readers from
-there on use the second copy, earlier ones the first; so a cell is free from its last reader before that place. Nothing
-else is decided: `expand` turns a decision into the sequence of operations, and `profile` into bytes.
+A *decision* says for some storages before which operation of the order they are computed a second time. Readers from
+there on use the second copy, earlier ones the first; so a storage is free from its last reader before that place.
+Nothing else is decided: `expand` turns a decision into the sequence of operations, and `profile` into bytes.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.model import MemoryModel
 
 Decision = Mapping[int, int]
-"""Cell -> stage: the index of the operation in front of which the cell is computed again."""
+"""Storage -> stage: the index of the operation in front of which the storage is computed again."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One node of the order as far as memory goes. Cells are indices of the memory model; persistent ones are left out.
+    """One node of the order as far as memory goes. Storages are indices of the memory model, without persistent ones.
 
-    pairs: (cell that it opens, cell that it may overwrite if that dies here, bytes that this saves).
+    inplace: (storage that it opens, storage that it may overwrite if that dies here, bytes that this saves).
     """
 
     node: int
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     scratch: int
-    pairs: tuple[tuple[int, int, int], ...]
+    inplace: tuple[tuple[int, int, int], ...]
 
 
 class Again(NamedTuple):
-    """What computing a cell once more takes.
+    """What computing a storage once more takes.
 
     operation: index of its producer. cost: multiply-accumulates, or elements where there are none. latest: last stage
     at which everything that the producer reads from persistent memory still has its old content.
@@ -50,9 +50,10 @@ class Again(NamedTuple):
 class Problem:
     """An order with everything that a decision changes.
 
-    uses: per cell, indices of the operations that read it, increasing. size: reserved bytes per cell.
-    again: cells that may be computed twice. birth: index of the operation that makes a cell (-1: there at the start).
-    fixed_end: index of the last operation that a cell must survive in any case (-1: none), for example an output.
+    uses: per storage, indices of the operations that read it, increasing. size: reserved bytes per storage.
+    again: storages that may be computed twice. birth: index of the operation that makes a storage (-1: there at the
+    start). fixed_end: index of the last operation that a storage must survive in any case (-1: none), for example an
+    output.
     """
 
     operations: tuple[Operation, ...]
@@ -62,20 +63,20 @@ class Problem:
     fixed_end: tuple[int, ...]
     again: Mapping[int, Again]
 
-    def first_touch(self, cell: int) -> int:
-        """Index of the operation that opens a cell: its maker, or for an output one that must not disturb it."""
-        return min((self.birth[cell], *self.uses[cell][:1]))
+    def first_touch(self, storage: int) -> int:
+        """Index of the operation that opens a storage: its maker, or for an output one that must not disturb it."""
+        return min((self.birth[storage], *self.uses[storage][:1]))
 
-    def last_use(self, cell: int) -> int:
-        """Index of the last operation that needs a cell (its own maker if nothing reads it)."""
-        return max((self.birth[cell], self.fixed_end[cell], *self.uses[cell][-1:]))
+    def last_use(self, storage: int) -> int:
+        """Index of the last operation that needs a storage (its own maker if nothing reads it)."""
+        return max((self.birth[storage], self.fixed_end[storage], *self.uses[storage][-1:]))
 
 
 class Event(NamedTuple):
-    """One run of an operation. `cell` is what it makes again, or -1 for the run that every operation has."""
+    """One run of an operation. `storage` is what it makes again, or -1 for the run that every operation has."""
 
     operation: int
-    cell: int
+    storage: int
 
 
 def build_problem(graph: Graph, model: MemoryModel, order: Sequence[int]) -> Problem:
@@ -84,49 +85,49 @@ def build_problem(graph: Graph, model: MemoryModel, order: Sequence[int]) -> Pro
     tasks = [t for t in order if t < count and not op_def(model.nodes[t].op).view and model.nodes[t].phase == "step"]
     operations = tuple(_operation(model, task, _made(model, task)) for task in tasks)
     index_of = {task: index for index, task in enumerate(tasks)}
-    uses: list[list[int]] = [[] for _ in model.cells]
-    birth = [-1] * len(model.cells)
+    uses: list[list[int]] = [[] for _ in model.storages]
+    birth = [-1] * len(model.storages)
     for index, operation in enumerate(operations):
-        for cell in operation.reads:
-            uses[cell].append(index)
-        for cell in operation.writes:
-            birth[cell] = index
+        for storage in operation.reads:
+            uses[storage].append(index)
+        for storage in operation.writes:
+            birth[storage] = index
     again = _repeatable(graph, model, operations, index_of)
     fixed = _must_survive(model, tasks, order)
     return Problem(operations, model.tasks.size, tuple(map(tuple, uses)), tuple(birth), tuple(fixed), again)
 
 
 def _made(model: MemoryModel, task: int) -> set[int]:
-    """Movable cells that a node opens (not those that it overwrites by alias)."""
+    """Movable storages that a node opens (not those that it overwrites by alias)."""
     firsts = {value.name for value in model.nodes[task].outputs}
-    return {cell for cell in model.tasks.touched[task] if model.cells[cell].values[0] in firsts}
+    return {storage for storage in model.tasks.touched[task] if model.storages[storage].values[0] in firsts}
 
 
 def _operation(model: MemoryModel, task: int, made: set[int]) -> Operation:
     touched = model.tasks.touched[task]
     return Operation(
         task,
-        tuple(cell for cell in touched if cell not in made),
-        tuple(cell for cell in touched if cell in made),
+        tuple(storage for storage in touched if storage not in made),
+        tuple(storage for storage in touched if storage in made),
         model.tasks.scratch[task],
-        tuple((pair.output, pair.source, pair.overlap_bytes) for pair in model.tasks.pairs[task]),
+        tuple((pair.output, pair.source, pair.overlap_bytes) for pair in model.tasks.inplace[task]),
     )
 
 
 def _must_survive(model: MemoryModel, tasks: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Cells that the barrier or a node of phase "apply" needs live on until the last operation of the step."""
-    fixed = [-1] * len(model.cells)
+    """Storages that the barrier or a node of phase "apply" needs live on until the last operation of the step."""
+    fixed = [-1] * len(model.storages)
     for task in order:
         late = task == model.tasks.barrier or (task < len(model.nodes) and model.nodes[task].phase == "apply")
-        for cell in model.tasks.touched[task] if late else ():
-            fixed[cell] = len(tasks) - 1
+        for storage in model.tasks.touched[task] if late else ():
+            fixed[storage] = len(tasks) - 1
     return fixed
 
 
 def _repeatable(
     graph: Graph, model: MemoryModel, operations: tuple[Operation, ...], index_of: Mapping[int, int]
 ) -> dict[int, Again]:
-    """Cells of nodes without state, in phase "step", that no one outside the step's nodes looks at."""
+    """Storages of nodes without state, in phase "step", that no one outside the step's nodes looks at."""
     held = {value.name for value in graph.outputs}
     barrier = set(model.tasks.touched[model.tasks.barrier])
     writers = _overwriters(graph, index_of)
@@ -135,12 +136,12 @@ def _repeatable(
         node = model.nodes[operation.node]
         if not is_repeatable(node) or len(operation.writes) != 1:
             continue
-        cell = operation.writes[0]
-        values = model.cells[cell].values
-        if cell in barrier or any(value in held for value in values) or _is_overwritten(model, cell):
+        storage = operation.writes[0]
+        values = model.storages[storage].values
+        if storage in barrier or any(value in held for value in values) or _is_overwritten(model, storage):
             continue
         latest = min((writers.get(value.name, len(operations)) for value in node.inputs), default=len(operations))
-        found[cell] = Again(index, node_cost(node), latest)
+        found[storage] = Again(index, node_cost(node), latest)
     return found
 
 
@@ -155,10 +156,10 @@ def node_cost(node: Node) -> int:
     return op_def(node.op).macs(node) or node.outputs[0].elements
 
 
-def _is_overwritten(model: MemoryModel, cell: int) -> bool:
-    """Whether some node changes a movable cell in place by alias: it then has more than one content."""
-    names = set(model.cells[cell].values)
-    users = [model.nodes[task] for task in model.tasks.touchers[cell] if task < len(model.nodes)]
+def _is_overwritten(model: MemoryModel, storage: int) -> bool:
+    """Whether some node changes a movable storage in place by alias: it then has more than one content."""
+    names = set(model.storages[storage].values)
+    users = [model.nodes[task] for task in model.tasks.touchers[storage] if task < len(model.nodes)]
     return any(node.inputs[source].name in names for node in users for _, source in op_def(node.op).alias)
 
 
@@ -183,13 +184,13 @@ def _overwriters(graph: Graph, index_of: Mapping[int, int]) -> dict[str, int]:
 def expand(problem: Problem, decision: Decision) -> list[Event]:
     """The sequence of runs: every operation in its place, second runs in front of their stage in order of birth."""
     waiting: dict[int, list[int]] = {}
-    for cell, stage in decision.items():
-        waiting.setdefault(stage, []).append(cell)
+    for storage, stage in decision.items():
+        waiting.setdefault(stage, []).append(storage)
     events: list[Event] = []
     for index in range(len(problem.operations)):
         events += [
-            Event(problem.again[cell].operation, cell)
-            for cell in sorted(waiting.get(index, ()), key=lambda cell: problem.again[cell].operation)
+            Event(problem.again[storage].operation, storage)
+            for storage in sorted(waiting.get(index, ()), key=lambda storage: problem.again[storage].operation)
         ]
         events.append(Event(index, -1))
     return events
@@ -198,14 +199,14 @@ def expand(problem: Problem, decision: Decision) -> list[Event]:
 def is_valid(problem: Problem, decision: Decision) -> bool:
     """Whether every stage is after the first run and before what the second one reads is overwritten."""
     return all(
-        cell in problem.again
-        and problem.birth[cell] + 1 < stage <= min(problem.again[cell].latest, len(problem.operations) - 1)
-        for cell, stage in decision.items()
+        storage in problem.again
+        and problem.birth[storage] + 1 < stage <= min(problem.again[storage].latest, len(problem.operations) - 1)
+        for storage, stage in decision.items()
     )
 
 
 class Profile(NamedTuple):
-    """Bytes that are live at every event, and (cell, copy) -> (first event, last event) of every copy."""
+    """Bytes that are live at every event, and (storage, copy) -> (first event, last event) of every copy."""
 
     loads: list[int]
     lives: dict[tuple[int, int], list[int]]
@@ -216,37 +217,37 @@ def profile(problem: Problem, decision: Decision) -> Profile:
     events = expand(problem, decision)
     copy = [0] * len(problem.size)
     lives: dict[tuple[int, int], list[int]] = {}
-    for now, (index, cell) in enumerate(events):
+    for now, (index, storage) in enumerate(events):
         operation = problem.operations[index]
-        if cell >= 0:
-            copy[cell] = 1
+        if storage >= 0:
+            copy[storage] = 1
         for read in operation.reads:
             begin = 0 if problem.birth[read] < 0 else now  # else: an output that must have its place before it is made
             lives.setdefault((read, copy[read]), [begin, now])[1] = now
         for written in operation.writes:
             lives.setdefault((written, copy[written]), [now, now])[1] = now
-    for cell, end in enumerate(problem.fixed_end):
+    for storage, end in enumerate(problem.fixed_end):
         if end >= 0:
-            lives.setdefault((cell, copy[cell]), [0, 0])[1] = len(events) - 1
+            lives.setdefault((storage, copy[storage]), [0, 0])[1] = len(events) - 1
     loads = _sums(problem, events, lives)
     return Profile(loads, lives)
 
 
 def _sums(problem: Problem, events: list[Event], lives: dict[tuple[int, int], list[int]]) -> list[int]:
     change = [0] * (len(events) + 1)
-    for (cell, _), (first, last) in lives.items():
-        change[first] += problem.size[cell]
-        change[last + 1] -= problem.size[cell]
+    for (storage, _), (first, last) in lives.items():
+        change[first] += problem.size[storage]
+        change[last + 1] -= problem.size[storage]
     loads: list[int] = []
     live = 0
     copy = [0] * len(problem.size)
-    for now, (index, cell) in enumerate(events):
+    for now, (index, storage) in enumerate(events):
         live += change[now]
         operation = problem.operations[index]
-        if cell >= 0:
-            copy[cell] = 1
+        if storage >= 0:
+            copy[storage] = 1
         saved = 0
-        for _, source, overlap in operation.pairs:
+        for _, source, overlap in operation.inplace:
             if lives[source, copy[source]][1] == now:
                 saved = max(saved, overlap)
         loads.append(live + operation.scratch - saved)
@@ -255,27 +256,27 @@ def _sums(problem: Problem, events: list[Event], lives: dict[tuple[int, int], li
 
 def extra_cost(problem: Problem, decision: Decision) -> int:
     """Cost of all second runs."""
-    return sum(problem.again[cell].cost for cell in decision)
+    return sum(problem.again[storage].cost for storage in decision)
 
 
 def stages_of(problem: Problem, chosen: Collection[int]) -> dict[int, int]:
-    """The decision that recomputes these cells, each as late as possible, without cells for which that is useless."""
+    """The decision that recomputes these storages as late as possible, without those for which that is useless."""
     stages: dict[int, int] = {}
-    wanted: dict[int, int] = {}  # cell -> earliest stage of a second run that reads it
-    for cell in sorted(chosen, key=lambda item: -problem.again[item].operation):
-        begin, end = _gap(problem, cell, wanted.get(cell))
-        stage = min(end, problem.again[cell].latest)
-        if stage <= begin or stage <= problem.birth[cell] + 1:
+    wanted: dict[int, int] = {}  # storage -> earliest stage of a second run that reads it
+    for storage in sorted(chosen, key=lambda item: -problem.again[item].operation):
+        begin, end = _gap(problem, storage, wanted.get(storage))
+        stage = min(end, problem.again[storage].latest)
+        if stage <= begin or stage <= problem.birth[storage] + 1:
             continue
-        stages[cell] = stage
-        for read in problem.operations[problem.again[cell].operation].reads:
+        stages[storage] = stage
+        for read in problem.operations[problem.again[storage].operation].reads:
             wanted[read] = min(stage, wanted.get(read, stage))
     return stages
 
 
-def _gap(problem: Problem, cell: int, wanted: int | None) -> tuple[int, int]:
+def _gap(problem: Problem, storage: int, wanted: int | None) -> tuple[int, int]:
     """(last use before, first use after) the longest time without a use; nothing after: an empty gap."""
-    moments = [problem.birth[cell], *problem.uses[cell]]
+    moments = [problem.birth[storage], *problem.uses[storage]]
     if wanted is not None:
         moments = sorted({*moments, wanted})
     gaps = [(after - before, before, after) for before, after in itertools.pairwise(moments)]

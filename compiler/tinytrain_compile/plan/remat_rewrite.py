@@ -27,7 +27,7 @@ def rewrite(
             writer.show(value)
     for event in expand(problem, decision):
         node = model.nodes[problem.operations[event.operation].node]
-        if event.cell < 0:
+        if event.storage < 0:
             writer.add(node)
         else:
             writer.repeat(node)

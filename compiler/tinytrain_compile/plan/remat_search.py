@@ -1,7 +1,7 @@
 """The search for a decision: a greedy start, CP-SAT's answer below a budget, then cheaper ones; and the lowest budget.
 
-A set of cells becomes a decision by rule (`stages_of`): a cell is given up over the longest time in which nothing reads
-it, and made again right before it is read next, or before another second run reads it.
+A set of storages becomes a decision by rule (`stages_of`): a storage is given up over the longest time in which nothing
+reads it, and made again right before it is read next, or before another second run reads it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, 
 DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.4, 0.2, 0.05
 """CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
 
-MOVES = 24
-"""Cells that the greedy start tries in each round."""
+TRIED_PER_ROUND = 24
+"""Storages that the greedy start tries in each round."""
 
 GREEDY_EVENTS = 2_000_000
 """Events that the greedy start may price: on deep networks checkpoints are a better start, and come much sooner."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class RematChoice:
     """A decision that stays below a budget (movable bytes). cheapest: proven to cost least among all that do."""
 
     decision: dict[int, int]
@@ -37,12 +37,12 @@ def floor_bytes(problem: Problem) -> int:
     """No decision of this order has a lower peak: what an operation touches, and what cannot be made again, is live."""
     loads = [0] * len(problem.operations)
     for index, operation in enumerate(problem.operations):
-        own = sum(problem.size[cell] for cell in (*operation.reads, *operation.writes)) + operation.scratch
-        loads[index] = own - max((overlap for *_, overlap in operation.pairs), default=0)
-    for cell, size in enumerate(problem.size):
-        touched = {problem.birth[cell], *problem.uses[cell]}
-        if cell not in problem.again and (problem.uses[cell] or problem.fixed_end[cell] >= 0):
-            for index in range(problem.first_touch(cell) + 1, problem.last_use(cell) + 1):
+        own = sum(problem.size[storage] for storage in (*operation.reads, *operation.writes)) + operation.scratch
+        loads[index] = own - max((overlap for *_, overlap in operation.inplace), default=0)
+    for storage, size in enumerate(problem.size):
+        touched = {problem.birth[storage], *problem.uses[storage]}
+        if storage not in problem.again and (problem.uses[storage] or problem.fixed_end[storage] >= 0):
+            for index in range(problem.first_touch(storage) + 1, problem.last_use(storage) + 1):
                 loads[index] += size if index not in touched else 0
     return max(loads, default=0)
 
@@ -56,7 +56,7 @@ def greedy_decision(problem: Problem, budget: int) -> dict[int, int]:
     """A decision that fits the budget at a low cost, or the one that exceeds it least."""
     chosen: frozenset[int] = frozenset()
     left = excess(problem, {}, budget)
-    rounds = GREEDY_EVENTS // (2 * MOVES * max(1, len(problem.operations)))
+    rounds = GREEDY_EVENTS // (2 * TRIED_PER_ROUND * max(1, len(problem.operations)))
     while left > 0 and rounds > 0:
         rounds -= 1
         found = _best_addition(problem, chosen, left, budget)
@@ -69,7 +69,7 @@ def greedy_decision(problem: Problem, budget: int) -> dict[int, int]:
 def _best_addition(
     problem: Problem, chosen: frozenset[int], left: int, budget: int
 ) -> tuple[frozenset[int], int] | None:
-    """The cell (with what its recomputation lacks) that takes away most excess per cost."""
+    """The storage (with what its recomputation lacks) that takes away most excess per cost."""
     best: tuple[float, frozenset[int], int] | None = None
     before = extra_cost(problem, stages_of(problem, chosen))
     for move in _moves(problem, chosen):
@@ -85,22 +85,22 @@ def _best_addition(
 
 
 def _moves(problem: Problem, chosen: frozenset[int]) -> Iterable[frozenset[int]]:
-    """The largest cells that are live where memory is highest, alone and with their dead ancestors."""
+    """The largest storages that are live where memory is highest, alone and with their dead ancestors."""
     loads, lives = profile(problem, stages_of(problem, chosen))
     top = loads.index(max(loads))
-    waiting = {cell for (cell, _), (first, last) in lives.items() if first < top < last}
-    open_ = [cell for cell in problem.again if cell in waiting and cell not in chosen]
-    for cell in sorted(open_, key=lambda item: (-problem.size[item], item))[:MOVES]:
-        yield frozenset((cell,))
-        closed = _with_ancestors(problem, cell, chosen)
+    waiting = {storage for (storage, _), (first, last) in lives.items() if first < top < last}
+    open_ = [storage for storage in problem.again if storage in waiting and storage not in chosen]
+    for storage in sorted(open_, key=lambda item: (-problem.size[item], item))[:TRIED_PER_ROUND]:
+        yield frozenset((storage,))
+        closed = _with_ancestors(problem, storage, chosen)
         if len(closed) > 1:
             yield closed
 
 
-def _with_ancestors(problem: Problem, cell: int, chosen: frozenset[int]) -> frozenset[int]:
-    """The cell and what its producer reads that is dead by then and can be made again, back to what lives."""
-    stage = stages_of(problem, (cell,)).get(cell, 0)
-    found, open_ = {cell}, [cell]
+def _with_ancestors(problem: Problem, storage: int, chosen: frozenset[int]) -> frozenset[int]:
+    """The storage and what its producer reads that is dead by then and can be made again, back to what lives."""
+    stage = stages_of(problem, (storage,)).get(storage, 0)
+    found, open_ = {storage}, [storage]
     while open_:
         for read in problem.operations[problem.again[open_.pop()].operation].reads:
             if read in problem.again and read not in found | chosen and problem.last_use(read) < stage:
@@ -110,9 +110,9 @@ def _with_ancestors(problem: Problem, cell: int, chosen: frozenset[int]) -> froz
 
 
 def _pruned(problem: Problem, chosen: frozenset[int], left: int, budget: int) -> frozenset[int]:
-    """Without the cells that are not needed, dearest first."""
-    for cell in sorted(chosen, key=lambda item: (-problem.again[item].cost, item)):
-        fewer = chosen - {cell}
+    """Without the storages that are not needed, dearest first."""
+    for storage in sorted(chosen, key=lambda item: (-problem.again[item].cost, item)):
+        fewer = chosen - {storage}
         decision = stages_of(problem, fewer)
         if excess(problem, decision, budget) <= left:
             chosen = fewer
@@ -127,15 +127,15 @@ def peak_of(problem: Problem, decision: Decision) -> int:
     return max(profile(problem, decision).loads, default=0)
 
 
-def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> Choice | None:
+def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> RematChoice | None:
     """A decision with a peak of at most `budget`, as cheap as found; None if none is found or there is none."""
     if peak_of(problem, {}) <= budget:
-        return Choice({}, budget, True)
+        return RematChoice({}, budget, True)
     found = any_below(problem, budget, options)
     return None if found is None else cheaper_decision(problem, found, budget, options)
 
 
-def smallest(problem: Problem, options: PlanOptions) -> Iterator[Choice]:
+def smallest(problem: Problem, options: PlanOptions) -> Iterator[RematChoice]:
     """Decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better)."""
     floor = floor_bytes(problem)
     best = first_decision(problem, floor)
@@ -150,7 +150,7 @@ def smallest(problem: Problem, options: PlanOptions) -> Iterator[Choice]:
     cheaper = cheaper_decision(problem, best, high, options)
     yield cheaper
     if cheaper.decision != best:
-        yield Choice(best, high, False)
+        yield RematChoice(best, high, False)
 
 
 def first_decision(problem: Problem, budget: int) -> dict[int, int]:
@@ -184,13 +184,13 @@ def _whole_pairs_only(problem: Problem) -> Problem:
     return replace(
         problem,
         operations=tuple(
-            replace(item, pairs=tuple(pair for pair in item.pairs if pair[2] == problem.size[pair[0]]))
+            replace(item, inplace=tuple(pair for pair in item.inplace if pair[2] == problem.size[pair[0]]))
             for item in problem.operations
         ),
     )
 
 
-def cheaper_decision(problem: Problem, start: dict[int, int], budget: int, options: PlanOptions) -> Choice:
+def cheaper_decision(problem: Problem, start: dict[int, int], budget: int, options: PlanOptions) -> RematChoice:
     """The cheapest of: the start and a greedy decision, both without what is not needed; the solver's from there."""
     from tinytrain_compile.plan.remat_cpsat import Limits, candidates, solve
 
@@ -202,13 +202,13 @@ def cheaper_decision(problem: Problem, start: dict[int, int], budget: int, optio
     answer = solve(problem, candidates(problem, budget), budget, best, limits)
     if answer.decision is not None and extra_cost(problem, answer.decision) < extra_cost(problem, best):
         best = answer.decision
-    return Choice(best, budget, answer.status == "optimal")
+    return RematChoice(best, budget, answer.status == "optimal")
 
 
 def _thinned(problem: Problem, decision: dict[int, int], budget: int) -> dict[int, int]:
     """Without second runs that the budget does not need, dearest first."""
-    for cell in sorted(decision, key=lambda item: (-problem.again[item].cost, item)):
-        fewer = {other: stage for other, stage in decision.items() if other != cell}
+    for storage in sorted(decision, key=lambda item: (-problem.again[item].cost, item)):
+        fewer = {other: stage for other, stage in decision.items() if other != storage}
         if peak_of(problem, fewer) <= budget:
             decision = fewer
     return decision

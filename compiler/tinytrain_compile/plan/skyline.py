@@ -67,7 +67,7 @@ class _Frame:
     wasted: bool = False
 
 
-class _Search:
+class _SkylineSearch:
     """One depth-first search with a fixed strategy."""
 
     def __init__(self, packing: Packing, limit: int, strategy: _Strategy) -> None:
@@ -248,7 +248,7 @@ def search(packing: Packing, limit: int, units: float) -> Decision:
         return Decision("no", None)
     budget = int(units * NODES_PER_UNIT / len(_STRATEGIES))
     for strategy in _STRATEGIES:
-        tried = _Search(packing, limit, strategy)
+        tried = _SkylineSearch(packing, limit, strategy)
         found, _ = tried.run(budget)
         if found:
             offsets = [0] * len(packing.boxes)

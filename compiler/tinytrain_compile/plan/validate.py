@@ -1,4 +1,4 @@
-"""An independent judge of plans: it shares only data types with the planner and knows nothing of cells or chains.
+"""An independent judge of plans: it shares only data types with the planner and knows nothing of storages or chains.
 
 It replays the order value by value: every write of a node (outputs, scratch) must leave intact what is still needed.
 Time is counted in half steps: a read at step t needs its value at 2t, a value that must outlive step t at 2t + 1.

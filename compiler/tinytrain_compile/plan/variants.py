@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tinytrain_compile.plan.model import TaskGraph
 from tinytrain_compile.plan.order import RankedOrder, peak
 
-MOVES = 24
+MOVES_PER_VARIANT = 24
 """Moves that are tried between one variant and the next."""
 
 
@@ -18,7 +18,7 @@ def variants(tasks: TaskGraph, order: Sequence[int], most: int, count: int, seed
     current, load = list(order), peak(tasks, order)
     found: dict[tuple[int, ...], int] = {}
     for _ in range(count):
-        for _ in range(MOVES):
+        for _ in range(MOVES_PER_VARIANT):
             moved = _moved(tasks, current, draw)
             height = peak(tasks, moved)
             if height <= most:

@@ -20,7 +20,7 @@ SEARCH_UNITS, SOLVER_UNITS = 0.1, 0.4
 """Deterministic time that the search, and CP-SAT, may spend on one window."""
 
 
-class Window(NamedTuple):
+class OrderWindow(NamedTuple):
     """Tasks of an order from one position to another as a graph of their own.
 
     tasks: local task graph; its START touches what is live before, its BARRIER what is live after.
@@ -32,23 +32,23 @@ class Window(NamedTuple):
     passing: int
 
 
-def cut_window(tasks: TaskGraph, order: Sequence[int], first: int, last: int) -> Window:
+def cut_window(tasks: TaskGraph, order: Sequence[int], first: int, last: int) -> OrderWindow:
     """The window of positions [first, last)."""
     members = tuple(sorted(order[first:last]))
     local = {task: index for index, task in enumerate(members)}
     start, barrier = len(members), len(members) + 1
     earlier, later = set(order[:first]), set(order[last:])
-    cells: dict[int, int] = {}
+    storages: dict[int, int] = {}
     passing = 0
     touchers: list[tuple[int, ...]] = []
-    for cell, users in enumerate(tasks.touchers):
+    for storage, users in enumerate(tasks.touchers):
         inside = [local[user] for user in users if user in local]
         born, wanted = any(user in earlier for user in users), any(user in later for user in users)
         if inside:
-            cells[cell] = len(touchers)
+            storages[storage] = len(touchers)
             touchers.append((*inside, *([start] if born else []), *([barrier] if wanted else [])))
         elif born and wanted:
-            passing += tasks.size[cell]
+            passing += tasks.size[storage]
     inner = [[local[task] for task in tasks.before[member] if task in local] for member in members]
     before = [*((*edges, start) for edges in inner), (), tuple(range(len(members) + 1))]
     after: list[list[int]] = [[] for _ in before]
@@ -56,11 +56,11 @@ def cut_window(tasks: TaskGraph, order: Sequence[int], first: int, last: int) ->
         for previous in edges:
             after[previous].append(task)
     touched: list[list[int]] = [[] for _ in before]
-    for cell, users in enumerate(touchers):
+    for storage, users in enumerate(touchers):
         for user in users:
-            touched[user].append(cell)
+            touched[user].append(storage)
     pairs = [
-        tuple(p._replace(output=cells[p.output], source=cells[p.source]) for p in tasks.pairs[member])
+        tuple(p._replace(output=storages[p.output], source=storages[p.source]) for p in tasks.inplace[member])
         for member in members
     ]
     graph = TaskGraph(
@@ -68,11 +68,11 @@ def cut_window(tasks: TaskGraph, order: Sequence[int], first: int, last: int) ->
         tuple(tuple(edges) for edges in after),
         tuple(tuple(found) for found in touched),
         tuple(touchers),
-        tuple(tasks.size[cell] for cell in cells),
+        tuple(tasks.size[storage] for storage in storages),
         (*(tasks.scratch[member] for member in members), 0, 0),
         (*pairs, (), ()),
     )
-    return Window(graph, members, passing)
+    return OrderWindow(graph, members, passing)
 
 
 def improve_by_windows(tasks: TaskGraph, start: Optimum, units: float, seed: int) -> Optimum:
@@ -106,7 +106,7 @@ class _Climb:
                 undecided.append((first, last))
         return any(self.solve(first, last, self.ask_solver) is None for first, last in undecided)
 
-    def solve(self, first: int, last: int, engine: Callable[[Window, Optimum], Optimum]) -> Optimum | None:
+    def solve(self, first: int, last: int, engine: Callable[[OrderWindow, Optimum], Optimum]) -> Optimum | None:
         """Put a better order into a window (None), or return what was found out about it."""
         window = cut_window(self.tasks, self.order, first, last)
         inner = (window.members.index(task) for task in self.order[first:last])
@@ -129,12 +129,12 @@ class _Climb:
                 first = max(0, min(at - before, count - size))
                 yield first, min(first + size, count)
 
-    def search(self, window: Window, start: Optimum) -> Optimum:
+    def search(self, window: OrderWindow, start: Optimum) -> Optimum:
         found = smallest_peak(window.tasks, start.order, start.bound, int(SEARCH_UNITS * EVALUATIONS_PER_UNIT))
         self.units -= found.work / EVALUATIONS_PER_UNIT
         return found
 
-    def ask_solver(self, window: Window, start: Optimum) -> Optimum:
+    def ask_solver(self, window: OrderWindow, start: Optimum) -> Optimum:
         from tinytrain_compile.plan.ranks import rank_order  # loads ortools
 
         self.units -= SOLVER_UNITS

@@ -1,6 +1,6 @@
 """Linear layers over tokens, as exporters write them: a bias that is added behind a product becomes the layer's own.
 
-In float32 the two are as good apart; in int8 the sum of an int8 tensor and a float vector would be an island.
+In float32 the two are as good apart; in int8 the sum of an int8 tensor and a float vector would be an region.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from tinytrain_compile.quantize.loss import IntegerLoss
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.targets import TargetLoss
-from tinytrain_compile.quantize.update import UPDATES, QuantOptions, Updates
+from tinytrain_compile.quantize.update import FLOAT_UPDATES, QuantOptions, Updates
 
 LAYERS = ("Conv", "Gemm")
-_READERS = (*LAYERS, "ConvGradInput", "GemmGradInput", *UPDATES)
+_READERS = (*LAYERS, "ConvGradInput", "GemmGradInput", *FLOAT_UPDATES)
 
 
 def _parameters(node: Node) -> tuple[Value, ...]:
@@ -102,7 +102,7 @@ class _Rewrite:
             integer=True,
             rate=rate,
             momentum=self._updates.momentum if rate is not None else None,
-            settled=not error_exponents(graph.nodes),
+            exponents_known=not error_exponents(graph.nodes),
             formats=self._formats(graph.nodes),
             identity=self._updates.identity(),
             forms=r.holders(),

@@ -83,7 +83,7 @@ class Rewriter:
         return self.table(f"{hint}.multiplier", multiplier), self.table(f"{hint}.shift", shift), down
 
     def take(self, node: Node) -> None:
-        """Keep a float node as it is, on the float forms of its inputs: a part of an island."""
+        """Keep a float node as it is, on the float forms of its inputs: a part of an region."""
         inputs = tuple(self.as_float(v, node) for v in node.inputs)
         self.builder.nodes.append(replace(node, inputs=inputs))
         self.taken.append(node)

@@ -26,7 +26,7 @@ from tinytrain_compile.quantize.rescale import emit_rescale
 from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.store import WeightStore, fine_weights, store_note
 
-UPDATES = ("SgdUpdate", "MomentumUpdate", "AdamUpdate")
+FLOAT_UPDATES = ("SgdUpdate", "MomentumUpdate", "AdamUpdate")
 SHARED_LIFT = 8
 """Fraction bits of the summed gradient of a bias that layers share: its terms are sums of few small numbers, and what a
 layer's unit makes of one is no whole number."""
@@ -78,7 +78,7 @@ class Updates:
             return self._accumulate(node)
         if node.op == "Clear":
             return self._clear(node)
-        if node.op not in UPDATES:
+        if node.op not in FLOAT_UPDATES:
             return False
         name, w = operand(node, "g").name, operand(node, "w").name
         uses = self._backward.gradients.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tinytrain_compile.ir.cost import Choice, Rung
+from tinytrain_compile.ir.cost import Attempt, PlanChoice
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.layout import WIDTH, Row, row, wrapped
 from tinytrain_compile.report.words import bytes_text, pad, printable
@@ -16,7 +16,7 @@ LEAST = "least extra time that fits"
 GOALS = {"memory": "smallest arena", "time": "least time", "energy": "least energy"}
 
 
-def choice_json(choice: Choice | None) -> dict[str, Any]:
+def choice_json(choice: PlanChoice | None) -> dict[str, Any]:
     """Keys of report.json's `plan`: objective, modelled cost of a step, and what was tried (`ladder`)."""
     if choice is None:
         return {"objective": None, "model": None, "ladder": []}
@@ -29,7 +29,9 @@ def choice_json(choice: Choice | None) -> dict[str, Any]:
         "step_uj": cost.pj / 1e6,
         "limit_us": None if choice.limit_ps is None else choice.limit_ps / 1e6,
     }
-    ladder = [{"how": rung.how, "arena_bytes": rung.arena_bytes, "note": rung.note} for rung in choice.rungs]
+    ladder = [
+        {"how": attempt.how, "arena_bytes": attempt.arena_bytes, "note": attempt.note} for attempt in choice.attempts
+    ]
     return {"objective": choice.objective or "fit", "model": model, "ladder": ladder}
 
 
@@ -40,26 +42,26 @@ def choice_rows(summary: Summary, width: int) -> Iterator[Row]:
         return
     if choice.objective is not None or choice.limit_ps is not None or summary.plan.further:
         yield _cost_row(choice, width)
-    if len(choice.rungs) > 1:
-        tried = [_attempt(attempt) for attempt in choice.rungs]
+    if len(choice.attempts) > 1:
+        tried = [_attempt(attempt) for attempt in choice.attempts]
         pieces = [f"{one};" for one in tried[:-1]]
         yield row("tried", [*pieces, tried[-1]], width, " ", most=3, rank=1)
 
 
-def _cost_row(choice: Choice, width: int) -> Row:
+def _cost_row(choice: PlanChoice, width: int) -> Row:
     cost, goal = choice.cost, GOALS[choice.objective] if choice.objective else LEAST
     limit = "" if choice.limit_ps is None else f" of {milliseconds(choice.limit_ps)}"
     pieces = [f"{milliseconds(cost.ps)}{limit} ({_parts(choice)})", f"{cost.pj / 1e9:.3g} mJ a step", goal]
     return row("modelled", pieces, width, most=2, rank=2)
 
 
-def _parts(choice: Choice) -> str:
+def _parts(choice: PlanChoice) -> str:
     cost = choice.cost
     parts = {"compute": cost.compute_ps, "access": cost.access_ps, "paging": cost.paging_ps}
     return ", ".join(f"{name} {milliseconds(ps)}" for name, ps in parts.items() if ps) or "nothing"
 
 
-def _attempt(attempt: Rung) -> str:
+def _attempt(attempt: Attempt) -> str:
     size = "nothing found" if attempt.arena_bytes is None else bytes_text(attempt.arena_bytes)
     return f"{printable(attempt.how)} -> {size}"
 
@@ -69,9 +71,9 @@ def milliseconds(ps: int) -> str:
     return f"{ps / 1e9:.4g} ms"
 
 
-def attempt_lines(choice: Choice | None, limit_bytes: int | None, width: int = WIDTH) -> list[str]:
+def attempt_lines(choice: PlanChoice | None, limit_bytes: int | None, width: int = WIDTH) -> list[str]:
     """What was tried as a table, for a block below an error: how many bytes each way takes, and its price."""
-    tried = () if choice is None else choice.rungs
+    tried = () if choice is None else choice.attempts
     if not tried:
         return []
     wide = max(len(printable(attempt.how)) for attempt in tried)

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from tinytrain_compile.ir.cost import Choice
+from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, LayerUpdate, Summary
 from tinytrain_compile.ops.int8.loss import LOSSES
@@ -14,7 +14,7 @@ from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json
 from tinytrain_compile.report.code import code_json, tiles_json
 from tinytrain_compile.report.external import external_json
-from tinytrain_compile.report.formats import islands, quant_tensors
+from tinytrain_compile.report.formats import float_regions, quant_tensors
 from tinytrain_compile.report.kernels import cycles_json, kernel_work
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
@@ -41,7 +41,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "plan": _plan(analysis, summary.choice),
         "work": _work(summary),
         "quant_tensors": quant_tensors(summary.train),
-        "islands": [asdict(island) for island in islands(summary.train)],
+        "islands": [asdict(region) for region in float_regions(summary.train)],
         "agreement": None if summary.agreement is None else asdict(summary.agreement),
         "verify": _verify(summary),
         "suggestions": [
@@ -209,7 +209,7 @@ def _further(memory: FurtherMemory) -> dict[str, Any]:
     }
 
 
-def _plan(analysis: Analysis, choice: Choice | None) -> dict[str, Any]:
+def _plan(analysis: Analysis, choice: PlanChoice | None) -> dict[str, Any]:
     plan = analysis.plan
     node = plan.order[plan.peak_step] if plan.order else None
     return {

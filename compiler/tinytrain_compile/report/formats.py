@@ -29,7 +29,7 @@ def quant_tensors(train: TrainGraph) -> list[dict[str, Any]]:
     return [_row(value, kind, train.formats.get(value.name), exponents.get(value.name)) for value, kind in kinds]
 
 
-def island_nodes(train: TrainGraph) -> list[Node]:
+def float_nodes(train: TrainGraph) -> list[Node]:
     """Nodes that compute in float32: the head, the loss, and what has no integer form."""
     if not train.integer:
         return []
@@ -38,7 +38,7 @@ def island_nodes(train: TrainGraph) -> list[Node]:
 
 
 @dataclass(frozen=True)
-class Island:
+class FloatRegion:
     """Nodes that compute in float32 and are connected by float32 values.
 
     origins: ONNX nodes; float_bytes: of all values computed there (they are not all alive at once); macs: of its nodes;
@@ -52,8 +52,8 @@ class Island:
     macs: int
 
 
-def islands(train: TrainGraph) -> list[Island]:
-    """The float32 islands of an int8 graph, in order of their first node: connected by values or by their ONNX node."""
+def float_regions(train: TrainGraph) -> list[FloatRegion]:
+    """The float32 regions of an int8 graph, in order of their first node: connected by values or by their ONNX node."""
     if not train.integer:
         return []
     shared = {value.name for value in train.graph.state}
@@ -68,13 +68,13 @@ def islands(train: TrainGraph) -> list[Island]:
         groups.append((keys.union(*(k for k, _ in touched)), [*(n for _, nodes in touched for n in nodes), node]))
     position = {node.name: i for i, node in enumerate(train.graph.nodes)}
     groups.sort(key=lambda group: min(position[n.name] for n in group[1]))
-    return [island for island in (_island(nodes) for _, nodes in groups) if island.nodes]  # logits are only converted
+    return [region for region in (_region(nodes) for _, nodes in groups) if region.nodes]  # logits are only converted
 
 
-def _island(nodes: list[Node]) -> Island:
+def _region(nodes: list[Node]) -> FloatRegion:
     work = [node for node in nodes if not op_def(node.op).view]
     border = [node for node in work if node.op in BORDERS]
-    return Island(
+    return FloatRegion(
         origins=tuple(dict.fromkeys(node.origin or node.name for node in work if node not in border)),
         nodes=len(work) - len(border),
         conversions=len(border),

@@ -33,7 +33,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Box:
+class DrawnBuffer:
     """A buffer's rectangle. top: distance of its upper edge from the upper edge of the picture, in bytes."""
 
     number: int
@@ -45,7 +45,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Band:
+class PhaseBar:
     """A run of steps with one role."""
 
     first: int
@@ -54,7 +54,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Line:
+class DrawnLine:
     """A horizontal line. top: distance from the upper edge in bytes; below: whether its caption stands below it."""
 
     kind: str
@@ -77,10 +77,10 @@ class Picture:
 
     steps: int
     height: int
-    boxes: tuple[Box, ...]
-    lines: tuple[Line, ...]
-    ticks: tuple[Line, ...]
-    bands: tuple[Band, ...]
+    boxes: tuple[DrawnBuffer, ...]
+    lines: tuple[DrawnLine, ...]
+    ticks: tuple[DrawnLine, ...]
+    phase_bars: tuple[PhaseBar, ...]
     areas: tuple[Area, ...]
     area_height: int
     categories: tuple[Category, ...]
@@ -103,7 +103,7 @@ def build_picture(analysis: Analysis, limit_bytes: int | None) -> Picture:
         tuple(_box(analysis, number, holding, height) for number, holding in enumerate(analysis.holdings)),
         tuple(_lines(analysis, limit_bytes, height)),
         tuple(_tick_lines(plan, height)),
-        tuple(_bands(analysis)),
+        tuple(_phase_bars(analysis)),
         tuple(_areas(analysis, categories, area_height)),
         area_height,
         categories,
@@ -166,14 +166,14 @@ def _tenant_line(analysis: Analysis, tenant: Tenant) -> str:
     return f"{written}, last read by {name_of(order[tenant.read_at[-1]].name)}"
 
 
-def _box(analysis: Analysis, number: int, holding: Holding, height: int) -> Box:
+def _box(analysis: Analysis, number: int, holding: Holding, height: int) -> DrawnBuffer:
     buffer = holding.buffer
     pieces = [
         Piece(run[0].first_step, run[-1].last_step + 1 - run[0].first_step, run[0].category)
         for run in _runs(holding.tenants)
     ]
     top = height - buffer.offset - buffer.size_bytes
-    return Box(number, holding, name_of(buffer.name), describe(analysis, holding), top, tuple(pieces))
+    return DrawnBuffer(number, holding, name_of(buffer.name), describe(analysis, holding), top, tuple(pieces))
 
 
 def _runs(tenants: tuple[Tenant, ...]) -> list[list[Tenant]]:
@@ -187,43 +187,45 @@ def _runs(tenants: tuple[Tenant, ...]) -> list[list[Tenant]]:
     return runs
 
 
-def _lines(analysis: Analysis, limit_bytes: int | None, height: int) -> Iterator[Line]:
+def _lines(analysis: Analysis, limit_bytes: int | None, height: int) -> Iterator[DrawnLine]:
     plan = analysis.plan
     if plan.further:
         yield from _memory_lines(plan, limit_bytes, height)
         return
     limit = limit_bytes if limit_bytes is not None and limit_bytes <= height else None
     under_limit = limit is not None and plan.arena_bytes < limit
-    yield Line("arena", f"arena used {bytes_text(plan.arena_bytes)}", height - plan.arena_bytes, under_limit)
+    yield DrawnLine("arena", f"arena used {bytes_text(plan.arena_bytes)}", height - plan.arena_bytes, under_limit)
     if plan.gap_bytes:
         caption = f"lower bound {bytes_text(plan.lower_bound_bytes)}"
-        yield Line("bound", caption, height - plan.lower_bound_bytes, below=True)
+        yield DrawnLine("bound", caption, height - plan.lower_bound_bytes, below=True)
     if limit is not None:
-        yield Line("limit", f"--arena {bytes_text(limit)}", height - limit, limit < plan.arena_bytes)
+        yield DrawnLine("limit", f"--arena {bytes_text(limit)}", height - limit, limit < plan.arena_bytes)
 
 
-def _memory_lines(plan: MemoryPlan, limit_bytes: int | None, height: int) -> Iterator[Line]:
+def _memory_lines(plan: MemoryPlan, limit_bytes: int | None, height: int) -> Iterator[DrawnLine]:
     """Where each memory ends. What fits is told in words: the next memory begins there, so a limit has no place, nor
     has a bound of all memories in a picture where each has its own addresses."""
     of = "" if limit_bytes is None else f" of {bytes_text(limit_bytes)}"
-    yield Line("arena", f"arena used {bytes_text(plan.arena_bytes)}{of}", height - plan.arena_bytes, below=True)
+    yield DrawnLine("arena", f"arena used {bytes_text(plan.arena_bytes)}{of}", height - plan.arena_bytes, below=True)
     for memory in plan.further:
         end = memory.base + memory.used_bytes
         used = f"{bytes_text(memory.used_bytes)} of {bytes_text(memory.capacity_bytes)}"
-        yield Line("arena", f"{name_of(memory.name)} used {used}", height - end, below=True)
+        yield DrawnLine("arena", f"{name_of(memory.name)} used {used}", height - end, below=True)
 
 
-def _tick_lines(plan: MemoryPlan, height: int) -> Iterator[Line]:
+def _tick_lines(plan: MemoryPlan, height: int) -> Iterator[DrawnLine]:
     """Addresses: in a plan of several memories each begins at 0 again."""
     if not plan.further:
-        yield from (Line("tick", axis_text(value), height - value) for value in _ticks(height))
+        yield from (DrawnLine("tick", axis_text(value), height - value) for value in _ticks(height))
         return
     step = next(value for value in (1 << power for power in range(63)) if height // value <= 8)
     ranges = [(0, plan.arena_bytes), *((memory.base, memory.used_bytes) for memory in plan.further)]
     for base, size in ranges:
         room = size - TICK_ROOM * height  # none right below the next memory's 0
         yield from (
-            Line("tick", axis_text(value), height - base - value) for value in range(0, size, step) if value <= room
+            DrawnLine("tick", axis_text(value), height - base - value)
+            for value in range(0, size, step)
+            if value <= room
         )
 
 
@@ -235,12 +237,12 @@ def _ticks(height: int) -> list[int]:
     return [value for value in range(0, height, step) if value <= 0.97 * height]
 
 
-def _bands(analysis: Analysis) -> Iterator[Band]:
+def _phase_bars(analysis: Analysis) -> Iterator[PhaseBar]:
     """Runs of forward, backward and update steps."""
     roles = analysis.roles
     starts = [step for step, role in enumerate(roles) if step == 0 or roles[step - 1] != role]
     for first, end in zip(starts, [*starts[1:], len(roles)], strict=True):
-        yield Band(first, end - first, roles[first])
+        yield PhaseBar(first, end - first, roles[first])
 
 
 def _areas(analysis: Analysis, categories: tuple[Category, ...], height: int) -> Iterator[Area]:

@@ -16,7 +16,7 @@ from tinytrain_compile.report.choice import attempt_lines, choice_rows
 from tinytrain_compile.report.code import code_pieces, tile_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.external import external_pieces
-from tinytrain_compile.report.formats import islands
+from tinytrain_compile.report.formats import float_regions
 from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, row, sentence, wrapped
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
@@ -58,7 +58,7 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         row("external", external_pieces(summary), width, most=2, rank=8),
         row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=2),
         row("work", _work(summary), width, most=2),
-        *_island_rows(summary, width),
+        *_float_rows(summary, width),
         *_data_rows(summary, width),
         *_remat_rows(summary, width),
         *choice_rows(summary, width),
@@ -163,15 +163,15 @@ def verify_pieces(summary: Summary) -> list[str]:
     return pieces
 
 
-def _island_rows(summary: Summary, width: int) -> Iterator[Row]:
+def _float_rows(summary: Summary, width: int) -> Iterator[Row]:
     """What an int8 model computes in float32, and its price."""
-    found = islands(summary.train)
+    found = float_regions(summary.train)
     if found:
         names = [
-            f"{printable(island.origins[0])} ({bytes_text(island.float_bytes)})," for island in found if island.origins
+            f"{printable(region.origins[0])} ({bytes_text(region.float_bytes)})," for region in found if region.origins
         ]
-        nodes = sum(island.nodes for island in found)
-        macs = macs_text(sum(island.macs for island in found))
+        nodes = sum(region.nodes for region in found)
+        macs = macs_text(sum(region.macs for region in found))
         head = f"{plural(nodes, 'node')} in {plural(len(found), 'region')}, {macs} MAC a step; from"
         yield row("float32", [head, *names[:-1], names[-1].rstrip(",")], width, " ", most=2, rank=2)
 

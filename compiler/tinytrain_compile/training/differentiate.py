@@ -13,7 +13,7 @@ from tinytrain_compile.ops.base import NonDifferentiable, op_def
 from tinytrain_compile.ops.shape import ReduceAttrs, ReshapeAttrs
 
 
-class Context:
+class ReverseContext:
     """The GradientContext of one forward node."""
 
     def __init__(self, builder: GraphBuilder, node: Node, wanted: frozenset[str]) -> None:
@@ -67,7 +67,7 @@ def differentiate(
         if isinstance(rule, NonDifferentiable):
             where = node.origin or node.name
             raise CompileError("E0502", where, f"{node.op} has no gradient ({rule.why})", "freeze the layers before it")
-        found = rule(Context(builder, node, wanted), node, upstream)
+        found = rule(ReverseContext(builder, node, wanted), node, upstream)
         for index, gradient in sorted(found.items()):
             _add(builder, gradients, node.inputs[index], gradient, node)
     return {name: gradients[name] for name in names if name in gradients}

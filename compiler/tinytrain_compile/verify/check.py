@@ -18,7 +18,7 @@ from tinytrain_compile.verify.build import Compiled, Mode, compile_project, link
 from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
 from tinytrain_compile.verify.count import (
     Call,
-    Function,
+    CountedFunction,
     counted_calls,
     functions_of,
     instruction_counts,
@@ -134,7 +134,7 @@ def _board_side(job: _Job, folder: Path) -> _Board:
     built = link_project(compiled, job.target, job.tools)
     if job.tools.qemu is None:
         return _Board(figures)
-    functions: list[Function] = []
+    functions: list[CountedFunction] = []
     plugin: tuple[str, ...] = ()
     if job.count:
         functions = functions_of(built.image, compiled.model_objects, job.interface.prefix)

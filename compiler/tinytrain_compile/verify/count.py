@@ -22,7 +22,7 @@ _API, _KERNEL, _PROGRAM = "a", "k", "p"
 
 
 @dataclass(frozen=True)
-class Function:
+class CountedFunction:
     """A function of an image: addresses [low, high), and what it is for the plugin (verify/plugin/count_calls.c)."""
 
     name: str
@@ -39,7 +39,7 @@ class Call:
     instructions: dict[str, int]
 
 
-def functions_of(image: Path, model_objects: Iterable[Path], prefix: str) -> list[Function]:
+def functions_of(image: Path, model_objects: Iterable[Path], prefix: str) -> list[CountedFunction]:
     """The functions of a linked image that belong to the model or to the check program; helpers are left out."""
     model = {name.with_suffix(".c").name for name in model_objects}
     sources = [path for path in model_objects if path.stem.endswith(("_kernels", "_kernels_small"))]
@@ -49,7 +49,7 @@ def functions_of(image: Path, model_objects: Iterable[Path], prefix: str) -> lis
         return [f for f in _functions(elf, model, kernels, f"{prefix}_") if f is not None]
 
 
-def _functions(elf: Any, model: set[str], kernels: set[str], prefix: str) -> Iterator[Function | None]:
+def _functions(elf: Any, model: set[str], kernels: set[str], prefix: str) -> Iterator[CountedFunction | None]:
     source = ""
     for symbol in elf.get_section_by_name(".symtab").iter_symbols():
         kind, size = symbol["st_info"]["type"], symbol["st_size"]
@@ -65,7 +65,7 @@ def _functions(elf: Any, model: set[str], kernels: set[str], prefix: str) -> Ite
         else:
             role = _PROGRAM if symbol.name == "main" or symbol.name.startswith(("port_", "Reset_")) else ""
         if role:
-            yield Function(symbol.name.partition(".")[0], low, low + size, role)
+            yield CountedFunction(symbol.name.partition(".")[0], low, low + size, role)
 
 
 def _externals(path: Path) -> set[str]:
@@ -75,7 +75,9 @@ def _externals(path: Path) -> set[str]:
         return {s.name for s in symbols if s["st_info"]["bind"] == "STB_GLOBAL" and s["st_info"]["type"] == "STT_FUNC"}
 
 
-def prepare_count(functions: Iterable[Function], tools: Tools, folder: Path, blocks: str = "") -> tuple[str, ...]:
+def prepare_count(
+    functions: Iterable[CountedFunction], tools: Tools, folder: Path, blocks: str = ""
+) -> tuple[str, ...]:
     """Build the plugin in the folder where QEMU will run; its options for QEMU. Errors: E0602.
 
     blocks: file to write how often every block of code was executed into; "" for none.
@@ -94,7 +96,7 @@ def prepare_count(functions: Iterable[Function], tools: Tools, folder: Path, blo
     return ("-plugin", f"./{_PLUGIN}.so,ranges={_RANGES},out={_COUNTS}{more}")
 
 
-def read_calls(folder: Path, functions: list[Function]) -> list[Call]:
+def read_calls(folder: Path, functions: list[CountedFunction]) -> list[Call]:
     """What the plugin wrote: calls in order."""
     calls: list[Call] = []
     for line in (folder / _COUNTS).read_text(encoding="ascii").splitlines():
@@ -108,7 +110,7 @@ def read_calls(folder: Path, functions: list[Function]) -> list[Call]:
 
 
 def instruction_counts(
-    calls: list[Call], functions: list[Function], interface: Interface, batch: int
+    calls: list[Call], functions: list[CountedFunction], interface: Interface, batch: int
 ) -> InstructionCounts:
     """Step COUNTED_STEP (of a batch: its first micro-batch, and the update), and the inference after training."""
     prefix = interface.prefix

@@ -75,7 +75,7 @@ def stack_bound(graph: CallGraph, prefix: str, library: Mapping[str, int], extra
     function may call them. Errors (E0601): recursion, a frame of variable size, an unknown callee, a call through
     a pointer outside save and load.
     """
-    search = _Search(graph, library, max((_known(library, name) for name in extra), default=0))
+    search = _StackSearch(graph, library, max((_known(library, name) for name in extra), default=0))
     roots = sorted(name for name in graph.frames if ":" not in name)
     bounds = [search.bound(name, name in (f"{prefix}_save", f"{prefix}_load")) for name in roots]
     return max(bounds, key=lambda bound: bound.size_bytes, default=StackBound(0, ()))
@@ -91,7 +91,7 @@ def _error(what: str) -> CompileError:
     return CompileError("E0601", "stack", what, _HINT)
 
 
-class _Search:
+class _StackSearch:
     """Depth-first search with results kept per function."""
 
     def __init__(self, graph: CallGraph, library: Mapping[str, int], extra_bytes: int) -> None:

@@ -72,7 +72,7 @@ class StepReference(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class _Item:
+class _StepTensor:
     """One buffer of the C code, the reference's, and the bound of their difference (per element or for all)."""
 
     what: str
@@ -106,7 +106,7 @@ def _judged_output(what: str, ours: FloatArray, reference: StepReference, state:
     scale = _scale(theirs)
     if float(np.max(found, initial=0.0)) > TOLERANCE * scale:
         exact, allowed = reference.rounded_output(state)
-        item = _Item(what, "", ours, _flat(exact), TOLERANCE * _scale(exact) + allowed, scale)
+        item = _StepTensor(what, "", ours, _flat(exact), TOLERANCE * _scale(exact) + allowed, scale)
         _expect(item)
         found = _difference(ours, exact)
     return float(np.max(found, initial=0.0)) / scale
@@ -122,23 +122,23 @@ def _judged_step(number: int, before: State, ours: Step, reference: StepReferenc
     for item in _items(number, before, ours, rounded.step):
         more = rounded.allowed_losses if not item.name else _flat(rounded.allowed[item.name])
         # Above the plain bound only by what rounding explains, which is no measure of agreement.
-        _expect(_Item(item.what, item.name, item.ours, item.theirs, item.bound + more, item.scale))
+        _expect(_StepTensor(item.what, item.name, item.ours, item.theirs, item.bound + more, item.scale))
         worst = max(worst, _relative(item) if _holds(item) else 0.0)
     return worst
 
 
-def _items(number: int, before: State, ours: Step, theirs: Step) -> Iterator[_Item]:
+def _items(number: int, before: State, ours: Step, theirs: Step) -> Iterator[_StepTensor]:
     losses = _flat(theirs.losses)
     if len(ours.losses) != len(losses):
         raise ValueError(f"reference: {len(losses)} losses in a step, run: {len(ours.losses)}")
-    yield _Item(f"loss, step {number}", "", ours.losses, losses, TOLERANCE * _scale(losses), _scale(losses))
+    yield _StepTensor(f"loss, step {number}", "", ours.losses, losses, TOLERANCE * _scale(losses), _scale(losses))
     for name, expected in theirs.state.items():
         old, new = _flat(before[name]), _flat(expected)
         with np.errstate(all="ignore"):
             change = float(np.max(np.abs(new - old), initial=0.0))
             stored = STORED * (np.abs(old) + np.abs(new))
         bound = np.nan_to_num(TOLERANCE * change + stored, nan=0.0, posinf=0.0)  # then only equal values agree
-        yield _Item(f"'{name}', step {number}", name, _flat(ours.state[name]), new, bound, _scale(new))
+        yield _StepTensor(f"'{name}', step {number}", name, _flat(ours.state[name]), new, bound, _scale(new))
 
 
 def _flat(array: NDArray[Any]) -> FloatArray:
@@ -161,15 +161,15 @@ def _difference(ours: NDArray[Any], theirs: NDArray[Any]) -> FloatArray:
     return error
 
 
-def _holds(item: _Item) -> bool:
+def _holds(item: _StepTensor) -> bool:
     return bool(np.all(_difference(item.ours, item.theirs) <= item.bound))
 
 
-def _relative(item: _Item) -> float:
+def _relative(item: _StepTensor) -> float:
     return float(np.max(_difference(item.ours, item.theirs), initial=0.0)) / item.scale
 
 
-def _expect(item: _Item) -> None:
+def _expect(item: _StepTensor) -> None:
     """E0601 with the element that is farthest above its bound."""
     error, bound = _difference(item.ours, item.theirs), np.broadcast_to(item.bound, item.theirs.shape)
     with np.errstate(all="ignore"):

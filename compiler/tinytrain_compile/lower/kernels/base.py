@@ -88,7 +88,7 @@ def vector_kernel(*ops: str) -> Callable[[VectorRule], VectorRule]:
 
 def kernel_spec(node: Node, context: KernelContext) -> KernelSpec:
     """How a node is computed on such a target."""
-    rule = VECTOR_KERNELS.get(node.op) if context.lanes else None
+    rule = VECTOR_KERNELS.get(node.op) if context.uses_vectors else None
     return (rule and rule(node, context)) or KERNELS[node.op](node, context)
 
 

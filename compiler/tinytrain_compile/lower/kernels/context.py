@@ -72,9 +72,9 @@ class TileOverride:
 
 @dataclass(frozen=True)
 class OperandLayout:
-    """How operands lie. turned: the kernel of a 1x1 data gradient gets its weight as (in, out) channels."""
+    """How operands lie. transposed: the kernel of a 1x1 data gradient gets its weight as (in, out) channels."""
 
-    turned: bool = False
+    transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,17 +95,17 @@ class KernelContext:
         return replace(self, isa=replace(self.isa, int_vectors=False))
 
     @property
-    def lanes(self) -> bool:
+    def uses_vectors(self) -> bool:
         """Whether kernels are on vectors: not those that layers share, which lack the constants that assembly takes."""
         return self.isa.int_vectors and not self.style.small
 
     @property
-    def float_lanes(self) -> bool:
+    def uses_float_vectors(self) -> bool:
         """Whether float kernels are on vectors."""
         return self.isa.float_vectors and not self.style.small
 
     @property
-    def pairs(self) -> bool:
+    def uses_float_pairs(self) -> bool:
         """Whether float products are on pairs: not those that layers share, whose strides are numbers in memory."""
         return self.isa.float_pairs and not self.style.small
 
@@ -140,7 +140,7 @@ class KernelContext:
 
     @property
     def wide_tile(self) -> tuple[int, int]:
-        """`tile` turned: more rows than columns, for weight gradients."""
+        """`tile` transposed: more rows than columns, for weight gradients."""
         rows, columns = self.tile
         return columns, rows
 

@@ -196,7 +196,7 @@ def reduce(node: Node, context: KernelContext) -> KernelSpec:
     acc = te.compute(tuple(kept), term, "acc")
     out = te.compute(tuple(kept), lambda *i: acc[i] if scale == 1.0 else acc[i] * f32(scale), "out")
     last = len(kept) - 1
-    if context.float_lanes and not groups[-1][1] and kept[-1] >= LANES:
+    if context.uses_float_vectors and not groups[-1][1] and kept[-1] >= LANES:
         wide = {last: min(LANE_TILE, -(-kept[-1] // LANES) * LANES)}
         return KernelSpec([x], [out], lambda sch: tile_reduction(sch, wide, lanes=last))
     tiles = {last: best_tile(kept[-1], SUM_TILE)}

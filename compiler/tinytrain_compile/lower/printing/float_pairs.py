@@ -18,7 +18,7 @@ from tinytrain_compile.lower.printing.c_tree import If, Line, Statement
 from tinytrain_compile.lower.printing.printer import Printer
 from tinytrain_compile.lower.tir_walk import is_call
 
-PAIR = "tt_float_pair"
+PAIR_TYPE = "tt_float_pair"
 
 
 @dataclass
@@ -127,7 +127,7 @@ class PairPrinter(Printer):
             return []
         place = half.pair.place
         half.pair.name = self._fresh(f"{self._name(self._root(place.source))}_pair")
-        return [f"const {PAIR} {half.pair.name} = tt_load_pair(&{self._text(place)});"]
+        return [f"const {PAIR_TYPE} {half.pair.name} = tt_load_pair(&{self._text(place)});"]
 
     def _half(self, factor: ir.Expr) -> _Half | None:
         if not isinstance(factor, ir.TensorLoad) or self._root(factor.source) in self._scalars:

@@ -14,13 +14,13 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.lower import describe, lower_spec, parameter_names, printer_of
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
-from tinytrain_compile.lower.streams.kernels import POINTWISE, BandSpec, band_spec
+from tinytrain_compile.lower.streams.kernels import POINTWISE, RowBlockSpec, row_block_spec
 from tinytrain_compile.lower.tir_walk import buffers_of
 from tinytrain_compile.ops import op_def
 
 
 @dataclass(frozen=True)
-class Function:
+class CFunction:
     """A C function. parameters: names of those of the node that it takes, in its order; then a count, then scratch."""
 
     name: str
@@ -38,12 +38,12 @@ class RowKernel:
     names: of the node's inputs and outputs, in order. spec: what the rows are.
     """
 
-    prepare: Function | None
-    rows: Function
+    prepare: CFunction | None
+    rows: CFunction
     scratch_bytes: int
     scratch_dtype: str
     names: tuple[str, ...]
-    spec: BandSpec
+    spec: RowBlockSpec
 
 
 TABLE = "row_at"
@@ -52,13 +52,13 @@ TABLE = "row_at"
 
 def lower_rows(node: Node, name: str, context: KernelContext) -> RowKernel:
     """The kernel of an integer node for a few rows of one image. Errors: NoRowsError (there is none)."""
-    band = band_spec(node, context)
-    spec, count = band.kernel, len(node.inputs)
+    block = row_block_spec(node, context)
+    spec, count = block.kernel, len(node.inputs)
     lowered, computed, loops = lower_spec(spec)
     names = parameter_names(node, spec.inputs[:count])
     extra = [TABLE] * (len(spec.inputs) - count)
     given = [*names[:count], *extra, *(names[count + i] for i in computed)]
-    maps = {names[i] for i in band.maps} | {names[count]}
+    maps = {names[i] for i in block.maps} | {names[count]}
     shared = maps if node.op in POINTWISE else set[str]()
     parameters = [Parameter(n, p, n in shared, n == TABLE) for n, p in zip(given, lowered.params, strict=True)]
     same = {given.index(names[count + out]): i for out, i in op_def(node.op).alias if out in computed}
@@ -68,8 +68,8 @@ def lower_rows(node: Node, name: str, context: KernelContext) -> RowKernel:
     prepare = None
     if before is not None:
         prepare = _function(printer, f"{name}_prepare", comment.replace("/* ", "/* The weights of ", 1), before)
-    rows = _function(printer, name, comment.replace("/* ", "/* A few rows of ", 1), each, (band.count,))
-    return RowKernel(prepare, rows, printer.scratch.size_bytes, printer.scratch.dtype, tuple(names), band)
+    rows = _function(printer, name, comment.replace("/* ", "/* A few rows of ", 1), each, (block.count,))
+    return RowKernel(prepare, rows, printer.scratch.size_bytes, printer.scratch.dtype, tuple(names), block)
 
 
 def _split(body: Stmt, printer: Printer, maps: Container[str]) -> tuple[Stmt | None, Stmt]:
@@ -92,6 +92,6 @@ def _split(body: Stmt, printer: Printer, maps: Container[str]) -> tuple[Stmt | N
     return (sequence(once), sequence(others[len(once) :])) if once else (None, body)
 
 
-def _function(printer: Printer, name: str, comment: str, part: Stmt, counts: tuple[Var, ...] = ()) -> Function:
+def _function(printer: Printer, name: str, comment: str, part: Stmt, counts: tuple[Var, ...] = ()) -> CFunction:
     source, declaration = printer.print(name, part, counts)
-    return Function(name, comment + source, declaration, tuple(p.name for p in printer.parameters_of(part)))
+    return CFunction(name, comment + source, declaration, tuple(p.name for p in printer.parameters_of(part)))

@@ -14,10 +14,10 @@ from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import KernelSpec, kernel_spec, tensors, weight_parts, whole_weight
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.int8.conv import forward_weight, row_kernel, transposed_weight
+from tinytrain_compile.lower.kernels.int8.conv import dense_kernel, forward_weight, transposed_weight
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
-from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
-from tinytrain_compile.lower.kernels.int8.dsp.windows import Band
+from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
+from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock
 from tinytrain_compile.lower.kernels.int8.helium.conv import (
     vector_dense,
     vector_depthwise,
@@ -27,9 +27,9 @@ from tinytrain_compile.lower.kernels.int8.helium.conv import (
 )
 from tinytrain_compile.lower.kernels.int8.operands import error_end, mask_operand, requantised_end
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
-from tinytrain_compile.ops.int8.conv_form import backward_phases, is_plane, is_product, is_rows
+from tinytrain_compile.ops.int8.conv_form import backward_phases, is_dense, is_depthwise, is_product
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
-from tinytrain_compile.ops.int8.tiles import row_pairs
+from tinytrain_compile.ops.int8.tiles import packed_row_tiles
 from tinytrain_compile.ops.names import operand, operands, position, result
 
 POINTWISE = {"QAdd": ("a", "b"), "QRescale": ("x",), "ErrorAdd": ("a", "b"), "ErrorScale": ("e",), "QClipMask": ("y",)}
@@ -53,7 +53,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class BandSpec:
+class RowBlockSpec:
     """kernel: of `count` rows. maps: the inputs that are given from the first of these rows on.
 
     rows: of the whole map (of each phase of a strided data gradient). windows: None where a row needs its own alone;
@@ -67,48 +67,52 @@ class BandSpec:
     windows: Windows | None = None
 
 
-def band_spec(node: Node, context: KernelContext) -> BandSpec:
+def row_block_spec(node: Node, context: KernelContext) -> RowBlockSpec:
     """The kernel of a few rows of one image. Errors: NoRowsError."""
     count = tirx.Var("count", "int32")
     rule = {"QConv": _convolution, "QConvGradInput": _data_gradient}.get(node.op, _pointwise)
     return rule(node, context, count)
 
 
-def _band(node: Node, image: str, count: Var) -> Band:
+def _row_block(node: Node, image: str, count: Var) -> RowBlock:
     flat = te.placeholder((tirx.Var("extent", "int32"),), operand(node, image).dtype, image)
-    return Band(count, flat, te.placeholder((tirx.Var("places", "int32"),), "int32", "row_at"))
+    return RowBlock(count, flat, te.placeholder((tirx.Var("places", "int32"),), "int32", "row_at"))
 
 
 # ---- forward --------------------------------------------------------------------------------------------------------
 
 
-def _convolution(node: Node, context: KernelContext, count: Var) -> BandSpec:
+def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     conv, (_, height, _, _), rows = attrs.conv, operand(node, "x").shape, result(node, "y").shape[1]
     if is_product(conv):
-        return BandSpec(_product(node, context, count), count, (position(node, "x"),), rows)
-    band, weights, operands = _band(node, "x", count), weight_parts(node), tensors(node, "bias", "multiplier", "shift")
+        return RowBlockSpec(_product(node, context, count), count, (position(node, "x"),), rows)
+    block, weights, operands = (
+        _row_block(node, "x", count),
+        weight_parts(node),
+        tensors(node, "bias", "multiplier", "shift"),
+    )
     finish, stages = requantised_end(node, operands)
-    if is_plane(node):
-        spec = vector_depthwise(node, context, band) if context.lanes else None
+    if is_depthwise(node):
+        spec = vector_depthwise(node, context, block) if context.uses_vectors else None
         if spec is None:
             whole = whole_weight(weights, conv.split, 0, 3)
-            out, schedule = depthwise(node, band.image, whole, finish, context.style, stages, band=band)
-            spec = KernelSpec([band.image, *weights, *operands], [out], schedule)
-    elif is_rows(node):
-        spec = vector_dense(node, band) if context.lanes else None
-        spec = spec or row_kernel(node, operands, finish, context.style, stages, band)
+            out, schedule = depthwise(node, block.image, whole, finish, context.style, stages, block=block)
+            spec = KernelSpec([block.image, *weights, *operands], [out], schedule)
+    elif is_dense(node):
+        spec = vector_dense(node, block) if context.uses_vectors else None
+        spec = spec or dense_kernel(node, operands, finish, context.style, stages, block)
     else:
         raise NoRowsError(f"{node.name}: k x k with several groups, dilations, or a weight in two parts")
     reach, step = conv.kernel[0], conv.strides[0]
     inside = [y - conv.pads[0] for y in range((rows - 1) * step + reach)]
     sources = tuple(y if 0 <= y < height else -1 for y in inside)
-    return BandSpec(_with_table(spec, band), count, (position(node, "x"),), rows, Windows(sources, step, reach))
+    return RowBlockSpec(_with_table(spec, block), count, (position(node, "x"),), rows, Windows(sources, step, reach))
 
 
-def _with_table(spec: KernelSpec, band: Band) -> KernelSpec:
-    return replace(spec, inputs=[*spec.inputs, band.row_at])
+def _with_table(spec: KernelSpec, block: RowBlock) -> KernelSpec:
+    return replace(spec, inputs=[*spec.inputs, block.row_at])
 
 
 def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
@@ -118,41 +122,44 @@ def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
     (_, _, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
     x = te.placeholder((count * width, channels), "int8", "x")
     extents, sliced = (count * width, outputs, channels), attrs.conv.split is not None
-    spec = vector_product(node, x, extents) if context.lanes and not sliced else None
+    spec = vector_product(node, x, extents) if context.uses_vectors and not sliced else None
     if spec is not None:
         return spec
     operands = tensors(node, "bias", "multiplier", "shift")
     finish, stages = requantised_end(node, operands)
     weights, right = forward_weight(node)
-    left, tiles = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels), row_pairs(width, outputs, channels)
-    out, schedule = pair_product(extents, left, right, finish, tiles, context.style, stages)
+    left, tiles = (
+        PackedOperand(lambda i, a: x[i, a], -attrs.x_zero, channels),
+        packed_row_tiles(width, outputs, channels),
+    )
+    out, schedule = packed_product(extents, left, right, finish, tiles, context.style, stages)
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 
-def _data_gradient(node: Node, context: KernelContext, count: Var) -> BandSpec:
+def _data_gradient(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, (_, rows, width, channels) = attrs.conv, result(node, "error").shape
-    if not (is_product(conv) or is_plane(node)):
+    if not (is_product(conv) or is_depthwise(node)):
         raise NoRowsError(f"{node.name}: no data gradient of a 1x1 or depthwise convolution")
     _check_mask(node, width * channels)
     maps = tuple(position(node, name) for name in ("g", *attrs.mask.operands))
     if is_product(conv):
-        return BandSpec(_error_product(node, context, count), count, maps, rows)
+        return RowBlockSpec(_error_product(node, context, count), count, maps, rows)
     phases = backward_phases(node)
-    band = _band(node, "g", count)
-    spec = _with_table(_error_planes(node, context, band), band)
-    return BandSpec(spec, count, maps, rows // phases[0], _error_windows(node))
+    block = _row_block(node, "g", count)
+    spec = _with_table(_error_depthwise(node, context, block), block)
+    return RowBlockSpec(spec, count, maps, rows // phases[0], _error_windows(node))
 
 
 def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     (_, _, width, channels), out_c = result(node, "error").shape, operand(node, "g").shape[3]
-    if context.lanes:
+    if context.uses_vectors:
         spec = vector_error_product(_few(node, count), context, count * width)
         if spec is not None:
             return spec
@@ -162,32 +169,32 @@ def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpe
     g = te.placeholder((pixels, out_c), "int8", "g")
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node)
-    right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), context.layout.turned)
-    tiles = row_pairs(width, channels, out_c)
-    left = Widened(lambda i, a: g[i, a], pitch=out_c)
-    out, schedule = pair_product((pixels, channels, out_c), left, right, finish, tiles, context.style, stages)
+    right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), context.layout.transposed)
+    tiles = packed_row_tiles(width, channels, out_c)
+    left = PackedOperand(lambda i, a: g[i, a], pitch=out_c)
+    out, schedule = packed_product((pixels, channels, out_c), left, right, finish, tiles, context.style, stages)
     return KernelSpec([*exponents, g, *factor, *weights, *masks], [out, None], schedule)
 
 
-def _error_planes(node: Node, context: KernelContext, band: Band) -> KernelSpec:
-    if context.lanes:
-        spec = vector_depthwise_gradient(node, context, band)
+def _error_depthwise(node: Node, context: KernelContext, block: RowBlock) -> KernelSpec:
+    if context.uses_vectors:
+        spec = vector_depthwise_gradient(node, context, block)
         if spec is not None:
             return spec
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
     shape = result(node, "error").shape
-    masks, keep = mask_operand(_few(node, band.count * backward_phases(node)[0]), attrs.mask, shape)
+    masks, keep = mask_operand(_few(node, block.count * backward_phases(node)[0]), attrs.mask, shape)
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node)
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
-    out, schedule = depthwise_gradient(node, band.image, whole, finish, context.style, stages, band=band)
-    return KernelSpec([*exponents, band.image, *factor, *weights, *masks], [out, None], schedule)
+    out, schedule = depthwise_gradient(node, block.image, whole, finish, context.style, stages, block=block)
+    return KernelSpec([*exponents, block.image, *factor, *weights, *masks], [out, None], schedule)
 
 
 def _error_windows(node: Node) -> Windows:
-    """The rows of the plane that depthwise_gradient reads: errors, zeros between them, and the border."""
+    """The rows of the channel image that depthwise_gradient reads: errors, zeros between them, and the border."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, phases, height = attrs.conv, backward_phases(node)[0], operand(node, "g").shape[1]
@@ -202,7 +209,7 @@ def _error_windows(node: Node) -> Windows:
 # ---- element by element ---------------------------------------------------------------------------------------------
 
 
-def _pointwise(node: Node, context: KernelContext, count: Var) -> BandSpec:
+def _pointwise(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
     """The rule of the whole map, for a node of `count` rows."""
     if node.op not in POINTWISE or (isinstance(node.attrs, QRescaleAttrs) and node.attrs.axes):
         raise NoRowsError(f"{node.name}: {node.op} has no kernel for a few rows")
@@ -214,7 +221,7 @@ def _pointwise(node: Node, context: KernelContext, count: Var) -> BandSpec:
     _check_mask(node, shape[2] * shape[3])
     if shape[2] * shape[3] % LANES:
         context = context.without_int_vectors()
-    return BandSpec(kernel_spec(_few(node, count), context), count, maps, shape[1])
+    return RowBlockSpec(kernel_spec(_few(node, count), context), count, maps, shape[1])
 
 
 def _few(node: Node, count: Expr) -> Node:

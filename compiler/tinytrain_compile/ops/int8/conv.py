@@ -18,19 +18,19 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import ErrorState, NonDifferentiable, OpDef, Overlap, op_def, register
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv_form import (
-    backward_planes,
-    backward_rows,
+    backward_dense,
+    backward_depthwise,
     error_patch,
-    forward_planes,
-    forward_rows,
+    forward_dense,
+    forward_depthwise,
     geometry,
-    is_plane,
+    is_dense,
+    is_depthwise,
     is_product,
-    is_rows,
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
-from tinytrain_compile.ops.int8.tiles import pair_tiles
+from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
@@ -139,11 +139,11 @@ def _conv_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
         *pixels, channels = operand(node, "x").shape
-        return pair_tiles(math.prod(pixels), result(node, "y").shape[3], channels).scratch_bytes
-    if is_plane(node):
-        return forward_planes(node).scratch_bytes
-    if is_rows(node):
-        return forward_rows(node).scratch_bytes
+        return packed_tiles(math.prod(pixels), result(node, "y").shape[3], channels).scratch_bytes
+    if is_depthwise(node):
+        return forward_depthwise(node).scratch_bytes
+    if is_dense(node):
+        return forward_dense(node).scratch_bytes
     if gathers(conv):
         return 2 * forward_patch(conv, operand(node, "x").shape).elements(TILE_WIDTH)  # centred pixels take int16
     return 0
@@ -154,14 +154,14 @@ def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
     wanted until the end."""
     conv, (*pixels, channels), outputs = geometry(node), operand(node, "x").shape, result(node, "y").shape[3]
     if is_product(conv):
-        tiles = pair_tiles(math.prod(pixels), outputs, channels)
+        tiles = packed_tiles(math.prod(pixels), outputs, channels)
         if tiles.strip_axis == 0:
             return pixel_strips(node, tiles.strip)
         return pixel_strips(node, tiles.tile[0]) if tiles.strip == outputs else ()
-    if is_plane(node):
-        return row_strips(node, forward_planes(node).strip, conv.strides[0], conv.pads[0], channels)
-    if is_rows(node):
-        rows = forward_rows(node)
+    if is_depthwise(node):
+        return row_strips(node, forward_depthwise(node).strip, conv.strides[0], conv.pads[0], channels)
+    if is_dense(node):
+        rows = forward_dense(node)
         again = rows.weights_first and rows.channels < outputs
         return () if again else row_strips(node, rows.strip, conv.strides[0], conv.pads[0])
     return ()
@@ -225,10 +225,10 @@ def _grad_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
         *pixels, channels = result(node, "error").shape
-        return pair_tiles(math.prod(pixels), channels, operand(node, "g").shape[3]).scratch_bytes
-    if is_plane(node):
-        return backward_planes(node).scratch_bytes
-    rows, (_, height, width, _) = backward_rows(node), result(node, "error").shape
+        return packed_tiles(math.prod(pixels), channels, operand(node, "g").shape[3]).scratch_bytes
+    if is_depthwise(node):
+        return backward_depthwise(node).scratch_bytes
+    rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape
     copied = error_patch(node).elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
     return max(copied, rows.scratch_bytes if rows else 0)
 
@@ -295,7 +295,7 @@ def _update_scratch(node: Node) -> int:
         return tiles.scratch_bytes
     if not is_product(geometry(node)):
         return 0
-    return pair_tiles(outputs, inputs, math.prod(image)).scratch_bytes
+    return packed_tiles(outputs, inputs, math.prod(image)).scratch_bytes
 
 
 def _update_macs(node: Node) -> int:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles, correlation_tiles
-from tinytrain_compile.ops.int8.tiles import LEAST_ROW_BYTES, ROW_BYTES, PlaneTiles, RowTiles, plane_tiles, row_tiles
+from tinytrain_compile.ops.int8.tiles import (
+    LEAST_ROW_BYTES,
+    ROW_BYTES,
+    DenseTiles,
+    DepthwiseTiles,
+    dense_tiles,
+    depthwise_tiles,
+)
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
 
@@ -22,7 +29,7 @@ def is_product(conv: ConvAttrs) -> bool:
     return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
 
 
-def is_plane(node: Node) -> bool:
+def is_depthwise(node: Node) -> bool:
     """Whether a convolution or its gradient is computed channel by channel: depthwise, without gaps in the kernel."""
     conv = geometry(node)
     image = operand(node, "g" if node.op == "QConvGradInput" else "x")
@@ -30,16 +37,16 @@ def is_plane(node: Node) -> bool:
     return depthwise and conv.dilations == (1, 1) and conv.kernel != (1, 1)
 
 
-def turned_weight(node: Node) -> Value | None:
+def transposed_copy(node: Node) -> Value | None:
     """The weight that this node's kernel would rather read by input channel, (in, out): of a 1x1 data gradient."""
     flat = node.op == "QConvGradInput" and is_product(geometry(node)) and geometry(node).split is None
     return operand(node, "w") if flat else None
 
 
-def forward_planes(node: Node) -> PlaneTiles:
+def forward_depthwise(node: Node) -> DepthwiseTiles:
     """Tiles of a depthwise QConv."""
     conv, (_, height, width, _) = geometry(node), result(node, "y").shape
-    return plane_tiles((height, width), conv.kernel, conv.strides)
+    return depthwise_tiles((height, width), conv.kernel, conv.strides)
 
 
 def backward_phases(node: Node) -> tuple[int, int]:
@@ -52,24 +59,24 @@ def backward_phases(node: Node) -> tuple[int, int]:
     return strides if height % strides[0] == width % strides[1] == 0 else (1, 1)
 
 
-def backward_planes(node: Node) -> PlaneTiles:
+def backward_depthwise(node: Node) -> DepthwiseTiles:
     """Tiles of a depthwise QConvGradInput: a convolution with stride 1, whatever the layer's is."""
     conv, (_, height, width, _) = geometry(node), result(node, "error").shape
     phases = backward_phases(node)
     lead = [(count - 1 + pad % count) // count for count, pad in zip(phases, conv.pads, strict=False)]
-    return plane_tiles((height, width), conv.kernel, (1, 1), phases, (lead[0], lead[1]))
+    return depthwise_tiles((height, width), conv.kernel, (1, 1), phases, (lead[0], lead[1]))
 
 
-def is_rows(node: Node) -> bool:
+def is_dense(node: Node) -> bool:
     """Whether a QConv runs over widened rows of the image: dense, its weight in one part."""
     conv = geometry(node)
     return conv.groups == 1 and conv.split is None and conv.dilations == (1, 1)
 
 
-def forward_rows(node: Node) -> RowTiles:
+def forward_dense(node: Node) -> DenseTiles:
     """Tiles of a dense QConv wider than 1x1, or with a stride."""
     conv = geometry(node)
-    return row_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
+    return dense_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
 
 
 def error_patch(node: Node) -> Patch:
@@ -78,7 +85,7 @@ def error_patch(node: Node) -> Patch:
     return backward_patch(conv, (height, width), operand(node, "g").shape)
 
 
-def backward_rows(node: Node) -> RowTiles | None:
+def backward_dense(node: Node) -> DenseTiles | None:
     """Tiles of a dense k x k QConvGradInput over widened rows of the error; None: taps or strides leave holes."""
     conv, patch = geometry(node), error_patch(node)
     if (
@@ -90,7 +97,7 @@ def backward_rows(node: Node) -> RowTiles | None:
         return None
     kernel, phases = (patch.rows.window, patch.columns.window), (patch.rows.phases, patch.columns.phases)
     budget = min(max(LEAST_ROW_BYTES, (operand(node, "g").elements + result(node, "error").elements) // 2), ROW_BYTES)
-    return row_tiles(result(node, "error").shape, kernel, (1, 1), patch.channels, phases, budget)
+    return dense_tiles(result(node, "error").shape, kernel, (1, 1), patch.channels, phases, budget)
 
 
 def weight_tiles(node: Node) -> CorrelationTiles | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.tiles import LANES, register_tile
+from tinytrain_compile.ops.int8.tiles import DOT_TERMS, register_tile
 
 SCRATCH_BYTES = (2048, 21504)
 """What widened operands may take at least and at most; between these, twice the bytes of image and error."""
@@ -21,7 +21,7 @@ SPARE = 32
 
 @dataclass(frozen=True)
 class CorrelationTiles:
-    """Both operands lie channel by channel, as rows of `pitch` elements (whole LANES; 0 behind the error's width).
+    """Both operands lie channel by channel, as rows of `pitch` elements (whole DOT_TERMS; 0 behind the error's width).
 
     The image lies once for every column of taps, moved by it and thinned by the stride; its rows in `phases` images of
     `image_rows` rows, thinned too. So what a tap reads are neighbours, as many as an error's map has: rows * pitch.
@@ -42,8 +42,8 @@ class CorrelationTiles:
 
     @property
     def blocks(self) -> int:
-        """Of LANES elements, in a map of the error."""
-        return self.rows * self.pitch // LANES
+        """Of DOT_TERMS elements, in a map of the error."""
+        return self.rows * self.pitch // DOT_TERMS
 
     @property
     def maps(self) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def correlation_tiles(conv: ConvAttrs, image: tuple[int, ...], error: tuple[int,
     tile = register_tile(outputs, columns)
     if tile == (1, 1):
         return None
-    pitch = -(-width // LANES) * LANES
+    pitch = -(-width // DOT_TERMS) * DOT_TERMS
     phases = min(conv.kernel[0], conv.strides[0]) if conv.dilations[0] == 1 else conv.strides[0]
     image_rows = height + (conv.kernel[0] - 1) * conv.dilations[0] // conv.strides[0]
     form = (batch, height, pitch, phases, image_rows, conv.strides, conv.dilations)

@@ -28,7 +28,7 @@ from tinytrain_compile.ops.names import Named, named
 VELOCITY_START = -6
 """Exponent of a velocity before anything is known: it holds gradients below 2, and tells how large others are."""
 UNKNOWN = -1
-"""In place of a velocity's quiet count: its exponent has not been settled yet."""
+"""In place of a velocity's quiet count: its exponent is not known yet."""
 
 
 def new_exponent() -> Array:

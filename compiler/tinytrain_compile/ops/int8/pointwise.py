@@ -1,4 +1,4 @@
-"""Integer ops between convolutions, and the borders between int8 and float islands."""
+"""Integer ops between convolutions, and the borders between int8 and float regions."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def _quantise_error_infer(inputs: tuple[Value, ...], _attrs: ErrorUnitAttrs) -> 
 register(
     OpDef(
         "QuantizeError",
-        "An error that leaves a float island: round(g / (unit 2**p)), +-127; operands (peak, p_out, g).",
+        "An error that leaves a float region: round(g / (unit 2**p)), +-127; operands (peak, p_out, g).",
         _quantise_error_infer,
         _quantise_error,
         BACKWARD,
@@ -334,7 +334,7 @@ def _dequantise_error_infer(inputs: tuple[Value, ...], _attrs: ErrorUnitAttrs) -
 register(
     OpDef(
         "DequantizeError",
-        "An int8 error that enters a float island: e 2**p unit; operands (p, e).",
+        "An int8 error that enters a float region: e 2**p unit; operands (p, e).",
         _dequantise_error_infer,
         _dequantise_error,
         BACKWARD,

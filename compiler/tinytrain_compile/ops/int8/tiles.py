@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-LANES = 4
+DOT_TERMS = 4
 """Products that are summed by one helper call."""
 SCRATCH_BYTES = (2048, 21504)
 """What widened operands may take at least and at most; between these, twice the bytes of the activations."""
@@ -13,10 +13,10 @@ _WIDE = 2
 
 
 @dataclass(frozen=True)
-class PairTiles:
+class PackedTiles:
     """tile: rows of (left, right) per register tile. strip: rows of operand strip_axis that lie widened at a time.
 
-    depth: products in a sum, filled up with zeros to whole LANES.
+    depth: products in a sum, filled up with zeros to whole DOT_TERMS.
     """
 
     tile: tuple[int, int]
@@ -30,23 +30,23 @@ class PairTiles:
         return _WIDE * self.depth * (self.strip + self.tile[1 - self.strip_axis])
 
 
-def pair_tiles(m: int, n: int, k: int) -> PairTiles:
+def packed_tiles(m: int, n: int, k: int) -> PackedTiles:
     """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget."""
     budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), SCRATCH_BYTES[1])
     tile = register_tile(m, n)
-    depth = -(-k // LANES) * LANES
-    ways: list[tuple[int, PairTiles]] = []
+    depth = -(-k // DOT_TERMS) * DOT_TERMS
+    ways: list[tuple[int, PackedTiles]] = []
     for axis, (own, other) in enumerate(((m, n), (n, m))):
         rows = [r for r in range(tile[axis], own + 1, tile[axis]) if own % r == 0]
         fitting = [r for r in rows if _WIDE * depth * (r + tile[1 - axis]) <= budget]
         strip = max(fitting, default=rows[0])
-        ways.append((own + other * (own // strip), PairTiles(tile, axis, strip, depth)))
+        ways.append((own + other * (own // strip), PackedTiles(tile, axis, strip, depth)))
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1]
 
 
-def row_pairs(width: int, n: int, k: int) -> PairTiles:
+def packed_row_tiles(width: int, n: int, k: int) -> PackedTiles:
     """Tiles for some rows of `width` pixels: all n rows of the other operand lie widened from call to call."""
-    return PairTiles(register_tile(width, n), 1, n, -(-k // LANES) * LANES)
+    return PackedTiles(register_tile(width, n), 1, n, -(-k // DOT_TERMS) * DOT_TERMS)
 
 
 def register_tile(m: int, n: int) -> tuple[int, int]:
@@ -58,56 +58,57 @@ def register_tile(m: int, n: int) -> tuple[int, int]:
 
 # ---- depthwise: one channel's image at a time, with its border, in scratch ------------------------------------------
 
-PLANE_BYTES = 3072
+DEPTHWISE_BYTES = 3072
 """What a strip of a channel's image may take, unless less cannot be."""
 _PAIR = 2
 
 
 @dataclass(frozen=True)
-class PlaneTiles:
+class DepthwiseTiles:
     """strip: output rows (of each phase) whose input rows lie in scratch at a time; width: output pixels in a tile.
 
-    phases: how many interleaved images the output is, each with taps of its own. taps: (rows, columns) of the kernel
-    of one phase, columns filled up with zeros to whole pairs; plane: (rows, columns) for all output rows.
+    phases: how many interleaved images the output is, each with taps of its own. taps: (rows, columns) of the kernel of
+    one phase, columns filled up with zeros to whole pairs; padded: (rows, columns) of a channel image with its border,
+    for all output rows.
     """
 
     strip: int
     width: int
     taps: tuple[int, int]
-    plane: tuple[int, int]
+    padded: tuple[int, int]
     strip_rows: int
     phases: tuple[int, int] = (1, 1)
 
     @property
     def scratch_bytes(self) -> int:
-        """Of the strip of the plane and of the taps of all phases, each on 8 bytes."""
-        sizes = (self.strip_rows * self.plane[1], math.prod(self.phases) * self.taps[0] * self.taps[1])
+        """Of the strip of a channel image and of the taps of all phases, each on 8 bytes."""
+        sizes = (self.strip_rows * self.padded[1], math.prod(self.phases) * self.taps[0] * self.taps[1])
         return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
 
 
-def plane_tiles(
+def depthwise_tiles(
     out_hw: tuple[int, int],
     kernel: tuple[int, int],
     strides: tuple[int, int],
     phases: tuple[int, int] = (1, 1),
     lead: tuple[int, int] = (0, 0),
-) -> PlaneTiles:
-    """Strips as high as PLANE_BYTES allow; four pixels at a time where they divide the width.
+) -> DepthwiseTiles:
+    """Strips as high as DEPTHWISE_BYTES allow; four pixels at a time where they divide the width.
 
-    phases divide out_hw; lead: rows and columns of the plane by which the last phase is ahead of the first.
+    phases divide out_hw; lead: rows and columns of the channel image by which the last phase is ahead of the first.
     """
     height, width = out_hw[0] // phases[0], out_hw[1] // phases[1]
     tap_rows, tap_columns = -(-kernel[0] // phases[0]), -(-kernel[1] // phases[1])
     columns = -(-tap_columns // _PAIR) * _PAIR
-    plane_columns = (width - 1) * strides[1] + columns + lead[1]
+    padded_columns = (width - 1) * strides[1] + columns + lead[1]
 
     def rows(strip: int) -> int:
         return (strip - 1) * strides[0] + tap_rows + lead[0]
 
     strips = [s for s in range(1, height + 1) if height % s == 0]
-    strip = max((s for s in strips if _WIDE * rows(s) * plane_columns <= PLANE_BYTES), default=1)
+    strip = max((s for s in strips if _WIDE * rows(s) * padded_columns <= DEPTHWISE_BYTES), default=1)
     tile = max(t for t in (1, 2, 3, 4) if width % t == 0)
-    return PlaneTiles(strip, tile, (tap_rows, columns), (rows(height), plane_columns), rows(strip), phases)
+    return DepthwiseTiles(strip, tile, (tap_rows, columns), (rows(height), padded_columns), rows(strip), phases)
 
 
 # ---- dense convolution: rows of the image, with their border, in scratch --------------------------------------------
@@ -119,18 +120,18 @@ LEAST_ROW_BYTES = 3072
 
 
 @dataclass(frozen=True)
-class RowTiles:
+class DenseTiles:
     """strip: output rows whose input rows lie in scratch at a time; channels: whose weights do; tile: pixels, channels.
 
     weights_first: weights are widened once, and rows anew for every part of the channels (or the other way round).
-    lanes: products per helper call. run: elements under one row of taps, filled up to whole lanes; pitch: of a row.
+    terms: products per helper call. run: elements under one row of taps, filled up to whole terms; pitch: of a row.
     phases: how many interleaved images the output is, each with weights of its own.
     """
 
     strip: int
     channels: int
     tile: tuple[int, int]
-    lanes: int
+    terms: int
     run: int
     pitch: int
     rows: int
@@ -147,22 +148,22 @@ class RowTiles:
         return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
 
 
-def row_tiles(
+def dense_tiles(
     out_shape: tuple[int, ...],
     kernel: tuple[int, int],
     strides: tuple[int, int],
     channels: int,
     phases: tuple[int, int] = (1, 1),
     budget: int = ROW_BYTES,
-) -> RowTiles:
+) -> DenseTiles:
     """Tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels).
 
     phases divide height and width; kernel, strides: of each. budget: see ROW_BYTES.
     """
     height, width, out_channels = out_shape[1] // phases[0], out_shape[2] // phases[1], out_shape[3]
-    lanes = LANES if channels % LANES == 0 else _PAIR
-    run = -(-kernel[1] * channels // lanes) * lanes
-    pitch = -(-((width - 1) * strides[1] * channels + run) // lanes) * lanes
+    terms = DOT_TERMS if channels % DOT_TERMS == 0 else _PAIR
+    run = -(-kernel[1] * channels // terms) * terms
+    pitch = -(-((width - 1) * strides[1] * channels + run) // terms) * terms
 
     def rows(strip: int) -> int:
         return (strip - 1) * strides[0] + kernel[0]
@@ -175,4 +176,4 @@ def row_tiles(
     part = max((c for c in parts if _WIDE * c * depth <= budget), default=parts[0])
     image, weights = height // strip * rows(strip) * pitch, out_channels * depth
     weights_first = weights + image * (out_channels // part) <= image + weights * (height // strip)
-    return RowTiles(strip, part, tile, lanes, run, pitch, rows(height), rows(strip), kernel[0], weights_first, phases)
+    return DenseTiles(strip, part, tile, terms, run, pitch, rows(height), rows(strip), kernel[0], weights_first, phases)

@@ -152,7 +152,7 @@ register(
 )
 
 
-def settle(state: Array, peak: Array, float_peak: bool) -> Array:
+def update_exponent(state: Array, peak: Array, float_peak: bool) -> Array:
     """Exponent state after a peak: up at once; down by one after QUIET_APPLIES small ones; 0 changes nothing.
 
     A third element, of a velocity, becomes the exponent before; then a quiet count of -1 lets the exponent become what
@@ -163,7 +163,7 @@ def settle(state: Array, peak: Array, float_peak: bool) -> Array:
         found = min(max(needed_exponent(int(peak), int(state[0]), False), -limit), limit)
         return np.asarray([found, 0 if int(peak) > 1 else -1, state[0]], np.int32)
     if state.size == 3:
-        return np.asarray([*settle(state[:2], peak, float_peak), state[0]], np.int32)
+        return np.asarray([*update_exponent(state[:2], peak, float_peak), state[0]], np.int32)
     exponent, quiet = int(state[0]), int(state[1])
     if int(peak) == 0:
         return state
@@ -194,7 +194,7 @@ def _same_type(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ..
 
 def _settled(arrays: tuple[Array, ...], attrs: ExponentAttrs) -> tuple[Array, ...]:
     state, peak = arrays
-    return settle(state, peak, attrs.float_peak), np.zeros((), np.int32)
+    return update_exponent(state, peak, attrs.float_peak), np.zeros((), np.int32)
 
 
 def _next_noise(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
@@ -251,7 +251,7 @@ def probe_exponent(read: list[int], above: int) -> int:
     return min(max(max(read, default=fx.EXPONENT_START) + above, -limit), limit)
 
 
-def settled_exponent(exponent: int, peak: int, float_peak: bool) -> int:
+def first_exponent(exponent: int, peak: int, float_peak: bool) -> int:
     """The exponent that a peak asks for, found with `exponent`; the start value if nothing was seen."""
     if peak == 0:
         return fx.EXPONENT_START

@@ -46,7 +46,7 @@
       var high = parseFloat(label.getAttribute("height"));
       var room = Math.floor((width * parseFloat(label.getAttribute("width")) / 100 - 12) / character);
       var shown = room >= Math.min(5, name.length) && (high !== high || height * high / 100 >= LABEL);
-      if (label.classList.contains("band")) { shown = room >= name.length; high = 100; }
+      if (label.classList.contains("phase-bar")) { shown = room >= name.length; high = 100; }
       label.classList.toggle("hide", !shown);
       if (shown) { label.querySelector("text").textContent = shorten(name, room); }
     });

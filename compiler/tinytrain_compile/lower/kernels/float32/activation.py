@@ -110,7 +110,7 @@ def clip_mask(node: Node, context: KernelContext) -> KernelSpec:
     """Where the clip was not active."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
-    return packed(node, lambda y: _inside(y, attrs), _eight(attrs) if context.float_lanes else None)
+    return packed(node, lambda y: _inside(y, attrs), _eight(attrs) if context.uses_float_vectors else None)
 
 
 def _eight(attrs: ClipAttrs) -> Callable[[Expr], Expr] | None:

@@ -28,8 +28,14 @@ from tinytrain_compile.lower.kernels.base import (
     whole_weight,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
-from tinytrain_compile.lower.kernels.float32.linear import PAIR, add_bias, matrix_product, paired_tile, product_tiles
+from tinytrain_compile.lower.kernels.float32.linear import (
+    PAIR_TERMS,
+    add_bias,
+    matrix_product,
+    paired_tile,
+    product_tiles,
+)
+from tinytrain_compile.lower.kernels.float32.vector_tiles import vector_tiles
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.conv import (
@@ -51,10 +57,10 @@ FEW_PRODUCTS = 6
 """Products of an output channel with a row of taps up to which a weight gradient's tile has the whole row."""
 
 Place = Callable[[Expr, Expr, Expr, Expr], tuple[Expr, Expr, Expr | None]]
-"""(y, x, tap row, tap column) -> (row, column, condition or None): see Window"""
+"""(y, x, tap row, tap column) -> (row, column, condition or None): see TapWindow"""
 
 
-class Window:
+class TapWindow:
     """Index arithmetic between pixels and taps of a convolution, and the tests that keep it inside the image."""
 
     def __init__(self, conv: ConvAttrs, image_hw: tuple[int, int]) -> None:
@@ -122,7 +128,7 @@ def conv(node: Node, context: KernelContext) -> KernelSpec:
         )
     x = tensor(node, "x")
     inputs = [x, *weights, *extra]
-    window = Window(attrs, (height, width))
+    window = TapWindow(attrs, (height, width))
     finish = add_bias(bias)
     if attrs.groups == 1:
         patch, lanes = forward_patch(attrs, x_value.shape), _has_lanes(context, attrs, out_c)
@@ -139,7 +145,7 @@ def conv(node: Node, context: KernelContext) -> KernelSpec:
 
 def _has_lanes(context: KernelContext, conv: ConvAttrs, channels: int) -> bool:
     """Whether channels are computed four at a time; a weight in two parts is not."""
-    return context.float_lanes and conv.split is None and channels >= LANES
+    return context.uses_float_vectors and conv.split is None and channels >= LANES
 
 
 def _is_depthwise(conv: ConvAttrs, in_c: int, out_c: int) -> bool:
@@ -150,14 +156,14 @@ def _patch_tile(
     width: int, channels: int, context: KernelContext, conv: ConvAttrs, ragged: bool = False
 ) -> tuple[tuple[int, int], int]:
     """((pixels, channels) of a tile, terms in a turn); ragged: see best_tile."""
-    if context.pairs and conv.split is None:
-        return paired_tile(min(width, context.paired_tile[0]), channels, context), PAIR
+    if context.uses_float_pairs and conv.split is None:
+        return paired_tile(min(width, context.paired_tile[0]), channels, context), PAIR_TERMS
     return (context.tile[0], best_tile(channels, context.tile[1], ragged)), 1
 
 
 def _lane_tile(width: int, channels: int, context: KernelContext, apart: bool) -> tuple[int, int]:
     """(pixels, channels): no more pixels than the scratch is for."""
-    tile, _ = lane_tiles((width, channels), context, (False, apart), most=KernelContext().tile[0])
+    tile, _ = vector_tiles((width, channels), context, (False, apart), most=KernelContext().tile[0])
     return tile
 
 
@@ -220,7 +226,7 @@ def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
             apart=(True, False),
         )
     dy = tensor(node, "dy")
-    window = Window(c, attrs.input_hw)
+    window = TapWindow(c, attrs.input_hw)
     inputs = [dy, *weights]
     finish = add_bias(None)
     if c.groups == 1:
@@ -274,17 +280,17 @@ def conv_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
         extents = (o, c, pixels)
         return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], context, long=0)
     x, dy = tensors(node, "x", "dy")
-    window = Window(attrs, (height, width))
+    window = TapWindow(attrs, (height, width))
     tiles, lanes = product_tiles(o, per_group, context, 0), None
     tile = (tiles[0], tiles[1])
-    if context.float_lanes and max(o, per_group) >= LANES and (attrs.groups == 1 or _is_depthwise(attrs, c, o)):
-        tile, axis = lane_tiles((o, per_group), context, (False, False))
+    if context.uses_float_vectors and max(o, per_group) >= LANES and (attrs.groups == 1 or _is_depthwise(attrs, c, o)):
+        tile, axis = vector_tiles((o, per_group), context, (False, False))
         lanes = (0, 3)[axis]
         if attrs.groups > 1:
             tile = (min(LANE_CHANNELS, -(-o // LANES) * LANES), 1)
     row = attrs.kernel[1] * per_group
     schedule = None
-    if context.pairs and attrs.groups == 1 and row <= FEW_PRODUCTS:
+    if context.uses_float_pairs and attrs.groups == 1 and row <= FEW_PRODUCTS:
         cut = {0: best_tile(o, math.prod(context.wide_tile) // row), 2: attrs.kernel[1], 3: per_group}
         schedule = partial(tile_reduction, tiles=cut, edges=True)
     out, schedule = weight_sums(shape, attrs, x, dy, window, add_bias(None), tile, lanes, schedule)
@@ -296,7 +302,7 @@ def weight_sums(
     attrs: ConvAttrs,
     x: Elements,
     dy: Elements,
-    window: Window,
+    window: TapWindow,
     finish: Finish,
     tile: tuple[int, int],
     lanes: int | None = None,

@@ -21,7 +21,7 @@ LIGHT, HEAVY = 4, 1
 
 def element_schedule(extent: int, context: KernelContext, most: int) -> Callable[[s_tir.Schedule], None]:
     """Of loops over elements, the last of this extent; most: see `unary`."""
-    if not context.float_lanes or most == 0 or extent < LANES:
+    if not context.uses_float_vectors or most == 0 or extent < LANES:
         return plain
     return lambda sch: four_at_a_time(sch, most=most)
 

@@ -23,12 +23,12 @@ from tinytrain_compile.lower.kernels.base import (
     whole_weight,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.lane_tiles import lane_tiles
+from tinytrain_compile.lower.kernels.float32.vector_tiles import vector_tiles
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
 from tinytrain_compile.ops.names import operand, result
 
-PAIR = 2
+PAIR_TERMS = 2
 """Terms in a turn of a sum that reads pairs."""
 
 
@@ -46,18 +46,18 @@ def matrix_product(
     """out[m,n] = sum_k left(m,k) right(k,n) + bias[n] in register tiles; extents (m, n, k).
 
     long: the axis (0 or 1) along which a factor's elements are neighbours in memory, if one is to be cut in long tiles.
-    apart: see lane_tiles; such a factor's elements are neighbours along the sum.
+    apart: see vector_tiles; such a factor's elements are neighbours along the sum.
     """
     m, n, k = extents
     (axis,) = reduce_axes(k)
     acc = te.compute((m, n), lambda i, j: total(left(i, axis) * right(axis, j), [axis]), "acc")
     finish = add_bias(bias)
     out = te.compute((m, n), lambda i, j: finish(acc[i, j], i, j), "out")
-    if context.float_lanes and not peel and max(m, n) >= LANES:
-        tile, lanes = lane_tiles((m, n), context, apart)
+    if context.uses_float_vectors and not peel and max(m, n) >= LANES:
+        tile, lanes = vector_tiles((m, n), context, apart)
         return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, dict(enumerate(tile)), lanes=lanes))
-    if context.pairs and not peel and any(apart):
-        tiles, turn = dict(enumerate(paired_tile(m, n, context))), PAIR
+    if context.uses_float_pairs and not peel and any(apart):
+        tiles, turn = dict(enumerate(paired_tile(m, n, context))), PAIR_TERMS
     else:
         tiles, turn = product_tiles(m, n, context, long), 1
     turn = max(turn, vector_turn(m, n, tiles, context))
@@ -76,7 +76,7 @@ def paired_tile(m: int, n: int, context: KernelContext) -> tuple[int, int]:
 def product_tiles(m: int, n: int, context: KernelContext, long: int | None, first: int = 0) -> dict[int, int]:
     """Tiles of the axes `first` and the next one, of m rows and n columns; long: see matrix_product."""
     wanted = context.wide_tile if long == 0 else context.tile
-    if long == 0 and context.pairs and n < wanted[1]:
+    if long == 0 and context.uses_float_pairs and n < wanted[1]:
         wanted = (min(math.prod(wanted) // n, 16), n)
     tile = [best_tile(extent, size) for extent, size in zip((m, n), wanted, strict=True)]
     if long is not None and context.ragged and 1 < tile[1 - long] <= min(wanted):
@@ -171,10 +171,10 @@ def matmul(node: Node, context: KernelContext) -> KernelSpec:
 
     acc = te.compute((count, m, n), term, "acc")
     out = te.compute((count, m, n), lambda *i: acc(*i), "out")
-    if context.float_lanes and max(m, n) >= LANES:
-        (rows, columns), lanes = lane_tiles((m, n), context, (not attrs.transpose_a, attrs.transpose_b))
+    if context.uses_float_vectors and max(m, n) >= LANES:
+        (rows, columns), lanes = vector_tiles((m, n), context, (not attrs.transpose_a, attrs.transpose_b))
         return KernelSpec([a, b], [out], lambda sch: tile_reduction(sch, {1: rows, 2: columns}, lanes=1 + lanes))
     tiles, turn = product_tiles(m, n, context, None if attrs.transpose_b else 1, first=1), 1
-    if context.pairs and (attrs.transpose_b or not attrs.transpose_a):
-        tiles, turn = dict(enumerate(paired_tile(m, n, context), 1)), PAIR
+    if context.uses_float_pairs and (attrs.transpose_b or not attrs.transpose_a):
+        tiles, turn = dict(enumerate(paired_tile(m, n, context), 1)), PAIR_TERMS
     return KernelSpec([a, b], [out], lambda sch: tile_reduction(sch, tiles, turn=turn))

@@ -24,7 +24,7 @@ from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
 
-class Groups:
+class AxisGroups:
     """A tensor seen as groups of elements: which loops walk over groups (kept) and which inside one (summed)."""
 
     def __init__(self, shape: Sequence[int], axes: Sequence[int]) -> None:
@@ -73,7 +73,7 @@ class Groups:
 
     def rewrite_on_lanes(self, sch: s_tir.Schedule, context: KernelContext) -> None:
         """Neighbours in a group are rewritten four at a time, where there are vectors."""
-        if context.float_lanes and self._groups[-1][1] and self.shape[-1] >= LANES:
+        if context.uses_float_vectors and self._groups[-1][1] and self.shape[-1] >= LANES:
             four_at_a_time(sch, most=1)
 
     def schedule_at(self, sch: s_tir.Schedule, anchor: str, sums: Sequence[str]) -> None:
@@ -95,10 +95,10 @@ def _max(term: Expr, axes: Sequence[IterVar]) -> Expr:
     return te.max(term, list(axes))
 
 
-def _axis_groups(node: Node) -> Groups:
+def _axis_groups(node: Node) -> AxisGroups:
     attrs = node.attrs
     assert isinstance(attrs, AxisAttrs)
-    return Groups(node.outputs[0].shape, (attrs.axis,))
+    return AxisGroups(node.outputs[0].shape, (attrs.axis,))
 
 
 @kernel("Softmax", "LogSoftmax")
@@ -136,7 +136,7 @@ def normalize(node: Node, context: KernelContext) -> KernelSpec:
     """Mean, variance around it, then the normalised group; two passes, as cancellation would cost digits."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
-    groups = Groups(operand(node, "x").shape, attrs.axes)
+    groups = AxisGroups(operand(node, "x").shape, attrs.axes)
     x = tensor(node, "x", groups.shape)
     share = f32(1.0 / groups.count)
     whole = groups.sum("whole", lambda _g, at: x[at])
@@ -165,7 +165,7 @@ def normalize_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Two means per group, then the result."""
     attrs = node.attrs
     assert isinstance(attrs, NormalizeAttrs)
-    groups = Groups(operand(node, "xhat").shape, attrs.axes)
+    groups = AxisGroups(operand(node, "xhat").shape, attrs.axes)
     dy, xhat = tensor(node, "dxhat", groups.shape), tensor(node, "xhat", groups.shape)
     rstd = tensor(node, "rstd", groups.kept)
     share = f32(1.0 / groups.count)

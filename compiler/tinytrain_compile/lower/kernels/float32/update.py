@@ -57,7 +57,7 @@ def momentum(node: Node, context: KernelContext) -> KernelSpec:
 
 def _schedule(node: Node, context: KernelContext, *stages: str) -> Callable[[s_tir.Schedule], None]:
     """Several stages over the same elements in one loop, on vectors if there are."""
-    if context.float_lanes and node.outputs[0].elements >= LANES:
+    if context.uses_float_vectors and node.outputs[0].elements >= LANES:
         return lambda sch: four_at_a_time(sch, *stages, most=1)
     return lambda sch: _fuse(sch, *stages)
 

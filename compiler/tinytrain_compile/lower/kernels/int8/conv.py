@@ -22,7 +22,7 @@ from tinytrain_compile.lower.kernels.base import (
     whole_weight,
 )
 from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
-from tinytrain_compile.lower.kernels.float32.conv import Window, grouped, grouped_grad_input
+from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.dense_gradient import (
     gradient_rows,
     keeps_tables,
@@ -30,15 +30,15 @@ from tinytrain_compile.lower.kernels.int8.dense_gradient import (
     weight_gradient,
 )
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
-from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
-from tinytrain_compile.lower.kernels.int8.dsp.windows import Band, dense_rows, row_conv
+from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
+from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
 from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
-from tinytrain_compile.ops.int8.conv_form import error_patch, is_plane, is_product, is_rows
-from tinytrain_compile.ops.int8.tiles import pair_tiles
+from tinytrain_compile.ops.int8.conv_form import error_patch, is_dense, is_depthwise, is_product
+from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.names import operand, result
 
 Stages = Sequence[te.Tensor]
@@ -71,13 +71,13 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
         pixels = n * height * width
         x = tensor(node, "x", (pixels, channels))
         extents, (weights, right) = (pixels, shape[3], channels), forward_weight(node)
-        left = Widened(lambda i, a: x[i, a], -attrs.x_zero, channels)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), context.style, stages)
+        left = PackedOperand(lambda i, a: x[i, a], -attrs.x_zero, channels)
+        out, schedule = packed_product(extents, left, right, finish, packed_tiles(*extents), context.style, stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
-    if is_rows(node):
-        return row_kernel(node, [bias, multiplier, shift], finish, context.style, stages)
+    if is_dense(node):
+        return dense_kernel(node, [bias, multiplier, shift], finish, context.style, stages)
     x = tensor(node, "x")
-    data, window = Centred(x, attrs.x_zero), Window(conv, (height, width))
+    data, window = Centred(x, attrs.x_zero), TapWindow(conv, (height, width))
     if conv.groups == 1:
         copies, patch = gathers(conv), forward_patch(conv, image)
         form = PatchForm(shape, context.integer_tile, copies, conv.split is not None)
@@ -86,32 +86,32 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
             return data[index].astype("int16") if copies else data[index]
 
         out, schedule = patch_conv(patch, form, element, weight, finish, i32)
-    elif is_plane(node):
+    elif is_depthwise(node):
         out, schedule = depthwise(node, x, whole, finish, context.style, stages)
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
     return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
 
 
-def forward_weight(node: Node) -> tuple[list[te.Tensor], Widened]:
+def forward_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
     """A 1x1 weight by (output channel, input channel): its parts, and how it is read."""
     attrs, outputs, channels = node.attrs, result(node, "y").shape[3], operand(node, "x").shape[3]
     assert isinstance(attrs, QConvAttrs)
     if attrs.conv.split is not None:
         weights = weight_parts(node)
         whole = whole_weight(weights, attrs.conv.split, 0, 3)
-        return weights, Widened(lambda j, a: whole(j, 0, 0, a), peel=True)
+        return weights, PackedOperand(lambda j, a: whole(j, 0, 0, a), peel=True)
     w = tensor(node, "w", (outputs, channels))
-    return [w], Widened(lambda j, a: w[j, a], pitch=channels)
+    return [w], PackedOperand(lambda j, a: w[j, a], pitch=channels)
 
 
-def row_kernel(
+def dense_kernel(
     node: Node,
     operands: list[te.Tensor],
     finish: Finish,
     style: CodeStyle,
     stages: Sequence[te.Tensor],
-    band: Band | None = None,
+    block: RowBlock | None = None,
 ) -> KernelSpec:
     """k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero point."""
     attrs = node.attrs
@@ -119,7 +119,7 @@ def row_kernel(
     conv, channels = attrs.conv, operand(node, "x").shape[3]
     run = conv.kernel[1] * channels
     w = tensor(node, "w", (result(node, "y").shape[3], conv.kernel[0], run))
-    x, shape, tiles, read = dense_rows(node, band)
+    x, shape, tiles, read = dense_rows(node, block)
 
     def element(*place: Expr) -> Expr:
         inside, value = read(*place)
@@ -156,14 +156,14 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
         return i32(whole(*index))
 
     tiles = None if flat else gradient_rows(node, context)
-    kept = flat or is_plane(node) or tiles is not None
+    kept = flat or is_depthwise(node) or tiles is not None
     finish, stages = error_end((peak, p_out, p_in, multiplier, shift), keep, kept)
 
     if flat:
         extents = (pixels, shape[3], out_c)
-        left = Widened(lambda i, a: g[i, a], pitch=out_c)
-        right = transposed_weight(node, weights, whole, context.layout.turned)
-        out, schedule = pair_product(extents, left, right, finish, pair_tiles(*extents), context.style, stages)
+        left = PackedOperand(lambda i, a: g[i, a], pitch=out_c)
+        right = transposed_weight(node, weights, whole, context.layout.transposed)
+        out, schedule = packed_product(extents, left, right, finish, packed_tiles(*extents), context.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     if tiles is not None:
@@ -171,12 +171,12 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
         out, schedule = row_gradient(node, g, whole, finish, tiles, context.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
-    window = Window(conv, attrs.input_hw)
+    window = TapWindow(conv, attrs.input_hw)
     if conv.groups == 1:
         patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
         form = PatchForm(shape, context.integer_tile, copies, conv.split is not None, runs=False)
         out, schedule = patch_conv(patch, form, lambda *i: g[i], lambda o, r, s, a: weight(a, r, s, o), finish, i32)
-    elif is_plane(node):
+    elif is_depthwise(node):
         out, schedule = depthwise_gradient(node, g, whole, finish, context.style, stages)
     else:
         out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
@@ -184,18 +184,18 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     return KernelSpec(inputs, [out, None], schedule)
 
 
-def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, turned: bool) -> Widened:
+def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, transposed: bool) -> PackedOperand:
     """A 1x1 weight by (input channel, output channel); one in one part is regrouped to a matrix in `weights`."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     if attrs.conv.split is not None:
-        return Widened(lambda j, a: whole(a, 0, 0, j), peel=True)
+        return PackedOperand(lambda j, a: whole(a, 0, 0, j), peel=True)
     out_c, _, _, in_c = operand(node, "w").shape
-    if turned:
+    if transposed:
         rows = weights[0] = tensor(node, "w", (in_c, out_c))
-        return Widened(lambda j, a: rows[j, a], pitch=out_c)
+        return PackedOperand(lambda j, a: rows[j, a], pitch=out_c)
     matrix = weights[0] = tensor(node, "w", (out_c, in_c))
-    return Widened(lambda j, a: matrix[a, j], pitch=in_c, columns=True)
+    return PackedOperand(lambda j, a: matrix[a, j], pitch=in_c, columns=True)
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------

@@ -13,16 +13,16 @@ from tvm.ir import Expr
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, tensor, tensors
 from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
-from tinytrain_compile.lower.kernels.float32.conv import Window, weight_sums
+from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
-from tinytrain_compile.lower.kernels.int8.dsp.product import Widened, pair_product
+from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import has_windows, inside_image, row_conv
 from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums
 from tinytrain_compile.lower.kernels.int8.operands import Centred
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
-from tinytrain_compile.ops.int8.conv_form import backward_rows, error_patch, geometry, is_product, weight_tiles
+from tinytrain_compile.ops.int8.conv_form import backward_dense, error_patch, geometry, is_product, weight_tiles
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
-from tinytrain_compile.ops.int8.tiles import RowTiles, pair_tiles
+from tinytrain_compile.ops.int8.tiles import DenseTiles, packed_tiles
 from tinytrain_compile.ops.names import operand, result
 
 DEPTHWISE_TILE = 4
@@ -34,9 +34,9 @@ Gradient = tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]
 # ---- data -----------------------------------------------------------------------------------------------------------
 
 
-def gradient_rows(node: Node, context: KernelContext) -> RowTiles | None:
+def gradient_rows(node: Node, context: KernelContext) -> DenseTiles | None:
     """Tiles of a k x k data gradient if it is to run over widened rows of the error."""
-    tiles = backward_rows(node)
+    tiles = backward_dense(node)
     if tiles is None:
         return None
     reaches = (error_patch(node).rows, error_patch(node).columns)
@@ -49,7 +49,7 @@ def row_gradient(
     g: te.Tensor,
     weight: Load,
     finish: Finish,
-    tiles: RowTiles,
+    tiles: DenseTiles,
     style: CodeStyle,
     stages: Sequence[te.Tensor],
 ) -> tuple[te.Tensor, Schedule]:
@@ -85,7 +85,7 @@ def row_gradient(
 def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
     """Tiles of a weight gradient if it is to run over widened maps."""
     tiles = weight_tiles(node)
-    if tiles is None or (context.lanes and lane_sums(node.outputs[0].shape)):
+    if tiles is None or (context.uses_vectors and lane_sums(node.outputs[0].shape)):
         return None
     return tiles if context.widens(tiles.tile == (2, 2), False) else None
 
@@ -115,9 +115,9 @@ def weight_gradient(
         return _correlated(node, attrs, finish, tiles, stages)
     x, g = tensors(node, "x", "g")
     _, height, width, _ = operand(node, "x").shape
-    window = Window(conv, (height, width))
+    window = TapWindow(conv, (height, width))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else context.integer_tile
-    lanes = lane_sums(shape) if context.lanes else None
+    lanes = lane_sums(shape) if context.uses_vectors else None
     out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile, schedule=lanes)
     return x, g, out, schedule
 
@@ -153,12 +153,12 @@ def _flat_weight_gradient(
     pixels, outputs = math.prod(image), operand(node, "g").shape[3]
     x, g = tensor(node, "x", (pixels, inputs)), tensor(node, "g", (pixels, outputs))
     extents = (outputs, inputs, pixels)
-    left = Widened(lambda o, k: g[k, o], 0, outputs, columns=True)
-    right = Widened(lambda i, k: x[k, i], -x_zero, inputs, columns=True)
+    left = PackedOperand(lambda o, k: g[k, o], 0, outputs, columns=True)
+    right = PackedOperand(lambda i, k: x[k, i], -x_zero, inputs, columns=True)
 
     def weight(acc: Expr, o: Expr, i: Expr) -> Expr:
         return finish(acc, o, 0, 0, i)
 
-    tiles = pair_tiles(*extents)
-    out, schedule = pair_product(extents, left, right, weight, tiles, style, stages, channel_axis=0)
+    tiles = packed_tiles(*extents)
+    out, schedule = packed_product(extents, left, right, weight, tiles, style, stages, channel_axis=0)
     return x, g, out, schedule

@@ -1,4 +1,5 @@
-"""Integer depthwise convolutions and their data gradients: what lies in the plane of a channel, and its taps."""
+"""Integer depthwise convolutions and their data gradients: what lies in the channel image of a channel, and its
+taps."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from tvm.ir import Expr
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded
 from tinytrain_compile.lower.kernels.context import CodeStyle
-from tinytrain_compile.lower.kernels.int8.dsp.windows import Band, Taps, output_shape, plane_conv, within
+from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, Taps, depthwise_sums, output_shape, within
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
-from tinytrain_compile.ops.int8.conv_form import backward_phases, backward_planes, forward_planes
+from tinytrain_compile.ops.int8.conv_form import backward_depthwise, backward_phases, forward_depthwise
 from tinytrain_compile.ops.names import operand
 
 Stages = Sequence[te.Tensor]
@@ -27,20 +28,20 @@ def depthwise(
     style: CodeStyle,
     stages: Stages,
     lanes: bool = False,
-    band: Band | None = None,
+    block: RowBlock | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """Forward: the plane is the image less its zero point, with a border of zeros."""
+    """Forward: the channel image is the image less its zero point, with a border of zeros."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     conv, (_, height, width, channels) = attrs.conv, operand(node, "x").shape
-    shape, tiles = output_shape(node), forward_planes(node)
-    if band is not None:
-        shape, tiles = output_shape(node, band.count), band.planes(tiles, conv.strides[0])
+    shape, tiles = output_shape(node), forward_depthwise(node)
+    if block is not None:
+        shape, tiles = output_shape(node, block.count), block.depthwise(tiles, conv.strides[0])
 
     def pixel(b: Expr, y: Expr, s: Expr, c: Expr) -> Expr:
         row, column = y - conv.pads[0], s - conv.pads[1]
-        if band is not None:
-            inside, value = band.inside(y), x[band.row_at[y] + column * channels + c]
+        if block is not None:
+            inside, value = block.inside(y), x[block.row_at[y] + column * channels + c]
         else:
             inside, value = within(row, height), x[b, row, column, c]
         inside = tirx.And(inside, within(column, width))  # last, because it may be split off
@@ -50,7 +51,7 @@ def depthwise(
         return guarded(s < conv.kernel[1], weight(c, r, s, 0).astype("int16"))
 
     columns = conv.kernel[1] if lanes else 0
-    return plane_conv(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages, columns)
+    return depthwise_sums(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages, columns)
 
 
 def _ahead(pads: Sequence[int], phases: Sequence[int]) -> Callable[[Expr, Expr], tuple[Expr, Expr]]:
@@ -73,19 +74,19 @@ def depthwise_gradient(
     style: CodeStyle,
     stages: Stages,
     lanes: bool = False,
-    band: Band | None = None,
+    block: RowBlock | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """The plane is the error with a border of zeros; taps run backwards.
+    """The padded image is the error with a border of zeros; taps run backwards.
 
     Between the rows of an error whose strides do not divide the image there are zeros; else the phases are computed
-    one by one (see backward_phases), and the plane has only what there is.
+    one by one (see backward_phases), and the channel image has only what there is.
     """
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, (_, height, width, channels), phases = attrs.conv, operand(node, "g").shape, backward_phases(node)
-    shape, tiles = output_shape(node), backward_planes(node)
-    if band is not None:
-        shape, tiles = output_shape(node, band.count * phases[0]), band.planes(tiles, 1)
+    shape, tiles = output_shape(node), backward_depthwise(node)
+    if block is not None:
+        shape, tiles = output_shape(node, block.count * phases[0]), block.depthwise(tiles, 1)
     last = [-(-extent // count) - 1 for extent, count in zip(conv.kernel, phases, strict=True)]
 
     def pixel(b: Expr, y: Expr, s: Expr, c: Expr) -> Expr:
@@ -97,10 +98,10 @@ def depthwise_gradient(
             if stride > 1:
                 tests[axis].append(tirx.EQ(tirx.indexmod(rows[axis], stride), 0))
                 rows[axis] = tirx.indexdiv(rows[axis], stride)
-        if band is None:
+        if block is None:
             value = g[b, rows[0], rows[1], c]
         else:
-            tests[0], value = [band.inside(y)], g[band.row_at[y] + rows[1] * channels + c]
+            tests[0], value = [block.inside(y)], g[block.row_at[y] + rows[1] * channels + c]
         return guarded(functools.reduce(tirx.And, [*tests[0], *tests[1]]), value.astype("int16"))
 
     def tap(c: Expr, p: Expr, q: Expr, r: Expr, s: Expr) -> Expr:
@@ -111,4 +112,6 @@ def depthwise_gradient(
         return guarded(functools.reduce(tirx.And, inside), weight(c, *places, 0).astype("int16"))
 
     columns = last[1] + 1 if lanes else 0
-    return plane_conv(shape, (1, 1), pixel, Taps(tap, _ahead(conv.pads, phases)), finish, tiles, style, stages, columns)
+    return depthwise_sums(
+        shape, (1, 1), pixel, Taps(tap, _ahead(conv.pads, phases)), finish, tiles, style, stages, columns
+    )

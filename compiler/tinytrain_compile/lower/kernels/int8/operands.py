@@ -10,7 +10,7 @@ from tvm.ir import Expr
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Finish, Index, address, call_int, i32, tensor
 from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.int8.conv_form import is_plane, is_product, is_rows
+from tinytrain_compile.ops.int8.conv_form import is_dense, is_depthwise, is_product
 from tinytrain_compile.ops.int8.error import MaskAttrs
 
 Factor = Callable[[Expr], list[Expr]]
@@ -91,7 +91,7 @@ def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, 
     """(sum, indices -> int8, the stages that hold a channel's factor); operands: bias, multiplier, shift."""
     attrs, (bias, multiplier, shift) = node.attrs, operands
     assert isinstance(attrs, QConvAttrs)
-    kept = is_product(attrs.conv) or is_rows(node) or is_plane(node)
+    kept = is_product(attrs.conv) or is_dense(node) or is_depthwise(node)
     factor, stages = kept_factors(multiplier, lambda o: i32(shift[o]), kept and not attrs.shifts_down)
 
     def finish(acc: Expr, *index: Expr) -> Expr:

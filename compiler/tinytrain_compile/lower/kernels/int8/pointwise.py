@@ -1,4 +1,5 @@
-"""Integer kernels that work element by element: sums and rescaling of activations and errors, borders of islands."""
+"""Integer kernels that work element by element: sums and rescaling of activations and errors, borders of float
+regions."""
 
 from __future__ import annotations
 
@@ -165,7 +166,7 @@ def error_add(node: Node, _context: KernelContext) -> KernelSpec:
     return KernelSpec([peak, p_out, p_a, p_b, a, b, *masks], [out, None], lambda sch: keep_tables(sch, lifts))
 
 
-# ---- borders of float islands ---------------------------------------------------------------------------------------
+# ---- borders of float regions ---------------------------------------------------------------------------------------
 
 
 @kernel("Quantize")

@@ -99,10 +99,10 @@ def exponent_update(node: Node, _context: KernelContext) -> KernelSpec:
     assert isinstance(attrs, ExponentAttrs)
     state, peak = tensors(node, "state", "peak")
     if operand(node, "state").shape == (3,):
-        kept = te.compute((1,), lambda i: call_int("tt_settle_kept", address(state), peak[i]), "out")
+        kept = te.compute((1,), lambda i: call_int("tt_update_stored_exponent", address(state), peak[i]), "out")
         return KernelSpec([state, peak], [None, kept], plain)
     is_float = tirx.const(attrs.float_peak, "bool")
-    cleared = te.compute((1,), lambda i: call_int("tt_settle", address(state), peak[i], is_float), "out")
+    cleared = te.compute((1,), lambda i: call_int("tt_update_exponent", address(state), peak[i], is_float), "out")
     return KernelSpec([state, peak], [None, cleared], plain)
 
 

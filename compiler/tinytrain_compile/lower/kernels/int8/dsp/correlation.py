@@ -11,7 +11,7 @@ from tinytrain_compile.lower.intrinsics import dsp
 from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
-from tinytrain_compile.ops.int8.tiles import LANES
+from tinytrain_compile.ops.int8.tiles import DOT_TERMS
 
 
 def correlation(
@@ -29,18 +29,18 @@ def correlation(
     image(n, j, phase, row of it, x): int16, 0 outside of the image. tables: what finish reads of an output channel.
     """
     outputs, taps, columns = shape
-    (ti, tj), across = tiles.tile, tiles.pitch // LANES
+    (ti, tj), across = tiles.tile, tiles.pitch // DOT_TERMS
     div, mod = tirx.indexdiv, tirx.indexmod
 
     def of_error(i: Expr, b: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
         lane = odd + half * 2
         if tiles.pitch == width:
-            return error[b, step * LANES + lane, i * ti + p].astype("int16")
-        row, column = div(step, across), mod(step, across) * LANES + lane
+            return error[b, step * DOT_TERMS + lane, i * ti + p].astype("int16")
+        row, column = div(step, across), mod(step, across) * DOT_TERMS + lane
         return guarded(column < width, error[b, row * width + column, i * ti + p].astype("int16"))
 
     def of_image(j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
-        return image(b, j * tj + q, phase, div(step, across), mod(step, across) * LANES + odd + half * 2)
+        return image(b, j * tj + q, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
 
     left = te.compute((outputs // ti, tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
     steps = tiles.image_rows * across
@@ -82,7 +82,7 @@ def _schedule(
     _sums(sch, tiles)
     _widen_error(sch, tiles, width, channels)
     step, row, *lanes = sch.get_loops(sch.get_sblock("right"))[-4:]
-    line, block = sch.split(step, [None, tiles.pitch // LANES])
+    line, block = sch.split(step, [None, tiles.pitch // DOT_TERMS])
     sch.reorder(line, block, *lanes, row)
     for loop in (*lanes, row):
         sch.unroll(loop)
@@ -119,7 +119,7 @@ def _widen_error(sch: s_tir.Schedule, tiles: CorrelationTiles, width: int, chann
         sch.reorder(row, step, *lanes)
         sch.tensorize(lanes[0], dsp.widen4(*given))
     else:
-        line, block = sch.split(step, [None, tiles.pitch // LANES])
+        line, block = sch.split(step, [None, tiles.pitch // DOT_TERMS])
         sch.reorder(line, row, block, *lanes)
         for loop in lanes:
             sch.unroll(loop)

@@ -12,11 +12,11 @@ from tinytrain_compile.lower.intrinsics import dsp
 from tinytrain_compile.lower.kernels.base import Finish, Index, Load, Schedule, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
-from tinytrain_compile.ops.int8.tiles import LANES, PairTiles
+from tinytrain_compile.ops.int8.tiles import DOT_TERMS, PackedTiles
 
 
 @dataclass(frozen=True)
-class Widened:
+class PackedOperand:
     """One operand: element (row, k) as an int8 expression, and what is added to make it int16.
 
     pitch: elements from a row to the next, whose elements are neighbours in memory; columns: or the other way round (a
@@ -35,19 +35,19 @@ class Widened:
         return wide + tirx.const(self.offset, "int16") if self.offset else wide
 
 
-def pair_product(
+def packed_product(
     extents: tuple[Index, int, int],
-    left: Widened,
-    right: Widened,
+    left: PackedOperand,
+    right: PackedOperand,
     finish: Finish,
-    tiles: PairTiles,
+    tiles: PackedTiles,
     style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
     channel_axis: int = 1,
 ) -> tuple[te.Tensor, Schedule]:
     """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n); tables: what finish reads of a channel, m or n."""
     m, n, k = extents
-    (ti, tj), steps = tiles.tile, tiles.depth // LANES
+    (ti, tj), steps = tiles.tile, tiles.depth // DOT_TERMS
     a, b = _stage(left, (m, k), ti, tiles, "left"), _stage(right, (n, k), tj, tiles, "right")
     step, odd, half = axes = reduce_axes(steps, 2, 2)
 
@@ -67,19 +67,19 @@ def pair_product(
     return out, schedule
 
 
-def _stage(operand: Widened, extents: tuple[Index, int], tile: int, tiles: PairTiles, name: str) -> te.Tensor:
-    """An operand as blocks of LANES elements of each row of a tile, even ones before odd ones (see tt_widen4)."""
+def _stage(operand: PackedOperand, extents: tuple[Index, int], tile: int, tiles: PackedTiles, name: str) -> te.Tensor:
+    """An operand as blocks of DOT_TERMS elements of each row of a tile, even ones before odd ones (see tt_widen4)."""
     rows, k = extents
 
     def element(i: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
-        position = step * LANES + odd + half * 2
+        position = step * DOT_TERMS + odd + half * 2
         value = operand.element(i * tile + p, position)
         return value if tiles.depth == k else guarded(position < k, value)
 
-    return te.compute((rows // tile, tiles.depth // LANES, tile, 2, 2), element, name)
+    return te.compute((rows // tile, tiles.depth // DOT_TERMS, tile, 2, 2), element, name)
 
 
-def _loops(sch: s_tir.Schedule, tiles: PairTiles, tables: Sequence[te.Tensor], channel_axis: int) -> None:
+def _loops(sch: s_tir.Schedule, tiles: PackedTiles, tables: Sequence[te.Tensor], channel_axis: int) -> None:
     """Strip of one operand, tile of the other, tile of the strip; operands are widened where their loop starts."""
     out = sch.get_sblock("out")
     loops = list(sch.get_loops(out))
@@ -100,10 +100,10 @@ def _loops(sch: s_tir.Schedule, tiles: PairTiles, tables: Sequence[te.Tensor], c
     keep_tables(sch, tables, *((outer, 2) if channel_axis == moved else (inside, 3)))
 
 
-def _sums(sch: s_tir.Schedule, tiles: PairTiles, most_steps: int) -> None:
+def _sums(sch: s_tir.Schedule, tiles: PackedTiles, most_steps: int) -> None:
     acc = sch.get_sblock("acc")
     rows, columns, step, *lanes = sch.get_loops(acc)[-5:]
-    square, steps = tiles.tile == (2, 2), tiles.depth // LANES
+    square, steps = tiles.tile == (2, 2), tiles.depth // DOT_TERMS
     if square and steps > 1:
         start = sch.decompose_reduction(acc, rows)
     else:
@@ -120,7 +120,7 @@ def _sums(sch: s_tir.Schedule, tiles: PairTiles, most_steps: int) -> None:
         sch.tensorize(lanes[0], dsp.dot4_spread())
 
 
-def _widen(sch: s_tir.Schedule, name: str, operand: Widened, whole: bool) -> None:
+def _widen(sch: s_tir.Schedule, name: str, operand: PackedOperand, whole: bool) -> None:
     step, row, *lanes = sch.get_loops(sch.get_sblock(name))[-4:]
     steps, two = int(sch.get(step).extent), int(sch.get(row).extent) == 2
     given = (operand.offset, operand.pitch, operand.columns)

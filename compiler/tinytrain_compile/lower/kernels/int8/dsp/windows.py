@@ -26,8 +26,8 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.context import SPEED, CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.int8.conv_form import forward_rows
-from tinytrain_compile.ops.int8.tiles import PlaneTiles, RowTiles
+from tinytrain_compile.ops.int8.conv_form import forward_dense
+from tinytrain_compile.ops.int8.tiles import DenseTiles, DepthwiseTiles
 from tinytrain_compile.ops.names import operand
 
 WINDOW = 514
@@ -36,7 +36,7 @@ WINDOW = 514
 Read = Callable[[Expr, Expr, Expr], tuple[Expr, Expr]]
 """(n, row with the border, position in it) -> (whether it is inside of the image, int8 expression)"""
 Pixel = Callable[[Expr, Expr, Expr, Expr], Expr]
-"""(n, plane row, plane column, channel) -> int16 expression, 0 outside of the image"""
+"""(n, padded row, padded column, channel) -> int16 expression, 0 outside of the image"""
 
 
 def within(place: Expr, extent: int) -> Expr:
@@ -50,11 +50,11 @@ def inside_image(row: Expr, column: Expr, image_hw: tuple[int, int]) -> Expr:
 
 
 @dataclass(frozen=True)
-class Band:
+class RowBlock:
     """A few rows of a map: `count` of them (of each phase), a variable.
 
-    image: the flat operand. row_at: for every row of the plane, where in it this row of the image begins, or a negative
-    number for a row of the border.
+    image: the flat operand. row_at: for every row of the channel image, where in it this row of the image begins, or a
+    negative number for a row of the border.
     """
 
     count: Expr
@@ -62,16 +62,16 @@ class Band:
     row_at: te.Tensor
 
     def inside(self, y: Expr) -> Expr:
-        """Whether row y of the plane is one of the image."""
+        """Whether row y of the channel image is one of the image."""
         return self.row_at[y] >= 0
 
-    def planes(self, tiles: PlaneTiles, stride: int) -> PlaneTiles:
+    def depthwise(self, tiles: DepthwiseTiles, stride: int) -> DepthwiseTiles:
         """Strips of one row."""
         rows = tiles.strip_rows - (tiles.strip - 1) * stride
-        whole = (rows + (self.count - 1) * stride, tiles.plane[1])
-        return replace(tiles, strip=1, strip_rows=rows, plane=whole)
+        whole = (rows + (self.count - 1) * stride, tiles.padded[1])
+        return replace(tiles, strip=1, strip_rows=rows, padded=whole)
 
-    def rows(self, tiles: RowTiles, stride: int, channels: int) -> RowTiles:
+    def rows(self, tiles: DenseTiles, stride: int, channels: int) -> DenseTiles:
         """Strips of one row, and the weights of all channels widened before."""
         rows = tiles.taps + (self.count - 1) * stride
         return replace(tiles, strip=1, channels=channels, rows=rows, strip_rows=tiles.taps, weights_first=True)
@@ -82,37 +82,37 @@ class Taps:
     """What each phase of the output is multiplied with.
 
     load(channel, phase row, phase column, row, column): int16, 0 where there is none. ahead(phase row, phase column):
-    by how many rows and columns of the plane a phase is ahead of the first.
+    by how many rows and columns of the channel image a phase is ahead of the first.
     """
 
     load: Load
     ahead: Callable[[Expr, Expr], tuple[Index, Index]] = lambda _row, _column: (0, 0)
 
 
-def plane_conv(
+def depthwise_sums(
     shape: MapShape,
     strides: tuple[int, int],
     pixel: Pixel,
     taps: Taps,
     finish: Finish,
-    tiles: PlaneTiles,
+    tiles: DepthwiseTiles,
     style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
     lanes: int = 0,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[n,y,x,c] = finish(sum over taps of plane[c, y stride + r, x stride + s] tap(c, r, s)), phase by phase.
+    """out[n,y,x,c] = finish(sum over taps of padded[c, y stride + r, x stride + s] tap(c, r, s)), phase by phase.
 
     tables: what finish reads of a channel. lanes: columns of taps, if four pixels are computed at a time on vectors.
     """
     n, height, width, channels = shape
     rows, columns = tiles.phases
-    plane = te.compute((n, channels, *tiles.plane), lambda b, c, y, x: pixel(b, y, x, c), "plane")
+    padded = te.compute((n, channels, *tiles.padded), lambda b, c, y, x: pixel(b, y, x, c), "padded")
     factors = te.compute((channels, rows, columns, *tiles.taps), taps.load, "taps")
     r, s = reduce_axes(tiles.taps[0], lanes or tiles.taps[1])
 
     def term(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, c: Expr) -> Expr:
         down, right = taps.ahead(p, q)
-        value = plane[b, c, y * strides[0] + down + r, x * strides[1] + right + s]
+        value = padded[b, c, y * strides[0] + down + r, x * strides[1] + right + s]
         return total(i32(value) * i32(factors[c, p, q, r, s]), [r, s])
 
     cut = (n, height // rows, rows, width // columns, columns, channels)  # the same elements in the same order
@@ -131,7 +131,9 @@ def plane_conv(
     return te.compute(cut, element, "out"), lambda sch: _schedule(sch, tiles, style, tables, step)
 
 
-def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, tables: Sequence[te.Tensor], step: int) -> None:
+def _schedule(
+    sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, tables: Sequence[te.Tensor], step: int
+) -> None:
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     batch, height, phase_row, width, phase_column, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
@@ -139,12 +141,12 @@ def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, tables: 
     sch.reorder(batch, channel, strip, phase_row, phase_column, row, column, pixel)
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, column, preserve_unit_loops=True)
-    sch.compute_at(sch.get_sblock("plane"), strip, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("padded"), strip, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("taps"), channel, preserve_unit_loops=True)
     if step:
         sch.vectorize(pixel)
     else:
-        _pair_sums(sch, tiles, style)
+        _packed_sums(sch, tiles, style)
         sch.unroll(pixel)
         keep_results(sch, column, 7)
     keep_tables(sch, tables, channel, 2)
@@ -152,11 +154,11 @@ def _schedule(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, tables: 
         _pixel_sums(sch, tiles, style, step)
     else:
         sch.tensorize(sch.get_loops(sch.get_sblock("acc_update"))[-1], dsp.dot(2))
-    for name in ("plane", "taps"):
+    for name in ("padded", "taps"):
         sch.annotate(sch.get_loops(sch.get_sblock(name))[-1], HINT, 1)
 
 
-def _pair_sums(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle) -> None:
+def _packed_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle) -> None:
     acc = sch.get_sblock("acc")
     own = sch.get_loops(acc)[7:]
     spatial, (r, s) = own[:6], own[6:]
@@ -171,7 +173,7 @@ def _pair_sums(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle) -> None
         sch.unroll(loop)
 
 
-def _pixel_sums(sch: s_tir.Schedule, tiles: PlaneTiles, style: CodeStyle, step: int) -> None:
+def _pixel_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, step: int) -> None:
     """Of four pixels of a row, the sums over a row of taps are one helper call."""
     acc = sch.get_sblock("acc")
     own = sch.get_loops(acc)[7:]
@@ -195,19 +197,19 @@ def output_shape(node: Node, rows: Index | None = None) -> MapShape:
     return (count, height, width, channels) if rows is None else (1, rows, width, channels)
 
 
-def dense_rows(node: Node, band: Band | None) -> tuple[te.Tensor, MapShape, RowTiles, Read]:
+def dense_rows(node: Node, block: RowBlock | None) -> tuple[te.Tensor, MapShape, DenseTiles, Read]:
     """(image, shape of the output, tiles, what lies at a place) of a dense convolution: a row's pixels are one run."""
     attrs, (n, height, width, channels) = node.attrs, operand(node, "x").shape
     assert isinstance(attrs, QConvAttrs)
-    conv, shape, tiles = attrs.conv, output_shape(node), forward_rows(node)
-    x = tensor(node, "x", (n, height, width * channels)) if band is None else band.image
-    if band is not None:
-        shape, tiles = output_shape(node, band.count), band.rows(tiles, conv.strides[0], shape[3])
+    conv, shape, tiles = attrs.conv, output_shape(node), forward_dense(node)
+    x = tensor(node, "x", (n, height, width * channels)) if block is None else block.image
+    if block is not None:
+        shape, tiles = output_shape(node, block.count), block.rows(tiles, conv.strides[0], shape[3])
 
     def read(b: Expr, y: Expr, position: Expr) -> tuple[Expr, Expr]:
         row, place = y - conv.pads[0], position - conv.pads[1] * channels
-        if band is not None:
-            inside, value = band.inside(y), x[band.row_at[y] + place]
+        if block is not None:
+            inside, value = block.inside(y), x[block.row_at[y] + place]
         else:
             inside, value = within(row, height), x[b, row, place]
         return tirx.And(inside, within(place, width * channels)), value
@@ -222,7 +224,7 @@ def row_conv(
     weight: Load,
     run: int,
     finish: Finish,
-    tiles: RowTiles,
+    tiles: DenseTiles,
     style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
     tap: int = 0,
@@ -267,12 +269,12 @@ def row_conv(
     return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart, tap)
 
 
-def _in_turn(tiles: RowTiles) -> bool:
+def _in_turn(tiles: DenseTiles) -> bool:
     """Whether the windows of a tile's two channels lie row by row, because one would end too far behind the other."""
     return tiles.taps * tiles.run > WINDOW
 
 
-def has_windows(tiles: RowTiles, apart: int, style: CodeStyle) -> bool:
+def has_windows(tiles: DenseTiles, apart: int, style: CodeStyle) -> bool:
     """Whether one helper call computes all sums of a tile: its numbers are parts of instructions."""
     fits = max(apart, tiles.run) <= WINDOW
     return fits and tiles.taps > 1 and tiles.tile == (2, 2) and style.row_calls == SPEED.row_calls
@@ -280,7 +282,7 @@ def has_windows(tiles: RowTiles, apart: int, style: CodeStyle) -> bool:
 
 def _schedule_rows(
     sch: s_tir.Schedule,
-    tiles: RowTiles,
+    tiles: DenseTiles,
     whole: bool,
     style: CodeStyle,
     tables: Sequence[te.Tensor],
@@ -309,7 +311,7 @@ def _schedule_rows(
     else:
         own = _row_turns(sch, own, tiles, style)
         start = sch.decompose_reduction(acc, own[0])
-        sums = dsp.dot(tiles.lanes)
+        sums = dsp.dot(tiles.terms)
     for loop in sch.get_loops(start)[8:]:
         sch.unroll(loop)
     keep_results(sch, phase_column, 8)
@@ -327,12 +329,12 @@ def _schedule_rows(
         sch.split(sch.get_loops(sch.get_sblock("weights"))[-1], [None, tap])
 
 
-def _row_turns(sch: s_tir.Schedule, own: Sequence[LoopRV], tiles: RowTiles, style: CodeStyle) -> list[LoopRV]:
+def _row_turns(sch: s_tir.Schedule, own: Sequence[LoopRV], tiles: DenseTiles, style: CodeStyle) -> list[LoopRV]:
     """The sums' loops (outer ones first) where a call adds a few products to one sum."""
     *spatial, r, f = own
-    steps = tiles.run // tiles.lanes
+    steps = tiles.run // tiles.terms
     turn = max(u for u in range(1, style.row_calls + 1) if steps % u == 0)
-    many, few, lanes = sch.split(f, [None, turn, tiles.lanes])
+    many, few, lanes = sch.split(f, [None, turn, tiles.terms])
     sch.reorder(r, many, few, *spatial, lanes)
     for loop in (few, *spatial):
         sch.unroll(loop)

@@ -27,14 +27,14 @@ from tinytrain_compile.lower.kernels.base import (
     whole_weight,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.conv import Window, weight_sums
+from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
-from tinytrain_compile.lower.kernels.int8.dsp.windows import Band, dense_rows
+from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows
 from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums, patch_lanes
 from tinytrain_compile.lower.kernels.int8.helium.product import (
     Epilogue,
-    Rows,
+    VectorOperand,
     channel_product,
     copied_rows,
     fits,
@@ -49,15 +49,15 @@ from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs, gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
 from tinytrain_compile.ops.int8.conv_form import (
-    backward_planes,
+    backward_depthwise,
     error_patch,
-    forward_planes,
-    is_plane,
+    forward_depthwise,
+    is_dense,
+    is_depthwise,
     is_product,
-    is_rows,
 )
 from tinytrain_compile.ops.int8.error import MaskAttrs
-from tinytrain_compile.ops.int8.tiles import PlaneTiles, pair_tiles
+from tinytrain_compile.ops.int8.tiles import DepthwiseTiles, packed_tiles
 from tinytrain_compile.ops.names import operand, result
 
 MOST_TAPS, LARGEST_STEP = 8, 40
@@ -69,7 +69,7 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     """1x1: pixels are copied where the plan may overwrite them, weights read where they lie. k x k: see _patches."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    if is_plane(node):
+    if is_depthwise(node):
         return vector_depthwise(node, context)
     conv, shape = attrs.conv, result(node, "y").shape
     *image, channels = operand(node, "x").shape
@@ -85,25 +85,25 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
     x = tensor(node, "x", (extents[0] * channels,))
     if sliced:
-        right = Rows(lambda j, a: whole(j, 0, 0, a), "pieced")
+        right = VectorOperand(lambda j, a: whole(j, 0, 0, a), "pieced")
     else:
         weights = [tensor(node, "w", (shape[3], channels))]
-        right = Rows(lambda j, a: weights[0][j, a])
-    strip = copied_rows(extents, pair_tiles(*extents), sliced)
+        right = VectorOperand(lambda j, a: weights[0][j, a])
+    strip = copied_rows(extents, packed_tiles(*extents), sliced)
     end = Epilogue(finish, attrs.x_zero, kept)
-    out, schedule = channel_product(extents, Rows(lambda e: x[e], "copied"), right, end, strip)
+    out, schedule = channel_product(extents, VectorOperand(lambda e: x[e], "copied"), right, end, strip)
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
-def vector_dense(node: Node, band: Band | None = None) -> KernelSpec | None:
+def vector_dense(node: Node, block: RowBlock | None = None) -> KernelSpec | None:
     """k x k over all channels: the rows of the image lie copied with their border, then the patches of a few pixels."""
     attrs, (*image, channels), shape = node.attrs, operand(node, "x").shape, result(node, "y").shape
     assert isinstance(attrs, QConvAttrs)
     conv, run = attrs.conv, attrs.conv.kernel[1] * channels
-    if not (is_rows(node) and fits((math.prod(image), shape[3], conv.kernel[0] * run))):
+    if not (is_dense(node) and fits((math.prod(image), shape[3], conv.kernel[0] * run))):
         return None
     w = tensor(node, "w", (shape[3], conv.kernel[0] * run))
-    x, shape, tiles, read = dense_rows(node, band)
+    x, shape, tiles, read = dense_rows(node, block)
     operands = tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
 
@@ -115,28 +115,28 @@ def vector_dense(node: Node, band: Band | None = None) -> KernelSpec | None:
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
-def _on_rows(tiles: PlaneTiles, conv: ConvAttrs, step: int) -> bool:
+def _on_rows(tiles: DepthwiseTiles, conv: ConvAttrs, step: int) -> bool:
     """Whether four pixels of a row, and a row of taps, are what tt_dot16_x4 takes."""
     columns = -(-conv.kernel[1] // tiles.phases[1])
     return tiles.width == LANES and 1 < columns <= MOST_TAPS and step <= LARGEST_STEP
 
 
-def vector_depthwise(node: Node, context: KernelContext, band: Band | None = None) -> KernelSpec | None:
+def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None = None) -> KernelSpec | None:
     """Depthwise: four pixels of a row of a channel at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    if not _on_rows(forward_planes(node), attrs.conv, attrs.conv.strides[1]):
+    if not _on_rows(forward_depthwise(node), attrs.conv, attrs.conv.strides[1]):
         return None
     weights = weight_parts(node)
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
-    x, operands = _image(node, "x", band), tensors(node, "bias", "multiplier", "shift")
+    x, operands = _image(node, "x", block), tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp")
-    out, schedule = depthwise(node, x, whole, finish, context.style, kept, True, band)
+    out, schedule = depthwise(node, x, whole, finish, context.style, kept, True, block)
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
-def _image(node: Node, name: str, band: Band | None) -> te.Tensor:
-    return tensor(node, name) if band is None else band.image
+def _image(node: Node, name: str, block: RowBlock | None) -> te.Tensor:
+    return tensor(node, name) if block is None else block.image
 
 
 def near(clamp: str, shift: Expr) -> Expr:
@@ -169,17 +169,21 @@ def vector_product(node: Node, x: te.Tensor, extents: tuple[Index, int, int]) ->
         return None
     w, operands = tensor(node, "w", extents[1:]), tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
-    left, right, end = Rows(lambda i, a: x[i, a]), Rows(lambda j, a: w[j, a]), Epilogue(finish, attrs.x_zero, kept)
+    left, right, end = (
+        VectorOperand(lambda i, a: x[i, a]),
+        VectorOperand(lambda j, a: w[j, a]),
+        Epilogue(finish, attrs.x_zero, kept),
+    )
     out, schedule = channel_product(extents, left, right, end)
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
 @vector_kernel("QConvGradInput")
 def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
-    """1x1: errors where they lie; of four input channels, weights are turned at a time."""
+    """1x1: errors where they lie; of four input channels, weights are transposed at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    if is_plane(node):
+    if is_depthwise(node):
         return vector_depthwise_gradient(node, context)
     conv, (*image, channels) = attrs.conv, result(node, "error").shape
     if conv.groups == 1 and conv.split is None and not is_product(conv) and channels % LANES == 0:
@@ -202,16 +206,16 @@ def vector_error_product(
     if sliced:
         weights = weight_parts(node)
         whole = whole_weight(weights, conv.split, 0, 3)
-        right = Rows(lambda j, a: whole(a, 0, 0, j), "pieced")
-    elif context.layout.turned:
+        right = VectorOperand(lambda j, a: whole(a, 0, 0, j), "pieced")
+    elif context.layout.transposed:
         weights = [tensor(node, "w", (channels, out_c))]
-        right = Rows(lambda j, a: weights[0][j, a])
+        right = VectorOperand(lambda j, a: weights[0][j, a])
     else:
         weights = [tensor(node, "w", (out_c, channels))]
-        right = Rows(lambda j, a: weights[0][a, j], "turned", channels)
+        right = VectorOperand(lambda j, a: weights[0][a, j], "transposed", channels)
     masks, keep = mask_lanes(node, attrs.mask, (extents[0], channels))
     error = ErrorEnd(node, keep, "tt_clamp_x4")
-    left, end = Rows(lambda i, a: g[i, a]), Epilogue(error.finish, 0, error.kept)
+    left, end = VectorOperand(lambda i, a: g[i, a]), Epilogue(error.finish, 0, error.kept)
     out, schedule = channel_product(extents, left, right, end, strip)
     operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)
@@ -237,11 +241,11 @@ def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
     return KernelSpec([*error.exponents, g, *error.factor, w, *masks], [out, None], schedule)
 
 
-def vector_depthwise_gradient(node: Node, context: KernelContext, band: Band | None = None) -> KernelSpec | None:
+def vector_depthwise_gradient(node: Node, context: KernelContext, block: RowBlock | None = None) -> KernelSpec | None:
     """Depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    if not _on_rows(backward_planes(node), attrs.conv, 1):
+    if not _on_rows(backward_depthwise(node), attrs.conv, 1):
         return None
     weights = weight_parts(node)
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
@@ -251,8 +255,8 @@ def vector_depthwise_gradient(node: Node, context: KernelContext, band: Band | N
         assert keep is not None
         return call_int("tt_keep_x4", keep(*index), dtype="bool")
 
-    error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), _image(node, "g", band)
-    out, schedule = depthwise_gradient(node, g, whole, error.finish, context.style, error.kept, True, band)
+    error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), _image(node, "g", block)
+    out, schedule = depthwise_gradient(node, g, whole, error.finish, context.style, error.kept, True, block)
     operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)
 
@@ -307,7 +311,7 @@ UPDATED = {"QConvUpdate": "w", "QConvSum": "sum"}
 
 @vector_kernel(*UPDATED)
 def vector_update(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """1x1: both operands turned, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums."""
+    """1x1: both operands transposed, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
     outputs, kernel_h, kernel_w, inputs = shape = result(node, UPDATED[node.op]).shape
@@ -325,7 +329,7 @@ def vector_update(node: Node, _context: KernelContext) -> KernelSpec | None:
         o, r, s, i = index
         return moved(old[index], acc, o, ((o * kernel_h + r) * kernel_w + s) * inputs + i)
 
-    window, lanes = Window(conv, (image[1], image[2])), lane_sums(shape, True, kept)
+    window, lanes = TapWindow(conv, (image[1], image[2])), lane_sums(shape, True, kept)
     out, schedule = weight_sums(
         shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, (1, 1), schedule=lanes
     )
@@ -346,10 +350,10 @@ def _flat_update(node: Node, attrs: QConvUpdateAttrs, extents: tuple[int, int, i
     def finish(acc: Expr, o: Expr, i: Expr) -> Expr:
         return moved(old[o, i], acc, o, o * inputs + i)
 
-    left = Rows(lambda o, k: g[k, o], "turned", outputs)
-    right = Rows(lambda i, k: x[k, i], "turned", inputs)
+    left = VectorOperand(lambda o, k: g[k, o], "transposed", outputs)
+    right = VectorOperand(lambda i, k: x[k, i], "transposed", inputs)
     end = Epilogue(finish, attrs.x_zero, kept)
-    out, schedule = pixel_product(extents, left, right, end, turned_rows(extents, pair_tiles(*extents)))
+    out, schedule = pixel_product(extents, left, right, end, turned_rows(extents, packed_tiles(*extents)))
     return KernelSpec([old, x, g, *operands], [out], schedule)
 
 

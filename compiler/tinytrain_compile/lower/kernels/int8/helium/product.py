@@ -1,4 +1,4 @@
-"""Integer products on vectors: int8 as it lies in memory (or copied, or turned), four output channels at a time."""
+"""Integer products on vectors: int8 as it lies in memory (or copied, or transposed), four output channels at a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tinytrain_compile.lower.intrinsics import helium
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
 from tinytrain_compile.lower.kernels.base import Finish, Index, Load, MapShape, Schedule, i32, reduce_axes, total
 from tinytrain_compile.lower.schedules import HINT
-from tinytrain_compile.ops.int8.tiles import PairTiles, RowTiles
+from tinytrain_compile.ops.int8.tiles import DenseTiles, PackedTiles
 
 
 @dataclass(frozen=True)
-class Rows:
+class VectorOperand:
     """One operand of a product: element (row, k), int8.
 
     how: "here" (rows lie in memory as they are read), "copied" (load is then of the elements one after the other),
-    "turned" (columns, `pitch` apart), or "pieced".
+    "transposed" (columns, `pitch` apart), or "pieced".
     """
 
     load: Load
@@ -52,7 +52,7 @@ def kept_lanes(operand: te.Tensor, name: str, value: Callable[[Expr], Expr] | No
 
 
 def channel_product(
-    extents: tuple[Index, int, int], left: Rows, right: Rows, end: Epilogue, strip: int | None = None
+    extents: tuple[Index, int, int], left: VectorOperand, right: VectorOperand, end: Epilogue, strip: int | None = None
 ) -> tuple[te.Tensor, Schedule]:
     """out[m,n] = finish(sum_k (left(m,k) - zero) right(n,k), m, n), four channels n at a time for all m of a strip.
 
@@ -86,7 +86,7 @@ def channel_product(
 
 
 def pixel_product(
-    extents: tuple[int, int, int], left: Rows, right: Rows, end: Epilogue, strip: int
+    extents: tuple[int, int, int], left: VectorOperand, right: VectorOperand, end: Epilogue, strip: int
 ) -> tuple[te.Tensor, Schedule]:
     """out[m,n] = finish(sum_k left(m,k) (right(n,k) - zero), m, n); channels are m, and lanes along n.
 
@@ -126,7 +126,7 @@ def patch_product(
     right: Load,
     run: int,
     end: Epilogue,
-    tiles: RowTiles,
+    tiles: DenseTiles,
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,o] = finish(sum over k of (patch(n,y,x)[k] - zero) right(o, k)): a dense convolution.
 
@@ -177,13 +177,13 @@ def _copy_patches(sch: s_tir.Schedule, strip: LoopRV, group: LoopRV, run: int) -
     sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
 
 
-def patch_pixels(width: int, depth: int, tiles: RowTiles, row_pitch: int) -> int:
+def patch_pixels(width: int, depth: int, tiles: DenseTiles, row_pitch: int) -> int:
     """Of how many pixels of a row the patches lie in scratch: what the scratch of widened rows has room for."""
     room = tiles.scratch_bytes - (tiles.strip_rows * row_pitch + 7) // 8 * 8
     return max((pixels for pixels in range(1, width + 1) if width % pixels == 0 and pixels * depth <= room), default=1)
 
 
-def copied_rows(extents: tuple[int, int, int], tiles: PairTiles, pieced: bool) -> int:
+def copied_rows(extents: tuple[int, int, int], tiles: PackedTiles, pieced: bool) -> int:
     """How many rows of the left operand lie copied at a time: whole strips (or tiles) of the plan, whose input may lie
     above its output; as many as fit in the scratch of the pairs."""
     m, _, k = extents
@@ -192,22 +192,22 @@ def copied_rows(extents: tuple[int, int, int], tiles: PairTiles, pieced: bool) -
     return max((rows for rows in range(unit, m + 1, unit) if m % rows == 0 and rows * k <= room), default=unit)
 
 
-def turned_rows(extents: tuple[int, int, int], tiles: PairTiles) -> int:
-    """How many rows of the right operand lie turned at a time, besides one of the left."""
+def turned_rows(extents: tuple[int, int, int], tiles: PackedTiles) -> int:
+    """How many rows of the right operand lie transposed at a time, besides one of the left."""
     _, n, k = extents
     room = tiles.scratch_bytes - k - 8
     return max((rows for rows in range(LANES, n + 1, LANES) if n % rows == 0 and rows * k <= room), default=LANES)
 
 
-def _stage(rows: Rows, shape: tuple[Index, int], name: str) -> Load:
+def _stage(rows: VectorOperand, shape: tuple[Index, int], name: str) -> Load:
     if rows.how == "here":
         return rows.load
     staged = te.compute(shape, rows.load, name)
     return lambda *index: staged[index]
 
 
-def _copied(rows: Rows, shape: tuple[Index, int]) -> Load:
-    """Rows in one piece, so that one call copies several."""
+def _copied(rows: VectorOperand, shape: tuple[Index, int]) -> Load:
+    """VectorOperand in one piece, so that one call copies several."""
     staged = te.compute((shape[0] * shape[1],), rows.load, "left")
 
     def element(i: Expr, k: Expr) -> Expr:
@@ -290,7 +290,7 @@ def _move(sch: s_tir.Schedule, name: str, place: LoopRV) -> SBlockRV:
     return block
 
 
-def _fill(sch: s_tir.Schedule, name: str, rows: Rows, place: LoopRV | None, k: int) -> None:
+def _fill(sch: s_tir.Schedule, name: str, rows: VectorOperand, place: LoopRV | None, k: int) -> None:
     """Compute what lies in scratch where its loop starts (None: before everything)."""
     if rows.how == "here":
         return
@@ -300,7 +300,7 @@ def _fill(sch: s_tir.Schedule, name: str, rows: Rows, place: LoopRV | None, k: i
     column = sch.get_loops(block)[-1]
     if rows.how == "copied":
         sch.tensorize(column, helium.copy_row(k))
-    elif rows.how == "turned" and rows.pitch < LARGEST_PITCH:
+    elif rows.how == "transposed" and rows.pitch < LARGEST_PITCH:
         sch.tensorize(column, helium.turn_column(k, rows.pitch))
     elif rows.how == "pieced":
         sch.annotate(column, HINT, 1)

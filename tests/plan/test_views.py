@@ -21,8 +21,8 @@ from tinytrain_compile.plan.bounds import cut_bound, peak_bound
 from tinytrain_compile.plan.exact import Optimum, smallest_peak
 from tinytrain_compile.plan.model import build_model, program_order
 from tinytrain_compile.plan.order import peak
-from tinytrain_compile.plan.parts import candidates, with_views
 from tinytrain_compile.plan.ranks import rank_order
+from tinytrain_compile.plan.views import candidates, with_views
 
 QUICK = PlanOptions(effort="quick")
 
@@ -43,7 +43,7 @@ def start() -> tuple[GraphBuilder, Value]:
 
 
 def views_of(graph: Graph) -> set[str]:
-    return {node.name for node in graph.nodes if node.op in ("Join", "Part")}
+    return {node.name for node in graph.nodes if node.op in ("ConcatView", "SliceView")}
 
 
 def results_agree(graph: Graph, planned: Graph, plan: MemoryPlan) -> None:
@@ -204,7 +204,7 @@ def test_a_view_of_what_cannot_lie_there_is_no_plan() -> None:
 
 
 def test_orders_of_graphs_with_parts_are_proven_by_two_engines() -> None:
-    """Cells with several writers: the search and CP-SAT agree with every order tried."""
+    """Storages with several writers: the search and CP-SAT agree with every order tried."""
     pairs = compared = 0
     for seed in range(60):
         graph = random_pieces(seed)
@@ -219,7 +219,7 @@ def test_orders_of_graphs_with_parts_are_proven_by_two_engines() -> None:
         assert smallest_peak(model.tasks, start_order, bound, 1_000_000).peak == best
         worst = Optimum(tuple(start_order), peak(model.tasks, start_order), bound)
         assert rank_order(model.tasks, worst, 20.0, 0).peak == best
-        pairs += any(len(model.tasks.touchers[pair.output]) > 2 for found in model.tasks.pairs for pair in found)
+        pairs += any(len(model.tasks.touchers[pair.output]) > 2 for found in model.tasks.inplace for pair in found)
         compared += 1
     assert compared >= 15
     assert pairs >= 5

@@ -11,7 +11,7 @@ _GATHER, _TURN = 3, 3
 """Instructions for a vector whose lanes are apart in memory, and for a turn of the loop."""
 
 
-def lane_tiles(
+def vector_tiles(
     extents: tuple[int, int], context: KernelContext, apart: tuple[bool, bool], most: int = REGISTERS
 ) -> tuple[tuple[int, int], int]:
     """(rows, columns) of a tile of sums of products of two factors, and the axis (0 or 1) that its lanes go along.

@@ -29,7 +29,7 @@ _LOADS = {"int8": "tt_load8_x4", "int16": "tt_load16_x4", "int32": "tt_load32_x4
 _STORES = {("int8", 1): "tt_store8_x4", ("int32", 1): "tt_store32_x4"}
 
 
-class LanePrinter(Printer):
+class IntVectorPrinter(Printer):
     """Also prints loops over lanes."""
 
     def __init__(

@@ -21,7 +21,7 @@ VIEWS = frozenset(definition.as_view for definition in OPS.values() if definitio
 
 
 class Place(NamedTuple):
-    """Where a value lies: bytes from the origin of group, or from the start of cell, number `home`."""
+    """Where a value lies: bytes from the origin of group, or from the start of storage, number `home`."""
 
     home: int
     start: int
@@ -43,7 +43,7 @@ class Span(NamedTuple):
         return Span(self.low + shift, self.high + shift)
 
 
-class Groups:
+class ViewGroups:
     """Values of a graph by the views between them; persistent memory, flash and labels stay outside."""
 
     def __init__(self, graph: Graph) -> None:
@@ -119,7 +119,7 @@ class Groups:
 
 def candidates(graph: Graph, alignment: int, without: Collection[str] = ()) -> tuple[str, ...]:
     """Names of nodes that may become views together: in the graph's order, each if it can be beside those before."""
-    groups = Groups(graph)
+    groups = ViewGroups(graph)
     wanted = (node for node in graph.nodes if op_def(node.op).as_view and node.name not in without)
     return tuple(node.name for node in wanted if groups.relate(node, alignment))
 
@@ -132,38 +132,39 @@ def with_views(graph: Graph, names: Collection[str]) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-# ---- cells ----------------------------------------------------------------------------------------------------------
+# ---- storages
+# ----------------------------------------------------------------------------------------------------------
 
 
-class Cells:
-    """Groups with parts, and what shares their memory: a place in a cell per value, and the size of every such cell."""
+class ViewStorages:
+    """Groups with parts, and what shares their memory: a place in a storage per value, and every storage's size."""
 
     def __init__(self, graph: Graph, held: Collection[str]) -> None:
-        self._groups = groups = Groups(graph)
+        self._groups = groups = ViewGroups(graph)
         self._held = held
-        self._cell = [Place(home, 0) for home in range(len(groups.members))]
+        self._storage = [Place(home, 0) for home in range(len(groups.members))]
         self._homes = [[home] for home in range(len(groups.members))]
         self._parted = [len({groups.span(name) for name in names}) > 1 for names in groups.members]
         self.place: dict[str, Place] = {}
         self.sizes: dict[int, int] = {}
         if any(self._parted):
             self._share(graph)
-        for cell, homes in enumerate(self._homes):
-            if homes and self._parted[cell]:
-                low, high = self._hull(cell)
-                self.sizes[cell] = high - low
+        for storage, homes in enumerate(self._homes):
+            if homes and self._parted[storage]:
+                low, high = self._hull(storage)
+                self.sizes[storage] = high - low
                 names = (name for home in homes for name in groups.members[home])
-                self.place |= {name: Place(cell, self._span(name).low - low) for name in names}
+                self.place |= {name: Place(storage, self._span(name).low - low) for name in names}
 
     def _span(self, name: str) -> Span:
-        return self._groups.span(name).moved(self._cell[self._groups.place[name].home].start)
+        return self._groups.span(name).moved(self._storage[self._groups.place[name].home].start)
 
-    def _hull(self, cell: int) -> Span:
-        spans = [self._span(name) for home in self._homes[cell] for name in self._groups.members[home]]
+    def _hull(self, storage: int) -> Span:
+        spans = [self._span(name) for home in self._homes[storage] for name in self._groups.members[home]]
         return Span(min(span.low for span in spans), max(span.high for span in spans))
 
     def _share(self, graph: Graph) -> None:
-        """Join cells by in-place pairs; at most one per node."""
+        """Join storages by in-place pairs; at most one per node."""
         readers: dict[str, list[str]] = {}
         for node in graph.nodes:
             for value in () if op_def(node.op).view else node.inputs:
@@ -179,7 +180,7 @@ class Cells:
     def _join(self, node: Node, source: str, output: str, readers: dict[str, list[str]]) -> bool:
         """Let `output` lie over `source`, which nobody but this node reads."""
         groups, home = self._groups, self._groups.place[source].home
-        old, new = self._cell[home].home, self._cell[groups.place[output].home].home
+        old, new = self._storage[home].home, self._storage[groups.place[output].home].home
         span = groups.span(source)
         if old == new or groups.sizes[source] != groups.sizes[output] or not (self._parted[old] or self._parted[new]):
             return False
@@ -198,12 +199,12 @@ class Cells:
         if Span(min(hull.low, added.low), max(hull.high, added.high)) not in (hull, added):
             return False  # neither lies inside the other: together they would be larger than the larger one
         for moved in self._homes[new]:
-            self._cell[moved] = Place(old, self._cell[moved].start + shift)
+            self._storage[moved] = Place(old, self._storage[moved].start + shift)
         self._homes[old] += self._homes[new]
         self._homes[new] = []
         self._parted[old] = True
         return True
 
-    def _writes(self, cell: int) -> list[Span]:
+    def _writes(self, storage: int) -> list[Span]:
         groups = self._groups
-        return [span.moved(self._cell[home].start) for home in self._homes[cell] for span in groups.writes(home)]
+        return [span.moved(self._storage[home].start) for home in self._homes[storage] for span in groups.writes(home)]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.lower.kernels import KernelContext
-from tinytrain_compile.lower.streams.functions import TABLE, Function, RowKernel, lower_rows
+from tinytrain_compile.lower.streams.functions import TABLE, CFunction, RowKernel, lower_rows
 from tinytrain_compile.lower.streams.kernels import Windows
 from tinytrain_compile.ops import op_def
 
 
-def banded(node: Node, name: str, context: KernelContext, step: int, ring: bool = False) -> tuple[Kernel, int]:
+def by_row_blocks(node: Node, name: str, context: KernelContext, step: int, ring: bool = False) -> tuple[Kernel, int]:
     """(the kernel, bytes of scratch) with `step` rows a call, the last of what is left. Errors: NoRowsError.
 
     ring: windows see nothing but copies of the rows that a call needs, which lie as in a ring buffer.
@@ -50,7 +50,7 @@ def banded(node: Node, name: str, context: KernelContext, step: int, ring: bool 
     return Kernel(name, source, declaration, rows.scratch_dtype), rows.scratch_bytes
 
 
-def _call(rows: RowKernel, function: Function, place: dict[str, str], more: Sequence[str]) -> str:
+def _call(rows: RowKernel, function: CFunction, place: dict[str, str], more: Sequence[str]) -> str:
     scratch = ["scratch"] if rows.scratch_dtype else []
     return f"{function.name}({', '.join([*(place[n] for n in function.parameters), *more, *scratch])});"
 

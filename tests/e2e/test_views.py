@@ -17,7 +17,7 @@ from tests.quantize import nets
 from tinytrain_compile.compile.memories import further_memories
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.plan import Planned, PlanOptions, RematOptions, plan_graph, plan_memory, plan_with_remat, spread
-from tinytrain_compile.plan.parts import candidates, with_views
+from tinytrain_compile.plan.views import candidates, with_views
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import join_pieces
 
@@ -44,7 +44,7 @@ def train_of(name: str) -> TrainGraph:
 
 def everything_viewed(train: TrainGraph) -> Planned:
     graph = with_views(train.graph, candidates(train.graph, 8))
-    assert sum(node.op in ("Join", "Part") for node in graph.nodes) >= 1
+    assert sum(node.op in ("ConcatView", "SliceView") for node in graph.nodes) >= 1
     return Planned(graph, plan_memory(graph, options(train)))
 
 
@@ -102,7 +102,7 @@ def test_parts_beside_second_runs(tmp_path: Path) -> None:
     train = chain.train_graph(models.tower(), "all")
     found = plan_with_remat(train.graph, options(train), RematOptions("min"))
     assert found.plan.remat is not None
-    assert sum(node.op == "Join" for node in found.graph.nodes) == 2
+    assert sum(node.op == "ConcatView" for node in found.graph.nodes) == 2
     copied = run(train, Planned(train.graph, plan_memory(train.graph, options(train))), tmp_path / "copied", "host")
     assert chain.same(run(train, found, tmp_path / "debug", "debug"), copied)
 
@@ -113,7 +113,7 @@ def test_a_view_costs_no_call() -> None:
     whole = replace(train, graph=viewed.graph, before_remat=train.graph)
     made = chain.emitted(whole, viewed.plan, chain.kernels_of(whole), 8)
     text = "".join(made.bundle.files.values())
-    assert not re.search(r": (Concat|Join) \*/", text)
+    assert not re.search(r": (Concat|ConcatView) \*/", text)
     copied = chain.emitted(train, plan_memory(train.graph, options(train)), chain.kernels_of(train), 8)
     assert re.search(r": Concat \*/", "".join(copied.bundle.files.values()))
 
@@ -122,7 +122,7 @@ def test_a_part_written_over_another_is_seen_by_the_watched_build(tmp_path: Path
     """Both are live and in one buffer: the sums over parts that a call does not write tell."""
     train = train_of("tower, last layers")
     viewed = everything_viewed(train)
-    first, second, _ = next(node for node in viewed.graph.nodes if node.op == "Join").inputs
+    first, second, _ = next(node for node in viewed.graph.nodes if node.op == "ConcatView").inputs
     offsets = {**viewed.plan.offsets, second.name: viewed.plan.offsets[first.name]}
     whole = replace(train, graph=viewed.graph, before_remat=train.graph)
     bad = replace(viewed.plan, offsets=offsets)

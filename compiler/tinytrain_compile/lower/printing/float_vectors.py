@@ -14,7 +14,7 @@ from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of
 from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Statement
 from tinytrain_compile.lower.printing.conditions import tests_of
-from tinytrain_compile.lower.printing.int_lanes import LANE, LanePrinter
+from tinytrain_compile.lower.printing.int_vectors import LANE, IntVectorPrinter
 from tinytrain_compile.lower.tir_walk import helper_name, is_call, is_helper
 
 FLOAT_VECTOR = "tt_f32x4"
@@ -23,7 +23,7 @@ _FUNCTIONS = {"tt_expf": "tt_exp_f32x4", "tt_erff": "tt_erf_f32x4"}
 _KEPT = "tt_kept_f32x4"
 
 
-class FloatLanePrinter(LanePrinter):
+class FloatVectorPrinter(IntVectorPrinter):
     """Also prints loops over lanes of float32."""
 
     _live: int = LANES  # lanes of the loop that is being printed that exist

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tinytrain_compile.frontend.context import Context, Unsupported
+from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.entries import Entry, Order, ir_shape
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_shape import without
@@ -26,7 +26,9 @@ from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs, ReduceAttrs, SliceAttrs
 
 
-def reduce_entry(ctx: Context, node: OnnxNode, x: Entry, axes: tuple[int, ...], mean: bool, suffix: str = "") -> Entry:
+def reduce_entry(
+    ctx: ImportContext, node: OnnxNode, x: Entry, axes: tuple[int, ...], mean: bool, suffix: str = ""
+) -> Entry:
     """Sum or mean over ONNX axes, which stay as 1."""
     assert x.value is not None
     count = math.prod(x.shape[axis] for axis in axes)
@@ -36,7 +38,7 @@ def reduce_entry(ctx: Context, node: OnnxNode, x: Entry, axes: tuple[int, ...], 
     return Entry(shape, y, x.order)
 
 
-def _reduce(ctx: Context, node: OnnxNode) -> None:
+def _reduce(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     axes = axis_indices(integer_setting(ctx, node, 1, "axes") or (), x.rank)
     if not axes and node.integer("noop_with_empty_axes", 0):
@@ -47,7 +49,7 @@ def _reduce(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset(axes)))
 
 
-def _concat(ctx: Context, node: OnnxNode) -> None:
+def _concat(ctx: ImportContext, node: OnnxNode) -> None:
     entries = tuple(ctx.entry(name) for name in node.inputs)
     if len({entry.rank for entry in entries}) != 1:
         raise ValueError(f"inputs of shapes {[entry.shape for entry in entries]}")
@@ -60,7 +62,7 @@ def _concat(ctx: Context, node: OnnxNode) -> None:
     ctx.define_value(node.output(0), y, shape, order)
 
 
-def _split(ctx: Context, node: OnnxNode) -> None:
+def _split(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     axis = axis_index(node.integer("axis", 0), x.rank)
     sizes = integer_setting(ctx, node, 1, "split") or _equal_parts(node, x.shape[axis])
@@ -83,7 +85,7 @@ def _equal_parts(node: OnnxNode, size: int) -> tuple[int, ...]:
 
 
 def slice_entry(
-    ctx: Context,
+    ctx: ImportContext,
     node: OnnxNode,
     x: Entry,
     starts: tuple[int, ...],
@@ -99,7 +101,7 @@ def slice_entry(
     return Entry(shape, ctx.emit(node, "Slice", (x.value,), attrs, suffix), x.order)
 
 
-def _slice(ctx: Context, node: OnnxNode) -> None:
+def _slice(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     begin, end = (integers(required_input(ctx, node, i, what)) for i, what in ((1, "starts"), (2, "ends")))
     given = integer_setting(ctx, node, 3, "axes")
@@ -116,7 +118,7 @@ def _slice(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), slice_entry(ctx, node, x, tuple(starts), tuple(steps), tuple(shape)))
 
 
-def _pad(ctx: Context, node: OnnxNode) -> None:
+def _pad(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     pads = integers(required_input(ctx, node, 1, "pads"))
     given = integer_setting(ctx, node, 3, "axes")
@@ -138,7 +140,7 @@ def _pad(ctx: Context, node: OnnxNode) -> None:
     ctx.define(node.output(0), y)
 
 
-def _cropped(ctx: Context, node: OnnxNode, x: Entry, before: list[int], after: list[int]) -> Entry:
+def _cropped(ctx: ImportContext, node: OnnxNode, x: Entry, before: list[int], after: list[int]) -> Entry:
     """Negative pads cut elements off."""
     starts = tuple(max(-pad, 0) for pad in before)
     shape = tuple(d + min(b, 0) + min(a, 0) for d, b, a in zip(x.shape, before, after, strict=True))
@@ -147,7 +149,7 @@ def _cropped(ctx: Context, node: OnnxNode, x: Entry, before: list[int], after: l
     return slice_entry(ctx, node, x, starts, (1,) * x.rank, shape, "crop")
 
 
-def _pad_constant(ctx: Context, node: OnnxNode, x: Entry, before: list[int], after: list[int]) -> Entry:
+def _pad_constant(ctx: ImportContext, node: OnnxNode, x: Entry, before: list[int], after: list[int]) -> Entry:
     value = number(ctx, node, 2, "constant_value", 0.0)
     x = _cropped(ctx, node, x, before, after)
     starts = tuple(max(pad, 0) for pad in before)
@@ -159,7 +161,7 @@ def _pad_constant(ctx: Context, node: OnnxNode, x: Entry, before: list[int], aft
     return Entry(shape, ctx.emit(node, "Embed", (x.value,), attrs), x.order)
 
 
-def _pad_axis(ctx: Context, node: OnnxNode, x: Entry, axis: int, pads: tuple[int, int], mode: str) -> Entry:
+def _pad_axis(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, pads: tuple[int, int], mode: str) -> Entry:
     """Copies of the tensor's own elements before and after it along one axis."""
     size, (before, after) = x.shape[axis], pads
     if not before and not after:
@@ -179,7 +181,7 @@ def _pad_axis(ctx: Context, node: OnnxNode, x: Entry, axis: int, pads: tuple[int
     return Entry(tuple(d + before + after if i == axis else d for i, d in enumerate(x.shape)), y, x.order)
 
 
-def _strip(ctx: Context, node: OnnxNode, x: Entry, axis: int, start: int, count: int, mode: str) -> Value:
+def _strip(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, start: int, count: int, mode: str) -> Value:
     """`count` elements from `start`: one repeated (edge), backwards (reflect) or forwards (wrap)."""
     taken = 1 if mode == "edge" else count
     starts = tuple(start if i == axis else 0 for i in range(x.rank))
@@ -193,7 +195,7 @@ def _strip(ctx: Context, node: OnnxNode, x: Entry, axis: int, start: int, count:
     return ctx.emit(node, "Expand", (piece.value,), ExpandAttrs(ir_shape(whole, x.order)), "repeat")
 
 
-def _expand(ctx: Context, node: OnnxNode) -> None:
+def _expand(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     shape = broadcast(x.shape, integers(required_input(ctx, node, 1, "shape")))
     order: Order = common_order((x,), len(shape))
@@ -202,7 +204,7 @@ def _expand(ctx: Context, node: OnnxNode) -> None:
     ctx.define_value(node.output(0), y, shape, order)
 
 
-def _gather(ctx: Context, node: OnnxNode) -> None:
+def _gather(ctx: ImportContext, node: OnnxNode) -> None:
     """Only with one constant index: a slice. (How exporters write x[:, 0].)"""
     x = ctx.entry(node.input(0))
     index = required_input(ctx, node, 1, "indices")

@@ -9,7 +9,7 @@ _WHY = NonDifferentiable("parts of a buffer are planned after differentiation")
 _CONCAT, _SLICE = OPS["Concat"], OPS["Slice"]
 register(
     OpDef(
-        "Join",
+        "ConcatView",
         "A Concat whose inputs were written where they belong.",
         _CONCAT.infer,
         _CONCAT.reference,
@@ -23,7 +23,7 @@ register(
 )
 register(
     OpDef(
-        "Part",
+        "SliceView",
         "A Slice that is a run of bytes of its input, where they lie.",
         _SLICE.infer,
         _SLICE.reference,
