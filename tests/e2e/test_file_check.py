@@ -13,8 +13,8 @@ import onnx
 import pytest
 
 from testing.places import SHARED
-from tests.e2e.attempt import agreement
 from tests.e2e.command import run
+from tests.e2e.file_level import agreement
 from tests.e2e.marks import needs_shared
 from tests.frontend.models import write
 from tests.frontend.nets import Net
@@ -109,6 +109,19 @@ def test_planted_fault_in_a_quantised_model(
     monkeypatch.setitem(importer.HANDLERS, op, handler)
     with pytest.raises(CompileError, match=r"E0605|E0212"):
         agreement(path, quant=quant, loss="mse", head="int8")
+
+
+def test_weights_that_rescaling_quantises_anew_are_named(tmp_path: Path) -> None:
+    """--rescale on leaves room in channels that reach +-127; nine taps of a depthwise layer may be two steps apart."""
+    model = conv_net(Maker())
+    for tensor in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor).copy()
+        if array.ndim == 4:
+            array[:, 0, 0, 0] = 127
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    path = write(model, tmp_path)
+    found = agreement(path, quant="int8", loss="mse", head="int8", rescale=True, update="all")
+    assert any("--rescale on has quantised its weight anew" in reason for reason in found.skipped)
 
 
 def weighted_loss() -> onnx.ModelProto:
