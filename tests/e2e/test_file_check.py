@@ -113,14 +113,18 @@ def test_planted_fault_in_a_quantised_model(
 
 def test_weights_that_rescaling_quantises_anew_are_named(tmp_path: Path) -> None:
     """--rescale on leaves room in channels that reach +-127; nine taps of a depthwise layer may be two steps apart."""
-    model = conv_net(Maker())
-    for tensor in model.graph.initializer:
-        array = onnx.numpy_helper.to_array(tensor).copy()
-        if array.ndim == 4:
-            array[:, 0, 0, 0] = 127
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    path = write(model, tmp_path)
-    found = agreement(path, quant="int8", loss="mse", head="int8", rescale=True, update="all")
+    maker = Maker()
+    x, c = maker.scale("x", 0.025, -7), maker.scale("c", 0.0094, -128)
+    w, v = maker.weight("w", (3, 1, 3, 3), 3), maker.weight("v", (3, 84), 3)
+    maker.weights["w"][:, 0, 0, 0] = 127
+    text = f"""net (float[1, 3, 7, 4] x) => (float[1, 3] y) {{
+        xq = QuantizeLinear (x, {x})  xd = DequantizeLinear (xq, {x})  wd = DequantizeLinear <axis = 0> (w, {w})
+        conv = Conv <group = 3, pads = [1, 1, 1, 1]> (xd, wd)
+        cq = QuantizeLinear (conv, {c})  cd = DequantizeLinear (cq, {c})
+        f = Flatten (cd)  vd = DequantizeLinear <axis = 0> (v, {v})  y = Gemm <transB = 1> (f, vd)
+    }}"""
+    path = write(maker.model(text), tmp_path)
+    found = agreement(path, quant="int8", loss="cross-entropy", rescale="on", update="last:2")
     assert any("--rescale on has quantised its weight anew" in reason for reason in found.skipped)
 
 
