@@ -13,8 +13,8 @@ import onnx
 import pytest
 
 from testing.places import SHARED
-from tests.e2e.attempt import agreement
 from tests.e2e.command import run
+from tests.e2e.file_level import agreement
 from tests.e2e.marks import needs_shared
 from tests.frontend.models import write
 from tests.frontend.nets import Net
@@ -109,6 +109,23 @@ def test_planted_fault_in_a_quantised_model(
     monkeypatch.setitem(importer.HANDLERS, op, handler)
     with pytest.raises(CompileError, match=r"E0605|E0212"):
         agreement(path, quant=quant, loss="mse", head="int8")
+
+
+def test_weights_that_rescaling_quantises_anew_are_named(tmp_path: Path) -> None:
+    """--rescale on leaves room in channels that reach +-127; nine taps of a depthwise layer may be two steps apart."""
+    maker = Maker()
+    x, c = maker.scale("x", 0.025, -7), maker.scale("c", 0.0094, -128)
+    w, v = maker.weight("w", (3, 1, 3, 3), 3), maker.weight("v", (3, 84), 3)
+    maker.weights["w"][:, 0, 0, 0] = 127
+    text = f"""net (float[1, 3, 7, 4] x) => (float[1, 3] y) {{
+        xq = QuantizeLinear (x, {x})  xd = DequantizeLinear (xq, {x})  wd = DequantizeLinear <axis = 0> (w, {w})
+        conv = Conv <group = 3, pads = [1, 1, 1, 1]> (xd, wd)
+        cq = QuantizeLinear (conv, {c})  cd = DequantizeLinear (cq, {c})
+        f = Flatten (cd)  vd = DequantizeLinear <axis = 0> (v, {v})  y = Gemm <transB = 1> (f, vd)
+    }}"""
+    path = write(maker.model(text), tmp_path)
+    found = agreement(path, quant="int8", loss="cross-entropy", rescale="on", update="last:2")
+    assert any("--rescale on has quantised its weight anew" in reason for reason in found.skipped)
 
 
 def weighted_loss() -> onnx.ModelProto:

@@ -35,7 +35,7 @@ class Device:
         places = [(memory.ctypes.data + 63) // 64 * 64 for memory in self._memories]
         pointers = (ctypes.c_void_p * len(places))(*places)
         sizes = (ctypes.c_size_t * len(places))(*self._sizes)
-        assert self._call("init", ctypes.byref(self._model), pointers, sizes, model=False) == OK
+        assert self._call("init_memories", ctypes.byref(self._model), pointers, sizes, model=False) == OK
 
     def macro(self, name: str) -> str:
         """What the public header defines NET_`name` to be."""

@@ -76,7 +76,7 @@ def test_the_least_budget_of_second_runs(size: int, seed: int, monkeypatch: pyte
     monkeypatch.setattr(
         remat_search,
         "cheaper_decision",
-        lambda _problem, start, budget, _options: remat_search.UseOption(start, budget, False),
+        lambda _problem, start, budget, _options: remat_search.RematChoice(start, budget, False),
     )
     list(remat_search.smallest(None, PlanOptions()))  # type: ignore[arg-type]
     assert ask.count > 0 or size == 2

@@ -93,6 +93,7 @@ class _Made:
     asked: dict[str, tuple[UpdatePlan, TrainGraph]] = field(default_factory=dict[str, tuple[UpdatePlan, TrainGraph]])
     prices: dict[str, Price] = field(default_factory=dict[str, Price])
     candidates: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
+    too_large: set[str] = field(default_factory=set[str])
 
 
 class Planner:
@@ -198,11 +199,27 @@ class Planner:
     def exact(self, spec: str) -> Candidate:
         """A candidate by its --update text, planned with full effort; E0101 if --micro-batch cannot be."""
         if spec not in self._made.candidates:
-            try:
-                self._made.candidates[spec] = self.planned(*self._asked(spec))
-            except SamplesMixError as problem:
-                raise self._refused(problem) from problem
+            self._made.candidates[spec] = self._full(spec, self.means)
         return self._made.candidates[spec]
+
+    def fitting(self, spec: str) -> Candidate | None:
+        """`exact` if it keeps to the limits. For those that do not, no smallest arena is searched, which is most of the
+        work; so one that only such a search would find is not found."""
+        made = self._made
+        if spec not in made.candidates and spec not in made.too_large:
+            candidate = self._full(spec, replace(self.means, smallest=False))
+            if self.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps):
+                made.candidates[spec] = candidate
+            else:
+                made.too_large.add(spec)
+        found = made.candidates.get(spec)
+        return found if found is not None and self.meets(found.plan.arena_bytes, found.choice.cost.ps) else None
+
+    def _full(self, spec: str, means: Means) -> Candidate:
+        try:
+            return self.planned(*self._asked(spec), means)
+        except SamplesMixError as problem:
+            raise self._refused(problem) from problem
 
     def _refused(self, problem: Exception) -> CompileError:
         where = f"--micro-batch {self.size}"

@@ -122,6 +122,7 @@ class _Walk:
         self._file, self._ours, self._model = file, ours, ours.model
         self._tally = _Tally()
         self._constants = dict(file.constants)
+        self._anew = set(ours.quantised_anew(file.constants))
         self._makers = {name: node for node in file.nodes for name in node.outputs}
         self._before_rounding = _before_rounding(file.nodes)
         self._index = 0
@@ -158,6 +159,7 @@ class _Walk:
         results = self._results(node, state)
         if results and all(name in self._constants for name in node.inputs if name):
             known = dict(zip(node.outputs, results[0], strict=False))
+            self._anew.update(known if self._anew.intersection(node.inputs) else ())
             self._constants.update(known)
             for values in state.values:
                 values.update(known)
@@ -185,6 +187,8 @@ class _Walk:
         return results
 
     def _run(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
+        if self._anew.intersection(node.inputs) and not all(name in self._constants for name in node.inputs if name):
+            raise EvaluatorLacksError(f"node {node.name} ({node.op})", "--rescale on has quantised its weight anew")
         if not self._ours.integer and node.op in _QLINEAR:
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", "--quant fp32 does not round its operands")
         return self._file.run(node, values)

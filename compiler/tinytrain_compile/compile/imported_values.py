@@ -74,6 +74,17 @@ class ImportedValues:
             source = self._floats.inputs[0]
             self._values = run_graph(self._floats, {source.name: self._real_input(x).reshape(source.shape)})
 
+    def quantised_anew(self, constants: Mapping[str, Array]) -> frozenset[str]:
+        """Integer initializers of the file that the graph holds with other numbers: --rescale on leaves room."""
+        held = {} if self._train is None or not self.integer else self._train.graph.constants
+        both = ((name, array, held[name]) for name, array in constants.items() if name in held)
+        return frozenset(
+            name
+            for name, array, ours in both
+            if array.dtype == ours.dtype == np.int8
+            and not np.array_equal(np.sort(array.ravel()), np.sort(ours.ravel()))
+        )
+
     def ignores(self, y: Array) -> bool:
         """Whether the model's own loss takes no notice of these labels."""
         weights = None if self._train is None else self._train.terms.weights

@@ -44,7 +44,8 @@ def deepest(planner: Planner, layer_count: int) -> tuple[int, Candidate] | None:
     for tries in (likely[:LIKELY_TRIES], near[:NEAR_TRIES]):
         for deeper in tries:
             if found is None or deeper > found[0]:
-                found = _full(planner, deeper) or found
+                candidate = planner.fitting(f"last:{deeper}")
+                found = found if candidate is None else (deeper, candidate)
     while found is None and depth > 0:
         found, depth = _full(planner, depth), depth - 1
     return found

@@ -18,7 +18,8 @@ LIMIT = 127
 def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturations | None:
     """Before training and in a later state (tensor name -> array); None for a graph that trains no int8 weight."""
     values = (trained(node) for node in train.graph.nodes)
-    names = {value.name for value in values if value is not None and value.dtype == "int8"}
+    int8 = {value.name for value in values if value is not None and value.dtype == "int8"}
+    names = int8 & set(train.graph.constants)  # without what a node hands on to the next (an update to a rescaling)
     if not names:
         return None
     before, after = (sum(_at_limit(data[name]) for name in names) for data in (train.graph.constants, state))
