@@ -302,7 +302,7 @@ def test_a_few_bytes_short_sr8_is_a_way_out(calibrated: tuple[str, str], tmp_pat
     needed = int(re.search(r"ARENA\s+([\d,]+) B", int8(*flags).check_success().out)[1].replace(",", ""))  # type: ignore[index]
     short = (*flags, "--arena", str(needed - 8))
     failed = int8(*short).check_error("E0401", 3).err
-    way = re.search(r"--weight-store sr8\s+-> ([\d,]+) B  noise", failed.split("not enough alone")[0])
+    way = re.search(r"--weight-store sr8\s+-> ([\d,]+) B  costs some accuracy", failed.split("not enough alone")[0])
     assert way is not None, failed
     assert f"ARENA      {way[1]} B" in int8(*short, "--weight-store", "sr8").check_success().out
     assert "--weight-store sr8" not in int8(*short[:-1], "100").check_error("E0401", 3).err, "it would not be enough"

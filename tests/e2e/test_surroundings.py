@@ -44,7 +44,7 @@ def test_failure_at_every_write(mlp: str, tmp_path: Path, monkeypatch: pytest.Mo
     out = tmp_path / "out"
     run(mlp, "-o", out, "--verify", "none", "--update", "head").check_success()
     old = tree(tmp_path)
-    places = [(os, "rename", at) for at in (1, 20, 50)] + [(Path, "write_bytes", at) for at in (1, 20)]
+    places = [(os, "rename", at) for at in (1, 20, 40)] + [(Path, "write_bytes", at) for at in (1, 20)]
     for owner, name, limit in places:
         calls, real = iter(range(1, 1000)), getattr(owner, name)
 
@@ -122,7 +122,7 @@ def path_with(folder: Path, *programs: str) -> dict[str, str]:
 def test_without_any_compiler(mlp: str, tmp_path: Path) -> None:
     environment = path_with(tmp_path / "bin")
     outcome = run_process(mlp, "-o", tmp_path / "out", environment=environment).check_success()
-    assert "verification skipped: no C compiler found (apt-get install gcc)" in outcome.out
+    assert "not verified: no C compiler found (apt-get install gcc)" in " ".join(outcome.out.split())
     assert (tmp_path / "out" / "net_train.c").is_file()
 
 

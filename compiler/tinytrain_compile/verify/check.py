@@ -110,9 +110,7 @@ def verify(
     skipped = tools.missing_for_qemu() if mode == "qemu" and target.qemu is not None else ""
     wants_board = mode == "qemu" and target.qemu is not None and tools.cross_cc is not None
     if tools.host_cc is None and (skipped or not wants_board):
-        return VerifyReport(
-            "none", 0, "skipped", "verification skipped: no C compiler found (apt-get install gcc)", file=file
-        )
+        return VerifyReport("none", 0, "skipped", "not verified: no C compiler found (apt-get install gcc)", file=file)
     check_no_double(bundle)
     with work_folder() as folder, workers(2) as pool:
         host = pool.submit(_host_side, job, folder / "host") if tools.host_cc is not None else None
