@@ -76,13 +76,15 @@ class ImportedValues:
 
     def quantised_anew(self, constants: Mapping[str, Array]) -> frozenset[str]:
         """Integer initializers of the file that the graph holds with other numbers: --rescale on leaves room."""
-        held = {} if self._train is None or not self.integer else self._train.graph.constants
-        both = ((name, array, held[name]) for name, array in constants.items() if name in held)
+        if self._train is None or not self.integer:
+            return frozenset()
+        held = self._train.graph.constants
         return frozenset(
             name
-            for name, array, ours in both
-            if array.dtype == ours.dtype == np.int8
-            and not np.array_equal(np.sort(array.ravel()), np.sort(ours.ravel()))
+            for name, array in constants.items()
+            if name in held
+            and array.dtype == held[name].dtype == np.int8
+            and not np.array_equal(np.sort(array.ravel()), np.sort(held[name].ravel()))
         )
 
     def ignores(self, y: Array) -> bool:
