@@ -50,7 +50,7 @@ def wrapped(start: str, text: str, width: int = WIDTH, indent: int | None = None
     """A line of a table whose last column is running text: more lines begin below it, or at `indent`."""
     room = max(width, MIN_WIDTH)
     below = " " * min(cell_len(start) if indent is None else indent, room // 2)
-    return wrap(start + text, room, subsequent_indent=below)
+    return wrap(start + text, room, subsequent_indent=below, break_on_hyphens=False)  # names have hyphens
 
 
 def block(rows: Sequence[Row], most: int, width: int = WIDTH) -> list[str]:
