@@ -19,7 +19,7 @@ from tests.e2e.marks import needs_shared
 from tinytrain_compile.compile.candidates import Candidate, Planner
 from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.suggestions import recomputing
+from tinytrain_compile.compile.suggestions import MOST_SEARCHES, recomputing
 from tinytrain_compile.compile.update_search import LIKELY_TRIES, NEAR_TRIES, deepest
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
@@ -216,3 +216,36 @@ def test_the_block_and_the_report_agree(tmp_path: Path) -> None:
     options, size, _ = ways(run(path, "--dry-run", *flags).check_error("E0401", 3).err)[0]
     run(path, *flags, *options.split(), "--verify", "none", "-o", tmp_path / "out").check_success()
     assert json.loads((tmp_path / "out" / "plan.json").read_text())["arena_bytes"] == size
+
+
+SMALLEST = {"--optimise memory": ("--optimise", "memory"), "--remat min": ("--remat", "min")}
+
+
+@pytest.mark.parametrize("flags", SMALLEST.values(), ids=SMALLEST.keys())
+def test_a_message_searches_few_smallest_arenas(
+    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is most of the work of a compilation: the plan that does not fit, and those of MOST_SEARCHES lines."""
+    searched: list[Rematerialiser] = []
+    real = Rematerialiser.minimal
+
+    def minimal(self: Rematerialiser) -> Any:
+        searched.append(self)
+        return real(self)
+
+    monkeypatch.setattr(Rematerialiser, "minimal", minimal)
+    model = models.ds_cnn(channels=6, blocks=1, size=(11, 5))
+    asked = (*flags, "--update", "all", "--optimizer", "adam", "--batch", "2", "--arena", "2600")
+    path = write(model, tmp_path)
+    failed = run(path, "--dry-run", *asked).check_error("E0401", 3)
+    assert len(searched) <= 1 + MOST_SEARCHES, failed.err
+    assert any("--update last" in line for line, *_ in ways(failed.err)), failed.err
+    monkeypatch.undo()
+    assert len(follow_all(path, *asked)) >= 2
+
+
+@pytest.mark.parametrize("flags", SMALLEST.values(), ids=SMALLEST.keys())
+def test_the_smallest_arena_does_not_depend_on_what_is_there(flags: tuple[str, ...], tmp_path: Path) -> None:
+    path = write(models.ds_cnn(channels=6, blocks=1, size=(11, 5)), tmp_path)
+    sizes = {needed(run(path, "--dry-run", "--update", "all", *flags, "--arena", size)) for size in ("1KB", "9KB")}
+    assert len(sizes) == 1

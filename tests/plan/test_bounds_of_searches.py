@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from testing.plan_graphs import training_graph
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.plan.random_graphs import random_graph
-from tinytrain_compile.plan import PlanOptions, remat_search
+from tinytrain_compile.plan import PlanOptions, remat_cpsat, remat_search
 from tinytrain_compile.plan import assign as assign_module
 from tinytrain_compile.plan.assign import Item, Use, UseOption
 from tinytrain_compile.plan.exact import smallest_peak
@@ -65,7 +66,7 @@ def test_the_least_budget_of_second_runs(size: int, seed: int, monkeypatch: pyte
     """`--remat min`, also where a peak has less than 200 bytes and the floor is never reached."""
     ask = Asked(adversary(seed))
 
-    def any_below(_problem: object, budget: int, _options: object) -> dict[int, int] | None:
+    def any_below(_problem: object, budget: int, _options: object, _clock: object) -> dict[int, int] | None:
         height = ask(budget)
         return None if height is None else {0: height}
 
@@ -80,6 +81,26 @@ def test_the_least_budget_of_second_runs(size: int, seed: int, monkeypatch: pyte
     )
     list(remat_search.smallest(None, PlanOptions()))  # type: ignore[arg-type]
     assert ask.count > 0 or size == 2
+
+
+def test_the_solver_has_one_time_for_all_questions_about_the_least_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solver that never answers is asked until SMALLEST_TIME is up, and no more."""
+    spent: list[float] = []
+
+    def solve(_problem: Any, _within: Any, _budget: int, _start: None, limits: remat_cpsat.Limits) -> Any:
+        spent.append(limits.deterministic_time)
+        return remat_cpsat.Answer("unknown", None, 0, limits.deterministic_time)
+
+    monkeypatch.setattr(remat_search, "floor_bytes", lambda _problem: 0)
+    monkeypatch.setattr(remat_search, "first_decision", lambda _problem, _budget: {0: 1 << 40})
+    monkeypatch.setattr(remat_search, "peak_of", lambda _problem, decision: decision[0])
+    monkeypatch.setattr(remat_search, "checkpoints", lambda _problem: ())
+    monkeypatch.setattr(remat_search, "_whole_pairs_only", lambda problem: problem)
+    monkeypatch.setattr(remat_cpsat, "solve", solve)
+    monkeypatch.setattr(remat_search, "cheaper_decision", lambda *_: remat_search.RematChoice({}, 0, False))
+    list(remat_search.smallest(SimpleNamespace(again={}), PlanOptions()))  # type: ignore[arg-type]
+    assert sum(spent) == pytest.approx(remat_search.SMALLEST_TIME)
+    assert len(spent) == round(remat_search.SMALLEST_TIME / remat_search.DECIDE_TIME)
 
 
 @pytest.mark.parametrize("size", [2, 90, 199, 100_000])
@@ -139,9 +160,9 @@ def test_small_networks_end(how: tuple[str, str], hidden: int, tmp_path: Path, m
     asked = Asked(lambda _: None)
     real = remat_search.any_below
 
-    def counted(problem: remat_search.Problem, budget: int, options: PlanOptions) -> dict[int, int] | None:
+    def counted(problem: remat_search.Problem, budget: int, *more: Any) -> dict[int, int] | None:
         asked(budget)
-        return real(problem, budget, options)
+        return real(problem, budget, *more)
 
     monkeypatch.setattr(remat_search, "any_below", counted)
     path = write(models.mlp(inputs=3, hidden=hidden, classes=2), tmp_path)

@@ -115,16 +115,26 @@ class Planner:
 
     def with_options(self, smallest: bool = True, **changes: Any) -> Planner:
         """A planner of the same compilation for other options. Where only --update differs, it knows what this one has
-        made: that depends on the update that is asked for, and not on which one the command names.
+        made: that depends on the update that is asked for, and not on which one the command names. The same where only
+        --arena differs and the smallest one is searched.
 
         smallest: as in Means, for what the two do not share.
         """
-        other = Planner(self.model, replace(self.options, **changes), self.target, self.externals)
-        if replace(other.options, update=self.options.update) == self.options:
+        other, o = Planner(self.model, replace(self.options, **changes), self.target, self.externals), self.options
+        if replace(other.options, update=o.update) == o:
             other._made = self._made
+        elif self.searches_smallest and replace(other.options, update=o.update, arena_bytes=o.arena_bytes) == o:
+            other._made = replace(self._made, too_large=set[str]())
         else:
             other.means = replace(other.means, smallest=smallest)
         return other
+
+    @property
+    def searches_smallest(self) -> bool:
+        """Whether every plan is the smallest that is found, whatever --arena says. That takes most work of all."""
+        o = self.options
+        least = o.optimise == "memory" or (o.optimise is None and o.remat == "min" and not o.memories)
+        return least and o.max_step_ps is None
 
     def meets(self, arena_bytes: int, ps: int) -> bool:
         """Whether a plan keeps to --arena and --max-step-time."""

@@ -72,9 +72,8 @@ def _optimised(
 
 def _least(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
     """The least extra time, one attempt after the other."""
-    asked = (
-        RematOptions("auto", FALLBACK_SHARE) if means.remat is None else RematOptions(means.remat, None, means.smallest)
-    )
+    share = FALLBACK_SHARE if means.remat is None else None
+    asked = RematOptions(means.remat or "auto", share, means.smallest)
     planned, room = plan_with_remat(graph, settings, asked), settings.capacity_bytes
     again = planned if planned.plan.remat is not None else planned.refused
     alone = planned.plan.remat.arena_without_bytes if planned.plan.remat is not None else planned.plan.arena_bytes

@@ -12,7 +12,7 @@ from typing import Any
 
 from tinytrain_compile.compile.candidates import Candidate, Planner
 from tinytrain_compile.compile.micro_batch import choose
-from tinytrain_compile.compile.update_search import deepest
+from tinytrain_compile.compile.update_search import deepest, surely_fitting
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import Suggestion
 from tinytrain_compile.ops.int8.rescale import fractions
@@ -22,12 +22,20 @@ from tinytrain_compile.sparse import layers_of
 Note = Callable[[Candidate], str]
 
 
-@dataclass(frozen=True, eq=False)
+MOST_SEARCHES = 1
+"""Where each plan is a search for the smallest arena: other plans that a message may make."""
+
+
+@dataclass(eq=False)
 class _Asked:
-    """What was asked for, and the candidate that does not keep to the limits."""
+    """What was asked for, and the candidate that does not keep to the limits. left: further plans, None for any."""
 
     planner: Planner
     candidate: Candidate
+    left: int | None = None
+
+    def __post_init__(self) -> None:
+        self.left = MOST_SEARCHES if self.planner.searches_smallest else None
 
     def follow(self, over: bool = True, **changes: Any) -> tuple[Planner, Candidate] | None:
         """What the same command makes with other options; None if it refuses them.
@@ -35,6 +43,10 @@ class _Asked:
         over: also if that is above the limits still; else it may then be any plan that is.
         """
         planner = self.planner.with_options(smallest=over, **changes)
+        if self.left is not None and "arena_bytes" not in changes:
+            if self.left == 0:
+                return None
+            self.left -= 1
         try:
             return planner, choose(planner)
         except CompileError:
@@ -95,12 +107,17 @@ def _step(candidate: Candidate) -> str:
 
 def _less(asked: _Asked) -> list[Suggestion]:
     """The deepest update that keeps to the limits. Where auto did not find one there is none."""
-    options, count = asked.planner.options, len(layers_of(asked.planner.model.graph))
-    best = None if options.update == "auto" else deepest(asked.planner, count)
-    if best is None:
+    planner, count = asked.planner, len(layers_of(asked.planner.model.graph))
+    if planner.options.update == "auto":
         return []
-    note: Note = _step if options.max_step_ps is not None else lambda _: f"of {count} layers"
-    return asked.way(f"--update last:{best[0]}", note, over=False, update=f"last:{best[0]}")
+    if planner.searches_smallest:
+        depth = surely_fitting(planner, count)
+    else:
+        depth, _ = deepest(planner, count) or (0, None)
+    if depth == 0:
+        return []
+    note: Note = _step if planner.options.max_step_ps is not None else lambda _: f"of {count} layers"
+    return asked.way(f"--update last:{depth}", note, over=False, update=f"last:{depth}")
 
 
 def recomputing(planner: Planner, candidate: Candidate) -> list[Suggestion]:

@@ -51,6 +51,19 @@ def deepest(planner: Planner, layer_count: int) -> tuple[int, Candidate] | None:
     return found
 
 
+def surely_fitting(planner: Planner, layer_count: int) -> int:
+    """The largest N for which last:N fits with nothing computed twice or moved, by quick plans; 0 if there is none.
+
+    For where each full plan is a search of its own: its arena is not larger than that of a quick plan without help.
+    """
+    limit = planner.options.arena_bytes
+    for depth in range(layer_count, 0, -1):
+        price = planner.unhelped_price(f"last:{depth}")
+        if price is not None and (limit is None or price.arena_bytes <= limit):
+            return depth
+    return 0
+
+
 def _full(planner: Planner, depth: int) -> tuple[int, Candidate] | None:
     candidate = planner.exact(f"last:{depth}")
     return (depth, candidate) if planner.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps) else None

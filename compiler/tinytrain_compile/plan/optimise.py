@@ -41,6 +41,7 @@ def optimise(graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal
     """The best plan found below options.capacity_bytes and goal.limit_ps.
 
     If none was found: the fastest one that fits the arena; if there is none either, the one with the smallest arena.
+    Without goal.limit_ps the smallest arena (objective "memory") is the same for every capacity.
     remat: "off" and "min" are kept; "auto" leaves it to the objective.
     """
     search = PlanSearch(graph, options, remat, goal)
@@ -52,13 +53,15 @@ def optimise(graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal
         return min(in_time, key=search.rank)
     if fitting:
         return min(fitting, key=lambda plan: search.cost(plan).ps)
-    return min(found, key=lambda plan: plan.plan.arena_bytes)
+    return min(found, key=lambda plan: (plan.plan.arena_bytes, search.rank(plan)))
 
 
 class PlanSearch:
     """Makes plans of one graph, each part of the work once."""
 
     def __init__(self, graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal) -> None:
+        if goal.objective == "memory":
+            options = replace(options, capacity_bytes=None)
         self.options = replace(options, spend="energy" if goal.objective == "energy" else "time")
         self.goal, self.mode = goal, remat.mode
         self.graph, self.without = graph, plan_graph(graph, options)

@@ -31,8 +31,9 @@ def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> 
     """Plan a graph, with second runs where `remat` asks for them; never larger than without.
 
     Without a capacity "auto" has nothing to do. Where "auto" cannot fit, the smallest arena found is returned (but see
-    RematOptions.most_share).
+    RematOptions.most_share). The smallest arena, "min", is the same for every capacity.
     """
+    options = replace(options, capacity_bytes=None) if remat.mode == "min" else options
     without = plan_graph(graph, options)
     capacity = options.capacity_bytes
     if remat.mode == "off" or (remat.mode == "auto" and (capacity is None or without.plan.arena_bytes <= capacity)):
@@ -42,7 +43,11 @@ def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> 
         return task.best_of(task.minimal(), without)
     most = float("inf") if remat.most_share is None else remat.most_share
     # The order found for the rewritten graph may be lower than what any decision reaches in the order it was made for.
-    found = task.within(capacity) or (task.best_of(task.minimal(), without) if remat.smallest else without)
+    found = task.within(capacity)
+    if found is None:
+        if not remat.smallest:
+            return without
+        found = task.best_of(task.minimal(), without)
     fits = found.plan.arena_bytes <= capacity and share_of(found.graph, found.plan) <= most
     return found if fits or remat.most_share is None else replace(without, refused=found)
 
@@ -69,7 +74,7 @@ class Rematerialiser:
 
     def minimal(self) -> Iterator[RematChoice]:
         """Decisions with the lowest peak found."""
-        return smallest(self.problem, self.options)
+        return smallest(self.problem, self.options, self.below)
 
     def best_of(self, choices: Iterator[RematChoice], without: Planned) -> Planned:
         """The smallest arena of some choices, or the plan without second runs; a gain without a gap ends the search."""

@@ -28,11 +28,15 @@ Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What the solver says: the cheapest decision below the budget (optimal), some decision, that there is none."""
+    """What the solver says: the cheapest decision below the budget (optimal), some decision, that there is none.
+
+    units: deterministic time that this took.
+    """
 
     status: Status
     decision: dict[int, int] | None
     bound: int
+    units: float
 
 
 class _Copy(NamedTuple):
@@ -248,10 +252,11 @@ class _RematModel:
         solver.parameters.random_seed = limits.seed
         solver.parameters.max_deterministic_time = limits.deterministic_time
         status = solver.solve(self.model)
+        units = solver.response_proto.deterministic_time
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return Answer("infeasible" if status == cp_model.INFEASIBLE else "unknown", None, 0)
+            return Answer("infeasible" if status == cp_model.INFEASIBLE else "unknown", None, 0, units)
         decision = {
             storage: solver.value(self.stage[storage]) for storage in self.chosen if solver.value(self.active[storage])
         }
         name: Status = "optimal" if status == cp_model.OPTIMAL else "feasible"
-        return Answer(name, decision, int(solver.best_objective_bound))
+        return Answer(name, decision, int(solver.best_objective_bound), units)

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from tinytrain_compile.plan.halving import halve
+from tinytrain_compile.plan.halving import TOLERANCE, halve
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.remat_chain import checkpoints
 from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, profile, stages_of
 
 DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.4, 0.2, 0.05
 """CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
+
+SMALLEST_TIME = 1.6
+"""CP-SAT's deterministic time for all questions of a search for the lowest peak."""
 
 TRIED_PER_ROUND = 24
 """Storages that the greedy start tries in each round."""
@@ -31,6 +34,13 @@ class RematChoice:
     decision: dict[int, int]
     budget_bytes: int
     cheapest: bool
+
+
+@dataclass
+class Clock:
+    """Deterministic time that is left to several questions."""
+
+    left: float
 
 
 def floor_bytes(problem: Problem) -> int:
@@ -135,18 +145,22 @@ def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> Remat
     return None if found is None else cheaper_decision(problem, found, budget, options)
 
 
-def smallest(problem: Problem, options: PlanOptions) -> Iterator[RematChoice]:
-    """Decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better)."""
+def smallest(problem: Problem, options: PlanOptions, below: int = 0) -> Iterator[RematChoice]:
+    """Decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better).
+
+    below: bytes under the movable ones. The arena, which has both, is found to one part in TOLERANCE.
+    """
     floor = floor_bytes(problem)
-    best = first_decision(problem, floor)
+    best, clock = first_decision(problem, floor), Clock(SMALLEST_TIME)
 
     def reach(budget: int) -> int | None:
         nonlocal best
-        found = any_below(problem, budget, options)
+        found = any_below(problem, budget, options, clock)
         best = best if found is None else found
         return None if found is None else peak_of(problem, found)
 
-    _, high = halve(floor, peak_of(problem, best), reach, ask_low=True)
+    peak = peak_of(problem, best)
+    _, high = halve(floor, peak, reach, (below + floor) // TOLERANCE, ask_low=True)
     cheaper = cheaper_decision(problem, best, high, options)
     yield cheaper
     if cheaper.decision != best:
@@ -159,8 +173,12 @@ def first_decision(problem: Problem, budget: int) -> dict[int, int]:
     return min((greedy_decision(problem, budget), *segments), key=lambda decision: peak_of(problem, decision))
 
 
-def any_below(problem: Problem, budget: int, options: PlanOptions) -> dict[int, int] | None:
-    """A decision whose peak is at most `budget`, cheap or not; None if none is found."""
+def any_below(problem: Problem, budget: int, options: PlanOptions, clock: Clock | None = None) -> dict[int, int] | None:
+    """A decision whose peak is at most `budget`, cheap or not; None if none is found.
+
+    First asked of a smaller problem. Only if that is proven to have none is the whole one asked: where the time for the
+    smaller one is up, it is up for the larger one nearly always, and such answers are most of a search's work.
+    """
     # Imported here: loading ortools takes most of a second, which runs without rematerialisation do not have.
     from tinytrain_compile.plan.remat_cpsat import Limits, solve
 
@@ -169,14 +187,20 @@ def any_below(problem: Problem, budget: int, options: PlanOptions) -> dict[int, 
     segments = next((item for item in checkpoints(problem) if item.peak <= budget), None)
     if segments is not None:
         return dict(segments.decision)
-    limits = Limits(QUICK_TIME if options.effort == "quick" else DECIDE_TIME, options.seed, cheapest=False)
+    units = QUICK_TIME if options.effort == "quick" else DECIDE_TIME
+    units = units if clock is None else min(units, clock.left)
+    if units < 1e-6:
+        return None
+    limits = Limits(units, options.seed, cheapest=False)
     coarse = _whole_pairs_only(problem)
-    found = solve(coarse, problem.again, budget, None, limits).decision
-    return (
-        found
-        if found is not None or coarse == problem
-        else solve(problem, problem.again, budget, None, limits).decision
-    )
+    answer = solve(coarse, problem.again, budget, None, limits)
+    units = answer.units
+    if answer.status == "infeasible" and coarse != problem:
+        answer = solve(problem, problem.again, budget, None, limits)
+        units += answer.units
+    if clock is not None:
+        clock.left = max(0.0, clock.left - units)
+    return answer.decision
 
 
 def _whole_pairs_only(problem: Problem) -> Problem:
