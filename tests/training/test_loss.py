@@ -8,7 +8,7 @@ import pytest
 
 from testing import models
 from tests.e2e import chain
-from tests.e2e.gradients import LossFunction, sample
+from tests.e2e.gradients import LossFunction, largest_error, sample
 from tests.quantize import nets as int8_nets
 from tests.training import nets
 from tinytrain_compile.errors import CompileError
@@ -39,7 +39,7 @@ def test_trailing_activation_is_absorbed(tail: str, loss: str) -> None:
     np.testing.assert_allclose(output, wanted, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("tail", "loss"), [("Sigmoid", "mse"), ("Softmax", "mse"), ("Softmax", "bce")])
+@pytest.mark.parametrize(("tail", "loss"), [("Sigmoid", "mse"), ("Softmax", "mse")])
 def test_other_activations_stay(tail: str, loss: str) -> None:
     train = chain.train_graph(models.mlp(tail=tail), loss=loss)
     assert train.logits == train.graph.outputs[0]
@@ -67,11 +67,6 @@ SQUASHED = {
         True,
     ),
     "a Softmax whose storage saturates": ("p = Softmax (s); y = Clip (p, low, high)", "1, 4", True),
-    "a Softmax of other groups": (
-        "i = Reshape (s, pixels); p = Softmax <axis = 3> (i); y = Identity (p)",
-        "1, 4, 2, 2",
-        False,
-    ),
     "a Sigmoid of an image": ("i = Reshape (s, image); p = Sigmoid (i); y = Flatten (p)", "1, 4", True),
 }
 
@@ -102,10 +97,47 @@ def test_a_sigmoid_at_the_end_means_bce(classes: int) -> None:
     assert (train.label.dtype, train.label.shape) == ("float32", (1, classes))
 
 
-@pytest.mark.parametrize(("tail", "loss", "other"), [("Sigmoid", "cross-entropy", "bce"), ("Softmax", "bce", "cross")])
-def test_a_loss_that_takes_probabilities_for_scores_is_said(tail: str, loss: str, other: str) -> None:
-    (note,) = chain.train_graph(models.mlp(tail=tail), loss=loss).graph.notes
-    assert tail in note and f"--loss {other}" in note
+def test_a_loss_that_takes_probabilities_for_scores_is_said() -> None:
+    (note,) = chain.train_graph(models.mlp(tail="Sigmoid"), loss="cross-entropy").graph.notes
+    assert "Sigmoid" in note and "--loss bce" in note
+
+
+def test_bce_of_scores_is_said() -> None:
+    assert "loss: bce is of scores (logits)" in chain.train_graph(models.mlp(), loss="bce").graph.notes[0]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "p = Softmax (s); y = Identity (p)",
+        "i = Reshape (s, image); p = Sigmoid (i); a = GlobalAveragePool (p); y = Flatten (a)",
+        "p = HardSigmoid (s); y = Identity (p)",
+    ],
+)
+def test_bce_of_probabilities_that_no_loss_contains(tail: str) -> None:
+    """The loss against its formula, its gradients against differences."""
+    train = chain.train_graph(dressed(tail), loss="bce")
+    x, label = sample(train, 0)
+    values = run_graph(train.graph, {train.graph.inputs[0].name: x.astype(np.float32), train.label.name: label})
+    p = values[train.graph.outputs[0].name].astype(np.float64)
+    expected = -(label * np.log(p) + (1 - label) * np.log(1 - p)).mean()
+    assert float(values[train.loss.name]) == pytest.approx(expected, rel=1e-5)
+    assert any("holds probabilities" in note for note in train.graph.notes)
+    assert largest_error(train)[0] < 1e-6
+
+
+def test_classes_lie_where_the_softmax_says() -> None:
+    """Keras has them last: (batch, time, classes)."""
+    tail = "i = Reshape (s, pixels); p = Softmax <axis = 3> (i); y = Identity (p)"
+    train = chain.train_graph(dressed(tail, "1, 4, 2, 2"), loss="cross-entropy")
+    assert train.label.shape == (1, 4, 2)
+    assert any("absorbed into the loss" in note for note in train.graph.notes)
+    x, label = sample(train, 0)
+    values = run_graph(train.graph, {train.graph.inputs[0].name: x.astype(np.float32), train.label.name: label})
+    p = values[train.graph.outputs[0].name]
+    order = np.argsort(chain.imported(dressed(tail, "1, 4, 2, 2")).output_perm)
+    picked = np.take_along_axis(p.transpose(order), label[..., None].astype(np.int64), axis=3)
+    assert float(values[train.loss.name]) == pytest.approx(float(-np.log(picked).mean()), rel=1e-5)
 
 
 def test_the_format_of_a_softmax_is_no_obstacle() -> None:

@@ -123,6 +123,26 @@ class CompileOptions:
         default="fold",
         metadata=option("model", "Into weights, or gamma and beta trained apart (float32).", "--batch-norm"),
     )
+    trainable: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "model",
+            "Initializers that are parameters, whatever the rules say (docs/parameters.md).",
+            "--trainable",
+            metavar="GLOB",
+            repeated=True,
+        ),
+    )
+    frozen: tuple[str, ...] = field(
+        default=(),
+        metadata=option("model", "Initializers that are no parameters.", "--frozen", metavar="GLOB", repeated=True),
+    )
+    untie: bool = field(
+        default=False,
+        metadata=option(
+            "model", "Train apart what an exporter has written once because the values are equal.", "--untie"
+        ),
+    )
     label: str = field(
         default="",
         metadata=option(

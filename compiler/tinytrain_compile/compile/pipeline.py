@@ -123,6 +123,9 @@ def imported(options: CompileOptions) -> ImportedModel:
         classes=options.classes,
         seed=options.seed,
         batch_norm=options.batch_norm,
+        trainable=options.trainable,
+        frozen=options.frozen,
+        untie=options.untie,
     )
     return load_model(options.model, wanted)
 
@@ -226,7 +229,8 @@ def _check_time(summary: Summary, planner: Planner, candidate: Candidate) -> Non
     ways = faster(planner, candidate)
     what = f"a step takes {milliseconds(needed)} by the target's figures, the limit is {milliseconds(longest)}"
     details = too_slow_text(replace(summary, suggestions=ways))
-    raise CompileError("E0402", f"--update {candidate.label}", what, f"try {ways[0].options}", tuple(details))
+    try_ = f"try {ways[0].options}" if ways else "allow a longer step, or leave other options out"
+    raise CompileError("E0402", f"--update {candidate.label}", what, try_, tuple(details))
 
 
 def _tiles(

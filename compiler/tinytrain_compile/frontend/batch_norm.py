@@ -40,7 +40,7 @@ class FoldedLayer:
         origin = self.bias_entry.laid(lambda array: array.reshape(shape)).origin
         name = self.bias_entry.source or self.bias_tensor
         group = weight.name if self.merged else ""
-        return (ctx.constant(self.bias, name, node, True, (origin, *self.merged), group),)
+        return (ctx.constant(self.bias, name, node, (origin, *self.merged), group),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,33 +78,73 @@ def fold_into_layer(
     Not into a weight that others read too, nor one that others have a part in.
     """
     alone = FoldedLayer(weight, bias, bias_entry, node.output(0), node.input(2))
-    follower = ctx.links.sole_reader(node.output(0))
-    if (
-        ctx.options.batch_norm == "keep"
-        or follower is None
-        or follower.op != "BatchNormalization"
-        or follower.input(0) != node.output(0)
-    ):
+    found = None if ctx.options.batch_norm == "keep" else _follower(ctx, node, weight.shape[0])
+    if found is None:
         return alone
-    try:
-        norm = read_statistics(ctx, follower)
-    except (Unsupported, ValueError):  # reported when the node's own turn comes
-        return alone
+    norm = found.statistics
     stored = ctx.model.quantisation.constants  # integers would not stay integers
     scale = norm.gamma / norm.deviation
     shift = norm.beta - norm.mean * scale
     if scale.shape != weight.shape[:1] or (ctx.entry(node.input(1)).source or node.input(1)) in stored:
         return alone
-    gamma, beta = (ctx.entry(name) for name in follower.inputs[1:3])
+    gamma, beta = (ctx.entry(name) for name in (found.gamma, found.beta))
     if ctx.is_tied(ctx.entry(node.input(1)), bias_entry, gamma, beta):
         return alone
-    ctx.done.add(follower.name)
+    ctx.done.update(found.nodes)
     ctx.folded_norms += 1
     # Rounded to float32 by ImportContext.constant, which refuses what overflows.
     folded = weight.astype(np.float64) * scale.reshape(-1, *[1] * (weight.ndim - 1))
     offset = shift if bias is None else bias.astype(np.float64) * scale + shift
-    named, tensor = (beta, follower.input(2)) if bias_entry is None else (bias_entry, node.input(2))
-    return FoldedLayer(folded, offset, named, follower.output(0), tensor, (gamma.origin, beta.origin))
+    named, tensor = (beta, found.beta) if bias_entry is None else (bias_entry, node.input(2))
+    return FoldedLayer(folded, offset, named, found.output, tensor, (gamma.origin, beta.origin))
+
+
+@dataclass(frozen=True, eq=False)
+class _Follower:
+    """A normalisation that alone reads a layer: its nodes, the tensors of scale and shift, its result."""
+
+    nodes: tuple[str, ...]
+    gamma: str
+    beta: str
+    output: str
+    statistics: Statistics
+
+
+def _follower(ctx: ImportContext, node: OnnxNode, channels: int) -> _Follower | None:
+    norm = ctx.links.sole_reader(node.output(0))
+    if norm is None:
+        return None
+    if norm.op != "BatchNormalization" or norm.input(0) != node.output(0):
+        return _scale_and_shift(ctx, node, norm, channels)
+    try:
+        statistics = read_statistics(ctx, norm)
+    except (Unsupported, ValueError):  # reported when the node's own turn comes
+        return None
+    return _Follower((norm.name,), norm.input(1), norm.input(2), norm.output(0), statistics)
+
+
+def _scale_and_shift(ctx: ImportContext, node: OnnxNode, scale: OnnxNode, channels: int) -> _Follower | None:
+    """A Mul, then an Add, by a number for each channel behind a Conv: how tf2onnx writes a BatchNormalization."""
+    shift = ctx.links.sole_reader(scale.output(0))
+    if node.op != "Conv" or scale.op != "Mul" or shift is None or shift.op != "Add":
+        return None
+    rank = ctx.entry(node.input(0)).rank
+    names = [_per_channel_operand(ctx, reader, channels, rank) for reader in (scale, shift)]
+    if "" in names:
+        return None
+    gamma, beta = (ctx.entry(name).data.astype(np.float64).reshape(-1) for name in names)
+    statistics = Statistics(gamma, beta, np.zeros_like(gamma), np.ones_like(gamma))
+    return _Follower((scale.name, shift.name), names[0], names[1], shift.output(0), statistics)
+
+
+def _per_channel_operand(ctx: ImportContext, node: OnnxNode, channels: int, rank: int) -> str:
+    """The constant operand of a node, if that is one number per channel of a tensor of this rank; else ""."""
+    for name in node.inputs:
+        entry = ctx.entry(name) if ctx.has(name) and ctx.entry(name).is_constant else None
+        axis = -1 if entry is None else entry.rank - rank + 1
+        if entry is not None and entry.source and axis >= 0 and entry.shape[axis] == entry.elements == channels:
+            return name
+    return ""
 
 
 def folding_note(count: int) -> str:

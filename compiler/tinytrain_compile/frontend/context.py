@@ -24,6 +24,7 @@ from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.origins import Claim, Indices, Lay, Origin, as_it_is, rearrangement
 from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, MAX_RANK, check_finite
+from tinytrain_compile.frontend.trainable import Trainables
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
@@ -42,11 +43,17 @@ class ImportContext:
     """Builds the graph of one model. Handlers read entries, emit nodes and set the entries of their outputs."""
 
     def __init__(
-        self, model: OnnxModel, links: Links, options: FrontendOptions, tied: frozenset[str] = frozenset()
+        self,
+        model: OnnxModel,
+        links: Links,
+        options: FrontendOptions,
+        trainables: Trainables,
+        tied: frozenset[str] = frozenset(),
     ) -> None:
         self.model = model
         self.links = links
         self.options = options
+        self.trainables = trainables
         self.tied = tied
         """Names of constants that are one parameter in several arrangements: nothing is multiplied into them."""
         self.notes: list[str] = []
@@ -116,11 +123,12 @@ class ImportContext:
         array: Array,
         hint: str,
         node: OnnxNode,
-        parameter: bool = False,
         origins: tuple[Origin | None, ...] = (),
         group: str = "",
     ) -> Value:
-        """A constant of the graph (float32 or int32). The same data under the same name is one constant.
+        """A constant of the graph (float32 or int32), a parameter if its elements come from one.
+
+        The same data under the same name is one constant.
 
         origins: of its elements, and of what was multiplied into them; group: the constant that it belongs to.
         """
@@ -132,7 +140,8 @@ class ImportContext:
         known = tuple(origin for origin in origins if origin is not None)
         if known and known[0].base in self.tied:
             value = self.arranged(data, hint, node, known[0])
-            self.parameters.setdefault(self._arrangements[known[0].base][0][1].name, value)
+            if self.is_trained(known[0]):
+                self.parameters.setdefault(self._arrangements[known[0].base][0][1].name, value)
             return value
         value = self._known(data, hint, known[0] if known else None)
         if value is None:
@@ -140,7 +149,7 @@ class ImportContext:
             self._materialised[hint].append((data, value, known[0] if known else None))
             self.sources[value.name] = hint
         self._claims.setdefault(value.name, Claim(value.name, group or value.name, known))
-        if parameter:
+        if self.is_trained(*known[:1]):
             self.parameters.setdefault(value.name, value)
         return value
 
@@ -174,6 +183,10 @@ class ImportContext:
             known.append((indices, value))
         return value
 
+    def is_trained(self, *origins: Origin | None) -> bool:
+        """Whether elements come from a parameter of the file."""
+        return any(self.trainables.trained(root) for o in origins if o is not None for root in o.roots())
+
     def is_tied(self, *entries: Entry | None) -> bool:
         """Whether one of these constants must stay as it is: it is a parameter that others read too."""
         return any(e is not None and e.origin is not None and e.origin.base in self.tied for e in entries)
@@ -195,13 +208,13 @@ class ImportContext:
         data: Array | None = None,
         merged: tuple[Origin | None, ...] = (),
     ) -> Value:
-        """A trainable constant: a constant entry, the node's input `index`, with its elements moved by `lay`.
+        """The constant of a layer: a constant entry, the node's input `index`, with its elements moved by `lay`.
 
         data: the same with something multiplied into it, which comes from `merged`.
         """
         use = entry.laid(lay)
         array = use.data.astype(np.float32) if data is None else data
-        return self.constant(array, entry.source or node.input(index), node, True, (use.origin, *merged))
+        return self.constant(array, entry.source or node.input(index), node, (use.origin, *merged))
 
     # ---- emission -----------------------------------------------------------------------------------------------
 
@@ -240,7 +253,7 @@ class ImportContext:
         """The entry as an IR value in the given order (ONNX order by default); constants become tables."""
         return self._in_order(node, entry, entry.shape, entry.order, plain(entry.rank) if order is None else order)
 
-    def operand(self, node: OnnxNode, entry: Entry, order: Order, rank: int, parameter: bool = False) -> Value:
+    def operand(self, node: OnnxNode, entry: Entry, order: Order, rank: int) -> Value:
         """An operand of a broadcasting operator whose result has this ONNX rank and IR order.
 
         Constants lose their leading axes of size 1, so that a per-channel factor is a vector.
@@ -257,7 +270,7 @@ class ImportContext:
             return data
 
         use = entry.laid(lay)
-        return self.constant(use.data, entry.source or f"{node.name}.constant", node, parameter, (use.origin,))
+        return self.constant(use.data, entry.source or f"{node.name}.constant", node, (use.origin,))
 
     def _in_order(self, node: OnnxNode, entry: Entry, shape: tuple[int, ...], order: Order, target: Order) -> Value:
         if entry.is_constant:

@@ -65,16 +65,52 @@ def _key(node: OnnxNode, known: list[Entry]) -> tuple[object, ...]:
     return (proto.SerializeToString(deterministic=True), tuple(bool(name) for name in node.inputs), *operands)
 
 
+_NUMBERS_ONLY: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "InstanceNormalization", "GroupNormalization"), (1, 2)),
+    "BatchNormalization": (1, 2, 3, 4),
+}
+"""Operands that a layer takes as numbers of its own: the graph does not compute them."""
+
+
 def is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Whether a node of constants computes with a tied weight: then the graph must, for the gradient's sake."""
-    return node.op not in VIEWS and ctx.is_tied(*(ctx.entry(name) for name in node.inputs if name))
+    """Whether the graph must compute a node of constants, for the gradient's sake: it computes with a parameter.
+
+    Moving elements is no computation, unless others read a tied weight in another arrangement. What becomes the weight
+    of a convolution is computed at compile time, and trains as it is.
+    """
+    if node.op in VIEWS:
+        return False
+    entries = [ctx.entry(name) for name in node.inputs if name]
+    if ctx.is_tied(*entries):
+        return True
+    if node.op in PARTS or not any(ctx.is_trained(entry.origin) for entry in entries):
+        return False
+    return not _becomes_weight(ctx, node)
+
+
+def _becomes_weight(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Whether a layer takes what follows from a node of constants as its numbers."""
+    tensors, seen = list(node.outputs), set[str]()
+    while tensors:
+        tensor = tensors.pop()
+        for reader in ctx.links.readers(tensor):
+            if reader.name in seen:
+                continue
+            if any(reader.input(index) == tensor for index in _NUMBERS_ONLY.get(reader.op, ())):
+                return True
+            if all(ctx.links.is_constant(name) for name in reader.inputs if name):
+                seen.add(reader.name)
+                tensors += reader.outputs
+    return False
 
 
 def import_computed(ctx: ImportContext, node: OnnxNode, handlers: Mapping[str, Handler]) -> None:
-    """Import a node whose tied weights are values of the graph to it."""
+    """Import a node whose parameters are values of the graph to it."""
     if node.op not in handlers:
         raise unknown_operator(node, handlers)
-    entries = {name: ctx.entry(name) for name in node.inputs if name and ctx.is_tied(ctx.entry(name))}
+    entries = {name: ctx.entry(name) for name in node.inputs if name and _is_parameter(ctx, ctx.entry(name))}
+    known = {name: ctx.entry(name).data for name in node.inputs if name}
+    fold(node, known, ctx.model.opset)  # refuses what cannot be computed, or is not finite from the start
     for name, entry in entries.items():
         value = ctx.value(node, entry)
         ctx.define(name, replace(entry, value=value, order=plain(entry.rank), array=None, origin=None))
@@ -83,3 +119,7 @@ def import_computed(ctx: ImportContext, node: OnnxNode, handlers: Mapping[str, H
     finally:
         for name, entry in entries.items():
             ctx.define(name, entry)
+
+
+def _is_parameter(ctx: ImportContext, entry: Entry) -> bool:
+    return entry.is_constant and (ctx.is_tied(entry) or ctx.is_trained(entry.origin))

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
-from tinytrain_compile.frontend.entries import Entry, constant_entry
+from tinytrain_compile.frontend.entries import constant_entry
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import broadcast, common_order, number, scalar
@@ -18,9 +18,6 @@ from tinytrain_compile.frontend.patterns import fuse_gate, fuse_gelu
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.base import has_trait
-
-_LARGEST_WEIGHT = 1e4
-"""An added constant with larger numbers is a mask, not something to train."""
 
 
 def unary(ctx: ImportContext, node: OnnxNode, op: str, attrs: Attrs = NO_ATTRS, to: str = "") -> None:
@@ -85,15 +82,8 @@ def _binary(ctx: ImportContext, node: OnnxNode) -> None:
     a, b = (ctx.entry(name) for name in node.inputs)
     shape = broadcast(a.shape, b.shape)
     order = common_order((a, b), len(shape))
-    operands = [ctx.operand(node, e, order, len(shape), _is_weight(node, e)) for e in (a, b)]
+    operands = [ctx.operand(node, e, order, len(shape)) for e in (a, b)]
     ctx.define_value(node.output(0), ctx.emit(node, node.op, operands), shape, order)
-
-
-def _is_weight(node: OnnxNode, entry: Entry) -> bool:
-    """Whether a constant operand is a bias or a scale: an initializer with axes that is added or multiplied."""
-    if node.op not in ("Add", "Mul") or not entry.source or not entry.is_constant or entry.rank == 0:
-        return False
-    return entry.data.dtype.kind == "f" and float(np.abs(entry.data).max()) < _LARGEST_WEIGHT
 
 
 def _prelu(ctx: ImportContext, node: OnnxNode) -> None:
@@ -101,7 +91,7 @@ def _prelu(ctx: ImportContext, node: OnnxNode) -> None:
     if broadcast(x.shape, slope.shape) != x.shape:
         raise ValueError(f"slope {slope.shape} does not broadcast to {x.shape}")
     order = common_order((x,), x.rank)
-    operands = (ctx.value(node, x, order), ctx.operand(node, slope, order, x.rank, parameter=slope.is_constant))
+    operands = (ctx.value(node, x, order), ctx.operand(node, slope, order, x.rank))
     ctx.define_value(node.output(0), ctx.emit(node, "PRelu", operands), x.shape, order)
 
 

@@ -88,7 +88,7 @@ def _bias_vector(c: Entry | None, shape: tuple[int, int]) -> NDArray[np.float32]
 def _add_c(ctx: ImportContext, node: OnnxNode, y: Value, c: Entry | None, shape: tuple[int, int], output: str) -> None:
     if c is not None:
         beta = node.number("beta", 1.0)
-        operand = ctx.operand(node, c, plain(2), 2, parameter=c.is_constant)
+        operand = ctx.operand(node, c, plain(2), 2)
         if beta != 1.0:
             operand = ctx.emit(node, "Mul", (operand, ctx.number(node, "beta", beta)), suffix="beta")
         y = ctx.emit(node, "Add", (y, operand), suffix="c")

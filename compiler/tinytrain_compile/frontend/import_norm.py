@@ -27,7 +27,7 @@ def _batch_norm(ctx: ImportContext, node: OnnxNode) -> None:
         raise ValueError(f"scale {statistics.mean.shape} for an input of shape {x.shape}")
     y = ctx.value(node, x, x.order)
     if statistics.mean.any():
-        mean = _per_channel(ctx, node, x, 3, statistics.mean.astype(np.float32), parameter=False)
+        mean = _per_channel(ctx, node, x, 3, statistics.mean.astype(np.float32))
         y = ctx.emit(node, "Sub", (y, mean), suffix="mean")
     gamma = _per_channel(ctx, node, x, 1)
     inverse = ctx.constant((1.0 / statistics.deviation).reshape(gamma.shape), f"{node.name}.inverse_deviation", node)
@@ -37,14 +37,12 @@ def _batch_norm(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define_value(node.output(0), y, x.shape, x.order)
 
 
-def _per_channel(
-    ctx: ImportContext, node: OnnxNode, x: Entry, index: int, data: Array | None = None, parameter: bool = True
-) -> Value:
+def _per_channel(ctx: ImportContext, node: OnnxNode, x: Entry, index: int, data: Array | None = None) -> Value:
     """The node's input at an index (or `data` in its place), one number per channel, as an operand for x."""
     given = ctx.entry(node.input(index))
     given = replace(given, source=given.source or node.input(index), array=given.data if data is None else data)
     per_channel = given.laid(lambda array: array.reshape(-1, *[1] * (x.rank - 2)))
-    return ctx.operand(node, per_channel, x.order, x.rank, parameter)
+    return ctx.operand(node, per_channel, x.order, x.rank)
 
 
 def _channel_op(ctx: ImportContext, node: OnnxNode, op: str, x: Entry, value: Value, index: int) -> Value:
@@ -109,7 +107,7 @@ def _affine(
     shape, factor = operand
     if broadcast(shape, factor.shape) != shape:
         raise ValueError(f"scale or bias {factor.shape} for an input of shape {shape}")
-    table = ctx.operand(node, factor, order, len(shape), parameter=factor.is_constant)
+    table = ctx.operand(node, factor, order, len(shape))
     return ctx.emit(node, op, (value, table), suffix="scale" if op == "Mul" else "shift")
 
 

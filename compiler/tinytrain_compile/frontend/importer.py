@@ -32,7 +32,9 @@ from tinytrain_compile.frontend.new_head import with_fresh_head
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.origins import tied_weights
 from tinytrain_compile.frontend.quantised import unquantised
+from tinytrain_compile.frontend.shared_weights import Merged, merged, untied, without_copies
 from tinytrain_compile.frontend.surviving import surviving
+from tinytrain_compile.frontend.trainable import choose_trainables
 from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
 from tinytrain_compile.ir import Graph, check_graph
 from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
@@ -61,21 +63,31 @@ def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
     site = find_loss(model, Links(model.nodes, model.outputs, model.constants))
     _check_label_option(model, site, options)
     outputs = (site.scores,) if site is not None else model.outputs
-    model = with_fresh_head(replace(model, nodes=reachable(model.nodes, outputs), outputs=outputs), options)
+    model = without_copies(replace(model, nodes=reachable(model.nodes, outputs), outputs=outputs))
+    tied_by_exporter = () if options.untie else merged(model)
+    model = with_fresh_head(untied(model) if options.untie else model, options)
     model = replace(model, nodes=reachable(model.nodes, outputs))
     links = Links(model.nodes, outputs, model.constants)
     source = _data_input(model, links, site, options)
+    trainables = choose_trainables(model, links, options)
     tied: frozenset[str] = frozenset()
     while True:
-        ctx = ImportContext(model, links, options, tied)
+        ctx = ImportContext(model, links, options, trainables, tied)
         order = plain(0) if source is None else _declare_input(ctx, source)
         data = None if source is None else ctx.entry(source.name).value
         _import_nodes(ctx)
+        ctx.notes += _tie_notes(ctx, tied_by_exporter)
         imported = _finish(ctx, site, source, (data, order))
         found = _check_parameters(ctx, imported.graph)
         if not found:
             return imported
         tied |= found
+
+
+def _tie_notes(ctx: ImportContext, found: tuple[Merged, ...]) -> list[str]:
+    """What is trained as one because the file holds it once."""
+    tied = [one for one in found if ctx.trainables.trained(one.name)]
+    return [f"trained tied, the file holds them once: {one.name}, {', '.join(one.tensors)} (--untie)" for one in tied]
 
 
 def _check_parameters(ctx: ImportContext, graph: Graph) -> frozenset[str]:
@@ -239,6 +251,7 @@ def _finish(
         quantised=ctx.model.quantisation.found,
         tensors=surviving(ctx, graph, dict(zip(ctx.model.outputs, zip(values, orders, strict=True), strict=True))),
         replaced=ctx.model.replaced,
+        choices=tuple(ctx.trainables.choices.values()),
     )
 
 

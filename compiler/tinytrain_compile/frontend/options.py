@@ -28,6 +28,8 @@ class FrontendOptions:
     classes: replace the last Gemm, MatMul or Conv by a fresh one with so many outputs (--classes).
     seed: draws the weights of that one (--seed).
     batch_norm: "fold" takes a BatchNormalization into the layer before it; "keep" leaves gamma and beta as they are.
+    trainable, frozen: patterns of names of initializers that are parameters, or are not (--trainable, --frozen).
+    untie: equal values that an exporter has written once are parameters of their own (--untie).
     any_batch: also accept several samples at once, several outputs and no input at all (single-operator tests).
     """
 
@@ -36,6 +38,9 @@ class FrontendOptions:
     label: str = ""
     constant_inputs: Mapping[str, Array] = field(default_factory=_no_arrays)
     batch_norm: Literal["fold", "keep"] = "fold"
+    trainable: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    untie: bool = False
     any_batch: bool = False
     classes: int | None = None
     seed: int = 0

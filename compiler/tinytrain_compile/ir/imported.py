@@ -55,6 +55,16 @@ class FileTensor:
         return real.transpose([axes.index(axis) for axis in range(len(axes))])
 
 
+@dataclass(frozen=True)
+class ParameterChoice:
+    """Whether a floating-point initializer of the file is a parameter, in few words why, and how many numbers it is."""
+
+    name: str
+    trained: bool
+    why: str
+    elements: int
+
+
 def _no_tensors() -> Mapping[str, FileTensor]:
     return {}
 
@@ -70,6 +80,7 @@ class ImportedModel:
     quantised: the ONNX model was a quantised one; its ranges are the values' `quant`.
     tensors: by the file's names, the tensors that are still there after fusing and folding: what can be compared.
     replaced: tensors of the file that depend on a layer which --classes has replaced.
+    choices: of every floating-point initializer that is used, whether it is a parameter.
     """
 
     graph: Graph
@@ -84,3 +95,4 @@ class ImportedModel:
     quantised: bool = False
     tensors: Mapping[str, FileTensor] = field(default_factory=_no_tensors)
     replaced: frozenset[str] = frozenset()
+    choices: tuple[ParameterChoice, ...] = ()

@@ -17,7 +17,7 @@ from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, 
 DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.4, 0.2, 0.05
 """CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
 
-SMALLEST_TIME = 1.6
+SMALLEST_TIME = 1.0
 """CP-SAT's deterministic time for all questions of a search for the lowest peak."""
 
 TRIED_PER_ROUND = 24

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.normalise import AxisAttrs
-from tinytrain_compile.ops.shape import TransposeAttrs
+from tinytrain_compile.ops.shape import ReduceAttrs, TransposeAttrs
 
 _ACTIVATIONS = ("Sigmoid", "Softmax", "LogSoftmax")
 _VIEWS = ("Reshape", "Transpose")
+_PICKING = ("Clip", *_VIEWS, "AveragePool", "MaxPool", "Slice")
+"""Operators whose results lie between the numbers of their first input."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,23 @@ def end_of(graph: Graph, output: Value) -> End:
     if node is None or node.op not in _ACTIVATIONS:
         return End(output)
     return End(output, node, tuple(reversed(views)))
+
+
+def is_probability(graph: Graph, output: Value) -> bool:
+    """Whether every number of an output is one from 0 to 1: of a sigmoid or softmax, moved, picked or averaged."""
+    makers = graph.producers()
+    node = makers.get(output.name)
+    while node is not None and (node.op in _PICKING or _is_mean(node)):
+        node = makers.get(node.inputs[0].name)
+    return node is not None and node.op in ("Sigmoid", "HardSigmoid", "Softmax")
+
+
+def _is_mean(node: Node) -> bool:
+    """Whether a node sums and divides by how many it sums."""
+    if not isinstance(node.attrs, ReduceAttrs):
+        return False
+    count = math.prod(node.inputs[0].shape[axis] for axis in node.attrs.axes)
+    return math.isclose(node.attrs.scale * count, 1.0, rel_tol=1e-5)
 
 
 def absorb(

@@ -11,10 +11,16 @@ from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
 from tinytrain_compile.ir.stages import MEAN_OF_SAMPLES, LabelWeights, LossTerms
 from tinytrain_compile.ir.types import Value
+from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
-from tinytrain_compile.training.end import End, absorb, end_of
+from tinytrain_compile.training.end import End, absorb, end_of, is_probability
 from tinytrain_compile.training.options import TrainingOptions
+
+LEAST, MOST = 1e-30, 1.0 - 2.0**-24
+"""Between these a probability may lie whose logarithm is taken."""
+BCE_OF_PROBABILITIES = "loss: bce of the output as it is: it holds probabilities"
+BCE_OF_SCORES = "loss: bce is of scores (logits): the loss has a sigmoid in it"
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,22 @@ def append_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOp
     label = Value(builder.unique("label"), output.shape, "float32", output.layout)
     if kind == "mse":
         return AppendedLoss(builder.emit("MeanSquaredError", (output, label), name="loss"), label, output, notes)
-    logits, absorbed = absorb(builder, end, ("Sigmoid",))
+    if is_probability(model.graph, output) and end.op != "Sigmoid":
+        logits, absorbed = _scores_of(builder, output), (BCE_OF_PROBABILITIES,)
+    else:
+        logits, absorbed = absorb(builder, end, ("Sigmoid",))
+    if not end.op and not absorbed:
+        absorbed = (BCE_OF_SCORES,)
     loss = builder.emit("SigmoidCrossEntropy", (logits, label), name="loss")
     return AppendedLoss(loss, label, logits, (*notes, *absorbed))
+
+
+def _scores_of(builder: GraphBuilder, output: Value) -> Value:
+    """log p - log(1 - p): the number whose sigmoid is p. p is kept off 0 and 1, where a logarithm has no end."""
+    p = builder.emit("Clip", (output,), ClipAttrs(LEAST, MOST), name="probability")
+    one = builder.constant("one", np.ones((), np.float32))
+    odds = (builder.emit("Log", (p,), name="log_p"), builder.emit("Sub", (one, p), name="rest"))
+    return builder.emit("Sub", (odds[0], builder.emit("Log", odds[1:], name="log_rest")), name="scores")
 
 
 def _default_loss(model: ImportedModel, end: End) -> tuple[str, tuple[str, ...]]:
@@ -60,7 +79,9 @@ def _default_loss(model: ImportedModel, end: End) -> tuple[str, tuple[str, ...]]
         return "bce", ("loss: bce, the default behind a Sigmoid: labels are 0 or 1, one for each output",)
     if len(shape) == 2 and shape[1] > 1:
         return "cross-entropy", (f"loss: cross-entropy, the default for an output of shape {shape}",)
-    raise CompileError("E0304", "--loss", f"no default loss for an output of shape {shape}", "choose --loss mse or bce")
+    classes = "cross-entropy (classes on axis 1), " if len(shape) > 1 and shape[1] > 1 else ""
+    what = f"no default loss for an output of shape {shape}"
+    raise CompileError("E0304", "--loss", what, f"choose --loss {classes}mse or bce")
 
 
 def _cross_entropy(builder: GraphBuilder, model: ImportedModel, end: End, notes: tuple[str, ...]) -> AppendedLoss:
@@ -72,12 +93,19 @@ def _cross_entropy(builder: GraphBuilder, model: ImportedModel, end: End, notes:
             f"cross-entropy needs an output (batch, classes), got {shape}",
             "choose --loss mse or bce",
         )
-    axis = model.output_perm.index(1)
+    axis = _class_axis(model, end)
     label = Value(builder.unique("label"), (*output.shape[:axis], *output.shape[axis + 1 :]), "int32")
     logits, absorbed = absorb(builder, end, ("Softmax", "LogSoftmax"), axis)
     logp = builder.emit("LogSoftmax", (logits,), AxisAttrs(axis), name="log_probabilities")
     loss = builder.emit("NegativeLogLikelihood", (logp, label), NllAttrs(axis), name="loss")
     return AppendedLoss(loss, label, logits, (*notes, *absorbed))
+
+
+def _class_axis(model: ImportedModel, end: End) -> int:
+    """Axis of the graph's output that the classes are on: that of a softmax at the end, else ONNX axis 1."""
+    axis = end.axis()
+    rest = [onnx for index, onnx in enumerate(model.output_perm) if index != axis]
+    return axis if axis is not None and rest == sorted(rest) else model.output_perm.index(1)
 
 
 def _own_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOptions) -> AppendedLoss:

@@ -1,0 +1,129 @@
+"""Which initializers of a file are parameters. ONNX does not say what its framework trains: rules do, in this order.
+
+1. What the user says (--trainable, --frozen).
+2. An output of a Constant node is none, unless the file has no floating-point initializer at all.
+3. An initializer that no gradient reaches is none: settings of nodes, statistics of a BatchNormalization.
+4. Numbers with a known purpose are none (`frontend/known_constants.py`).
+5. Every other floating-point initializer is one, whatever node reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.folding import PARTS, VIEWS, fold
+from tinytrain_compile.frontend.known_constants import Case, Use, purpose
+from tinytrain_compile.frontend.model import Links, OnnxModel
+from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.ir.imported import ParameterChoice
+from tinytrain_compile.ir.types import Array
+
+_PASSING = (*VIEWS, *PARTS, "Expand")
+"""Operators whose first input is still the same numbers behind them."""
+
+_SETTINGS: Mapping[str, tuple[int, ...]] = {
+    "BatchNormalization": (3, 4),
+    "Clip": (1, 2),
+    "Dropout": (1, 2),
+    "Pad": (1, 2, 3),
+    "Pow": (1,),
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
+    "Where": (0,),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), (1, 2)),
+    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), (0, 1)),
+    **dict.fromkeys(("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"), (1, 2)),
+}
+"""Operands that decide how a node computes, and get no gradient."""
+
+
+@dataclass(frozen=True)
+class Trainables:
+    """Whether each floating-point initializer is trained, and why."""
+
+    choices: Mapping[str, ParameterChoice]
+
+    def trained(self, name: str) -> bool:
+        """Whether an initializer is a parameter; False for what is no initializer."""
+        return name in self.choices and self.choices[name].trained
+
+
+def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) -> Trainables:
+    """Decide about every initializer that the outputs depend on. E0101 for globs that match nothing, or both."""
+    floats = {name: array for name, array in model.constants.items() if array.dtype.kind == "f" and array.size}
+    made = {name: array for name, array in _constant_outputs(model).items() if links.is_used(name) and array.size}
+    used = {name: array for name, array in floats.items() if links.is_used(name)}
+    asked = _asked({**used, **made}, options)
+    choices: dict[str, ParameterChoice] = {}
+    for name, array in {
+        **used,
+        **({} if used else made),
+        **{name: made[name] for name in asked if name in made},
+    }.items():
+        uses = tuple(_uses(links, name))
+        case = Case(name, array, uses, model, links)
+        choices[name] = _choice(case, asked.get(name))
+    return Trainables(choices)
+
+
+def _choice(case: Case, asked: str | None) -> ParameterChoice:
+    settings = all(use.index in _SETTINGS.get(use.node.op, ()) for use in case.uses)
+    if asked is not None:
+        trained = asked == "--trainable"
+        if trained and settings:
+            what = f"no gradient reaches {case.name}: it is a setting of {_readers(case)}"
+            raise CompileError("E0101", "--trainable", what, "leave it out of --trainable")
+        return ParameterChoice(case.name, trained, asked, case.array.size)
+    if settings:
+        return ParameterChoice(case.name, False, f"a setting of {_readers(case)}", case.array.size)
+    known = purpose(case)
+    return ParameterChoice(case.name, not known, known or f"read by {_readers(case)}", case.array.size)
+
+
+def _readers(case: Case) -> str:
+    names = list(dict.fromkeys(f"{use.node.name} ({use.node.op})" for use in case.uses))
+    return names[0] + (f" and {len(names) - 1} more" if names[1:] else "") if names else "nothing"
+
+
+def _uses(links: Links, tensor: str) -> Iterator[Use]:
+    """Who reads a tensor, directly or behind what only moves its elements."""
+    for node in links.readers(tensor):
+        for index, name in enumerate(node.inputs):
+            if name != tensor:
+                continue
+            if node.op in _PASSING and index == 0 and not node.domain:
+                for output in node.outputs:
+                    yield from _uses(links, output)
+            else:
+                yield Use(node, index, tensor)
+
+
+def _constant_outputs(model: OnnxModel) -> dict[str, Array]:
+    """What Constant nodes hold, if it is a tensor of floating-point numbers."""
+    found: dict[str, Array] = {}
+    for node in model.nodes:
+        if node.op == "Constant" and not node.domain and not {"value_string", "value_strings"} & set(node.attrs):
+            (array,) = fold(node, {}, model.opset)
+            if array.dtype.kind == "f":
+                found[node.output(0)] = array
+    return found
+
+
+def _asked(names: Mapping[str, Array], options: FrontendOptions) -> dict[str, str]:
+    """By initializer, the option that names it."""
+    found: dict[str, str] = {}
+    for flag, globs in (("--trainable", options.trainable), ("--frozen", options.frozen)):
+        for glob in globs:
+            hits = [name for name in names if fnmatchcase(name, glob)]
+            if not hits:
+                what = "no floating-point initializer that is used has such a name"
+                raise CompileError("E0101", f"{flag} {glob}", what, "names are in report.json, or shown by --verbose")
+            for name in hits:
+                if found.get(name, flag) != flag:
+                    what = f"{name} is named by --trainable and by --frozen"
+                    raise CompileError("E0101", f"{flag} {glob}", what, "leave it out of one of them")
+                found[name] = flag
+    return found

@@ -1,0 +1,151 @@
+"""The zoo: networks as their exporters write them, with the losses that their own framework computed.
+
+`../shared/zoo` has them; its README says what each file holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from testing.places import SHARED
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.pipeline import imported
+from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.samples import load_samples
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.training import TrainingOptions, build_training
+
+ZOO = SHARED / "zoo"
+STEPS = 5
+RELATIVE, ABSOLUTE = 2e-4, 1e-4
+"""How far a loss may be from the framework's, of itself; and a final weight, of max(1, the largest)."""
+
+_LOSS = {
+    **dict.fromkeys(("ce", "nll", "nllp", "ce2d", "nllp2d", "ce_logits"), "cross-entropy"),
+    **dict.fromkeys(("bce", "bcep"), "bce"),
+    "mse": "mse",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """One network: where its files are, and what is known of it (`loss`, `lr`, `losses`, `bn`)."""
+
+    path: Path
+    known: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Folder and file, as the table shows it."""
+        return f"{self.path.parent.name}/{self.path.stem}"
+
+    @property
+    def trains(self) -> bool:
+        """Whether the framework computed losses."""
+        return bool(self.known.get("losses"))
+
+    def options(self, **more: Any) -> CompileOptions:
+        """The options of a command that trains it as the framework did."""
+        asked = {"loss": _LOSS[self.known["loss"]]} if self.trains else {}
+        rate = {"learning_rate": self.known["lr"]} if self.trains else {}
+        return CompileOptions(model=self.path, update="all", **asked, **rate, **more)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """losses: ours, of each step; error: why it was refused, instead.
+
+    before, after: parameters as the graph holds them, by name.
+    """
+
+    losses: tuple[float, ...] = ()
+    before: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    after: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    error: CompileError | None = None
+
+
+def networks(pattern: str = "*/*") -> Iterator[Network]:
+    """All networks whose folder/name matches."""
+    for path in sorted(ZOO.glob(f"{pattern}.onnx")):
+        yield Network(path, json.loads(path.with_suffix(".json").read_text()))
+
+
+def train_graph(model: ImportedModel, options: CompileOptions) -> TrainGraph:
+    """The training graph of a float32 command."""
+    asked = TrainingOptions(loss=options.loss, learning_rate=options.learning_rate)
+    return build_training(model, resolve_update(model.graph, options.update), asked)
+
+
+def trained(network: Network, **more: Any) -> Outcome:
+    """Five steps of one sample each by the numpy reference, as the command would train it."""
+    options = network.options(**more)
+    try:
+        model = imported(options)
+        train = train_graph(model, options)
+        samples = load_samples(network.path.with_suffix(".npz"), model, train)
+    except CompileError as problem:
+        return Outcome(error=problem)
+    trainer = Trainer(train)
+    before = {value.name: trainer.state[value.name].copy() for value in model.graph.parameters}
+    losses = [trainer.step(x[None], y[None])[0] for x, y in zip(samples.x[:STEPS], samples.y[:STEPS], strict=True)]
+    return Outcome(tuple(losses), before, {name: trainer.state[name] for name in before})
+
+
+def loss_error(ours: tuple[float, ...], theirs: list[float]) -> float:
+    """Largest relative difference of the losses of the same steps."""
+    a, b = np.array(ours), np.array(theirs[: len(ours)])
+    return float(np.max(np.abs(a - b) / np.maximum(np.abs(b), 1e-6)))
+
+
+def weight_errors(network: Network, outcome: Outcome) -> dict[str, float]:
+    """By the framework's names: how far each final weight is from ours, of max(1, the largest), where it gives them.
+
+    The same parameter is the one with the same numbers at the start; inf if we train none and the framework does. A
+    weight that several have at the start (fresh ones) counts by the nearest of them.
+    """
+    path = network.path.with_suffix(".ref.npz")
+    if not path.exists():
+        return {}
+    reference, found = np.load(path), dict[str, float]()
+    for key in (key for key in reference.files if key.startswith("i_")):
+        first, last = reference[key], reference["f_" + key[2:]]
+        pairs = ((data, outcome.after[name]) for name, data in outcome.before.items())
+        errors = [error for pair in pairs for error in _apart((first, last), pair)]
+        moved = not np.array_equal(first, last)
+        error = min(errors) if errors else np.inf if moved else 0.0
+        found[key[2:]] = error / max(1.0, float(np.abs(last).max()))
+    return found
+
+
+def _apart(theirs: tuple[Array, Array], ours: tuple[Array, Array]) -> Iterator[float]:
+    """Largest difference at the end between two weights (start, end) that hold the same numbers at the start.
+
+    Ours may be some rows of theirs, if the rest has not moved. Numbers that all differ say by themselves where each of
+    them is; for others every order of axes is tried.
+    """
+    (first, last), (data, after) = theirs, ours
+    if np.unique(first).size == first.size:
+        order = np.argsort(first, axis=None)
+        known, wanted = first.reshape(-1)[order], data.reshape(-1)
+        place = np.searchsorted(known, wanted).clip(1, known.size - 1) if known.size > 1 else np.zeros(1, np.intp)
+        place = place - (np.abs(known[place - 1] - wanted) < np.abs(known[place] - wanted))
+        index = order[place]
+        if np.allclose(first.reshape(-1)[index], data.reshape(-1), rtol=1e-5, atol=1e-5):
+            rest = np.setdiff1d(order, index)
+            if np.array_equal(first.reshape(-1)[rest], last.reshape(-1)[rest]):
+                yield float(np.abs(last.reshape(-1)[index] - after.reshape(-1)).max())
+        return
+    for perm in itertools.permutations(range(last.ndim)):
+        if first.size == data.size and np.allclose(first.transpose(perm).reshape(-1), data.reshape(-1), atol=1e-5):
+            yield float(np.abs(last.transpose(perm).reshape(-1) - after.reshape(-1)).max())
