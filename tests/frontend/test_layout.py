@@ -165,13 +165,6 @@ def test_elementwise_constants_follow_the_order(tmp_path: Path) -> None:
     shapes = {value.name: value.shape for value in imported.graph.parameters}
     expected = {"c_w": (4, 3, 3, 3), "c_b": (4,), "shift": (4,), "map": (5, 6, 1), "slope": (4,), "temperature": ()}
     assert shapes == expected
-        "c_w": (4, 3, 3, 3),
-        "c_b": (4,),
-        "shift": (4,),
-        "map": (5, 6, 1),
-        "slope": (4,),
-        "temperature": (),
-    }
 
 
 def test_signal_network_keeps_one_order(tmp_path: Path) -> None:
