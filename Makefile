@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-paging remat-real slow ledger hash-c fuzz campaign convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-paging remat-real slow ledger hash-c fuzz zoo campaign convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,9 @@ convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired dif
 
 docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in README.md and other pages
 	$(BIN)/python scripts/make_docs.py
+
+zoo: $(STAMP) ## Networks of other frameworks: losses and weights of five steps against theirs, and the C on the host
+	$(BIN)/python -m benchmarks.zoo --verify host
 
 campaign: $(STAMP) ## Mutated files, random graphs, damaged checkpoints: all, or KIND=.. COUNT=.. FIRST=.. SEED=.. JOBS=..
 	$(BIN)/python -m tests.campaign $(if $(KIND),--kind "$(KIND)") $(if $(COUNT),--count $(COUNT)) \

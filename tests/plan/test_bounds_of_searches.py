@@ -95,7 +95,7 @@ def test_the_solver_has_one_time_for_all_questions_about_the_least_budget(monkey
     monkeypatch.setattr(remat_search, "first_decision", lambda _problem, _budget: {0: 1 << 40})
     monkeypatch.setattr(remat_search, "peak_of", lambda _problem, decision: decision[0])
     monkeypatch.setattr(remat_search, "checkpoints", lambda _problem: ())
-    monkeypatch.setattr(remat_search, "_whole_pairs_only", lambda problem: problem)
+    monkeypatch.setattr(remat_search, "whole_pairs_only", lambda problem: problem)
     monkeypatch.setattr(remat_cpsat, "solve", solve)
     monkeypatch.setattr(remat_search, "cheaper_decision", lambda *_: remat_search.RematChoice({}, 0, False))
     list(remat_search.smallest(SimpleNamespace(again={}), PlanOptions()))  # type: ignore[arg-type]

@@ -54,6 +54,11 @@ class Terminal:
                 facts = " ".join(f"{key}={value}" for key, value in asdict(layer).items() if key != "name")
                 for line in wrapped("layer      ", f"{printable(layer.name)}: {facts}"):
                     self._out.print(line, markup=False)
+            for choice in result.summary.choices:
+                kind = "parameter" if choice.trained else "constant"
+                said = f"{printable(choice.name)}: {plural(choice.elements, 'number')}, {printable(choice.why)}"
+                for line in wrapped(f"{kind:<11}", said):
+                    self._out.print(line, markup=False)
             self._file(result.summary)
             for line in step_lines(result.summary):
                 self._out.print(line, markup=False, soft_wrap=True)

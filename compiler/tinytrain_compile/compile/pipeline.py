@@ -205,6 +205,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         code_bytes=None,
         const_bytes=None,
         external_functions=candidate.externals.functions,
+        choices=model.choices,
     )
 
 

@@ -76,7 +76,7 @@ def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
         order = plain(0) if source is None else _declare_input(ctx, source)
         data = None if source is None else ctx.entry(source.name).value
         _import_nodes(ctx)
-        ctx.notes += _tie_notes(ctx, tied_by_exporter)
+        ctx.notes += _parameter_notes(ctx, tied_by_exporter)
         imported = _finish(ctx, site, source, (data, order))
         found = _check_parameters(ctx, imported.graph)
         if not found:
@@ -84,10 +84,12 @@ def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
         tied |= found
 
 
-def _tie_notes(ctx: ImportContext, found: tuple[Merged, ...]) -> list[str]:
-    """What is trained as one because the file holds it once."""
+def _parameter_notes(ctx: ImportContext, found: tuple[Merged, ...]) -> list[str]:
+    """What is trained as one because the file holds it once, and tables that rules leave out."""
     tied = [one for one in found if ctx.trainables.trained(one.name)]
-    return [f"trained tied, the file holds them once: {one.name}, {', '.join(one.tensors)} (--untie)" for one in tied]
+    notes = [f"trained tied, the file holds them once: {one.name}, {', '.join(one.tensors)} (--untie)" for one in tied]
+    left_out = ctx.trainables.left_out()
+    return [*notes, f"no parameters by rule: {left_out} (--verbose, --trainable)"] if left_out else notes
 
 
 def _check_parameters(ctx: ImportContext, graph: Graph) -> frozenset[str]:

@@ -50,6 +50,11 @@ class Trainables:
         """Whether an initializer is a parameter; False for what is no initializer."""
         return name in self.choices and self.choices[name].trained
 
+    def left_out(self) -> str:
+        """Names of tables (no settings, no single numbers) that rules say are no parameters; "" if there is none."""
+        known = [c.name for c in self.choices.values() if not c.trained and c.elements > 1 and c.known]
+        return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if known[3:] else "")
+
 
 def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) -> Trainables:
     """Decide about every initializer that the outputs depend on. E0101 for globs that match nothing, or both."""
@@ -80,7 +85,8 @@ def _choice(case: Case, asked: str | None) -> ParameterChoice:
     if settings:
         return ParameterChoice(case.name, False, f"a setting of {_readers(case)}", case.array.size)
     known = purpose(case)
-    return ParameterChoice(case.name, not known, known or f"read by {_readers(case)}", case.array.size)
+    why = known or f"read by {_readers(case)}"
+    return ParameterChoice(case.name, not known, why, case.array.size, known=bool(known))
 
 
 def _readers(case: Case) -> str:

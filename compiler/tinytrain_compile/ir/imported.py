@@ -57,12 +57,16 @@ class FileTensor:
 
 @dataclass(frozen=True)
 class ParameterChoice:
-    """Whether a floating-point initializer of the file is a parameter, in few words why, and how many numbers it is."""
+    """Whether a floating-point initializer of the file is a parameter, in few words why, and how many numbers it is.
+
+    known: it is none because of what its numbers are for.
+    """
 
     name: str
     trained: bool
     why: str
     elements: int
+    known: bool = False
 
 
 def _no_tensors() -> Mapping[str, FileTensor]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tinytrain_compile.ir.cost import PlanChoice
+from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 
@@ -153,6 +154,7 @@ class Summary:
     """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena.
 
     notes: remarks on what the user gave (those on the graph are the graph's own).
+    choices: which initializers of the file are parameters.
     """
 
     model: str
@@ -178,6 +180,7 @@ class Summary:
     tiles: TilesUsed = field(default_factory=TilesUsed)
     external_functions: tuple[str, ...] = ()  # all that --kernels offers
     notes: tuple[str, ...] = ()
+    choices: tuple[ParameterChoice, ...] = ()
 
     @property
     def all_notes(self) -> tuple[str, ...]:

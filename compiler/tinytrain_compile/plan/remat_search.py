@@ -192,7 +192,7 @@ def any_below(problem: Problem, budget: int, options: PlanOptions, clock: Clock 
     if units < 1e-6:
         return None
     limits = Limits(units, options.seed, cheapest=False)
-    coarse = _whole_pairs_only(problem)
+    coarse = whole_pairs_only(problem)
     answer = solve(coarse, problem.again, budget, None, limits)
     units = answer.units
     if answer.status == "infeasible" and coarse != problem:
@@ -203,7 +203,7 @@ def any_below(problem: Problem, budget: int, options: PlanOptions, clock: Clock 
     return answer.decision
 
 
-def _whole_pairs_only(problem: Problem) -> Problem:
+def whole_pairs_only(problem: Problem) -> Problem:
     """The problem without outputs that cover a part of an input: loads are never smaller, and answers come sooner."""
     return replace(
         problem,

@@ -36,6 +36,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "notes": list(summary.all_notes),
         "update": [_layer(layer) for layer in summary.layers if is_updated(layer)],
         "update_totals": update_totals(summary),
+        "parameters": [asdict(choice) for choice in summary.choices],
         "memory": _memory(summary, analysis),
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
         "plan": _plan(analysis, summary.choice),

@@ -1,0 +1,112 @@
+"""`make zoo`: every network of ../shared/zoo trains as in its framework, or is refused with a reason. Exit code 1 else.
+
+    python -m benchmarks.zoo [--verify host] [PATTERN ...]
+
+Losses of five steps and, where they are given, final weights, by the numpy reference. --verify host: the command too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from testing.zoo import ABSOLUTE, RELATIVE, Network, Outcome, loss_error, networks, trained, weight_errors
+from tinytrain_compile.compile.pipeline import compile_model
+
+OTHERWISE: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    **dict.fromkeys(
+        ("torch-ts/x_fresh_norms", "torch-ts/prelu_chan", "torch-ts/act_prelu", "torch-dynamo/act_prelu"),
+        ({"untie": True}, "equal values that the exporter wrote once: --untie"),
+    ),
+    **dict.fromkeys(
+        ("torch-dynamo/shufflenetv2", "torch-dynamo/dyn_shuffle"),
+        ({"frozen": ("*.weight_bias",)}, "PyTorch's folding freezes beta: --frozen '*.weight_bias'"),
+    ),
+    "torch-ts/dyn_hw": ({"input_shapes": {"input": (1, 3, 16, 16)}}, "dynamic: --input-shape"),
+}
+"""Options that a network needs to train as in its framework, and why."""
+
+CHANGED: Mapping[str, str] = {
+    "torch-ts/circularpad": "the exporter pads otherwise: onnxruntime's first loss is not the framework's, and is ours",
+    "keras/kws_dscnn": "gamma, mean and variance are one table in the file; the framework trains gamma apart",
+}
+"""Networks whose file is not what the framework trained."""
+
+NOT_ASKED: Mapping[str, str] = {
+    "torch-dynamo/conv3d": "Conv3D",
+    "torch-dynamo/two_input": "a second data input",
+    "keras/gru": "a Loop (export with unroll=True)",
+}
+"""Networks that are refused for a stated limit."""
+
+
+def judge(network: Network, outcome: Outcome) -> tuple[str, str]:
+    """(verdict, remark): equal, imports, changed, refused, DIFFERENT."""
+    if outcome.error is not None:
+        code, what = outcome.error.code, outcome.error.what
+        return "refused", NOT_ASKED.get(network.name, f"{code}: {what}")
+    if not network.trains:
+        return "imports", "the framework gives no losses"
+    loss = loss_error(outcome.losses, network.known["losses"])
+    weights = weight_errors(network, outcome)
+    furthest = max(weights.values(), default=0.0)
+    text = f"losses {loss:.1e}" + (f", weights {furthest:.1e}" if weights else "")
+    if loss <= RELATIVE and furthest <= ABSOLUTE:
+        return "equal", text
+    if network.name in CHANGED:
+        return "changed", f"{text}: {CHANGED[network.name]}"
+    return "DIFFERENT", text
+
+
+def judged(network: Network) -> tuple[str, str]:
+    """The verdict with the options of OTHERWISE, named in the remark."""
+    more, why = OTHERWISE.get(network.name, ({}, ""))
+    try:
+        verdict, remark = judge(network, trained(network, **more))
+    except Exception as wrong:  # what is to be found: anything that is no CompileError
+        return "INTERNAL", f"{type(wrong).__name__}: {wrong}"
+    return verdict, f"{remark}; {why}" if why else remark
+
+
+def compiled(network: Network) -> str:
+    """What the command makes of it on the host: "" if it passes."""
+    with tempfile.TemporaryDirectory() as folder:
+        more, _ = OTHERWISE.get(network.name, ({}, ""))
+        given = frozenset({"update", "loss", "learning_rate", "data", *more})
+        options = network.options(out=Path(folder) / "out", verify="host", target="cortex-m7", given=given, **more)
+        data = network.path.with_suffix(".npz") if network.trains else None
+        result = compile_model(replace(options, data=data, verify_steps=3))
+        return "" if result.summary is not None and result.summary.verify.result == "pass" else "not verified"
+
+
+def main() -> int:
+    """Print a line for each network and the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("patterns", nargs="*", default=["*/*"])
+    parser.add_argument("--verify", choices=("none", "host"), default="none")
+    asked = parser.parse_args()
+    counts: Counter[str] = Counter()
+    wrong = False
+    for network in (network for pattern in asked.patterns for network in networks(pattern)):
+        verdict, remark = judged(network)
+        if asked.verify == "host" and verdict in ("equal", "imports", "changed"):
+            try:
+                problem = compiled(network)
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+            verdict, remark = ("FAILED", problem) if problem else (verdict, remark)
+        counts[verdict] += 1
+        wrong |= verdict.isupper()
+        print(f"{verdict:<10}{network.name:<36}{remark}", flush=True)
+    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
