@@ -83,9 +83,13 @@ def is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
     entries = [ctx.entry(name) for name in node.inputs if name]
     if ctx.is_tied(*entries):
         return True
-    if node.op in PARTS or not any(ctx.is_trained(entry.origin) for entry in entries):
-        return False
-    return not _becomes_weight(ctx, node)
+    return node.op not in PARTS and is_trained_through(ctx, node)
+
+
+def is_trained_through(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Whether a node computes with a parameter what is no weight of a convolution."""
+    trained = any(ctx.is_trained(ctx.entry(name).origin) for name in node.inputs if name)
+    return trained and not _becomes_weight(ctx, node)
 
 
 def _becomes_weight(ctx: ImportContext, node: OnnxNode) -> bool:

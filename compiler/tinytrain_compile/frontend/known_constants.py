@@ -74,17 +74,19 @@ class Case:
 
 def purpose(case: Case) -> str:
     """What the numbers are for, "" if that is not known: then they are a parameter."""
-    return next((text for text, rule in _RULES if rule(case)), "")
+    return next((text for text, rule in RULES if rule(case)), "")
 
 
 # ---- single numbers, and tables of one number ------------------------------------------------------------------------
 
 
-def _is_exporters_number(case: Case) -> bool:
+def is_exporters_number(case: Case) -> bool:
+    """A single number under a name that exporters make up, but for a slope."""
     return case.array.size == 1 and case.made and not any(use.node.op == "PRelu" for use in case.uses)
 
 
-def _is_epsilon(case: Case) -> bool:
+def is_epsilon(case: Case) -> bool:
+    """A small number that is added in front of a root, a logarithm or a division."""
     if case.array.size != 1 or not 0 < float(case.array.reshape(-1)[0]) <= EPSILON:
         return False
     guards = ("Sqrt", "Div", "Pow", "Reciprocal", "Log")
@@ -96,7 +98,7 @@ def _is_epsilon(case: Case) -> bool:
     )
 
 
-def _is_attention_scale(case: Case) -> bool:
+def is_attention_scale(case: Case) -> bool:
     """n to the power of +-1/2 or +-1/4 for a whole n, on the way from a product of two matrices to a softmax."""
     if case.array.size != 1:
         return False
@@ -121,12 +123,12 @@ def _is_score(case: Case, use: Use) -> bool:
     return False
 
 
-def _is_unit_affine(case: Case) -> bool:
+def is_unit_affine(case: Case) -> bool:
     """Scale 1 or shift 0 that an exporter wrote for a normalisation without either."""
     return case.made and case.number in (0.0, 1.0) and case.all_uses(lambda use: use.node.op in _NORMS)
 
 
-def _is_zero_filling(case: Case) -> bool:
+def is_zero_filling(case: Case) -> bool:
     """Zeros that a cell starts from, or that stand where nothing is."""
     if case.number != 0.0:
         return False
@@ -140,14 +142,15 @@ def _is_zero_filling(case: Case) -> bool:
     )
 
 
-def _is_mask(case: Case) -> bool:
+def is_mask(case: Case) -> bool:
+    """A table that moves scores out of reach."""
     return float(np.abs(case.array).max()) >= MASK
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _is_of_waves(case: Case) -> bool:
+def is_of_waves(case: Case) -> bool:
     """Every column (or row) is a sampled sine: x[p + 1] + x[p - 1] = k x[p] with one k for all p."""
     table = case.table
     return table.ndim == 2 and (_waves(table) or _waves(table.T))
@@ -165,7 +168,7 @@ def _waves(table: NDArray[np.float64]) -> bool:
     return bool((rest <= 1e-4 * np.maximum(largest, 1e-30)).all()) and 2 * int(moving.sum()) >= table.shape[1]
 
 
-def _is_transform(case: Case) -> bool:
+def is_transform(case: Case) -> bool:
     """Every row is a cosine or sine under a window: nearly all of its energy is around one frequency."""
     table = case.table
     if table.ndim != 2 or not case.all_uses(lambda use: use.node.op in ("MatMul", "Gemm", "Conv")):
@@ -180,13 +183,13 @@ def _peaks(table: NDArray[np.float64]) -> bool:
     energy = np.abs(np.fft.rfft(table, axis=1)) ** 2
     total = energy.sum(axis=1)
     near = np.array(
-        [row[max(0, peak - 1) : peak + 2].sum() for row, peak in zip(energy, energy.argmax(1), strict=True)]
+        [row[max(0, peak - 2) : peak + 3].sum() for row, peak in zip(energy, energy.argmax(1), strict=True)]
     )
     filled = total > 1e-12 * max(float(total.max()), 1e-30)
     return bool((near[filled] >= 0.99 * total[filled]).all()) and 4 * len(set(energy.argmax(1))) >= rows
 
 
-def _is_filter_bank(case: Case) -> bool:
+def is_filter_bank(case: Case) -> bool:
     """Triangles over frequencies, each beginning where the one before has passed (mel, bark)."""
     table = case.table
     if table.ndim != 2 or not case.all_uses(lambda use: use.node.op in ("MatMul", "Gemm", "Conv")):
@@ -214,7 +217,7 @@ def _triangles(table: NDArray[np.float64]) -> bool:
 # ---- places ----------------------------------------------------------------------------------------------------------
 
 
-def _is_preprocessing(case: Case) -> bool:
+def is_preprocessing(case: Case) -> bool:
     """Mean, deviation and the like, a number for all or one axis, that change the input before any layer."""
     return case.table.ndim < 2 and case.all_uses(lambda use: _on_input(case, use.node))
 
@@ -231,7 +234,7 @@ def _on_input(case: Case, node: OnnxNode) -> bool:
     return any(tensor == value.name for value in case.model.inputs) if maker is None else _on_input(case, maker)
 
 
-def _is_rescaling(case: Case) -> bool:
+def is_rescaling(case: Case) -> bool:
     """A factor, then a shift, for each column of a dense layer that has a bias: it can do without either.
 
     Behind a Conv the same is a normalisation (`frontend/batch_norm.py`).
@@ -256,17 +259,17 @@ def _maker_of_other(case: Case, use: Use) -> OnnxNode | None:
     return case.links.maker(others[0]) if len(others) == 1 else None
 
 
-_RULES: tuple[tuple[str, Callable[[Case], bool]], ...] = (
-    ("a number that the exporter wrote", _is_exporters_number),
-    ("it keeps a root or division finite (epsilon)", _is_epsilon),
-    ("the scale of attention scores", _is_attention_scale),
-    ("scale 1 or shift 0 of a normalisation without", _is_unit_affine),
-    ("zeros: an initial state, or a filling", _is_zero_filling),
-    ("a mask", _is_mask),
-    ("a table of sines and cosines", _is_of_waves),
-    ("the matrix of a Fourier transform", _is_transform),
-    ("a filter bank", _is_filter_bank),
-    ("preprocessing of the input", _is_preprocessing),
-    ("a fixed scale and shift behind a dense layer", _is_rescaling),
+RULES: tuple[tuple[str, Callable[[Case], bool]], ...] = (
+    ("a number that the exporter wrote", is_exporters_number),
+    ("it keeps a root or division finite (epsilon)", is_epsilon),
+    ("the scale of attention scores", is_attention_scale),
+    ("scale 1 or shift 0 of a normalisation without", is_unit_affine),
+    ("zeros: an initial state, or a filling", is_zero_filling),
+    ("a mask", is_mask),
+    ("the matrix of a Fourier transform", is_transform),
+    ("a table of sines and cosines", is_of_waves),
+    ("a filter bank", is_filter_bank),
+    ("preprocessing of the input", is_preprocessing),
+    ("a fixed scale and shift behind a dense layer", is_rescaling),
 )
 """What the report says, and when."""

@@ -1,0 +1,156 @@
+"""Which initializers are parameters: the rules one by one, what the user says instead, and what cannot be said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.ir.imported import ImportedModel
+
+RANDOM = np.random.default_rng(5)
+POSITIONS, WIDTH, BINS = 6, 8, 32
+ANGLES = np.arange(POSITIONS)[:, None] * 10.0 ** (-np.arange(WIDTH // 2) / 2)
+WAVES = np.concatenate([np.sin(ANGLES), np.cos(ANGLES)], axis=1)
+DFT = np.cos(2 * np.pi * np.outer(np.arange(BINS), np.arange(WIDTH)) / BINS) * np.hanning(BINS + 1)[:BINS, None]
+
+
+def mel() -> np.ndarray[Any, Any]:
+    """Eight triangles over 32 frequencies."""
+    edges = np.linspace(0, BINS - 1, WIDTH + 2)
+    bins = np.arange(BINS)[:, None]
+    rising, falling = (bins - edges[:-2]) / np.diff(edges)[:-1], (edges[2:] - bins) / np.diff(edges)[1:]
+    return np.maximum(0, np.minimum(rising, falling))
+
+
+def normal(*shape: int) -> np.ndarray[Any, Any]:
+    return RANDOM.standard_normal(shape)
+
+
+def imported(
+    folder: Path, body: str, tables: dict[str, Any], x: str = f"{POSITIONS}, {WIDTH}", **options: Any
+) -> ImportedModel:
+    """A network from x to y whose initializers are these tables."""
+    text = f'<ir_version: 8, opset_import: ["" : 17]> net (float[1, {x}] x) => (float[n, m] y) {{ {body} }}'
+    model = onnx.parser.parse_model(text)
+    for name, table in tables.items():
+        data = np.asarray(table, None if np.asarray(table).dtype.kind == "i" else np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(data, name))
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    path = folder / "net.onnx"
+    onnx.save(model, path)
+    return load_model(path, FrontendOptions(**options))
+
+
+def decided(model: ImportedModel) -> dict[str, tuple[bool, str]]:
+    return {choice.name: (choice.trained, choice.why) for choice in model.choices}
+
+
+HEAD = " f = Flatten (h) y = MatMul (f, w)"
+OUT = {"w": normal(POSITIONS * WIDTH, 3)}
+CASES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a learned position table": ("h = Add (x, p)", {"p": normal(1, POSITIONS, WIDTH)}, ""),
+    "a table of waves": ("h = Add (x, p)", {"p": WAVES[None]}, "sines"),
+    "a scaled table of waves, transposed": ("t = Transpose (p) h = Add (x, t)", {"p": 3 * WAVES.T}, "sines"),
+    "deviations of the input": ("h = Div (x, p)", {"p": np.abs(normal(WIDTH))}, "preprocessing"),
+    "a number behind a mean": ("c = Sub (x, m) h = Div (c, p)", {"m": normal(WIDTH), "p": 2.5}, "preprocessing"),
+    "a scale behind an activation": ("r = Relu (x) h = Mul (r, p)", {"p": normal(WIDTH)}, ""),
+    "a temperature": ("r = Relu (x) e = Exp (p) h = Mul (r, e)", {"p": 0.5}, ""),
+    "an exporter's number": ("r = Relu (x) h = Mul (r, val_3)", {"val_3": 0.7}, "exporter"),
+    "epsilon": ("r = Relu (x) a = Add (r, p) h = Sqrt (a)", {"p": 1e-6}, "epsilon"),
+    "a mask": ("r = Relu (x) h = Add (r, p)", {"p": np.tril(np.full((POSITIONS, WIDTH), -1e9))}, "mask"),
+    "a zero filling": ("c = Cast <to = 9> (x) h = Where (c, x, p)", {"p": np.zeros((POSITIONS, WIDTH))}, "zeros"),
+    "bounds": ("h = Clip (x, , p)", {"p": 1.0}, "a setting of"),
+}
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if "Where" not in CASES[name][0]])
+def test_a_rule(case: str, tmp_path: Path) -> None:
+    body, tables, reason = CASES[case]
+    model = imported(tmp_path, body + HEAD, {**tables, **OUT})
+    trained, why = decided(model)[list(tables)[-1]]
+    assert trained == (not reason)
+    assert reason in why, why
+    assert ({value.name for value in model.graph.parameters} >= set(tables)) == (not reason)
+
+
+@pytest.mark.parametrize(("table", "reason"), [(mel(), "filter bank"), (DFT, "Fourier"), (normal(BINS, WIDTH), "read")])
+def test_matrices_of_signal_processing(table: Any, reason: str, tmp_path: Path) -> None:
+    model = imported(tmp_path, "h = MatMul (x, p)" + HEAD, {"p": table, **OUT}, f"{POSITIONS}, {BINS}")
+    trained, why = decided(model)["p"]
+    assert reason in why
+    assert trained == (reason == "read")
+
+
+def test_the_scale_of_attention(tmp_path: Path) -> None:
+    body = "t = Transpose <perm = [0, 2, 1]> (x) s = MatMul (x, t) d = Mul (s, p) a = Softmax (d) h = MatMul (a, x)"
+    assert decided(imported(tmp_path, body + HEAD, {"p": WIDTH**-0.5, **OUT}))["p"][0] is False
+    assert decided(imported(tmp_path, body + HEAD, {"p": 0.4, **OUT}))["p"][0] is True
+
+
+def test_a_fixed_scale_and_shift_behind_a_dense_layer(tmp_path: Path) -> None:
+    body = "f = Flatten (x) g = Gemm (f, w, b) m = Mul (g, k) a = Add (m, c) y = Relu (a)"
+    tables = {"b": normal(3), "k": normal(3), "c": normal(3), **OUT}
+    found = decided(imported(tmp_path, body, tables))
+    assert [found[name][0] for name in ("w", "b", "k", "c")] == [True, True, False, False]
+    alone = "f = Flatten (x) g = Gemm (f, w, b) m = Mul (g, k) y = Relu (m)"
+    assert decided(imported(tmp_path, alone, {k: v for k, v in tables.items() if k != "c"}))["k"][0]
+
+
+def test_outputs_of_constant_nodes_are_none(tmp_path: Path) -> None:
+    body = "p = Constant <value_floats = [1.0, 2.0]> () q = Concat <axis = 0> (p, p, p, p) h = Add (x, q)" + HEAD
+    model = imported(tmp_path, body, OUT)
+    assert [value.name for value in model.graph.parameters] == ["w"]
+    named = imported(tmp_path, body, OUT, trainable=("p",))
+    assert decided(named)["p"] == (True, "--trainable")
+
+
+SCALED = "r = Relu (x) h = Mul (r, p)" + HEAD
+
+
+def test_what_the_user_says_counts(tmp_path: Path) -> None:
+    tables = {"p": normal(WIDTH), **OUT}
+    model = imported(tmp_path, SCALED, tables, frozen=("p*",))
+    assert [value.name for value in model.graph.parameters] == ["w"]
+    waves = imported(tmp_path, "h = Add (x, p)" + HEAD, {"p": WAVES[None], **OUT}, trainable=("p",))
+    assert {value.name for value in waves.graph.parameters} == {"p", "w"}
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"trainable": ("nobody",)}, "no floating-point initializer"),
+        ({"frozen": ("nobody.*",)}, "no floating-point initializer"),
+        ({"trainable": ("p",), "frozen": ("*",)}, "named by --trainable and by --frozen"),
+    ],
+)
+def test_a_contradiction_is_an_error(options: dict[str, Any], what: str, tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=what) as error:
+        imported(tmp_path, SCALED, {"p": normal(WIDTH), **OUT}, **options)
+    assert error.value.code == "E0101"
+
+
+def test_a_setting_cannot_be_trained(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="no gradient reaches high"):
+        imported(tmp_path, "h = Clip (x, , high)" + HEAD, {"high": 1.0, **OUT}, trainable=("high",))
+
+
+def test_equal_values_are_tied_until_told_apart(tmp_path: Path) -> None:
+    body = "r = Relu (x) q = Identity (p) g = Mul (r, p) k = Relu (g) h = Mul (k, q)" + HEAD
+    tied = imported(tmp_path, body, {"p": np.ones(WIDTH), **OUT})
+    assert {value.name for value in tied.graph.parameters} == {"p", "w"}
+    assert any("trained tied" in note and "p, q (--untie)" in note for note in tied.graph.notes)
+    apart = imported(tmp_path, body, {"p": np.ones(WIDTH), **OUT}, untie=True)
+    assert {value.name for value in apart.graph.parameters} == {"p", "q", "w"}
+    assert not any("tied" in note for note in apart.graph.notes)
+
+
+def test_tables_without_a_parameter_are_said(tmp_path: Path) -> None:
+    model = imported(tmp_path, "h = Add (x, p)" + HEAD, {"p": WAVES[None], **OUT})
+    assert "no parameters by rule: p (--verbose, --trainable)" in model.graph.notes

@@ -1,0 +1,108 @@
+"""Networks of other frameworks (../shared/zoo) train as there, and faults in what is trained are seen by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from benchmarks.zoo import NOT_ASKED, OTHERWISE, judge, judged
+from testing.zoo import Network, networks, trained
+from tests.e2e.marks import needs_shared
+from tinytrain_compile.frontend import derived, importer, known_constants, trainable
+from tinytrain_compile.frontend.trainable import Trainables
+from tinytrain_compile.training import loss
+
+ZOO = {network.name: network for network in networks()}
+Plant = Callable[[pytest.MonkeyPatch], dict[str, Any]]
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ZOO)
+def test_trains_as_in_its_framework(name: str) -> None:
+    verdict, remark = judged(ZOO[name])
+    assert verdict in ("equal", "imports", "changed", "refused"), remark
+    assert (verdict == "refused") or name not in NOT_ASKED
+
+
+def options(**more: Any) -> Plant:
+    """A fault that options make as well."""
+    return lambda _: more
+
+
+def frozen(name: str) -> Plant:
+    """One parameter is silently none."""
+
+    def plant(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+        real = Trainables.trained
+        patch.setattr(Trainables, "trained", lambda self, other: other != name and real(self, other))
+        return {}
+
+    return plant
+
+
+def without(rule: str) -> Plant:
+    """A rule of known constants is missing."""
+
+    def plant(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+        left = tuple(entry for entry in known_constants.RULES if entry[1].__name__ != rule)
+        assert len(left) == len(known_constants.RULES) - 1
+        patch.setattr(known_constants, "RULES", left)
+        return {}
+
+    return plant
+
+
+def replaced(module: Any, name: str, by: Any) -> Plant:
+    """A step of the import or of the loss does nothing."""
+
+    def plant(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+        patch.setattr(module, name, by)
+        return {}
+
+    return plant
+
+
+FAULTS: dict[str, tuple[str, Plant]] = {
+    "a frozen class token": ("torch-ts/x_cat_param", frozen("p")),
+    "a frozen class token of a transformer": ("torch-ts/vit_timm", frozen("cls")),
+    "a frozen position table": ("torch-dynamo/dyn_vit_timm", frozen("pos")),
+    "a frozen subtrahend": ("torch-ts/x_bias_neg", frozen("p")),
+    "a frozen divisor": ("torch-ts/x_div_param", frozen("p")),
+    "a frozen scalar": ("torch-ts/x_rezero", frozen("g")),
+    "a frozen vector of one": ("torch-ts/x_rezero1", frozen("g")),
+    "a frozen temperature inside an Exp": ("torch-ts/x_temp_param", frozen("g")),
+    "a frozen query": ("torch-ts/x_query_pool", frozen("q")),
+    "a frozen scale after an activation": ("torch-dynamo/film_scale", frozen("view")),
+    "a trained table of waves": ("torch-ts/x_sincos_posenc", without("is_of_waves")),
+    "a trained fixed scale": ("torch-ts/x_const_buffers", without("is_rescaling")),
+    "trained preprocessing": ("torch-dynamo/seqnorm_input", without("is_preprocessing")),
+    "a trained scale of a norm without": (
+        "torch-ts/instancenorm",
+        options(trainable=("/4/Constant_output_0", "/4/Constant_1_output_0")),
+    ),
+    "a split tie": ("torch-ts/tied_ae", replaced(importer, "tied_weights", lambda *_: frozenset[str]())),
+    "equal values tied": ("torch-ts/x_fresh_norms", options(untie=False)),
+    "a copy of a parameter": ("torch-dynamo/rnn_tanh", replaced(importer, "without_copies", lambda model: model)),
+    "folded through a parameter": ("torch-ts/x_temp_param", replaced(derived, "is_trained_through", lambda *_: False)),
+    "a second sigmoid": ("torch-ts/x_sigmoid_squeeze", replaced(loss, "absorb", lambda _b, end, *_: (end.output, ()))),
+    "a second softmax": ("torch-ts/x_softmax_seq3d", replaced(loss, "absorb", lambda _b, end, *_: (end.output, ()))),
+    "probabilities taken for scores": (
+        "torch-ts/x_sigmoid_flatten5",
+        replaced(loss, "is_probability", lambda *_: False),
+    ),
+    "every constant trained": ("torch-dynamo/seqnorm_input", replaced(trainable, "purpose", lambda _: "")),
+}
+
+
+@needs_shared
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, plant = FAULTS[fault]
+    network: Network = ZOO[name]
+    more = {**OTHERWISE.get(name, ({}, ""))[0], **plant(monkeypatch)}
+    outcome = trained(network, **more)
+    assert outcome.error is None, outcome.error
+    verdict, remark = judge(network, outcome)
+    assert verdict == "DIFFERENT", remark
