@@ -44,7 +44,7 @@ def imported(
         model.graph.initializer.append(numpy_helper.from_array(data, name))
     del model.graph.output[0].type.tensor_type.shape.dim[:]
     path = folder / "net.onnx"
-    onnx.save(model, path)
+    path.write_bytes(model.SerializeToString())
     return load_model(path, FrontendOptions(**options))
 
 

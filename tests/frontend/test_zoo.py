@@ -12,7 +12,9 @@ from testing.zoo import Network, networks, trained
 from tests.e2e.marks import needs_shared
 from tinytrain_compile.frontend import derived, importer, known_constants, trainable
 from tinytrain_compile.frontend.trainable import Trainables
+from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.training import loss
+from tinytrain_compile.training.end import End
 
 ZOO = {network.name: network for network in networks()}
 Plant = Callable[[pytest.MonkeyPatch], dict[str, Any]]
@@ -28,7 +30,11 @@ def test_trains_as_in_its_framework(name: str) -> None:
 
 def options(**more: Any) -> Plant:
     """A fault that options make as well."""
-    return lambda _: more
+
+    def plant(_patch: pytest.MonkeyPatch) -> dict[str, Any]:
+        return more
+
+    return plant
 
 
 def frozen(name: str) -> Plant:
@@ -36,7 +42,11 @@ def frozen(name: str) -> Plant:
 
     def plant(patch: pytest.MonkeyPatch) -> dict[str, Any]:
         real = Trainables.trained
-        patch.setattr(Trainables, "trained", lambda self, other: other != name and real(self, other))
+
+        def trained(self: Trainables, other: str) -> bool:
+            return other != name and real(self, other)
+
+        patch.setattr(Trainables, "trained", trained)
         return {}
 
     return plant
@@ -64,6 +74,25 @@ def replaced(module: Any, name: str, by: Any) -> Plant:
     return plant
 
 
+def always(result: Any) -> Callable[..., Any]:
+    """A function that gives this, whatever it is asked."""
+
+    def given(*_: Any) -> Any:
+        return result
+
+    return given
+
+
+def unchanged(model: Any) -> Any:
+    """A step that does nothing."""
+    return model
+
+
+def nothing_absorbed(_builder: GraphBuilder, end: End, *_: Any) -> Any:
+    """A loss behind whatever the model ends in."""
+    return end.output, ()
+
+
 FAULTS: dict[str, tuple[str, Plant]] = {
     "a frozen class token": ("torch-ts/x_cat_param", frozen("p")),
     "a frozen class token of a transformer": ("torch-ts/vit_timm", frozen("cls")),
@@ -82,17 +111,17 @@ FAULTS: dict[str, tuple[str, Plant]] = {
         "torch-ts/instancenorm",
         options(trainable=("/4/Constant_output_0", "/4/Constant_1_output_0")),
     ),
-    "a split tie": ("torch-ts/tied_ae", replaced(importer, "tied_weights", lambda *_: frozenset[str]())),
+    "a split tie": ("torch-ts/tied_ae", replaced(importer, "tied_weights", always(frozenset[str]()))),
     "equal values tied": ("torch-ts/x_fresh_norms", options(untie=False)),
-    "a copy of a parameter": ("torch-dynamo/rnn_tanh", replaced(importer, "without_copies", lambda model: model)),
-    "folded through a parameter": ("torch-ts/x_temp_param", replaced(derived, "is_trained_through", lambda *_: False)),
-    "a second sigmoid": ("torch-ts/x_sigmoid_squeeze", replaced(loss, "absorb", lambda _b, end, *_: (end.output, ()))),
-    "a second softmax": ("torch-ts/x_softmax_seq3d", replaced(loss, "absorb", lambda _b, end, *_: (end.output, ()))),
+    "a copy of a parameter": ("torch-dynamo/rnn_tanh", replaced(importer, "without_copies", unchanged)),
+    "folded through a parameter": ("torch-ts/x_temp_param", replaced(derived, "is_trained_through", always(False))),
+    "a second sigmoid": ("torch-ts/x_sigmoid_squeeze", replaced(loss, "absorb", nothing_absorbed)),
+    "a second softmax": ("torch-ts/x_softmax_seq3d", replaced(loss, "absorb", nothing_absorbed)),
     "probabilities taken for scores": (
         "torch-ts/x_sigmoid_flatten5",
-        replaced(loss, "is_probability", lambda *_: False),
+        replaced(loss, "is_probability", always(False)),
     ),
-    "every constant trained": ("torch-dynamo/seqnorm_input", replaced(trainable, "purpose", lambda _: "")),
+    "every constant trained": ("torch-dynamo/seqnorm_input", replaced(trainable, "purpose", always(""))),
 }
 
 
