@@ -70,6 +70,7 @@ class ImportedModel:
     quantised: the ONNX model was a quantised one; its ranges are the values' `quant`.
     tensors: by the file's names, the tensors that are still there after fusing and folding: what can be compared.
     replaced: tensors of the file that depend on a layer which --classes has replaced.
+    floats: ONNX nodes that compute in float32 whatever the others do (recurrent layers).
     """
 
     graph: Graph
@@ -84,3 +85,4 @@ class ImportedModel:
     quantised: bool = False
     tensors: Mapping[str, FileTensor] = field(default_factory=_no_tensors)
     replaced: frozenset[str] = frozenset()
+    floats: frozenset[str] = frozenset()
