@@ -17,6 +17,7 @@ from testing.places import SHARED
 from tests.e2e.file_level import agreement
 from tests.e2e.marks import needs_shared
 from tests.frontend.models import judged_by_the_file, parse, write
+from tests.frontend.recurrent import Cell, model_of
 from tests.frontend.test_random_nets import Chain
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, FrontendOptions, load_model
@@ -183,6 +184,22 @@ def test_scores_far_apart(name: str, apart: float, tmp_path: Path) -> None:
     found, expected = by_the_evaluator(path, feeds)["y"], by_onnxruntime(model, feeds)
     assert expected is not None and found.dtype == expected.dtype and np.isfinite(expected).all()
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_outputs_that_a_node_leaves_out_keep_their_place(tmp_path: Path) -> None:
+    """Results come by place: behind an output without a name they were those of the next one."""
+    path = write(model_of(Cell("LSTM", used="hc")), tmp_path)
+    x = np.random.default_rng(0).standard_normal((1, 4, 3)).astype(np.float32)
+    found = by_the_evaluator(path, {"x": x})
+    known = onnxruntime.InferenceSession(path.read_bytes()).run(None, {"x": x})[0]
+    np.testing.assert_allclose(found["y"], known, rtol=1e-5, atol=1e-6)
+
+
+def test_activations_that_it_does_not_look_at_are_a_limit(tmp_path: Path) -> None:
+    for op, names in (("LSTM", ("Sigmoid", "Relu", "Tanh")), ("GRU", ("HardSigmoid", "Tanh"))):
+        path = write(model_of(Cell(op, activations=names)), tmp_path)
+        with pytest.raises(EvaluatorLacksError, match="does not look at its activations"):
+            by_the_evaluator(path, {"x": np.zeros((1, 4, 3), np.float32)})
 
 
 def test_version_converter_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

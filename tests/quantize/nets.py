@@ -152,7 +152,7 @@ def prepared(model: onnx.ModelProto, head: str = "fp32") -> ImportedModel:
     if not known.quantised:
         count = 16 if known.graph.inputs[0].elements < 10_000 else 1
         samples = calibration(model, count).transpose(known.input_perm)
-        graph = calibrate(graph, samples)
+        graph = calibrate(graph, samples, floats=known.floats)
     return replace(known, graph=prepare(graph, head == "fp32", known.quantised))
 
 

@@ -181,9 +181,7 @@ class Planner:
         train = build_training(self.model, update, chosen)
         if o.quant == "int8":
             train = quantise(train, QuantOptions(seed=o.seed, weight_store=o.weight_store, rescale=o.rescale == "on"))
-        else:
-            train = join_pieces(train)
-        return self.externals.assigned(train, self.target)
+        return self.externals.assigned(join_pieces(train), self.target)
 
     def settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
         """How a training graph is planned: by list schedules and greedy placement if that must be quick."""

@@ -158,7 +158,7 @@ class _Walk:
             return
         results = self._results(node, state)
         if results and all(name in self._constants for name in node.inputs if name):
-            known = dict(zip(node.outputs, results[0], strict=False))
+            known = {name: array for name, array in zip(node.outputs, results[0], strict=False) if name}
             self._anew.update(known if self._anew.intersection(node.inputs) else ())
             self._constants.update(known)
             for values in state.values:

@@ -142,7 +142,7 @@ def stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
         if options.calib is None:
             what = "int8 training of a float model needs calibration data"
             raise CompileError("E0306", options.model.name, what, "give --calib FILE.npz with inputs x, or a QDQ model")
-        graph = calibrate(graph, load_inputs(options.calib, model), options.calib_range)
+        graph = calibrate(graph, load_inputs(options.calib, model), options.calib_range, floats=model.floats)
     return replace(model, graph=prepare(graph, options.head == "fp32", model.quantised))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.copies import copies
 from tinytrain_compile.frontend.entries import (
     Entry,
     Order,
@@ -22,7 +23,7 @@ from tinytrain_compile.frontend.entries import (
 from tinytrain_compile.frontend.folding import FoldingRoom
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.origins import Claim, Indices, Lay, Origin, as_it_is, rearrangement
+from tinytrain_compile.frontend.origins import Claim, Indices, Lay, Origin, as_it_is, rearrangement, reshaping
 from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, MAX_RANK, check_finite
 from tinytrain_compile.frontend.trainable import Trainables
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Value
@@ -68,7 +69,11 @@ class ImportContext:
         self._entries: dict[str, Entry] = {
             name: initial_entry(array, name, name) for name, array in model.constants.items()
         }
+        for name, first in copies(model.constants).items():
+            self._entries[name] = self._entries[first].laid(reshaping(model.constants[name].shape))
         self._materialised: dict[str, list[tuple[Array, Value, Origin | None]]] = {}
+        self.floats: set[str] = set()
+        """Names of nodes that compute in float32 in an int8 graph too."""
         self.folded_norms = 0
         """How many BatchNormalizations are in the weights of other layers."""
         self.folded: dict[tuple[object, ...], tuple[Entry, ...]] = {}
@@ -76,6 +81,7 @@ class ImportContext:
         self._arrangements: dict[str, list[tuple[Indices, Value]]] = {}
         self._claims: dict[str, Claim] = {}
         self._converted: dict[tuple[str, Order, tuple[int, ...]], Value] = {}
+        self._makers: dict[str, Node] = {}
 
     # ---- tensors ------------------------------------------------------------------------------------------------
 
@@ -226,6 +232,7 @@ class ImportContext:
         if name in self._reserved:  # parameters and inputs keep the names that the user knows them by
             name += ".node"
         outputs = self._builder.emit_all(op, inputs, attrs, name, node.name)
+        self._makers.update({value.name: self._builder.nodes[-1] for value in outputs})
         for value in outputs:
             if value.elements > MAX_ELEMENTS or len(value.shape) > MAX_RANK:
                 what = f"its result of shape {list(value.shape)} is too large"
@@ -242,6 +249,10 @@ class ImportContext:
     ) -> Value:
         """Append an IR node and return its first output."""
         return self.emit_all(node, op, inputs, attrs, suffix)[0]
+
+    def maker(self, value: Value) -> Node | None:
+        """The IR node that computes a value; None for inputs and constants."""
+        return self._makers.get(value.name)
 
     def reshape(self, node: OnnxNode, value: Value, shape: tuple[int, ...]) -> Value:
         """The value in another shape; itself if it already has it."""

@@ -111,9 +111,23 @@ def _windows(attrs: _Attributes, operands: Sequence[Array]) -> int:
     return operands[0].size // max(math.prod(_window(attrs, operands)[0]), 1)
 
 
+def _recurrent(defaults: Sequence[bytes]) -> Callable[[_Attributes, Sequence[Array]], str]:
+    """For a recurrent layer with these activations per direction."""
+
+    def rule(attrs: _Attributes, _operands: Sequence[Array]) -> str:
+        given = list(attrs.get("activations", ()))
+        if given not in ([], [*defaults], [*defaults, *defaults]):
+            return "onnx.reference does not look at its activations"
+        return ""
+
+    return rule
+
+
 _RULES: Mapping[str, Callable[[_Attributes, Sequence[Array]], str]] = {
     "AveragePool": _average_pool,
     "Conv": _convolution,
     "ConvTranspose": _transposed,
+    "GRU": _recurrent((b"Sigmoid", b"Tanh")),
+    "LSTM": _recurrent((b"Sigmoid", b"Tanh", b"Tanh")),
     "MaxPool": _max_pool,
 }

@@ -65,7 +65,8 @@ class FileModel:
         }
 
     def run(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
-        """Outputs of one node; EvaluatorLacksError where onnx.reference has no answer, or no good one."""
+        """Outputs of one node by place (no elements where the node leaves one out); EvaluatorLacksError where
+        onnx.reference has no answer, or no good one."""
         operands = {name: values[name] for name in node.inputs if name}
         given = [operands[name] for name in node.inputs if name]
         limit = limit_of(node.proto, given)
@@ -83,13 +84,13 @@ class FileModel:
         doubt = doubt_of(node.proto, given, results)
         if doubt:
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", doubt)
-        if node.op in WIDENED:
-            return tuple(np.asarray(result, dtype=given[0].dtype) for result in results)
-        return tuple(np.asarray(result) for result in results)
+        kind = given[0].dtype if node.op in WIDENED else None
+        found = iter(results)
+        return tuple(np.asarray(next(found), dtype=kind) if name else np.zeros(0) for name in node.outputs)
 
     def _evaluator(self, node: FileNode, operands: Mapping[str, Array]) -> Any:
         """A model of this one node, with the opsets of the file; the operands tell its input types."""
-        key = node.outputs[0]
+        key = next(name for name in node.outputs if name)
         if key not in self._evaluators:
             kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in operands.items()}
             inputs = [helper.make_tensor_value_info(name, kinds[name], operands[name].shape) for name in operands]

@@ -30,6 +30,10 @@ Tile Transpose Trilu Unsqueeze Where Xor
 FOLDABLE = frozenset(_FOLDABLE.split())
 """Operators without state or randomness that are evaluated when all inputs are known."""
 
+NEVER_FOLDED = frozenset(("Dropout", "GRU", "LSTM", "RNN"))
+"""Operators that are imported even if all inputs are known: random ones, and those that have weights to train and
+attributes that onnx.reference does not look at."""
+
 VIEWS = frozenset(("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"))
 """Operators whose result is still the same weight to the user."""
 

@@ -22,6 +22,7 @@ from tinytrain_compile.frontend.operands import (
     required_input,
     spread,
 )
+from tinytrain_compile.frontend.pieces import piece_of
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs, ReduceAttrs, SliceAttrs
 
@@ -98,7 +99,8 @@ def slice_entry(
         return x
     assert x.value is not None
     attrs = SliceAttrs(spread(x.order, starts, 0), spread(x.order, steps, 1), spread(x.order, shape, 1))
-    return Entry(shape, ctx.emit(node, "Slice", (x.value,), attrs, suffix), x.order)
+    piece = piece_of(ctx, node, x.value, attrs)
+    return Entry(shape, piece or ctx.emit(node, "Slice", (x.value,), attrs, suffix), x.order)
 
 
 def _slice(ctx: ImportContext, node: OnnxNode) -> None:

@@ -16,6 +16,7 @@ from tinytrain_compile.frontend import (
     import_loss,
     import_norm,
     import_pool,
+    import_recurrent,
     import_shape,
     import_slicing,
 )
@@ -24,7 +25,7 @@ from tinytrain_compile.frontend.batch_norm import folding_note
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
 from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
-from tinytrain_compile.frontend.folding import FOLDABLE
+from tinytrain_compile.frontend.folding import FOLDABLE, NEVER_FOLDED
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_loss import LossSite, class_order, describe_loss, find_loss
 from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
@@ -49,6 +50,7 @@ _MODULES = (
     import_norm,
     import_slicing,
     import_pool,
+    import_recurrent,
     import_shape,
 )
 HANDLERS: dict[str, Handler] = {op: handler for module in _MODULES for op, handler in module.HANDLERS.items()}
@@ -188,7 +190,7 @@ def _fold_weights(ctx: ImportContext, nodes: Sequence[OnnxNode]) -> None:
 
 
 def _is_foldable(node: OnnxNode) -> bool:
-    return (node.op in FOLDABLE or node.op in HANDLERS) and node.op != "Dropout" and not node.domain
+    return (node.op in FOLDABLE or node.op in HANDLERS) and node.op not in NEVER_FOLDED and not node.domain
 
 
 def _import_node(ctx: ImportContext, node: OnnxNode) -> None:
@@ -254,6 +256,7 @@ def _finish(
         tensors=surviving(ctx, graph, dict(zip(ctx.model.outputs, zip(values, orders, strict=True), strict=True))),
         replaced=ctx.model.replaced,
         choices=tuple(ctx.trainables.choices.values()),
+        floats=frozenset(ctx.floats),
     )
 
 

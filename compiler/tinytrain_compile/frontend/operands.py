@@ -52,6 +52,11 @@ def scalar(entry: Entry | None) -> float | None:
     return float(first) if bool(np.all(entry.array == first)) else None
 
 
+def is_zero(entry: Entry) -> bool:
+    """Whether a tensor is known to hold nothing but zeros."""
+    return entry.array is not None and not np.any(entry.array)
+
+
 def number(ctx: ImportContext, node: OnnxNode, index: int, what: str, default: float) -> float:
     """A constant scalar operand."""
     data = constant_input(ctx, node, index, what)

@@ -14,6 +14,7 @@ from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxModel, OnnxNode
 
 _QUANTISED = "the float32 model, or QuantizeLinear and DequantizeLinear around float operators"
+_UNROLLED = "steps written out (a recurrent layer of Keras: unroll=True), or LSTM, GRU, RNN"
 _NEAREST: Mapping[str, str] = {
     "Attention": "MatMul, Softmax and MatMul",
     "Celu": "LeakyRelu, Silu or Gelu",
@@ -21,18 +22,17 @@ _NEAREST: Mapping[str, str] = {
     "DynamicQuantizeLinear": _QUANTISED,
     "Einsum": "Transpose and MatMul",
     "Elu": "LeakyRelu, Silu or Gelu",
-    "GRU": "an unrolled cell of MatMul, Sigmoid and Tanh",
     "GatherElements": "Slice",
     "GatherND": "Slice",
-    "LSTM": "an unrolled cell of MatMul, Sigmoid and Tanh",
+    "Loop": _UNROLLED,
     "MatMulInteger": _QUANTISED,
     "Max": "Relu or Clip with constant bounds",
     "Min": "Clip with constant bounds",
     "Mish": "HardSwish or Silu",
     "RMSNormalization": "LayerNormalization",
-    "RNN": "an unrolled cell of MatMul and Tanh",
     "ReduceMax": "MaxPool or GlobalMaxPool",
     "Resize": "ConvTranspose",
+    "Scan": _UNROLLED,
     "Selu": "LeakyRelu, Silu or Gelu",
     "Softplus": "Relu or Silu",
     "Sum": "Add",

@@ -85,6 +85,7 @@ class ImportedModel:
     tensors: by the file's names, the tensors that are still there after fusing and folding: what can be compared.
     replaced: tensors of the file that depend on a layer which --classes has replaced.
     choices: of every floating-point initializer that is used, whether it is a parameter.
+    floats: ONNX nodes that compute in float32 whatever the others do (recurrent layers).
     """
 
     graph: Graph
@@ -100,3 +101,4 @@ class ImportedModel:
     tensors: Mapping[str, FileTensor] = field(default_factory=_no_tensors)
     replaced: frozenset[str] = frozenset()
     choices: tuple[ParameterChoice, ...] = ()
+    floats: frozenset[str] = frozenset()

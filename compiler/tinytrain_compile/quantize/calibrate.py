@@ -5,7 +5,7 @@ Everything is computed in float64 and in a fixed order, so that the same samples
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -34,27 +34,36 @@ _BIAS_ROOM = 2.0**30
 """Largest magnitude that a bias may have in units of its accumulator: room is left for the sum, and for training."""
 
 
-def calibrate(graph: Graph, samples: Array, method: Method = "minmax", percentile: float = 99.99) -> Graph:
+def calibrate(
+    graph: Graph,
+    samples: Array,
+    method: Method = "minmax",
+    percentile: float = 99.99,
+    floats: Collection[str] = (),
+) -> Graph:
     """Annotate a float graph, its added biases fused into their layers; what has an annotation already keeps it.
 
     samples: as many as there are, each in the layout of the graph's input (a leading axis before it counts them).
     method: "minmax" covers everything seen; "percentile" cuts off what lies outside the middle so many percent.
+    floats: origins whose nodes compute in float32: what only they read has no format, nor have their weights.
     Errors: E0307 for numbers that int8 cannot hold, or that are none.
     """
     if len(samples) == 0:
         raise ValueError("no samples")
     graph = fuse_biases(graph)
     known = _annotations(graph)
-    measured = _measured_values(graph, known)
+    inner = _inner_values(graph, floats)
+    measured = [name for name in _measured_values(graph, known) if name not in inner]
     ranges = _ranges(graph, samples, measured, percentile if method == "percentile" else None)
     _check_ranges(graph, ranges)
     for name in measured:
         known[name] = activation_quant(*ranges[name])
-    _inherit(graph, known)
+    _inherit(graph, known, inner)
     for node in graph.nodes:
-        if node.op in _WEIGHT_AXIS:
+        if node.op in _WEIGHT_AXIS and node.origin not in floats:
             _parameters(graph, node, known)
-    return _annotated(graph, known)
+    notes = [f"{', '.join(sorted(floats))}: recurrent, so computed in float32"] if floats else []
+    return _annotated(replace(graph, notes=(*graph.notes, *notes)), known)
 
 
 def activation_quant(low: float, high: float) -> Quant:
@@ -98,6 +107,19 @@ def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
     return [name for name in names if name not in known]
 
 
+def _inner_values(graph: Graph, floats: Collection[str]) -> frozenset[str]:
+    """What nodes of these origins make and nothing else reads."""
+    readers = graph.consumers()
+    outputs = {value.name for value in graph.outputs}
+    return frozenset(
+        value.name
+        for node in graph.nodes
+        if node.origin in floats
+        for value in node.outputs
+        if value.name not in outputs and all(reader.origin in floats for reader in readers.get(value.name, []))
+    )
+
+
 def _moves(node: Node) -> bool:
     """Whether a result holds only numbers of the node's one operand, and zeros."""
     if isinstance(node.attrs, EmbedAttrs):
@@ -107,8 +129,10 @@ def _moves(node: Node) -> bool:
     return has_trait(node.op, "moves_data") and node.op != "Concat"
 
 
-def _inherit(graph: Graph, known: dict[str, Quant]) -> None:
+def _inherit(graph: Graph, known: dict[str, Quant], inner: frozenset[str]) -> None:
     for node in graph.nodes:
+        if node.outputs[0].name in inner:
+            continue
         if _moves(node) and node.inputs[0].name in known and node.inputs[0].name not in graph.constants:
             known.setdefault(node.outputs[0].name, known[node.inputs[0].name])
 

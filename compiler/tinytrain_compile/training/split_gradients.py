@@ -15,7 +15,7 @@ from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs
 
 
 def join_pieces(train: TrainGraph) -> TrainGraph:
-    """The same step with such sums as Concats (float32: what was -0 + 0 keeps its sign); itself if there are none."""
+    """The same step with such sums of float32 as Concats (what was -0 + 0 keeps its sign); itself if there are none."""
     graph = train.graph
     made = {value.name: node for node in graph.nodes for value in node.outputs}
     found = {node.name: joined for node in graph.nodes if (joined := _joined(node, made)) is not None}
@@ -29,7 +29,7 @@ def join_pieces(train: TrainGraph) -> TrainGraph:
 
 def _joined(node: Node, made: Mapping[str, Node]) -> Node | None:
     """A sum of pieces that tile it as their Concat, or None."""
-    pieces = _pieces(node.outputs[0], made) if node.op == "Add" else None
+    pieces = _pieces(node.outputs[0], made) if node.op == "Add" and node.outputs[0].dtype == "float32" else None
     if not pieces:
         return None
     pieces.sort(key=lambda item: item[1])
