@@ -28,7 +28,6 @@ _MOVED = "Concat Expand Flatten Gather Identity MaxPool Pad Reshape Slice Split 
 _MOVED_OPS = frozenset(_MOVED.split())
 """Operators that do to integers what they do to the real numbers that these stand for."""
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
-_QLINEAR = frozenset(("QLinearConv", "QLinearMatMul"))
 
 
 def check_file(
@@ -179,19 +178,16 @@ class _Walk:
             if any(name not in values for name in names):
                 return []
             try:
-                as_it_was = state.unrounded.get(names[0]) if values is plain and node.op == "DequantizeLinear" else None
-                results.append(self._run(node, values) if as_it_was is None else (as_it_was,))
+                results.append(self._run(node, values, state.unrounded if values is plain else {}))
             except EvaluatorLacksError as lacks:
                 self._tally.skipped.setdefault(str(lacks))
                 return []
         return results
 
-    def _run(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
+    def _run(self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array]) -> tuple[Array, ...]:
         if self._anew.intersection(node.inputs) and not all(name in self._constants for name in node.inputs if name):
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", "--rescale on has quantised its weight anew")
-        if not self._ours.integer and node.op in _QLINEAR:
-            raise EvaluatorLacksError(f"node {node.name} ({node.op})", "--quant fp32 does not round its operands")
-        return self._file.run(node, values)
+        return self._file.run(node, values, unrounded)
 
     def _output(
         self, node: FileNode, name: str, theirs: Sequence[Array], form: Format | None, state: _WalkState
@@ -204,9 +200,8 @@ class _Walk:
             if form is not None or node.op != "DequantizeLinear":
                 self._compare(node, name, ours, theirs, form)
             self._tally.reached.add(name)
-        if not ours and theirs and node.op == "QuantizeLinear" and form is not None:
-            source = state.values[1][node.inputs[0]]
-            state.unrounded[name] = np.clip(source, form.real(form.low), form.real(form.high)).astype(np.float32)
+        if form is not None:
+            self._unrounded(node, name, ours, form, state)
         if ours and (self._file.quantised or not theirs):
             kept = [_as_stored(held.array, form) for held in ours]
             if theirs and self._ours.integer and node.op == "DequantizeLinear" and not ours[0].step:
@@ -215,6 +210,13 @@ class _Walk:
             kept = list(theirs)
         if kept:
             state.values[0][name], state.values[1][name] = kept[0], kept[-1]
+
+    def _unrounded(self, node: FileNode, name: str, ours: Sequence[Held], form: Format, state: _WalkState) -> None:
+        """The real numbers of what the file stores as integers, where we do not, clamped to their range."""
+        source = state.values[1].get(node.inputs[0]) if not ours and node.op == "QuantizeLinear" else None
+        real = next((held.array for held in ours if not held.step), source)
+        if real is not None:
+            state.unrounded[name] = np.clip(real, form.real(form.low), form.real(form.high)).astype(np.float32)
 
     def _counterparts(self, node: FileNode, name: str, form: Format | None, state: _WalkState) -> tuple[Held, ...]:
         if name == state.loss and self._ours.loss is not None:
@@ -277,7 +279,7 @@ def _as_stored(real: Array, form: Format | None) -> Array:
 
 def _format_of(node: FileNode, values: Mapping[str, Array], formats: Mapping[str, Format]) -> Format | None:
     """How the file stores the node's outputs; None for real numbers."""
-    first = {"QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6}.get(node.op)
+    first = node.result_scale
     if first is None:
         return formats.get(node.inputs[0]) if node.op in _MOVED_OPS and node.inputs else None
     has_zero = len(node.inputs) > first + 1 and node.inputs[first + 1]

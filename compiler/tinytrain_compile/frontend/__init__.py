@@ -8,6 +8,7 @@ from tinytrain_compile.frontend.file_model import EvaluatorLacksError, FileModel
 from tinytrain_compile.frontend.guard import parse_model
 from tinytrain_compile.frontend.importer import HANDLERS, import_model
 from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.frontend.qoperators import QLINEAR_OPS
 from tinytrain_compile.frontend.quantisation import QUANTISED_OPS
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.imported import ImportedModel
@@ -36,4 +37,4 @@ def load_model(path: Path, options: FrontendOptions | None = None) -> ImportedMo
 
 def supported_operators() -> tuple[str, ...]:
     """Names of all ONNX operators that are imported (further ones are evaluated where their inputs are constant)."""
-    return tuple(sorted((*HANDLERS, *QUANTISED_OPS, "Constant", "Shape", "Size")))
+    return tuple(sorted((*HANDLERS, *QUANTISED_OPS, *QLINEAR_OPS, "Constant", "Shape", "Size")))

@@ -15,10 +15,17 @@ from onnx import external_data_helper, helper, numpy_helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
 from tinytrain_compile.frontend.evaluator_limits import FIRST_SOUND, WIDENED, doubt_of, limit_of
+from tinytrain_compile.frontend.evaluator_quantised import (
+    SPELT_OPSET,
+    is_foreign,
+    is_qlinear,
+    result_scale,
+    spelt_out,
+)
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.types import Array
 
-QDQ_OPS = frozenset(("DequantizeLinear", "QLinearConv", "QLinearMatMul", "QuantizeLinear"))
+QDQ_OPS = frozenset(("DequantizeLinear", "QuantizeLinear"))
 QDQ_OPSET = 21
 """onnx.reference has DequantizeLinear from opset 19, and its present form from this one."""
 
@@ -33,13 +40,18 @@ class EvaluatorLacksError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class FileNode:
-    """A node as it stands in the file, or as onnx's version converter writes it for a newer opset."""
+    """A node as it stands in the file, or as onnx's version converter writes it for a newer opset.
+
+    result_scale: place of the scale of the integers that it makes; opset: the first to run it with (0: the file's).
+    """
 
     name: str
     op: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     proto: onnx.NodeProto
+    result_scale: int | None = None
+    opset: int = 0
 
 
 class FileModel:
@@ -56,7 +68,7 @@ class FileModel:
         self._evaluators: dict[str, Any] = {}
         self.outputs = tuple(value.name for value in graph.output)
         self.nodes = _needed(graph.node, self.outputs)
-        self.quantised = any(node.op in QDQ_OPS for node in self.nodes)
+        self.quantised = any(node.op in QDQ_OPS or is_qlinear(node.proto) for node in self.nodes)
         self.constants: Mapping[str, Array] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         self.inputs = {
             value.name: np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
@@ -64,8 +76,34 @@ class FileModel:
             if value.name not in self.constants
         }
 
-    def run(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
-        """Outputs of one node; EvaluatorLacksError where onnx.reference has no answer, or no good one."""
+    def run(
+        self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array] | None = None
+    ) -> tuple[Array, ...]:
+        """Outputs of one node; EvaluatorLacksError where onnx.reference has no answer, or no good one.
+
+        unrounded: real numbers to be taken for those of stored integers.
+        """
+        given = [name for name in node.inputs if name in (unrounded or {})]
+        if node.op == "DequantizeLinear" and given and unrounded is not None:
+            return (unrounded[given[0]],)
+        if is_foreign(node.proto) or (given and is_qlinear(node.proto)):
+            return self._spelt_out(node, values, unrounded)
+        return self._plain(node, values)
+
+    def _spelt_out(
+        self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array] | None
+    ) -> tuple[Array, ...]:
+        """Of a node that onnx.reference lacks, or that reads what is no stored integer here."""
+        local = dict(values)
+        try:
+            parts = [_file_node(proto, SPELT_OPSET) for proto in spelt_out(node.proto, values)]
+        except ValueError as problem:
+            raise EvaluatorLacksError(f"node {node.name} ({node.op})", str(problem)) from problem
+        for part in parts:
+            local.update(zip(part.outputs, self.run(part, local, unrounded), strict=True))
+        return tuple(local[name] for name in node.outputs)
+
+    def _plain(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
         operands = {name: values[name] for name in node.inputs if name}
         given = [operands[name] for name in node.inputs if name]
         limit = limit_of(node.proto, given)
@@ -94,7 +132,7 @@ class FileModel:
             kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in operands.items()}
             inputs = [helper.make_tensor_value_info(name, kinds[name], operands[name].shape) for name in operands]
             outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs if name]
-            first = FIRST_SOUND.get(node.op, 0)
+            first = max(FIRST_SOUND.get(node.op, 0), node.opset)
             opsets = [helper.make_opsetid(o.domain, max(o.version, 0 if o.domain else first)) for o in self._opsets]
             graph = helper.make_graph([node.proto], "node", inputs, outputs)
             self._evaluators[key] = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
@@ -104,6 +142,11 @@ class FileModel:
 def _name(proto: onnx.NodeProto) -> str:
     """The node's name; operator and output where it has none."""
     return proto.name or f"{proto.op_type}_{next((name for name in proto.output if name), '')}"
+
+
+def _file_node(proto: onnx.NodeProto, opset: int = 0) -> FileNode:
+    inputs, outputs = tuple(proto.input), tuple(proto.output)
+    return FileNode(_name(proto), proto.op_type, inputs, outputs, proto, result_scale(proto), opset)
 
 
 def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
@@ -116,7 +159,7 @@ def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     del proto.opset_import[:]
     proto.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
     for node in proto.graph.node:
-        node.domain = "" if node.domain == "ai.onnx" else node.domain
+        node.domain = "" if node.domain == "ai.onnx" or node.op_type in QDQ_OPS else node.domain  # onnxruntime's too
     if versions.get("", 0) >= QDQ_OPSET or not any(node.op_type in QDQ_OPS for node in proto.graph.node):
         return proto
     try:
@@ -128,7 +171,7 @@ def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 def _needed(protos: Iterable[onnx.NodeProto], outputs: tuple[str, ...]) -> tuple[FileNode, ...]:
     """The nodes that the outputs depend on: in the file's order if that is a topological one."""
-    nodes = [FileNode(_name(p), p.op_type, tuple(p.input), tuple(p.output), p) for p in protos]
+    nodes = [_file_node(proto) for proto in protos]
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     reads = {i: {makers[name] for name in node.inputs if name in makers} for i, node in enumerate(nodes)}
     wanted: set[int] = set()

@@ -164,7 +164,7 @@ def _node(named: tuple[str, onnx.NodeProto], opset: int, folder: Path) -> OnnxNo
     where = f"node {name} ({node.op_type})"
     domain = _domain(node.domain)
     if not domain:
-        _check_schema(node, where, opset)
+        check_schema(node, where, opset)
     names = [attribute.name for attribute in node.attribute]
     if len(set(names)) != len(names):
         raise CompileError("E0229", where, "an attribute is given twice", "export the model again")
@@ -186,8 +186,8 @@ def _attribute(attribute: onnx.AttributeProto, where: str, folder: Path) -> Any:
         raise CompileError("E0229", where, what, "export the model again") from error
 
 
-def _check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
-    """Arity and attribute types as the standard says. Operators that the standard does not know are listed later."""
+def check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
+    """Arity and attribute types of an operator as the standard says (E0228, E0229). Others are listed later."""
     if not defs.has(node.op_type, opset):
         return
     schema = defs.get_schema(node.op_type, opset)

@@ -1,4 +1,4 @@
-"""Quantised models: takes QuantizeLinear, DequantizeLinear and the QLinear operators out of a model.
+"""Quantised models: takes QuantizeLinear and DequantizeLinear out of a model.
 
 What is left computes real numbers and imports like any float model; what the removed nodes said about ranges is kept
 beside it. Tensors and initializers keep their names: an int8 initializer becomes the float32 one of the same name.
@@ -6,13 +6,13 @@ beside it. Tensors and initializers keep their names: an int8 initializer become
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from tinytrain_compile.frontend.folding import VIEWS, fold_all
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, rewritten
+from tinytrain_compile.frontend.qoperators import in_qdq_form
 from tinytrain_compile.frontend.quantisation import QUANTISED_OPS, Quantisation, QuantisedConstant, Refusal
 from tinytrain_compile.frontend.scales import Refused, Scales, as_int8, read_scales
 from tinytrain_compile.frontend.tensors import check_finite
@@ -29,6 +29,7 @@ _WEIGHT_READERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 def unquantised(model: OnnxModel) -> OnnxModel:
     """The model without quantisation nodes, `quantisation` filled in; the model itself if it has none."""
+    model = in_qdq_form(model)
     if not any(node.op in QUANTISED_OPS and not node.domain for node in model.nodes):
         return model
     return _Remover(model).run()
@@ -47,7 +48,7 @@ class _Remover:
         self._tensors: dict[str, Quant] = {}
         self._specs: dict[str, QuantisedConstant] = {}
         self._owners: dict[str, tuple[str, bytes]] = {}
-        self._refused: dict[str, Refusal] = {}
+        self._refused: dict[str, Refusal] = dict(model.quantisation.refused)
         self._notes: list[str] = []
         self._nodes: list[OnnxNode] = []
 
@@ -63,16 +64,12 @@ class _Remover:
         return replace(self._model, nodes=tuple(self._nodes), constants=self._constants, quantisation=found)
 
     def _convert(self, node: OnnxNode) -> None:
-        if node.domain:
+        if node.domain or node.name in self._refused:
             self._keep(node)
         elif node.op == "QuantizeLinear":
             self._quantize(node)
         elif node.op == "DequantizeLinear":
             self._dequantize(node)
-        elif node.op == "QLinearConv":
-            self._qlinear_conv(node)
-        elif node.op == "QLinearMatMul":
-            self._qlinear_matmul(node)
         else:
             self._other(node)
 
@@ -112,29 +109,6 @@ class _Remover:
             self._pass_on(node, tensor)
         else:
             self._alias[output] = tensor
-
-    def _qlinear_conv(self, node: OnnxNode) -> None:
-        if node.input(3) not in self._known or (node.input(8) and node.input(8) not in self._known):
-            raise Refused("w", "weights or bias are computed", "constant weights")
-        scales = self._scales(node, 4, 5, str(self._known[node.input(3)].dtype))
-        inputs = [self._operand(node, 0, 1, 2), self._constant(node, f"{node.name}.w", node.input(3), scales, 0)]
-        if node.input(8):
-            product = self._scales(node, 1, 2, "uint8").scale * scales.scale
-            bias = Scales(product, np.zeros(1, np.int64), "int32")
-            inputs.append(self._constant(node, f"{node.name}.b", node.input(8), bias, 0))
-        self._result(node, "Conv", inputs, self._scales(node, 6, 7, "uint8"))
-
-    def _qlinear_matmul(self, node: OnnxNode) -> None:
-        inputs = [self._operand(node, 0, 1, 2), self._operand(node, 3, 4, 5)]
-        self._result(node, "MatMul", inputs, self._scales(node, 6, 7, "uint8"))
-
-    def _result(self, node: OnnxNode, op: str, inputs: Sequence[str], scales: Scales) -> None:
-        output, quant = node.output(0), scales.per_tensor()
-        self._stored[output] = quant, scales.kind
-        self._tensors[output] = quant
-        self._nodes.append(rewritten(node, inputs, op))
-        if self._links.is_output(output):
-            self._notes.append(f"output {output}: integers in the model, real numbers here")
 
     def _other(self, node: OnnxNode) -> None:
         stored = [name for name in node.inputs if name in self._stored]
@@ -199,15 +173,6 @@ class _Remover:
     def _scales(self, node: OnnxNode, scale: int, zero: int, kind: str) -> Scales:
         return read_scales(node, self._known, node.input(scale), node.input(zero), kind)
 
-    def _operand(self, node: OnnxNode, data: int, scale: int, zero: int) -> str:
-        """An operand of a QLinear operator as a real tensor."""
-        name = node.input(data)
-        if name in self._known:
-            scales = self._scales(node, scale, zero, str(self._known[name].dtype))
-            return self._constant(node, f"{node.name}.{data}", name, scales, -1)
-        self._check_stored(node, name, scale, zero)
-        return self._resolve(name)
-
     def _check_stored(self, node: OnnxNode, tensor: str, scale: int, zero: int) -> None:
         """Integers must be read with the scale that they were made with."""
         if tensor not in self._stored:
@@ -221,12 +186,8 @@ class _Remover:
         stored = self._known[tensor]
         if stored.dtype.name != scales.kind or scales.kind not in ("int8", "uint8", "int32"):
             raise Refused("x", f"{stored.dtype} constants with a zero point of {scales.kind}", "int8, uint8 or int32")
-        integers, zero = as_int8(stored, scales)
         along = scales.along(stored.shape, axis, node)
-        if zero and scales.kind == "int32":
-            raise Refused("zero_point", "an int32 bias with a zero point", "zero point 0")
-        if zero and self._is_weight(node):
-            raise Refused("zero_point", "weights with a zero point", "zero point 0 (128 for uint8)")
+        integers, zero = as_int8(stored, scales, scales.zeros_along(along), self._is_weight(node), tensor)
         name = self._own_name(fallback, tensor, scales, axis)
         with np.errstate(over="ignore"):
             real = ((integers.astype(np.float64) - zero) * along).astype(np.float32)
@@ -236,8 +197,6 @@ class _Remover:
         return name
 
     def _is_weight(self, node: OnnxNode) -> bool:
-        if node.op in ("QLinearConv", "QLinearMatMul"):
-            return True
         pending, seen = [node.output(0)], set[str]()
         while pending:
             tensor = pending.pop()
