@@ -214,9 +214,19 @@ class _Walk:
     def _unrounded(self, node: FileNode, name: str, ours: Sequence[Held], form: Format, state: _WalkState) -> None:
         """The real numbers of what the file stores as integers, where we do not, clamped to their range."""
         source = state.values[1].get(node.inputs[0]) if not ours and node.op == "QuantizeLinear" else None
+        if not ours and node.op in _MOVED_OPS:
+            source = self._moved(node, name, state)
         real = next((held.array for held in ours if not held.step), source)
         if real is not None:
             state.unrounded[name] = np.clip(real, form.real(form.low), form.real(form.high)).astype(np.float32)
+
+    def _moved(self, node: FileNode, name: str, state: _WalkState) -> Array | None:
+        """The same of integers that are moved (a Pad puts others beside them)."""
+        data = node.inputs if node.op == "Concat" else node.inputs[:1]
+        if node.op == "Pad" or not all(source in state.unrounded for source in data):
+            return None
+        known = {**state.values[1], **{source: state.unrounded[source] for source in data}}
+        return self._file.run(node, known)[node.outputs.index(name)]
 
     def _counterparts(self, node: FileNode, name: str, form: Format | None, state: _WalkState) -> tuple[Held, ...]:
         if name == state.loss and self._ours.loss is not None:

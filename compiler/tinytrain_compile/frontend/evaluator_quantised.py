@@ -17,6 +17,8 @@ from tinytrain_compile.ir.types import Array
 
 SPELT_OPSET = 21
 """Of the nodes that `spelt_out` returns: the first whose DequantizeLinear onnx.reference has in its present form."""
+IMAGE_RANK = 4
+"""The only one for which its QLinearConv knows scales per channel."""
 _STANDARD = ("QLinearConv", "QLinearMatMul")
 _REAL: Mapping[str, str] = {
     "QGemm": "Gemm",
@@ -47,9 +49,10 @@ def is_qlinear(proto: onnx.NodeProto) -> bool:
     return proto.op_type in (_REAL if proto.domain == MICROSOFT else () if proto.domain else _STANDARD)
 
 
-def is_foreign(proto: onnx.NodeProto) -> bool:
-    """Whether onnx.reference lacks it, and `spelt_out` does not."""
-    return proto.domain == MICROSOFT and is_qlinear(proto)
+def needs_spelling(proto: onnx.NodeProto, values: Mapping[str, Array]) -> bool:
+    """Whether onnx.reference lacks a node that `spelt_out` has, or has it for images only."""
+    images = proto.op_type != "QLinearConv" or values[proto.input[0]].ndim == IMAGE_RANK
+    return is_qlinear(proto) and (proto.domain == MICROSOFT or not images)
 
 
 def result_scale(proto: onnx.NodeProto) -> int | None:

@@ -17,8 +17,8 @@ from onnx.reference import ReferenceEvaluator
 from tinytrain_compile.frontend.evaluator_limits import FIRST_SOUND, WIDENED, doubt_of, limit_of
 from tinytrain_compile.frontend.evaluator_quantised import (
     SPELT_OPSET,
-    is_foreign,
     is_qlinear,
+    needs_spelling,
     result_scale,
     spelt_out,
 )
@@ -65,7 +65,7 @@ class FileModel:
         proto = _for_the_evaluator(read_proto(path), path.parent)
         graph = proto.graph
         self._opsets = list(proto.opset_import)
-        self._evaluators: dict[str, Any] = {}
+        self._evaluators: dict[tuple[str, str], Any] = {}
         self.outputs = tuple(value.name for value in graph.output)
         self.nodes = _needed(graph.node, self.outputs)
         self.quantised = any(node.op in QDQ_OPS or is_qlinear(node.proto) for node in self.nodes)
@@ -86,7 +86,7 @@ class FileModel:
         given = [name for name in node.inputs if name in (unrounded or {})]
         if node.op == "DequantizeLinear" and given and unrounded is not None:
             return (unrounded[given[0]],)
-        if is_foreign(node.proto) or (given and is_qlinear(node.proto)):
+        if needs_spelling(node.proto, values) or (given and is_qlinear(node.proto)):
             return self._spelt_out(node, values, unrounded)
         return self._plain(node, values)
 
@@ -127,7 +127,7 @@ class FileModel:
 
     def _evaluator(self, node: FileNode, operands: Mapping[str, Array]) -> Any:
         """A model of this one node, with the opsets of the file; the operands tell its input types."""
-        key = node.outputs[0]
+        key = node.op, node.outputs[0]
         if key not in self._evaluators:
             kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in operands.items()}
             inputs = [helper.make_tensor_value_info(name, kinds[name], operands[name].shape) for name in operands]

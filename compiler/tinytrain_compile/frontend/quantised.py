@@ -18,7 +18,7 @@ from tinytrain_compile.frontend.scales import Refused, Scales, as_int8, read_sca
 from tinytrain_compile.frontend.tensors import check_finite
 from tinytrain_compile.ir.types import Quant
 
-_MOVED = "Concat Expand Flatten Gather Identity MaxPool Reshape Slice Split Squeeze Transpose Unsqueeze"
+_MOVED = "Concat Expand Flatten Gather Identity MaxPool Pad Reshape Slice Split Squeeze Transpose Unsqueeze"
 _MOVED_OPS = frozenset(_MOVED.split())
 """Operators that mean the same on stored integers as on real numbers."""
 _SAME_NUMBERS = VIEWS | {"Dropout"}
@@ -122,7 +122,19 @@ class _Remover:
             for output in filter(None, node.outputs):
                 self._stored[output] = quant, kind
                 self._tensors[output] = quant
+            if node.op == "Pad" and node.text("mode", "constant") == "constant":
+                node = self._padded(node, quant, kind)
         self._keep(node)
+
+    def _padded(self, node: OnnxNode, quant: Quant, kind: str) -> OnnxNode:
+        """A Pad of stored integers with the real number of the integer that it pads with."""
+        given, name = node.input(2), f"{node.name}.value"
+        if given and given not in self._known:
+            raise Refused("constant_value", "it is computed at run time", "a constant")
+        stored = int(self._known[given].reshape(-1)[0]) if given and self._known[given].size else 0
+        real = (stored - (128 if kind == "uint8" else 0) - quant.zero) * quant.scale[0]
+        self._constants[name] = np.asarray(real, np.float32)
+        return rewritten(node, (*node.inputs[:1], node.input(1), name, *node.inputs[3:]))
 
     def _keep(self, node: OnnxNode) -> None:
         self._nodes.append(rewritten(node, [self._resolve(name) for name in node.inputs]))
