@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from onnxruntime.quantization import QuantType
 
+from testing import models
+from tests.e2e.file_level import agreement
 from tests.frontend.models import write
-from tests.frontend.qoperator import OPSETS, run_node
+from tests.frontend.nets import Net
+from tests.frontend.qdq import Maker
+from tests.frontend.qoperator import OPSETS, JudgedByOnnxruntime, qoperator_form, run_node
+from tinytrain_compile.compile import file_check
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.pipeline import compile_model
 from tinytrain_compile.frontend import FileModel
 
 X, Y, W = (1, 4, 6, 5), (1, 4, 6, 5), (3, 4, 3, 3)
@@ -104,6 +114,88 @@ def test_operator_is_judged_as_onnxruntime_has_it(case: str, kind: type, tmp_pat
         steps = np.abs(found.astype(int) - expected.astype(int))
         assert steps.max() <= 1 and (steps == 0).mean() > 0.9
         assert np.ptp(expected.astype(int)) > 20
+
+
+def conv_all_over(kind: str) -> onnx.ModelProto:
+    """One of each: a Pad of integers, pools, a Concat, LeakyRelu, Sigmoid, Mul, and a dense layer."""
+    net = Net("float[1, 3, 9, 8] x", "float[1, 5] y")
+    net.conv("a", "x", (6, 3, 3, 3), "pads = [1, 1, 1, 1]")
+    net.add("l = LeakyRelu <alpha = 0.3> (a)")
+    net.add(f"p = Pad (l, {net.table('p_pads', (0, 0, 1, 1, 0, 0, 0, 1))})")
+    net.conv("b", "p", (4, 6, 3, 3), "strides = [2, 2]")
+    net.add(f"v = {kind} <kernel_shape = [3, 3], strides = [2, 2]> (p)")
+    net.conv("s", "v", (4, 6, 1, 1), "group = 1")
+    net.add("t = Sigmoid (s)")
+    net.add("m = Mul (b, t)")
+    net.add("c = Concat <axis = 1> (m, s)")
+    net.add("g = GlobalAveragePool (c)")
+    net.add("f = Flatten <axis = 1> (g)")
+    net.dense("y", "f", 8, 5)
+    return net.model()
+
+
+NETWORKS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any]]] = {
+    "mlp": (models.mlp, {}),
+    "ds_cnn": (lambda: models.ds_cnn(8, 2, (12, 10)), {"per_channel": True}),
+    "resnet8": (lambda: models.resnet8(4, 8), {"activation_type": QuantType.QUInt8}),
+    "unsigned weights": (
+        lambda: models.resnet8(4, 8),
+        {
+            "activation_type": QuantType.QUInt8,
+            "weight_type": QuantType.QUInt8,
+            "extra_options": {"WeightSymmetric": True},
+        },
+    ),
+    "transformer": (lambda: models.transformer(4, 8, 2), {"activation_type": QuantType.QUInt8}),
+    "all over": (lambda: conv_all_over("AveragePool"), {"per_channel": True}),
+    "all over, unsigned": (lambda: conv_all_over("MaxPool"), {"activation_type": QuantType.QUInt8}),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network_trains_and_every_integer_is_within_a_step_of_onnxruntimes(name: str, tmp_path: Path) -> None:
+    network, how = NETWORKS[name]
+    path = qoperator_form(network(), tmp_path, **how)
+    stored = [node for node in onnx.load(path).graph.node if node.op_type.startswith(("QLinear", "QGemm"))]
+    judges: list[JudgedByOnnxruntime] = []
+
+    def judge(path: Path) -> JudgedByOnnxruntime:
+        judges.append(JudgedByOnnxruntime(path))
+        return judges[-1]
+
+    with mock.patch.object(file_check, "FileModel", judge):
+        options = CompileOptions(path, tmp_path / "out", loss="mse", quant="int8", head="int8", verify="host")
+        result = compile_model(options)
+    assert result.summary is not None
+    verified = result.summary.verify
+    assert verified.result == "pass"
+    assert verified.file is not None and verified.file.whole and not verified.file.skipped
+    assert verified.file.steps is not None and verified.file.steps <= 1
+    assert judges[0].ran == {node.op_type for node in stored}
+    for quant in ("int8", "fp32"):
+        found = agreement(path, quant=quant, loss="mse")
+        assert found.whole and not found.skipped and found.steps is not None and found.steps <= 1
+
+
+def test_weights_at_the_lowest_integer_are_what_the_file_says(tmp_path: Path) -> None:
+    """uint8 with zero point 128 reaches -128, which training then leaves for good."""
+    m = Maker(4)
+    x, w, y = m.scale("x", 0.02), m.weight("w", (4, 6), 0, np.uint8), m.scale("y", 0.03)
+    m.weights["w"][:, ::2] = 0
+    text = f"""net (float[1, 6] input) => (float[1, 4] output) {{
+        xq = QuantizeLinear(input, {x})
+        xd = DequantizeLinear(xq, {x})
+        wd = DequantizeLinear(w, {w})
+        g = Gemm<transB = 1>(xd, wd)
+        q = QuantizeLinear(g, {y})
+        output = DequantizeLinear(q, {y})
+        }}"""
+    path = write(m.model(text), tmp_path)
+    options = CompileOptions(path, tmp_path / "out", loss="mse", quant="int8", head="int8", verify="host")
+    summary = compile_model(options).summary
+    assert summary is not None and summary.verify.result == "pass"
+    stored = summary.train.graph.constants["w"]
+    np.testing.assert_array_equal(stored.reshape(4, 6), m.weights["w"].astype(int) - 128)
 
 
 def test_mean_is_judged_as_its_definition_has_it(tmp_path: Path) -> None:
