@@ -14,6 +14,7 @@ from onnx import helper
 from onnxruntime.quantization import QuantType
 
 from testing import models
+from testing.places import SHARED
 from tests.e2e.file_level import agreement
 from tests.frontend.models import write
 from tests.frontend.nets import Net
@@ -22,7 +23,8 @@ from tests.frontend.qoperator import OPSETS, JudgedByOnnxruntime, qoperator_form
 from tinytrain_compile.compile import file_check
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import compile_model
-from tinytrain_compile.frontend import FileModel
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend import FileModel, load_model
 
 X, Y, W = (1, 4, 6, 5), (1, 4, 6, 5), (3, 4, 3, 3)
 Case = tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]]
@@ -209,3 +211,49 @@ def test_mean_is_judged_as_its_definition_has_it(tmp_path: Path) -> None:
     expected = np.clip(np.rint(real / np.float32(0.01)) - 3, -128, 127)
     assert np.ptp(expected) > 20
     np.testing.assert_array_equal(found, expected)
+
+
+HINTS: dict[str, tuple[str, str, str]] = {
+    "comparison": ("c = Greater (x, x)\ny = Cast <to = 1> (c)", "c", "Relu, Clip or Sigmoid"),
+    "slip": ("y = Sigmiod (x)", "y", "Sigmoid"),
+    "dynamic": (
+        "q, s, z = DynamicQuantizeLinear (x)\ny = DequantizeLinear (q, s, z)",
+        "its scales are computed at run time",
+        "QuantFormat.QDQ",
+    ),
+    "attention": ("y = com.microsoft.QAttention (x)", "it computes with stored integers", "QuantFormat.QDQ"),
+    "fused": ("y = com.microsoft.FusedConv (x)", "its domain", "before graph optimisers"),
+}
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_hint_is_about_the_node(name: str, tmp_path: Path) -> None:
+    lines, reason, nearest = HINTS[name]
+    header = '<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>'
+    model = onnx.parser.parse_model(f"{header} net (float[1, 4] x) => (float[1, 4] y) {{ {lines} }}")
+    with pytest.raises(CompileError) as caught:
+        load_model(write(model, tmp_path))
+    assert reason in caught.value.details[0]
+    assert nearest in caught.value.details[0].split("nearest supported: ")[1]
+
+
+def test_hint_for_a_loop_of_keras() -> None:
+    path = SHARED / "zoo" / "keras" / "gru.onnx"
+    if not path.exists():
+        pytest.skip(f"{path} not found: set TINYTRAIN_SHARED")
+    with pytest.raises(CompileError) as caught:
+        load_model(path)
+    assert "unroll=True" in caught.value.details[0]
+
+
+def test_last_axis_as_channels_is_refused_with_its_reason(tmp_path: Path) -> None:
+    proto, values = node_of("global average", np.int8)
+    proto.attribute.append(helper.make_attribute("channels_last", 1))
+    quantise = helper.make_node("QuantizeLinear", ["x", "a_s", "a_z"], ["a"])
+    x, y = (helper.make_tensor_value_info(name, kind, X) for name, kind in (("x", 1), ("y", 3)))
+    tables = [onnx.numpy_helper.from_array(values[name], name) for name in values if name != "a"]
+    graph = helper.make_graph([quantise, proto], "net", [x], [y], tables)
+    with pytest.raises(CompileError) as caught:
+        load_model(write(helper.make_model(graph, opset_imports=OPSETS, ir_version=10), tmp_path))
+    assert caught.value.code == "E0503"
+    assert "channels_last: its channels are the last axis" in caught.value.details[0]

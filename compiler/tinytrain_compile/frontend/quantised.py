@@ -117,7 +117,7 @@ class _Remover:
             formats = {self._stored[name] for name in data if name in self._stored}
             if node.op not in _MOVED_OPS or len(formats) != 1 or any(name not in stored for name in data):
                 reason = "it computes with stored integers"
-                raise Refused("", reason, "DequantizeLinear in front of it, QuantizeLinear behind it")
+                raise Refused("", reason, "QuantFormat.QDQ: DequantizeLinear in front of it, QuantizeLinear behind it")
             quant, kind = formats.pop()
             for output in filter(None, node.outputs):
                 self._stored[output] = quant, kind
@@ -188,6 +188,9 @@ class _Remover:
     def _check_stored(self, node: OnnxNode, tensor: str, scale: int, zero: int) -> None:
         """Integers must be read with the scale that they were made with."""
         if tensor not in self._stored:
+            maker = self._links.maker(tensor)
+            if maker is not None:
+                raise Refused("x", f"its integers come from {maker.op} {maker.name}", "what that node needs")
             raise Refused("x", "its integers come from no QuantizeLinear", "a float32 input and QuantizeLinear")
         quant, kind = self._stored[tensor]
         if self._scales(node, scale, zero, kind).per_tensor() != quant:
