@@ -128,8 +128,8 @@ _kind(
     "E0208",
     EXIT_INPUT,
     "opset too old",
-    "Opset 13 and later of the default domain is read. Convert older models with onnx.version_converter, or export "
-    "again with a newer opset.",
+    "Opset 13 and later of the default domain is read as it stands, 7 to 12 through onnx's version converter. What "
+    "that cannot convert has to be exported again, with a newer opset.",
 )
 _kind(
     "E0209",
@@ -198,7 +198,8 @@ _kind(
     "E0218",
     EXIT_INPUT,
     "the model must have one output",
-    "Training needs one output to put the loss on. Remove auxiliary outputs from the graph (onnx.utils.extract_model).",
+    "Training needs one output to put the loss on. --model-output NAME says which; what only the "
+    "others need is left out.",
 )
 _kind(
     "E0219",

@@ -162,7 +162,7 @@ EDITS: dict[str, tuple[str, Edit]] = {
     "NaN weight": ("E0205", with_value(float("nan"))),
     "duplicate weight": ("E0206", _twice_named_weight),
     "cycle": ("E0207", _cycle),
-    "opset 12": ("E0208", _opset(12)),
+    "opset 6": ("E0208", _opset(6)),
     "two data inputs": ("E0209", _two_inputs),
     "external data above the folder": ("E0210", _external("../secret")),
     "external data at an absolute path": ("E0210", _external("/etc/passwd")),

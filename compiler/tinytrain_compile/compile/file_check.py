@@ -42,7 +42,7 @@ def check_file(
         return None
     start = time.process_time()
     try:
-        file = FileModel(options.model)
+        file = FileModel(options.model, options.model_output)
     except EvaluatorLacksError as lacks:
         return FileAgreement(0, 0, None, None, None, False, (lacks.reason,), time.process_time() - start)
     if len(samples.x) < SAMPLES:

@@ -123,6 +123,7 @@ def imported(options: CompileOptions) -> ImportedModel:
         classes=options.classes,
         seed=options.seed,
         batch_norm=options.batch_norm,
+        output=options.model_output,
     )
     return load_model(options.model, wanted)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tinytrain_compile.frontend.file_model import EvaluatorLacksError, FileModel, FileNode
-from tinytrain_compile.frontend.guard import parse_model
+from tinytrain_compile.frontend.guard import read_model
 from tinytrain_compile.frontend.importer import HANDLERS, import_model
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.qoperators import QLINEAR_OPS
@@ -32,7 +32,7 @@ def load_model(path: Path, options: FrontendOptions | None = None) -> ImportedMo
     """
     options = options or FrontendOptions()
     proto = read_proto(path)
-    return import_model(parse_model(proto, path.stem, path.parent, options), options)
+    return import_model(read_model(proto, path.stem, path.parent, options), options)
 
 
 def supported_operators() -> tuple[str, ...]:

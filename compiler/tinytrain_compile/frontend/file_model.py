@@ -22,6 +22,7 @@ from tinytrain_compile.frontend.evaluator_quantised import (
     result_scale,
     spelt_out,
 )
+from tinytrain_compile.frontend.file_forms import with_output
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.types import Array
 
@@ -60,11 +61,15 @@ class FileModel:
     inputs: name -> numpy type; constants: data of initializers; quantised: whether any node stores integers.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises CompileError if the file cannot be read, EvaluatorLacksError if onnx cannot make it ready to run."""
-        proto = _for_the_evaluator(read_proto(path), path.parent)
+    def __init__(self, path: Path, output: str = "") -> None:
+        """Raises CompileError if the file cannot be read, EvaluatorLacksError if onnx cannot make it ready to run.
+
+        output: the one that counts, of several.
+        """
+        proto = _for_the_evaluator(with_output(read_proto(path), output), path.parent)
         graph = proto.graph
         self._opsets = list(proto.opset_import)
+        self._opset = max((entry.version for entry in self._opsets if not entry.domain), default=0)
         self._evaluators: dict[tuple[str, str], Any] = {}
         self.outputs = tuple(value.name for value in graph.output)
         self.nodes = _needed(graph.node, self.outputs)
@@ -106,7 +111,7 @@ class FileModel:
     def _plain(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
         operands = {name: values[name] for name in node.inputs if name}
         given = [operands[name] for name in node.inputs if name]
-        limit = limit_of(node.proto, given)
+        limit = limit_of(node.proto, given, max(self._opset, node.opset))
         if limit:
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", limit)
         if node.op in WIDENED:

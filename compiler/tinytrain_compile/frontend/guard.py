@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import onnx
 from onnx import defs, helper
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file_forms import DEFAULT_DOMAINS, OLDEST_OPSET, OPSET, at_opset_13, with_output
 from tinytrain_compile.frontend.live import LivePart, live_part
 from tinytrain_compile.frontend.model import OnnxInput, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.options import FrontendOptions
@@ -17,8 +19,15 @@ from tinytrain_compile.frontend.order import sort_nodes
 from tinytrain_compile.frontend.tensors import check_dims, check_finite, tensor_array
 from tinytrain_compile.ir.types import Array
 
-FIRST_OPSET = 13
-DEFAULT_DOMAINS = ("", "ai.onnx")
+
+def read_model(proto: onnx.ModelProto, name: str, folder: Path, options: FrontendOptions) -> OnnxModel:
+    """The model in the form that is imported, with a note on whatever had to be brought to it."""
+    model = parse_model(with_output(proto, options.output), name, folder, options)
+    if model.opset >= OPSET:
+        return model
+    note = f"opset {model.opset}: read as onnx's version converter writes it for opset {OPSET}"
+    model = parse_model(at_opset_13(model), name, folder, replace(options, input_shapes={}))
+    return replace(model, notes=(note,))
 
 
 def parse_model(proto: onnx.ModelProto, name: str, folder: Path, options: FrontendOptions) -> OnnxModel:
@@ -46,9 +55,9 @@ def _opset(proto: onnx.ModelProto) -> int:
     versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
     newest = defs.onnx_opset_version()
     opset = versions[-1] if versions else 0
-    if not FIRST_OPSET <= opset <= newest:
+    if not OLDEST_OPSET <= opset <= newest:
         what = f"opset {opset}" if versions else "no opset of the default domain"
-        try_ = f"export with an opset from {FIRST_OPSET} to {newest}"
+        try_ = f"export with an opset from {OLDEST_OPSET} to {newest}"
         raise CompileError("E0230" if opset > newest else "E0208", "opset_import", what, try_)
     return opset
 
