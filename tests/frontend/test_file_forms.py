@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from ml_dtypes import bfloat16
+from onnx import helper, numpy_helper
 
-from tests.frontend.models import check_against_onnxruntime, parse, write
+from tests.frontend.models import check_against_onnxruntime, judged_by_the_file, parse, run_imported, write
 from tests.frontend.nets import Net
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
@@ -86,3 +89,52 @@ def test_several_outputs_and_none_chosen(tmp_path: Path) -> None:
     with pytest.raises(CompileError) as caught:
         load_model(path, FrontendOptions(output="z"))
     assert caught.value.code == "E0218" and "its outputs are: y, features" in str(caught.value)
+
+
+# ---- other floats ---------------------------------------------------------------------------------------------------
+
+
+def in_floats(kind: str) -> onnx.ModelProto:
+    """A model of one float type throughout: its input, its weights, a Constant, a Cast."""
+    number, dtype = {"float16": (10, np.float16), "double": (11, np.float64), "bfloat16": (16, bfloat16)}[kind]
+    net = Net(f"{kind}[1, 6] x", f"{kind}[1, 4] y")
+    net.dense("h", "x", 6, 5)
+    net.add("s = Shape (h)")
+    net.add(f"c = Cast <to = {number}> (h)")
+    net.add("t = Tanh (c)")
+    net.add("f = Mul (t, k)")
+    net.dense("y", "f", 5, 4)
+    net.weights = {name: array.astype(dtype) for name, array in net.weights.items()}
+    net.lines.insert(0, "k = Constant ()")
+    model = net.model()
+    constant = numpy_helper.from_array(np.asarray(0.75, dtype))
+    model.graph.node[0].attribute.append(helper.make_attribute("value", constant))
+    return model
+
+
+@pytest.mark.parametrize(("kind", "name"), [("float16", "float16"), ("double", "float64"), ("bfloat16", "bfloat16")])
+def test_other_floats_are_float32(kind: str, name: str, tmp_path: Path) -> None:
+    """The same weights as a float32 model has: onnxruntime's numbers of that."""
+    model = in_floats(kind)
+    path = write(model, tmp_path)
+    imported = load_model(path)
+    assert imported.graph.notes == (f"{name} of the file is float32 here, and in its check",)
+    plain = in_floats("float16" if kind == "float16" else kind)
+    for tensor in (*plain.graph.initializer, plain.graph.node[0].attribute[0].t):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+    next(node for node in plain.graph.node if node.op_type == "Cast").attribute[0].i = 1
+    for value in (*plain.graph.input, *plain.graph.output):
+        value.type.tensor_type.elem_type = 1
+    x = np.random.default_rng(0).normal(size=(1, 6)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(plain.SerializeToString()).run(["y"], {"x": x})[0]
+    np.testing.assert_allclose(run_imported(imported, x)[0], expected, rtol=0, atol=1e-6)
+    judged_by_the_file(path, imported, x)
+
+
+def test_number_beyond_float32(tmp_path: Path) -> None:
+    model = in_floats("double")
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "h_b")
+    weight.CopyFrom(numpy_helper.from_array(np.full(5, 1e300), "h_b"))
+    with pytest.raises(CompileError) as caught:
+        load_model(write(model, tmp_path))
+    assert caught.value.code == "E0225" and "h_b" in str(caught.value)

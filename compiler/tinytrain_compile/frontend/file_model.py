@@ -1,4 +1,7 @@
-"""The model file itself, run node by node by onnx.reference: no code of the importer, which is judged by it."""
+"""The model file itself, run node by node by onnx.reference: no code of the importer, which is judged by it.
+
+Other floats are float32 there as well: in which of them a result was rounded is no question of what the file means.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from tinytrain_compile.frontend.evaluator_quantised import (
     result_scale,
     spelt_out,
 )
-from tinytrain_compile.frontend.file_forms import with_output
+from tinytrain_compile.frontend.file_forms import array_in_float32, node_in_float32, with_output
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.types import Array
 
@@ -74,7 +77,9 @@ class FileModel:
         self.outputs = tuple(value.name for value in graph.output)
         self.nodes = _needed(graph.node, self.outputs)
         self.quantised = any(node.op in QDQ_OPS or is_qlinear(node.proto) for node in self.nodes)
-        self.constants: Mapping[str, Array] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        self.constants: Mapping[str, Array] = {
+            t.name: array_in_float32(numpy_helper.to_array(t), f"weight {t.name}") for t in graph.initializer
+        }
         self.inputs = {
             value.name: np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
             for value in graph.input
@@ -176,7 +181,7 @@ def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 def _needed(protos: Iterable[onnx.NodeProto], outputs: tuple[str, ...]) -> tuple[FileNode, ...]:
     """The nodes that the outputs depend on: in the file's order if that is a topological one."""
-    nodes = [_file_node(proto) for proto in protos]
+    nodes = [_file_node(node_in_float32(proto)) for proto in protos]
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     reads = {i: {makers[name] for name in node.inputs if name in makers} for i, node in enumerate(nodes)}
     wanted: set[int] = set()
