@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from onnx import helper, numpy_helper
 from tests.frontend.models import check_against_onnxruntime, judged_by_the_file, parse, run_imported, write
 from tests.frontend.nets import Net
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.frontend import FrontendOptions, importer, load_model
 
 # ---- opsets 7 to 12 -------------------------------------------------------------------------------------------------
 
@@ -138,3 +140,105 @@ def test_number_beyond_float32(tmp_path: Path) -> None:
     with pytest.raises(CompileError) as caught:
         load_model(write(model, tmp_path))
     assert caught.value.code == "E0225" and "h_b" in str(caught.value)
+
+
+# ---- a fixed batch --------------------------------------------------------------------------------------------------
+
+
+def flattened() -> onnx.ModelProto:
+    """Reshapes with the batch written out, in front, as -1, and as 0."""
+    net = Net("float[4, 2, 6, 6] x", "float[4, 5] y")
+    net.conv("c", "x", (3, 2, 3, 3), "strides = [2, 2]")
+    net.add(f"f = Reshape (c, {net.table('f_shape', (4, 12))})")
+    net.dense("h", "f", 12, 8)
+    net.add(f"g = Reshape (h, {net.table('g_shape', (-1, 4, 2))})")
+    net.add(f"k = Reshape (g, {net.table('k_shape', (0, 8))})")
+    net.dense("y", "k", 8, 5)
+    return net.model()
+
+
+def heads() -> onnx.ModelProto:
+    """Attention as PyTorch writes it, two heads folded into the batch, a token put in front."""
+    net = Net("float[4, 3, 8] x", "float[4, 6] y")
+    net.weights["token"] = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 1, 8)
+    net.add(f"e = Expand (token, {net.table('e_shape', (4, 1, 8))})")
+    net.add("t = Concat <axis = 1> (e, x)")
+    for name in "qkv":
+        net.add(f"{name}0 = MatMul (t, {net.weight(f'{name}_w', 8, 8)})")
+        net.add(f"{name}1 = Reshape ({name}0, {net.table('split', (4, 4, 2, 4))})")
+        net.add(f"{name}2 = Transpose <perm = [0, 2, 1, 3]> ({name}1)")
+        net.add(f"{name} = Reshape ({name}2, {net.table('fold', (8, 4, 4))})")
+    net.add("kt = Transpose <perm = [0, 2, 1]> (k)")
+    net.add("s = MatMul (q, kt)")
+    net.add("p = Softmax <axis = -1> (s)")
+    net.add("o = MatMul (p, v)")
+    net.add(f"o4 = Reshape (o, {net.table('unfold', (4, 2, 4, 4))})")
+    net.add("ot = Transpose <perm = [0, 2, 1, 3]> (o4)")
+    net.add(f"z = Reshape (ot, {net.table('flat', (4, 32))})")
+    net.dense("y", "z", 32, 6)
+    return net.model()
+
+
+def in_the_middle() -> onnx.ModelProto:
+    """The batch moves to the second axis, and back."""
+    net = Net("float[4, 3, 5] x", "float[4, 3, 2] y")
+    net.add("t = Transpose <perm = [1, 0, 2]> (x)")
+    net.add(f"m = MatMul (t, {net.weight('m_w', 5, 2)})")
+    net.add("u = Tanh (m)")
+    net.add("y = Transpose <perm = [1, 0, 2]> (u)")
+    return net.model()
+
+
+@pytest.mark.parametrize("network", [flattened, heads, in_the_middle])
+def test_fixed_batch_becomes_one(network: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    model = network()
+    path = write(model, tmp_path)
+    imported = load_model(path)
+    assert imported.graph.notes == ("batch 4 of the file is 1 here: --batch says how many samples an update takes",)
+    assert imported.input_shape[0] == imported.output_shape[0] == 1
+    x = np.random.default_rng(0).normal(size=(4, *imported.input_shape[1:])).astype(np.float32)
+    expected = onnxruntime.InferenceSession(path.read_bytes()).run(["y"], {"x": x})[0]
+    for index in range(4):
+        found = run_imported(imported, x[index : index + 1])[0]
+        wanted = expected[index : index + 1].transpose(imported.output_perm)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+    judged_by_the_file(path, imported, x[:1])
+
+
+MEETING: dict[str, tuple[str, str]] = {
+    "every sample looks at all": ("t = Transpose <perm = [1, 0]> (x)\nm = MatMul (x, t)\ny = MatMul (m, x)", "m"),
+    "a softmax over the samples": ("y = Softmax <axis = 0> (x)", "y"),
+    "their mean": ("m = ReduceMean <axes = [0], keepdims = 1> (x)\ny = Sub (x, m)", "m"),
+    "the first of them": ("y = Slice (x, zero, one, zero)", "y"),
+    "a norm over all": ("y = LayerNormalization <axis = 0> (x, scale)", "y"),
+    "numbers of their own": ("y = Add (x, scale)", "y"),
+}
+
+
+@pytest.mark.parametrize("name", MEETING)
+def test_samples_that_meet(name: str, tmp_path: Path) -> None:
+    lines, tensor = MEETING[name]
+    weights = {"zero": np.asarray([0]), "one": np.asarray([1]), "scale": np.ones((4, 6), np.float32)}
+    text = f"net (float[4, 6] x) => (float y) {{ {lines} }}"
+    with pytest.raises(CompileError) as caught:
+        load_model(write(parse(text, weights), tmp_path))
+    assert caught.value.code == "E0211"
+    assert f"fixed to 4 samples (shape [4, 6]), and tensor {tensor} " in str(caught.value)
+
+
+def test_a_reshape_that_is_misread_is_found_by_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge runs the file with its own batch, and other samples behind the first."""
+    net = Net("float[4, 2, 4] x", "float[4, 8] y")
+    net.add(f"r = Reshape (x, {net.table('r_shape', (4, 4, 2))})")
+    net.add("t = Transpose <perm = [0, 2, 1]> (r)")
+    net.add(f"y = Reshape (t, {net.table('y_shape', (4, 8))})")
+    path = write(net.model(), tmp_path)
+    x = np.random.default_rng(0).normal(size=(1, 2, 4)).astype(np.float32)
+    judged_by_the_file(path, load_model(path), x)
+    handler = importer.HANDLERS["Transpose"]
+    monkeypatch.setitem(
+        importer.HANDLERS, "Transpose", lambda ctx, node: handler(ctx, replace(node, attrs={"perm": [1, 0, 2]}))
+    )
+    with pytest.raises(CompileError) as caught:
+        judged_by_the_file(path, load_model(path), x)
+    assert caught.value.code == "E0605"

@@ -125,6 +125,7 @@ class _Walk:
         self._makers = {name: node for node in file.nodes for name in node.outputs}
         self._before_rounding = _before_rounding(file.nodes)
         self._index = 0
+        self._batch = 1 if self._model.input_shape[:1] != (1,) else file.batch_of(self._model.input_name)
 
     def found(self, samples: int) -> FileAgreement:
         """What was compared, once nothing has differed."""
@@ -139,7 +140,7 @@ class _Walk:
         self._index = index
         self._ours.run(x, y)
         values: dict[str, Array] = dict(self._constants)
-        values[self._model.input_name] = self._ours.onnx_input(x)
+        values[self._model.input_name] = _batch_with(self._ours.onnx_input(x), self._batch)
         loss = self._model.loss
         if loss is not None and y is not None:
             values[loss.label] = y.reshape(loss.label_shape).astype(self._file.inputs.get(loss.label, np.int64))
@@ -252,7 +253,7 @@ class _Walk:
     ) -> None:
         """One of the forms that we hold must agree with what the file makes of one of the forms before it."""
         found: list[Distance] = []
-        for held, array in itertools.product(ours, theirs):
+        for held, array in itertools.product(ours, [self._of_sample(each, ours[0]) for each in theirs]):
             if form is None:
                 found.append(in_numbers(held, array))
             else:
@@ -261,6 +262,14 @@ class _Walk:
                 self._tally.add(name, found[-1], array.size, form)
                 return
         raise self._differs(node, name, found[0].wrong)
+
+    def _of_sample(self, theirs: Array, ours: Held) -> Array:
+        """Of a batch that the file has along one axis, the first."""
+        shape = ours.array.shape
+        longer = [axis for axis, (a, b) in enumerate(zip(theirs.shape, shape, strict=False)) if a == self._batch * b]
+        if self._batch == 1 or theirs.ndim != len(shape) or len(longer) != 1:
+            return theirs
+        return theirs.take(range(shape[longer[0]]), longer[0])
 
     def _differs(self, node: FileNode, name: str, what: str) -> CompileError:
         where = f"tensor {name} (node {node.name}, {node.op})"
@@ -281,6 +290,11 @@ def _before_rounding(nodes: Sequence[FileNode]) -> frozenset[str]:
             if after and all(n.op == "QuantizeLinear" or (n.op in _MOVED_OPS and n.outputs[0] in found) for n in after):
                 found.add(name)
     return frozenset(found)
+
+
+def _batch_with(x: Array, size: int) -> Array:
+    """A sample, and others behind it where the file takes so many at once: it must not matter which."""
+    return np.concatenate([np.roll(x.ravel(), index).reshape(x.shape) for index in range(size)])
 
 
 def _as_stored(real: Array, form: Format | None) -> Array:

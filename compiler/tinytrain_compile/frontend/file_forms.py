@@ -46,8 +46,8 @@ def with_output(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
     return proto
 
 
-def at_opset_13(model: OnnxModel) -> onnx.ModelProto:
-    """What counts of a checked model of an older opset, as onnx's converter writes it. E0208 where that cannot."""
+def proto_of(model: OnnxModel) -> onnx.ModelProto:
+    """What counts of a checked model, as a file of its own."""
     graph = onnx.GraphProto(name=model.name)
     graph.node.extend(node.proto for node in model.nodes)
     graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in model.constants.items())
@@ -55,7 +55,12 @@ def at_opset_13(model: OnnxModel) -> onnx.ModelProto:
     graph.output.extend(model.proto.graph.output)
     foreign = [entry for entry in model.proto.opset_import if entry.domain not in DEFAULT_DOMAINS]
     opsets = [helper.make_opsetid("", model.opset), *foreign]
-    proto = helper.make_model(graph, opset_imports=opsets, ir_version=max(model.proto.ir_version, FREE_INITIALIZERS))
+    return helper.make_model(graph, opset_imports=opsets, ir_version=max(model.proto.ir_version, FREE_INITIALIZERS))
+
+
+def at_opset_13(model: OnnxModel) -> onnx.ModelProto:
+    """The model as onnx's converter writes it. E0208 where that cannot."""
+    proto = proto_of(model)
     try:
         return version_converter.convert_version(proto, OPSET)
     except Exception as problem:  # ConvertError, RuntimeError of the C++ part

@@ -80,11 +80,17 @@ class FileModel:
         self.constants: Mapping[str, Array] = {
             t.name: array_in_float32(numpy_helper.to_array(t), f"weight {t.name}") for t in graph.initializer
         }
+        self._dims = {v.name: v.type.tensor_type.shape.dim for v in graph.input}
         self.inputs = {
             value.name: np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
             for value in graph.input
             if value.name not in self.constants
         }
+
+    def batch_of(self, name: str) -> int:
+        """Samples that an input takes; 1 if the file leaves it open."""
+        dims = self._dims.get(name)
+        return max(dims[0].dim_value, 1) if dims else 1
 
     def run(
         self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,6 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file_forms import (
     DEFAULT_DOMAINS,
     OLDEST_OPSET,
-    OPSET,
-    at_opset_13,
-    in_float32,
-    with_output,
 )
 from tinytrain_compile.frontend.live import LivePart, live_part
 from tinytrain_compile.frontend.model import OnnxInput, OnnxModel, OnnxNode
@@ -25,16 +20,6 @@ from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.order import sort_nodes
 from tinytrain_compile.frontend.tensors import check_dims, check_finite, tensor_array
 from tinytrain_compile.ir.types import Array
-
-
-def read_model(proto: onnx.ModelProto, name: str, folder: Path, options: FrontendOptions) -> OnnxModel:
-    """The model in the form that is imported, with a note on whatever had to be brought to it."""
-    model = parse_model(with_output(proto, options.output), name, folder, options)
-    if model.opset < OPSET:
-        note = f"opset {model.opset}: read as onnx's version converter writes it for opset {OPSET}"
-        model = parse_model(at_opset_13(model), name, folder, replace(options, input_shapes={}))
-        model = replace(model, notes=(note,))
-    return in_float32(model)
 
 
 def parse_model(proto: onnx.ModelProto, name: str, folder: Path, options: FrontendOptions) -> OnnxModel:
