@@ -149,7 +149,8 @@ _kind(
     "E0211",
     EXIT_INPUT,
     "batch size",
-    "The first dimension of the ONNX input must be 1 or symbolic. How many samples an update takes is said by "
+    "The first dimension of the ONNX input is the batch: 1, symbolic, or fixed to N. A fixed one becomes 1 where the "
+    "network treats each sample by itself; here it does not. How many samples an update takes is said by "
     "--batch N; how many of them a step takes at once is chosen, by what --arena holds.",
 )
 _kind(

@@ -179,6 +179,13 @@ def test_network_trains_and_every_integer_is_within_a_step_of_onnxruntimes(name:
         assert found.whole and not found.skipped and found.steps is not None and found.steps <= 1
 
 
+def test_fresh_head_of_a_network_is_not_compared_with_the_old_one(tmp_path: Path) -> None:
+    path = qoperator_form(models.resnet8(4, 8), tmp_path)
+    for quant in ("int8", "fp32"):
+        found = agreement(path, quant=quant, classes=3)
+        assert not found.skipped and found.steps is not None and found.steps <= 1
+
+
 def test_weights_at_the_lowest_integer_are_what_the_file_says(tmp_path: Path) -> None:
     """uint8 with zero point 128 reaches -128, which training then leaves for good."""
     m = Maker(4)

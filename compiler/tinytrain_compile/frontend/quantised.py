@@ -147,7 +147,8 @@ class _Remover:
         output = node.output(0)
         bounds = [(q - quant.zero) * quant.scale[0] for q in (quant.low, quant.high)]
         names = (f"{output}.low", f"{output}.high")
-        self._constants.update(zip(names, (np.asarray(b, np.float32) for b in bounds), strict=True))
+        with np.errstate(over="ignore"):  # an infinite bound is an open one
+            self._constants.update(zip(names, (np.asarray(b, np.float32) for b in bounds), strict=True))
         self._nodes.append(_plain_node(node, "Clip", (tensor, *names)))
         self._tensors[output] = quant
         return output
