@@ -128,8 +128,8 @@ _kind(
     "E0208",
     EXIT_INPUT,
     "opset too old",
-    "Opset 13 and later of the default domain is read. Convert older models with onnx.version_converter, or export "
-    "again with a newer opset.",
+    "Opset 13 and later of the default domain is read as it stands, 7 to 12 through onnx's version converter. What "
+    "that cannot convert has to be exported again, with a newer opset.",
 )
 _kind(
     "E0209",
@@ -149,7 +149,8 @@ _kind(
     "E0211",
     EXIT_INPUT,
     "batch size",
-    "The first dimension of the ONNX input must be 1 or symbolic. How many samples an update takes is said by "
+    "The first dimension of the ONNX input is the batch: 1, symbolic, or fixed to N. A fixed one becomes 1 where the "
+    "network treats each sample by itself; here it does not. How many samples an update takes is said by "
     "--batch N; how many of them a step takes at once is chosen, by what --arena holds.",
 )
 _kind(
@@ -198,7 +199,8 @@ _kind(
     "E0218",
     EXIT_INPUT,
     "the model must have one output",
-    "Training needs one output to put the loss on. Remove auxiliary outputs from the graph (onnx.utils.extract_model).",
+    "Training needs one output to put the loss on. --model-output NAME says which; what only the "
+    "others need is left out.",
 )
 _kind(
     "E0219",

@@ -158,10 +158,10 @@ def test_what_the_evaluator_lacks_is_named_and_the_rest_compared(
     path = write(tokens(), tmp_path)
     real = FileModel.run
 
-    def lacking(self: FileModel, node: Any, values: Any) -> Any:
+    def lacking(self: FileModel, node: Any, values: Any, unrounded: Any) -> Any:
         if node.op == "Transpose":
             raise EvaluatorLacksError("node t (Transpose)", "not today")
-        return real(self, node, values)
+        return real(self, node, values, unrounded)
 
     monkeypatch.setattr(FileModel, "run", lacking)
     found = agreement(path)

@@ -111,6 +111,12 @@ def _two_inputs(model: onnx.ModelProto) -> None:
     model.graph.initializer.remove(weight(model, "b"))
 
 
+def _meeting(model: onnx.ModelProto) -> None:
+    set_input(model, [8, 4])
+    model.graph.node.append(helper.make_node("Softmax", ["y"], ["z"], axis=0))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", TensorProto.FLOAT, [8, 3]))
+
+
 def _two_outputs(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("Relu", ["y"], ["z"]))
     model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 3]))
@@ -162,11 +168,11 @@ EDITS: dict[str, tuple[str, Edit]] = {
     "NaN weight": ("E0205", with_value(float("nan"))),
     "duplicate weight": ("E0206", _twice_named_weight),
     "cycle": ("E0207", _cycle),
-    "opset 12": ("E0208", _opset(12)),
+    "opset 6": ("E0208", _opset(6)),
     "two data inputs": ("E0209", _two_inputs),
     "external data above the folder": ("E0210", _external("../secret")),
     "external data at an absolute path": ("E0210", _external("/etc/passwd")),
-    "batch of 8": ("E0211", _shaped(8, 4)),
+    "batch of 8 whose samples meet": ("E0211", _meeting),
     "weight of another width": ("E0212", _misfit),
     "undefined read": ("E0215", _undefined_read),
     "short data": ("E0216", _short_data),

@@ -282,19 +282,30 @@ def weight_model(m: Maker, axis: int, scale: np.ndarray, zero: np.ndarray, store
     return m.model(text, 21)
 
 
-def test_zero_point_per_channel(tmp_path: Path) -> None:
+def test_zero_points_of_a_weight_that_fit_are_taken_off_its_integers(tmp_path: Path) -> None:
     stored = np.random.default_rng(0).integers(-99, 99, (4, 6)).astype(np.int8)
-    scale = np.full(4, 0.01, np.float32)
-    error = refusal(weight_model(Maker(), 0, scale, np.asarray([0, 1, 0, 0], np.int8), stored), tmp_path)
-    assert error.code == "E0501"
-    assert "zero point per channel" in str(error.details)
+    for zero in (np.int8(3), np.asarray([0, 1, -7, 20], np.int8)):
+        scale = np.full(zero.shape, 0.01, np.float32)
+        imported = load_model(write(weight_model(Maker(), 0, scale, zero, stored), tmp_path))
+        expected = stored.astype(int) - (zero if zero.ndim == 0 else zero[:, None])
+        np.testing.assert_array_equal(integers_of(imported, "w"), expected)
+        assert quantised_of(imported)["w"] == Quant((float(np.float32(0.01)),) * 4)
 
 
-def test_zero_point_of_a_weight(tmp_path: Path) -> None:
+def test_unsigned_weight_around_its_middle_is_int8(tmp_path: Path) -> None:
+    stored = np.random.default_rng(0).integers(0, 256, (4, 6)).astype(np.uint8)
+    stored[0, 0] = 0  # -128, which no update leaves
+    imported = load_model(write(weight_model(Maker(), 0, np.float32(0.01), np.uint8(128), stored), tmp_path))
+    np.testing.assert_array_equal(integers_of(imported, "w"), stored.astype(int) - 128)
+
+
+def test_zero_point_of_a_weight_that_leaves_int8(tmp_path: Path) -> None:
     stored = np.random.default_rng(0).integers(-99, 99, (4, 6)).astype(np.int8)
-    error = refusal(weight_model(Maker(), 0, np.float32(0.01), np.int8(3), stored), tmp_path)
+    stored[3, 5] = 127
+    error = refusal(weight_model(Maker(), 0, np.float32(0.01), np.int8(-3), stored), tmp_path)
     assert error.code == "E0501"
-    assert "weights with a zero point" in str(error.details)
+    assert "weight w is int8 with zero point -3: it reaches 130 from there, int8 127" in str(error.details)
+    assert '{"WeightSymmetric": True}' in str(error.details)
 
 
 def test_scales_per_input_channel(tmp_path: Path) -> None:

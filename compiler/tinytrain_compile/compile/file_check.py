@@ -28,7 +28,6 @@ _MOVED = "Concat Expand Flatten Gather Identity MaxPool Pad Reshape Slice Split 
 _MOVED_OPS = frozenset(_MOVED.split())
 """Operators that do to integers what they do to the real numbers that these stand for."""
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
-_QLINEAR = frozenset(("QLinearConv", "QLinearMatMul"))
 
 
 def check_file(
@@ -43,7 +42,7 @@ def check_file(
         return None
     start = time.process_time()
     try:
-        file = FileModel(options.model)
+        file = FileModel(options.model, options.model_output)
     except EvaluatorLacksError as lacks:
         return FileAgreement(0, 0, None, None, None, False, (lacks.reason,), time.process_time() - start)
     if len(samples.x) < SAMPLES:
@@ -126,6 +125,7 @@ class _Walk:
         self._makers = {name: node for node in file.nodes for name in node.outputs}
         self._before_rounding = _before_rounding(file.nodes)
         self._index = 0
+        self._batch = 1 if self._model.input_shape[:1] != (1,) else file.batch_of(self._model.input_name)
 
     def found(self, samples: int) -> FileAgreement:
         """What was compared, once nothing has differed."""
@@ -140,7 +140,7 @@ class _Walk:
         self._index = index
         self._ours.run(x, y)
         values: dict[str, Array] = dict(self._constants)
-        values[self._model.input_name] = self._ours.onnx_input(x)
+        values[self._model.input_name] = _batch_with(self._ours.onnx_input(x), self._batch)
         loss = self._model.loss
         if loss is not None and y is not None:
             values[loss.label] = y.reshape(loss.label_shape).astype(self._file.inputs.get(loss.label, np.int64))
@@ -179,19 +179,16 @@ class _Walk:
             if any(name not in values for name in names):
                 return []
             try:
-                as_it_was = state.unrounded.get(names[0]) if values is plain and node.op == "DequantizeLinear" else None
-                results.append(self._run(node, values) if as_it_was is None else (as_it_was,))
+                results.append(self._run(node, values, state.unrounded if values is plain else {}))
             except EvaluatorLacksError as lacks:
                 self._tally.skipped.setdefault(str(lacks))
                 return []
         return results
 
-    def _run(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
+    def _run(self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array]) -> tuple[Array, ...]:
         if self._anew.intersection(node.inputs) and not all(name in self._constants for name in node.inputs if name):
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", "--rescale on has quantised its weight anew")
-        if not self._ours.integer and node.op in _QLINEAR:
-            raise EvaluatorLacksError(f"node {node.name} ({node.op})", "--quant fp32 does not round its operands")
-        return self._file.run(node, values)
+        return self._file.run(node, values, unrounded)
 
     def _output(
         self, node: FileNode, name: str, theirs: Sequence[Array], form: Format | None, state: _WalkState
@@ -204,9 +201,8 @@ class _Walk:
             if form is not None or node.op != "DequantizeLinear":
                 self._compare(node, name, ours, theirs, form)
             self._tally.reached.add(name)
-        if not ours and theirs and node.op == "QuantizeLinear" and form is not None:
-            source = state.values[1][node.inputs[0]]
-            state.unrounded[name] = np.clip(source, form.real(form.low), form.real(form.high)).astype(np.float32)
+        if form is not None:
+            self._unrounded(node, name, ours, form, state)
         if ours and (self._file.quantised or not theirs):
             kept = [_as_stored(held.array, form) for held in ours]
             if theirs and self._ours.integer and node.op == "DequantizeLinear" and not ours[0].step:
@@ -215,6 +211,23 @@ class _Walk:
             kept = list(theirs)
         if kept:
             state.values[0][name], state.values[1][name] = kept[0], kept[-1]
+
+    def _unrounded(self, node: FileNode, name: str, ours: Sequence[Held], form: Format, state: _WalkState) -> None:
+        """The real numbers of what the file stores as integers, where we do not, clamped to their range."""
+        source = state.values[1].get(node.inputs[0]) if not ours and node.op == "QuantizeLinear" else None
+        if not ours and node.op in _MOVED_OPS:
+            source = self._moved(node, name, state)
+        real = next((held.array for held in ours if not held.step), source)
+        if real is not None:
+            state.unrounded[name] = np.clip(real, form.real(form.low), form.real(form.high)).astype(np.float32)
+
+    def _moved(self, node: FileNode, name: str, state: _WalkState) -> Array | None:
+        """The same of integers that are moved (a Pad puts others beside them)."""
+        data = node.inputs if node.op == "Concat" else node.inputs[:1]
+        if node.op == "Pad" or not all(source in state.unrounded for source in data):
+            return None
+        known = {**state.values[1], **{source: state.unrounded[source] for source in data}}
+        return self._file.run(node, known)[node.outputs.index(name)]
 
     def _counterparts(self, node: FileNode, name: str, form: Format | None, state: _WalkState) -> tuple[Held, ...]:
         if name == state.loss and self._ours.loss is not None:
@@ -240,7 +253,7 @@ class _Walk:
     ) -> None:
         """One of the forms that we hold must agree with what the file makes of one of the forms before it."""
         found: list[Distance] = []
-        for held, array in itertools.product(ours, theirs):
+        for held, array in itertools.product(ours, [self._of_sample(each, ours[0]) for each in theirs]):
             if form is None:
                 found.append(in_numbers(held, array))
             else:
@@ -249,6 +262,14 @@ class _Walk:
                 self._tally.add(name, found[-1], array.size, form)
                 return
         raise self._differs(node, name, found[0].wrong)
+
+    def _of_sample(self, theirs: Array, ours: Held) -> Array:
+        """Of a batch that the file has along one axis, the first."""
+        shape = ours.array.shape
+        longer = [axis for axis, (a, b) in enumerate(zip(theirs.shape, shape, strict=False)) if a == self._batch * b]
+        if self._batch == 1 or theirs.ndim != len(shape) or len(longer) != 1:
+            return theirs
+        return theirs.take(range(shape[longer[0]]), longer[0])
 
     def _differs(self, node: FileNode, name: str, what: str) -> CompileError:
         where = f"tensor {name} (node {node.name}, {node.op})"
@@ -271,13 +292,18 @@ def _before_rounding(nodes: Sequence[FileNode]) -> frozenset[str]:
     return frozenset(found)
 
 
+def _batch_with(x: Array, size: int) -> Array:
+    """A sample, and others behind it where the file takes so many at once: it must not matter which."""
+    return np.concatenate([np.roll(x.ravel(), index).reshape(x.shape) for index in range(size)])
+
+
 def _as_stored(real: Array, form: Format | None) -> Array:
     return real if form is None else form.integers(real).astype(form.dtype)
 
 
 def _format_of(node: FileNode, values: Mapping[str, Array], formats: Mapping[str, Format]) -> Format | None:
     """How the file stores the node's outputs; None for real numbers."""
-    first = {"QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6}.get(node.op)
+    first = node.result_scale
     if first is None:
         return formats.get(node.inputs[0]) if node.op in _MOVED_OPS and node.inputs else None
     has_zero = len(node.inputs) > first + 1 and node.inputs[first + 1]

@@ -150,6 +150,11 @@ class CompileOptions:
         ),
     )
 
+    model_output: str = field(
+        default="",
+        metadata=option("model", "Which output is trained, of several.", "--model-output", metavar="NAME"),
+    )
+
     # ---- memory -----------------------------------------------------------------------------------------------------
 
     memories: Mapping[str, int] = field(

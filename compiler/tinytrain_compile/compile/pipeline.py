@@ -126,6 +126,7 @@ def imported(options: CompileOptions) -> ImportedModel:
         trainable=options.trainable,
         frozen=options.frozen,
         untie=options.untie,
+        output=options.model_output,
     )
     return load_model(options.model, wanted)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import onnx
+
+from tinytrain_compile.frontend.file_forms import OPSET, at_opset_13, in_float32, with_output
 from tinytrain_compile.frontend.file_model import EvaluatorLacksError, FileModel, FileNode
+from tinytrain_compile.frontend.fixed_batch import at_batch_1
 from tinytrain_compile.frontend.guard import parse_model
 from tinytrain_compile.frontend.importer import HANDLERS, import_model
+from tinytrain_compile.frontend.model import OnnxModel
 from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.frontend.qoperators import QLINEAR_OPS
 from tinytrain_compile.frontend.quantisation import QUANTISED_OPS
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.imported import ImportedModel
@@ -31,9 +38,20 @@ def load_model(path: Path, options: FrontendOptions | None = None) -> ImportedMo
     """
     options = options or FrontendOptions()
     proto = read_proto(path)
-    return import_model(parse_model(proto, path.stem, path.parent, options), options)
+    return import_model(_read(proto, path, options), options)
+
+
+def _read(proto: onnx.ModelProto, path: Path, options: FrontendOptions) -> OnnxModel:
+    """The model in the form that is imported, with a note on whatever had to be brought to it."""
+    model = parse_model(with_output(proto, options.output), path.stem, path.parent, options)
+    if model.opset < OPSET:
+        note = f"opset {model.opset}: read as onnx's version converter writes it for opset {OPSET}"
+        model = parse_model(at_opset_13(model), path.stem, path.parent, replace(options, input_shapes={}))
+        model = replace(model, notes=(note,))
+    model = in_float32(model)
+    return model if options.any_batch else at_batch_1(model)
 
 
 def supported_operators() -> tuple[str, ...]:
     """Names of all ONNX operators that are imported (further ones are evaluated where their inputs are constant)."""
-    return tuple(sorted((*HANDLERS, *QUANTISED_OPS, "Constant", "Shape", "Size")))
+    return tuple(sorted((*HANDLERS, *QUANTISED_OPS, *QLINEAR_OPS, "Constant", "Shape", "Size")))

@@ -26,18 +26,23 @@ MOST_WINDOWS = 1 << 20
 """Windows that its pools go through in Python (some 10 microseconds each)."""
 MOST_SCATTERED = 1 << 22
 """Elements that its transposed convolution adds up one by one (half a microsecond each)."""
+ONE_AXIS = 13
+"""Opset from which a Softmax has one axis; before, it has all from that one on."""
 
 _RANDOM = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
+_SOFTMAX = frozenset(("Hardmax", "LogSoftmax", "Softmax"))
 _TOO_LARGE = "too large for onnx.reference"
 _Attributes = Mapping[str, Any]
 
 
-def limit_of(node: onnx.NodeProto, operands: Sequence[Array]) -> str:
-    """Why the result of this node on these operands is not asked for; "" if it is."""
+def limit_of(node: onnx.NodeProto, operands: Sequence[Array], opset: int) -> str:
+    """Why the result of this node on these operands is not asked for; "" if it is. opset: of the standard's domain."""
     if node.op_type in _RANDOM or _drops(node, operands):
         return "its result is random"
+    if node.op_type in _SOFTMAX and opset < ONE_AXIS and _axis(node) % max(operands[0].ndim, 1) != operands[0].ndim - 1:
+        return f"onnx.reference computes it over one axis, as from opset {ONE_AXIS} on"
     rule = _RULES.get(node.op_type)
     if rule is None or operands[0].ndim < 3:
         return ""
@@ -51,6 +56,11 @@ def doubt_of(node: onnx.NodeProto, operands: Sequence[Array], results: Sequence[
     if node.op_type in WIDENED and finite and not all(np.isfinite(array).all() for array in results):
         return "onnx.reference takes the logarithm of a softmax that is 0"
     return ""
+
+
+def _axis(node: onnx.NodeProto) -> int:
+    """Of a Softmax below opset 13."""
+    return next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
 
 
 def _drops(node: onnx.NodeProto, operands: Sequence[Array]) -> bool:

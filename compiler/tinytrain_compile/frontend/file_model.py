@@ -1,4 +1,7 @@
-"""The model file itself, run node by node by onnx.reference: no code of the importer, which is judged by it."""
+"""The model file itself, run node by node by onnx.reference: no code of the importer, which is judged by it.
+
+Other floats are float32 there as well: in which of them a result was rounded is no question of what the file means.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,18 @@ from onnx import external_data_helper, helper, numpy_helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
 from tinytrain_compile.frontend.evaluator_limits import FIRST_SOUND, WIDENED, doubt_of, limit_of
+from tinytrain_compile.frontend.evaluator_quantised import (
+    SPELT_OPSET,
+    is_qlinear,
+    needs_spelling,
+    result_scale,
+    spelt_out,
+)
+from tinytrain_compile.frontend.file_forms import array_in_float32, node_in_float32, with_output
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.types import Array
 
-QDQ_OPS = frozenset(("DequantizeLinear", "QLinearConv", "QLinearMatMul", "QuantizeLinear"))
+QDQ_OPS = frozenset(("DequantizeLinear", "QuantizeLinear"))
 QDQ_OPSET = 21
 """onnx.reference has DequantizeLinear from opset 19, and its present form from this one."""
 
@@ -33,13 +44,18 @@ class EvaluatorLacksError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class FileNode:
-    """A node as it stands in the file, or as onnx's version converter writes it for a newer opset."""
+    """A node as it stands in the file, or as onnx's version converter writes it for a newer opset.
+
+    result_scale: place of the scale of the integers that it makes; opset: the first to run it with (0: the file's).
+    """
 
     name: str
     op: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     proto: onnx.NodeProto
+    result_scale: int | None = None
+    opset: int = 0
 
 
 class FileModel:
@@ -48,28 +64,66 @@ class FileModel:
     inputs: name -> numpy type; constants: data of initializers; quantised: whether any node stores integers.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises CompileError if the file cannot be read, EvaluatorLacksError if onnx cannot make it ready to run."""
-        proto = _for_the_evaluator(read_proto(path), path.parent)
+    def __init__(self, path: Path, output: str = "") -> None:
+        """Raises CompileError if the file cannot be read, EvaluatorLacksError if onnx cannot make it ready to run.
+
+        output: the one that counts, of several.
+        """
+        proto = _for_the_evaluator(with_output(read_proto(path), output), path.parent)
         graph = proto.graph
         self._opsets = list(proto.opset_import)
-        self._evaluators: dict[str, Any] = {}
+        self._opset = max((entry.version for entry in self._opsets if not entry.domain), default=0)
+        self._evaluators: dict[tuple[str, str], Any] = {}
         self.outputs = tuple(value.name for value in graph.output)
         self.nodes = _needed(graph.node, self.outputs)
-        self.quantised = any(node.op in QDQ_OPS for node in self.nodes)
-        self.constants: Mapping[str, Array] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        self.quantised = any(node.op in QDQ_OPS or is_qlinear(node.proto) for node in self.nodes)
+        self.constants: Mapping[str, Array] = {
+            t.name: array_in_float32(numpy_helper.to_array(t), f"weight {t.name}") for t in graph.initializer
+        }
+        self._dims = {v.name: v.type.tensor_type.shape.dim for v in graph.input}
         self.inputs = {
             value.name: np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
             for value in graph.input
             if value.name not in self.constants
         }
 
-    def run(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
+    def batch_of(self, name: str) -> int:
+        """Samples that an input takes; 1 if the file leaves it open."""
+        dims = self._dims.get(name)
+        return max(dims[0].dim_value, 1) if dims else 1
+
+    def run(
+        self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array] | None = None
+    ) -> tuple[Array, ...]:
         """Outputs of one node by place (no elements where the node leaves one out); EvaluatorLacksError where
-        onnx.reference has no answer, or no good one."""
+        onnx.reference has no answer, or no good one.
+
+        unrounded: real numbers to be taken for those of stored integers.
+        """
+        given = [name for name in node.inputs if name in (unrounded or {})]
+        if node.op == "DequantizeLinear" and given and unrounded is not None:
+            return (unrounded[given[0]],)
+        if needs_spelling(node.proto, values) or (given and is_qlinear(node.proto)):
+            return self._spelt_out(node, values, unrounded)
+        return self._plain(node, values)
+
+    def _spelt_out(
+        self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array] | None
+    ) -> tuple[Array, ...]:
+        """Of a node that onnx.reference lacks, or that reads what is no stored integer here."""
+        local = dict(values)
+        try:
+            parts = [_file_node(proto, SPELT_OPSET) for proto in spelt_out(node.proto, values)]
+        except ValueError as problem:
+            raise EvaluatorLacksError(f"node {node.name} ({node.op})", str(problem)) from problem
+        for part in parts:
+            local.update(zip(part.outputs, self.run(part, local, unrounded), strict=True))
+        return tuple(local[name] for name in node.outputs)
+
+    def _plain(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
         operands = {name: values[name] for name in node.inputs if name}
         given = [operands[name] for name in node.inputs if name]
-        limit = limit_of(node.proto, given)
+        limit = limit_of(node.proto, given, max(self._opset, node.opset))
         if limit:
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", limit)
         if node.op in WIDENED:
@@ -90,12 +144,12 @@ class FileModel:
 
     def _evaluator(self, node: FileNode, operands: Mapping[str, Array]) -> Any:
         """A model of this one node, with the opsets of the file; the operands tell its input types."""
-        key = next(name for name in node.outputs if name)
+        key = node.op, next(name for name in node.outputs if name)
         if key not in self._evaluators:
             kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in operands.items()}
             inputs = [helper.make_tensor_value_info(name, kinds[name], operands[name].shape) for name in operands]
             outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs if name]
-            first = FIRST_SOUND.get(node.op, 0)
+            first = max(FIRST_SOUND.get(node.op, 0), node.opset)
             opsets = [helper.make_opsetid(o.domain, max(o.version, 0 if o.domain else first)) for o in self._opsets]
             graph = helper.make_graph([node.proto], "node", inputs, outputs)
             self._evaluators[key] = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
@@ -105,6 +159,11 @@ class FileModel:
 def _name(proto: onnx.NodeProto) -> str:
     """The node's name; operator and output where it has none."""
     return proto.name or f"{proto.op_type}_{next((name for name in proto.output if name), '')}"
+
+
+def _file_node(proto: onnx.NodeProto, opset: int = 0) -> FileNode:
+    inputs, outputs = tuple(proto.input), tuple(proto.output)
+    return FileNode(_name(proto), proto.op_type, inputs, outputs, proto, result_scale(proto), opset)
 
 
 def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
@@ -117,7 +176,7 @@ def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     del proto.opset_import[:]
     proto.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
     for node in proto.graph.node:
-        node.domain = "" if node.domain == "ai.onnx" else node.domain
+        node.domain = "" if node.domain == "ai.onnx" or node.op_type in QDQ_OPS else node.domain  # onnxruntime's too
     if versions.get("", 0) >= QDQ_OPSET or not any(node.op_type in QDQ_OPS for node in proto.graph.node):
         return proto
     try:
@@ -129,7 +188,7 @@ def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 def _needed(protos: Iterable[onnx.NodeProto], outputs: tuple[str, ...]) -> tuple[FileNode, ...]:
     """The nodes that the outputs depend on: in the file's order if that is a topological one."""
-    nodes = [FileNode(_name(p), p.op_type, tuple(p.input), tuple(p.output), p) for p in protos]
+    nodes = [_file_node(node_in_float32(proto)) for proto in protos]
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     reads = {i: {makers[name] for name in node.inputs if name in makers} for i, node in enumerate(nodes)}
     wanted: set[int] = set()

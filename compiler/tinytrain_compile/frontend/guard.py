@@ -10,15 +10,16 @@ import onnx
 from onnx import defs, helper
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file_forms import (
+    DEFAULT_DOMAINS,
+    OLDEST_OPSET,
+)
 from tinytrain_compile.frontend.live import LivePart, live_part
 from tinytrain_compile.frontend.model import OnnxInput, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.order import sort_nodes
 from tinytrain_compile.frontend.tensors import check_dims, check_finite, tensor_array
 from tinytrain_compile.ir.types import Array
-
-FIRST_OPSET = 13
-DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def parse_model(proto: onnx.ModelProto, name: str, folder: Path, options: FrontendOptions) -> OnnxModel:
@@ -46,9 +47,9 @@ def _opset(proto: onnx.ModelProto) -> int:
     versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
     newest = defs.onnx_opset_version()
     opset = versions[-1] if versions else 0
-    if not FIRST_OPSET <= opset <= newest:
+    if not OLDEST_OPSET <= opset <= newest:
         what = f"opset {opset}" if versions else "no opset of the default domain"
-        try_ = f"export with an opset from {FIRST_OPSET} to {newest}"
+        try_ = f"export with an opset from {OLDEST_OPSET} to {newest}"
         raise CompileError("E0230" if opset > newest else "E0208", "opset_import", what, try_)
     return opset
 
@@ -164,7 +165,7 @@ def _node(named: tuple[str, onnx.NodeProto], opset: int, folder: Path) -> OnnxNo
     where = f"node {name} ({node.op_type})"
     domain = _domain(node.domain)
     if not domain:
-        _check_schema(node, where, opset)
+        check_schema(node, where, opset)
     names = [attribute.name for attribute in node.attribute]
     if len(set(names)) != len(names):
         raise CompileError("E0229", where, "an attribute is given twice", "export the model again")
@@ -186,8 +187,8 @@ def _attribute(attribute: onnx.AttributeProto, where: str, folder: Path) -> Any:
         raise CompileError("E0229", where, what, "export the model again") from error
 
 
-def _check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
-    """Arity and attribute types as the standard says. Operators that the standard does not know are listed later."""
+def check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
+    """Arity and attribute types of an operator as the standard says (E0228, E0229). Others are listed later."""
     if not defs.has(node.op_type, opset):
         return
     schema = defs.get_schema(node.op_type, opset)

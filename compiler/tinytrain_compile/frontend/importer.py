@@ -125,7 +125,9 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
         )
     if len(model.outputs) > 1 and not options.any_batch:
         names = ", ".join(model.outputs)
-        raise CompileError("E0218", "outputs", f"{len(model.outputs)} outputs: {names}", "keep one")
+        raise CompileError(
+            "E0218", "outputs", f"{len(model.outputs)} outputs: {names}", "choose one with --model-output NAME"
+        )
     if not used:
         if options.any_batch:
             return None
@@ -239,7 +241,7 @@ def _finish(
     parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
     if ctx.folded_norms:
         ctx.notes.append(folding_note(ctx.folded_norms))
-    graph = Graph(ctx.model.name, nodes, inputs, values, constants, parameters, notes=tuple(ctx.notes))
+    graph = Graph(ctx.model.name, nodes, inputs, values, constants, parameters, notes=(*ctx.model.notes, *ctx.notes))
     graph = annotated(ctx, graph)
     check_graph(graph, infer)
     return ImportedModel(

@@ -66,6 +66,7 @@ class OnnxModel:
 
     quantisation: how its tensors are stored, once the nodes compute real numbers (see quantised.py).
     replaced: tensors that depend on a layer which is no longer the file's (see new_head.py).
+    notes: what was made of the file before it was imported.
     """
 
     name: str
@@ -77,6 +78,7 @@ class OnnxModel:
     proto: onnx.ModelProto
     quantisation: Quantisation = field(default_factory=Quantisation)
     replaced: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
 def rewritten(node: OnnxNode, inputs: Sequence[str], op: str = "", outputs: Sequence[str] | None = None) -> OnnxNode:

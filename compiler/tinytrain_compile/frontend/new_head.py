@@ -114,12 +114,13 @@ class _Head:
         quantisation = self._model.quantisation
         tensors = {name: quant for name, quant in quantisation.tensors.items() if name not in behind}
         constants = {name: spec for name, spec in quantisation.constants.items() if name not in self._replaced}
+        names = {name for name, real in quantisation.aliases.items() if real in behind}
         return replace(
             self._model,
             nodes=tuple(self._changed.get(node.name, node) for node in self._model.nodes),
             constants=self._constants,
             quantisation=replace(quantisation, tensors=tensors, constants=constants),
-            replaced=frozenset(behind),
+            replaced=frozenset(behind | names),
         )
 
     def _behind(self, head: OnnxNode) -> set[str]:

@@ -23,6 +23,7 @@ class FrontendOptions:
 
     input_shapes: ONNX shapes of inputs with symbolic dimensions (--input-shape).
     input_layout: "hwc" takes images channels-last, as a camera gives them; "chw" in ONNX order.
+    output: the one to be trained, of several (--model-output).
     label: the input that holds the labels, where the user names it (--label).
     constant_inputs: inputs to treat as weights (single-operator tests).
     classes: replace the last Gemm, MatMul or Conv by a fresh one with so many outputs (--classes).
@@ -36,6 +37,7 @@ class FrontendOptions:
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
     input_layout: Literal["hwc", "chw"] = "hwc"
     label: str = ""
+    output: str = ""
     constant_inputs: Mapping[str, Array] = field(default_factory=_no_arrays)
     batch_norm: Literal["fold", "keep"] = "fold"
     trainable: tuple[str, ...] = ()

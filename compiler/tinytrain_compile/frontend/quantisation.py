@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.ir.types import Quant
 
-QUANTISED_OPS = ("DequantizeLinear", "QLinearConv", "QLinearMatMul", "QuantizeLinear")
+QUANTISED_OPS = ("DequantizeLinear", "QuantizeLinear")
 """Operators that leave the model before it is imported."""
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
 
 INT32_LOW, INT32_HIGH = -(2**31), 2**31 - 1
 

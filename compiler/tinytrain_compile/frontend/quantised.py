@@ -1,4 +1,4 @@
-"""Quantised models: takes QuantizeLinear, DequantizeLinear and the QLinear operators out of a model.
+"""Quantised models: takes QuantizeLinear and DequantizeLinear out of a model.
 
 What is left computes real numbers and imports like any float model; what the removed nodes said about ranges is kept
 beside it. Tensors and initializers keep their names: an int8 initializer becomes the float32 one of the same name.
@@ -6,19 +6,19 @@ beside it. Tensors and initializers keep their names: an int8 initializer become
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from tinytrain_compile.frontend.folding import VIEWS, fold_all
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, rewritten
+from tinytrain_compile.frontend.qoperators import in_qdq_form
 from tinytrain_compile.frontend.quantisation import QUANTISED_OPS, Quantisation, QuantisedConstant, Refusal
 from tinytrain_compile.frontend.scales import Refused, Scales, as_int8, read_scales
 from tinytrain_compile.frontend.tensors import check_finite
 from tinytrain_compile.ir.types import Quant
 
-_MOVED = "Concat Expand Flatten Gather Identity MaxPool Reshape Slice Split Squeeze Transpose Unsqueeze"
+_MOVED = "Concat Expand Flatten Gather Identity MaxPool Pad Reshape Slice Split Squeeze Transpose Unsqueeze"
 _MOVED_OPS = frozenset(_MOVED.split())
 """Operators that mean the same on stored integers as on real numbers."""
 _SAME_NUMBERS = VIEWS | {"Dropout"}
@@ -29,6 +29,7 @@ _WEIGHT_READERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 def unquantised(model: OnnxModel) -> OnnxModel:
     """The model without quantisation nodes, `quantisation` filled in; the model itself if it has none."""
+    model = in_qdq_form(model)
     if not any(node.op in QUANTISED_OPS and not node.domain for node in model.nodes):
         return model
     return _Remover(model).run()
@@ -47,7 +48,7 @@ class _Remover:
         self._tensors: dict[str, Quant] = {}
         self._specs: dict[str, QuantisedConstant] = {}
         self._owners: dict[str, tuple[str, bytes]] = {}
-        self._refused: dict[str, Refusal] = {}
+        self._refused: dict[str, Refusal] = dict(model.quantisation.refused)
         self._notes: list[str] = []
         self._nodes: list[OnnxNode] = []
 
@@ -63,16 +64,12 @@ class _Remover:
         return replace(self._model, nodes=tuple(self._nodes), constants=self._constants, quantisation=found)
 
     def _convert(self, node: OnnxNode) -> None:
-        if node.domain:
+        if node.domain or node.name in self._refused:
             self._keep(node)
         elif node.op == "QuantizeLinear":
             self._quantize(node)
         elif node.op == "DequantizeLinear":
             self._dequantize(node)
-        elif node.op == "QLinearConv":
-            self._qlinear_conv(node)
-        elif node.op == "QLinearMatMul":
-            self._qlinear_matmul(node)
         else:
             self._other(node)
 
@@ -113,29 +110,6 @@ class _Remover:
         else:
             self._alias[output] = tensor
 
-    def _qlinear_conv(self, node: OnnxNode) -> None:
-        if node.input(3) not in self._known or (node.input(8) and node.input(8) not in self._known):
-            raise Refused("w", "weights or bias are computed", "constant weights")
-        scales = self._scales(node, 4, 5, str(self._known[node.input(3)].dtype))
-        inputs = [self._operand(node, 0, 1, 2), self._constant(node, f"{node.name}.w", node.input(3), scales, 0)]
-        if node.input(8):
-            product = self._scales(node, 1, 2, "uint8").scale * scales.scale
-            bias = Scales(product, np.zeros(1, np.int64), "int32")
-            inputs.append(self._constant(node, f"{node.name}.b", node.input(8), bias, 0))
-        self._result(node, "Conv", inputs, self._scales(node, 6, 7, "uint8"))
-
-    def _qlinear_matmul(self, node: OnnxNode) -> None:
-        inputs = [self._operand(node, 0, 1, 2), self._operand(node, 3, 4, 5)]
-        self._result(node, "MatMul", inputs, self._scales(node, 6, 7, "uint8"))
-
-    def _result(self, node: OnnxNode, op: str, inputs: Sequence[str], scales: Scales) -> None:
-        output, quant = node.output(0), scales.per_tensor()
-        self._stored[output] = quant, scales.kind
-        self._tensors[output] = quant
-        self._nodes.append(rewritten(node, inputs, op))
-        if self._links.is_output(output):
-            self._notes.append(f"output {output}: integers in the model, real numbers here")
-
     def _other(self, node: OnnxNode) -> None:
         stored = [name for name in node.inputs if name in self._stored]
         if stored:
@@ -143,12 +117,24 @@ class _Remover:
             formats = {self._stored[name] for name in data if name in self._stored}
             if node.op not in _MOVED_OPS or len(formats) != 1 or any(name not in stored for name in data):
                 reason = "it computes with stored integers"
-                raise Refused("", reason, "DequantizeLinear in front of it, QuantizeLinear behind it")
+                raise Refused("", reason, "QuantFormat.QDQ: DequantizeLinear in front of it, QuantizeLinear behind it")
             quant, kind = formats.pop()
             for output in filter(None, node.outputs):
                 self._stored[output] = quant, kind
                 self._tensors[output] = quant
+            if node.op == "Pad" and node.text("mode", "constant") == "constant":
+                node = self._padded(node, quant, kind)
         self._keep(node)
+
+    def _padded(self, node: OnnxNode, quant: Quant, kind: str) -> OnnxNode:
+        """A Pad of stored integers with the real number of the integer that it pads with."""
+        given, name = node.input(2), f"{node.name}.value"
+        if given and given not in self._known:
+            raise Refused("constant_value", "it is computed at run time", "a constant")
+        stored = int(self._known[given].reshape(-1)[0]) if given and self._known[given].size else 0
+        real = (stored - (128 if kind == "uint8" else 0) - quant.zero) * quant.scale[0]
+        self._constants[name] = np.asarray(real, np.float32)
+        return rewritten(node, (*node.inputs[:1], node.input(1), name, *node.inputs[3:]))
 
     def _keep(self, node: OnnxNode) -> None:
         self._nodes.append(rewritten(node, [self._resolve(name) for name in node.inputs]))
@@ -161,7 +147,8 @@ class _Remover:
         output = node.output(0)
         bounds = [(q - quant.zero) * quant.scale[0] for q in (quant.low, quant.high)]
         names = (f"{output}.low", f"{output}.high")
-        self._constants.update(zip(names, (np.asarray(b, np.float32) for b in bounds), strict=True))
+        with np.errstate(over="ignore"):  # an infinite bound is an open one
+            self._constants.update(zip(names, (np.asarray(b, np.float32) for b in bounds), strict=True))
         self._nodes.append(_plain_node(node, "Clip", (tensor, *names)))
         self._tensors[output] = quant
         return output
@@ -199,18 +186,12 @@ class _Remover:
     def _scales(self, node: OnnxNode, scale: int, zero: int, kind: str) -> Scales:
         return read_scales(node, self._known, node.input(scale), node.input(zero), kind)
 
-    def _operand(self, node: OnnxNode, data: int, scale: int, zero: int) -> str:
-        """An operand of a QLinear operator as a real tensor."""
-        name = node.input(data)
-        if name in self._known:
-            scales = self._scales(node, scale, zero, str(self._known[name].dtype))
-            return self._constant(node, f"{node.name}.{data}", name, scales, -1)
-        self._check_stored(node, name, scale, zero)
-        return self._resolve(name)
-
     def _check_stored(self, node: OnnxNode, tensor: str, scale: int, zero: int) -> None:
         """Integers must be read with the scale that they were made with."""
         if tensor not in self._stored:
+            maker = self._links.maker(tensor)
+            if maker is not None:
+                raise Refused("x", f"its integers come from {maker.op} {maker.name}", "what that node needs")
             raise Refused("x", "its integers come from no QuantizeLinear", "a float32 input and QuantizeLinear")
         quant, kind = self._stored[tensor]
         if self._scales(node, scale, zero, kind).per_tensor() != quant:
@@ -221,12 +202,8 @@ class _Remover:
         stored = self._known[tensor]
         if stored.dtype.name != scales.kind or scales.kind not in ("int8", "uint8", "int32"):
             raise Refused("x", f"{stored.dtype} constants with a zero point of {scales.kind}", "int8, uint8 or int32")
-        integers, zero = as_int8(stored, scales)
         along = scales.along(stored.shape, axis, node)
-        if zero and scales.kind == "int32":
-            raise Refused("zero_point", "an int32 bias with a zero point", "zero point 0")
-        if zero and self._is_weight(node):
-            raise Refused("zero_point", "weights with a zero point", "zero point 0 (128 for uint8)")
+        integers, zero = as_int8(stored, scales, scales.zeros_along(along), self._is_weight(node), tensor)
         name = self._own_name(fallback, tensor, scales, axis)
         with np.errstate(over="ignore"):
             real = ((integers.astype(np.float64) - zero) * along).astype(np.float32)
@@ -236,8 +213,6 @@ class _Remover:
         return name
 
     def _is_weight(self, node: OnnxNode) -> bool:
-        if node.op in ("QLinearConv", "QLinearMatMul"):
-            return True
         pending, seen = [node.output(0)], set[str]()
         while pending:
             tensor = pending.pop()

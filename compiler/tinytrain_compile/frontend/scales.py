@@ -15,6 +15,7 @@ from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.quantisation import Refusal
 from tinytrain_compile.ir.types import Array, Quant
 
+_SYMMETRIC = 'symmetric weights (onnxruntime: quantize with extra_options={"WeightSymmetric": True})'
 _INTEGERS: Mapping[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
@@ -50,15 +51,18 @@ class Scales:
             raise _senseless(node, f"{self.scale.size} scales for axis {axis} of shape {list(shape)}")
         return self.scale.reshape(tuple(-1 if i == axis % len(shape) else 1 for i in range(len(shape))))
 
+    def zeros_along(self, along: Array) -> NDArray[np.int64]:
+        """The zero points in the shape of the scale that `along` gave."""
+        return self.zero.reshape(()) if self.zero.size == 1 else self.zero.reshape(along.shape)
+
     def quantise(self, data: Array, node: OnnxNode) -> Array:
         """A constant as QuantizeLinear stores it."""
         if self.kind not in _INTEGERS:
             raise Refused("zero_point", f"constants of {self.kind}", "int8 or uint8")
         axis = node.integer("axis", 1)
         scale = self.along(data.shape, axis, node).astype(np.float32)
-        zero = self.zero if self.zero.size == 1 else self.zero.reshape(scale.shape)
         with np.errstate(over="ignore"):  # saturates below
-            rounded = np.rint(data.astype(np.float32) / scale) + (zero.reshape(()) if zero.size == 1 else zero)
+            rounded = np.rint(data.astype(np.float32) / scale) + self.zeros_along(scale)
         return np.clip(rounded, *_INTEGERS[self.kind]).astype(self.kind)
 
 
@@ -87,13 +91,26 @@ def read_scales(node: OnnxNode, known: Mapping[str, Array], scale_name: str, zer
     return Scales(scale, zero, kind)
 
 
-def as_int8(stored: Array, scales: Scales) -> tuple[Array, int]:
-    """Stored integers and their one zero point, uint8 shifted to int8."""
+def as_int8(stored: Array, scales: Scales, zeros: Array, is_weight: bool, tensor: str) -> tuple[Array, int]:
+    """Stored integers as int8 and their one zero point: uint8 shifted by 128, a weight by its own, so that it is 0.
+
+    zeros: the zero points, in a shape that broadcasts against the integers.
+    """
+    if scales.kind == "int32":
+        if np.any(zeros):
+            raise Refused("zero_point", f"int32 bias {tensor} with a zero point", "zero point 0")
+        return stored.astype(np.int64), 0
     shift = 128 if scales.kind == "uint8" else 0
-    zeros = set((scales.zero - shift).tolist())
-    if len(zeros) > 1 or (scales.scale.size > 1 and zeros != {0}):
-        raise Refused("zero_point", "a zero point per channel", "zero point 0 (128 for uint8)")
-    return stored.astype(np.int64) - shift, int(zeros.pop())
+    if zeros.size == 1 and not is_weight:
+        return stored.astype(np.int64) - shift, int(zeros.reshape(())) - shift
+    centred = stored.astype(np.int64) - zeros
+    low, high = int(centred.min(initial=0)), int(centred.max(initial=0))
+    if low < -128 or high > 127:
+        off = sorted(set(zeros.ravel().tolist()))
+        what = f"{scales.kind} with zero point {off[0]}" + (f" to {off[-1]}" if len(off) > 1 else "")
+        far = f"it reaches {high if high > 127 else low} from there, int8 {127 if high > 127 else -128}"
+        raise Refused("zero_point", f"weight {tensor} is {what}: {far}", _SYMMETRIC)
+    return centred, 0
 
 
 def _type_name(number: int) -> str:

@@ -6,26 +6,34 @@ import difflib
 from collections.abc import Mapping
 
 import onnx
-from onnx import shape_inference
+from onnx import defs, shape_inference
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxModel, OnnxNode
+from tinytrain_compile.frontend.quantisation import MICROSOFT
 
-_QUANTISED = "the float32 model, or QuantizeLinear and DequantizeLinear around float operators"
+_QDQ = "the float32 model, or quantize_static with quant_format=QuantFormat.QDQ"
+_COMPARED = "Relu, Clip or Sigmoid, or a constant mask"
 _UNROLLED = "steps written out (a recurrent layer of Keras: unroll=True), or LSTM, GRU, RNN"
 _NEAREST: Mapping[str, str] = {
     "Attention": "MatMul, Softmax and MatMul",
     "Celu": "LeakyRelu, Silu or Gelu",
-    "ConvInteger": _QUANTISED,
-    "DynamicQuantizeLinear": _QUANTISED,
+    "ConvInteger": _QDQ,
+    "DynamicQuantizeLinear": _QDQ,
     "Einsum": "Transpose and MatMul",
     "Elu": "LeakyRelu, Silu or Gelu",
+    "Equal": _COMPARED,
     "GatherElements": "Slice",
     "GatherND": "Slice",
+    "Greater": _COMPARED,
+    "GreaterOrEqual": _COMPARED,
+    "If": "the branch that is taken, exported by itself",
+    "Less": _COMPARED,
+    "LessOrEqual": _COMPARED,
     "Loop": _UNROLLED,
-    "MatMulInteger": _QUANTISED,
+    "MatMulInteger": _QDQ,
     "Max": "Relu or Clip with constant bounds",
     "Min": "Clip with constant bounds",
     "Mish": "HardSwish or Silu",
@@ -40,6 +48,8 @@ _NEAREST: Mapping[str, str] = {
     "Upsample": "ConvTranspose",
     "Where": "Mul and Add with constant masks",
 }
+_DYNAMIC = ("Dynamic", "MatMulIntegerToFloat")
+"""How operators of dynamic quantisation begin, in both domains."""
 
 
 class Complaints:
@@ -85,11 +95,16 @@ class Complaints:
 
 def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Unsupported:
     """The complaint about an operator that has no handler."""
+    if node.op.startswith(_DYNAMIC):
+        return Unsupported("", "its scales are computed at run time, from each sample", _QDQ)
+    if node.domain == MICROSOFT and node.op.startswith("Q") and node.op != "QuickGelu":
+        return Unsupported("", "it computes with stored integers", _QDQ)
     if node.domain:
         return Unsupported("", "its domain is not the standard one", "the model before graph optimisers changed it")
-    close = difflib.get_close_matches(node.op, handlers, n=2)
-    nearest = _NEAREST.get(node.op) or " or ".join(close) or "none, see --list-ops"
-    return Unsupported("", "there is no such operator in the compiler", nearest)
+    nearest = _NEAREST.get(node.op)
+    if nearest is None and not defs.has(node.op):  # a name that resembles one: a slip
+        nearest = " or ".join(difflib.get_close_matches(node.op, handlers, n=2))
+    return Unsupported("", "there is no such operator in the compiler", nearest or "none, see --list-ops")
 
 
 def _one_line(text: str) -> str:

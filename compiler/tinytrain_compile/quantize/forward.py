@@ -181,7 +181,7 @@ class Forward:
     def _weight(self, value: Value, scale: Array) -> Value:
         data = self._r.constants[value.name].astype(np.float64)
         q = np.rint(data / scale.reshape(-1, *(1,) * (data.ndim - 1)))
-        integers = np.clip(q, -127, 127).astype(np.int8)
+        integers = np.clip(q, -128, 127).astype(np.int8)  # a file's own weights may have -128
         if integers.ndim == 2:
             integers = integers.reshape(integers.shape[0], 1, 1, integers.shape[1])
         return self._stored(value, integers)
