@@ -130,7 +130,8 @@ class _Walk:
     def found(self, samples: int) -> FileAgreement:
         """What was compared, once nothing has differed."""
         tally = self._tally
-        whole = all(name in tally.reached for name in self._file.outputs)
+        loss = self._model.loss
+        whole = all(name in tally.reached for name in (self._file.outputs if loss is None else (loss.output,)))
         share = tally.equal / tally.integers if tally.integers else None
         skipped = tuple(tally.skipped)
         return FileAgreement(samples, len(tally.tensors), tally.error, tally.steps, share, whole, skipped)
@@ -143,9 +144,9 @@ class _Walk:
         values[self._model.input_name] = self._ours.onnx_input(x)
         loss = self._model.loss
         if loss is not None and y is not None:
-            values[loss.label] = y.reshape(loss.label_shape).astype(self._file.inputs.get(loss.label, np.int64))
+            values[loss.label] = self._ours.onnx_label(y).astype(self._file.inputs.get(loss.label, np.int64))
         ignored = y is None or self._ours.ignores(y)  # 0 / 0 in the file, no step in ours
-        state = _WalkState((values, dict(values)), self._file.outputs[0] if loss is not None and not ignored else "")
+        state = _WalkState((values, dict(values)), loss.output if loss is not None and not ignored else "")
         behind = set(self._model.replaced)
         for node in self._file.nodes:
             if behind.intersection((*node.inputs, *node.outputs)):

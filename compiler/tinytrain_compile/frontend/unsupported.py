@@ -22,23 +22,17 @@ _NEAREST: Mapping[str, str] = {
     "Einsum": "Transpose and MatMul",
     "Elu": "LeakyRelu, Silu or Gelu",
     "GRU": "an unrolled cell of MatMul, Sigmoid and Tanh",
-    "GatherElements": "Slice",
     "GatherND": "Slice",
     "LSTM": "an unrolled cell of MatMul, Sigmoid and Tanh",
     "MatMulInteger": _QUANTISED,
-    "Max": "Relu or Clip with constant bounds",
-    "Min": "Clip with constant bounds",
     "Mish": "HardSwish or Silu",
     "RMSNormalization": "LayerNormalization",
     "RNN": "an unrolled cell of MatMul and Tanh",
     "ReduceMax": "MaxPool or GlobalMaxPool",
     "Resize": "ConvTranspose",
     "Selu": "LeakyRelu, Silu or Gelu",
-    "Softplus": "Relu or Silu",
-    "Sum": "Add",
     "Tile": "Expand or Concat",
     "Upsample": "ConvTranspose",
-    "Where": "Mul and Add with constant masks",
 }
 
 

@@ -92,7 +92,13 @@ def _div_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...
 _binary("Add", "a + b", lambda a, b: a + b, _add_gradient)
 _binary("Sub", "a - b", lambda a, b: a - b, _sub_gradient)
 _binary("Mul", "a * b", lambda a, b: a * b, _mul_gradient)
+def _no_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    """Of a function of steps: 0 wherever there is one."""
+    return {}
+
+
 _binary("Div", "a / b", lambda a, b: a / b, _div_gradient)
+_binary("Less", "1 where a < b, else 0", lambda a, b: (a < b).astype(a.dtype), _no_gradient)
 
 
 def unary(
