@@ -11,9 +11,9 @@ import numpy as np
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.entries import Entry
 from tinytrain_compile.frontend.handler import Handler
-from tinytrain_compile.frontend.operands import broadcast, common_order
 from tinytrain_compile.frontend.import_slicing import reduce_over
 from tinytrain_compile.frontend.model import OnnxNode
+from tinytrain_compile.frontend.operands import broadcast, common_order
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.activation import ClipAttrs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 import numpy as np
 import onnx
 
@@ -17,6 +18,7 @@ from tinytrain_compile.ir.imported import ImportedLoss
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
+
 
 def class_order(entry: Entry) -> Order:
     """An order near the entry's own in which, without the class axis (ONNX axis 1), the others are in ONNX order."""

@@ -113,7 +113,10 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
     if len(used) > 1:
         names = ", ".join(value.name for value in used)
         raise CompileError(
-            "E0209", "inputs", f"{len(used)} data inputs: {names}", "keep one, or say with --label which is the labels of a loss"
+            "E0209",
+            "inputs",
+            f"{len(used)} data inputs: {names}",
+            "keep one, or say with --label which is the labels of a loss",
         )
     if len(model.outputs) > 1 and site is None and not options.any_batch:
         names = ", ".join(model.outputs)

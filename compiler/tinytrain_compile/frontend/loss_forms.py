@@ -58,7 +58,7 @@ def _joined(ctx: ImportContext, node: OnnxNode, operands: list[str]) -> str:
         return kind
     if node.op in ("Add", "Sub", "Sum") and (kind == _MEAN or _FIXED not in operands):
         return kind  # what is added to a sum counts once for a batch, and not with every sample
-    scales = node.op == "Mul" and operands.count(kind) == 1 or node.op == "Div" and operands[0] == kind
+    scales = (node.op == "Mul" and operands.count(kind) == 1) or (node.op == "Div" and operands[0] == kind)
     return kind if scales and operands.count(kind) == 1 else _OTHER
 
 
@@ -179,7 +179,7 @@ class _Form:
         return node.inputs[index] if same else None
 
     def _binary(self, name: str) -> str | None:
-        """z of t log(s(z)) + (1 - t) log(1 - s(z)), with s a Sigmoid."""
+        """p of t log(p) + (1 - t) log(1 - p), which a Sigmoid gives."""
         node = self._links.maker(name)
         if node is None or node.op != "Add":
             return None
@@ -189,8 +189,8 @@ class _Form:
             if p is None or q is None or self._rest_of(q) != p:
                 continue
             sigmoid = self._links.maker(p)
-            if sigmoid is not None and sigmoid.op == "Sigmoid" and self._fits(sigmoid.input(0)):
-                return sigmoid.input(0)
+            if sigmoid is not None and sigmoid.op == "Sigmoid" and self._fits(p):
+                return p
         return None
 
     def _fits(self, scores: str) -> bool:

@@ -10,7 +10,7 @@ import onnx
 from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
 
 LOSS_OPS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
-_LAYERS = frozenset("Gemm MatMul Conv ConvTranspose".split())
+_LAYERS = frozenset(["Gemm", "MatMul", "Conv", "ConvTranspose"])
 """Operators with weights: the input that reaches one is no label."""
 
 
@@ -51,7 +51,12 @@ def find_loss(model: OnnxModel, links: Links, label: str = "") -> LossSite | Non
 
 def _operator(model: OnnxModel, links: Links, output: str) -> LossSite | None:
     node = links.maker(through(links, output, ("Identity",)))
-    if node is None or node.op not in LOSS_OPS or node.domain or node.output(0) != through(links, output, ("Identity",)):
+    if (
+        node is None
+        or node.op not in LOSS_OPS
+        or node.domain
+        or node.output(0) != through(links, output, ("Identity",))
+    ):
         return None
     if node.text("reduction", "mean") not in ("mean", "sum"):
         return None
@@ -99,15 +104,14 @@ def _written(
     return None if node is None or scores is None else LossSite(node, scores, label, output, True)
 
 
-def _scores(
-    model: OnnxModel, output: str, needs: Mapping[str, frozenset[str]], names: tuple[str, str]
-) -> str | None:
+def _scores(model: OnnxModel, output: str, needs: Mapping[str, frozenset[str]], names: tuple[str, str]) -> str | None:
     """Where the forward model ends: an output beside the loss, or else the last tensor that all of the loss reads.
 
     names: of the inputs with the samples and with the labels.
     """
     data, label = names
-    beside = [name for name in model.outputs if needs.get(name) == {data} and name != data]
+    own = frozenset((data,))
+    beside = [name for name in model.outputs if needs.get(name) == own and name != data]
     if beside:
         return beside[0]
     nodes = reachable(model.nodes, (output,))
@@ -117,11 +121,18 @@ def _scores(
         ways = [behind[name] for name in node.inputs if name in behind]
         if ways:
             for name in node.outputs:
-                behind[name] = frozenset.intersection(*ways) | {name}
+                behind[name] = _common(ways) | {name}
                 made[name] = len(made)
     reads = [behind[n] for node in nodes if label in _of_any(needs, node.inputs) for n in node.inputs if n in behind]
-    common = [name for name in frozenset.intersection(*reads) if needs[name] == {data} and name in made]
+    common = [name for name in _common(reads) if needs[name] == own and name in made]
     return max(common, key=lambda name: made[name], default=None)
+
+
+def _common(sets: Sequence[frozenset[str]]) -> frozenset[str]:
+    found = sets[0]
+    for other in sets[1:]:
+        found &= other
+    return found
 
 
 def _of_any(needs: Mapping[str, frozenset[str]], names: Sequence[str]) -> frozenset[str]:

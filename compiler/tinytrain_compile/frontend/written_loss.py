@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -117,8 +118,7 @@ def _nodes(ctx: ImportContext, site: LossSite, scores: Value, graph: Graph, labe
     return WrittenLoss(tail, _read_by(tail, constants), scores, label, value)
 
 
-def _read_by(nodes: tuple[Node, ...], constants: object) -> dict[str, Array]:
-    assert isinstance(constants, dict)
+def _read_by(nodes: tuple[Node, ...], constants: Mapping[str, Array]) -> dict[str, Array]:
     read = {value.name for node in nodes for value in node.inputs}
     return {name: data for name, data in constants.items() if name in read}
 

@@ -17,7 +17,7 @@ from tinytrain_compile.training.optimizer import Optimizer
 from tinytrain_compile.training.options import TrainingOptions
 from tinytrain_compile.training.samples import for_samples
 from tinytrain_compile.training.slices import split_weights
-from tinytrain_compile.training.written import check_slices, with_written_loss
+from tinytrain_compile.training.written import whole_where_read, with_written_loss
 
 
 def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOptions) -> TrainGraph:
@@ -30,8 +30,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     imported, model = model, for_samples(model, options.micro_batch)
     graph = with_written_loss(model)
     builder = new_builder(_names(graph))
-    slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
-    check_slices(model, slices)
+    slices = whole_where_read(model, plan)
     forward, parts = split_weights(builder, graph.nodes, graph.constants, slices)
     known = {value.name: value for value in graph.parameters}
     targets = [parts.get(name, known[name]) for name in plan.updates]
@@ -39,8 +38,8 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     forward = fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept)
     loss = append_loss(builder, model, options)
     forward += builder.nodes
-    judge = next(node.op for node in forward if loss.loss in node.outputs)
     builder.nodes = []
+    judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
     gradients = differentiate(builder, tuple(forward), loss.loss, targets, factor)
     if not gradients:

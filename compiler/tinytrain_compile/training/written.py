@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import ChannelSlice
+from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
 from tinytrain_compile.ir.types import Graph
 
 
@@ -25,13 +25,13 @@ def with_written_loss(model: ImportedModel) -> Graph:
     return replace(graph, nodes=(*graph.nodes, *nodes), constants={**written.constants, **graph.constants})
 
 
-def check_slices(model: ImportedModel, slices: Mapping[str, ChannelSlice]) -> None:
-    """E0302 for channels of a weight that the loss itself reads, as a penalty does."""
+def whole_where_read(model: ImportedModel, plan: UpdatePlan) -> Mapping[str, ChannelSlice]:
+    """The weights of which only channels are updated; E0302 if the loss itself reads one, as a penalty does."""
+    slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
     written = None if model.loss is None else model.loss.written
-    if written is None:
-        return
-    for node in written.nodes:
+    for node in () if written is None else written.nodes:
         for value in node.inputs:
             if value.name in slices:
                 what = f"its weight is also read by the loss, {node.origin or node.name}"
                 raise CompileError("E0302", value.name, what, 'use weight = "all"')
+    return slices
