@@ -12,6 +12,7 @@ import numpy as np
 from tinytrain_compile.compile.file_compare import Distance, Format, in_numbers, in_steps
 from tinytrain_compile.compile.imported_values import Held, ImportedValues
 from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, FileNode
@@ -20,7 +21,7 @@ from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement
 from tinytrain_compile.ir.types import Array, Graph
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.training import TrainingOptions, build_training
+from tinytrain_compile.training import build_training
 
 SAMPLES = 2
 """Samples on which the two are compared."""
@@ -58,12 +59,7 @@ def check_file(
 
 def _float_judge(model: ImportedModel, floats: Graph, options: CompileOptions) -> TrainGraph:
     """Training of the float32 graph, for the loss that the model ends in: what is trained plays no part in that."""
-    chosen = TrainingOptions(
-        loss=options.loss,
-        learning_rate=options.learning_rate,
-        momentum=options.momentum,
-        weight_decay=options.weight_decay,
-    )
+    chosen = training_options(options)
     return build_training(replace(model, graph=floats), resolve_update(floats, "all"), chosen)
 
 

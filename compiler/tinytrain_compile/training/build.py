@@ -66,7 +66,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         options.in_place,
         terms=loss.terms,
         weight_sum=optimizer.weight_sum,
-        identity=identity_of(imported, plan, judge, options.optimizer),
+        identity=identity_of(imported, plan, judge, options.meaning),
     )
     check_graph(result.graph, infer)
     return result

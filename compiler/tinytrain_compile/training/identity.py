@@ -16,8 +16,10 @@ from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Graph
 
 
-def identity_of(model: ImportedModel, plan: UpdatePlan, loss: str, optimizer: str) -> str:
-    """A hexadecimal digest. loss: the op that ends the forward pass; optimizer: its kind, not its rates."""
+def identity_of(model: ImportedModel, plan: UpdatePlan, loss: str, optimizer: tuple[object, ...]) -> str:
+    """A hexadecimal digest. loss: the op that ends the forward pass; optimizer: what gives its
+    state a meaning, not its rates.
+    """
     trained = sorted((name, piece and (piece.axis, piece.channels)) for name, piece in plan.updates.items())
     facts = (_digest(model.graph), loss, _own_loss(model.loss), trained, optimizer)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
