@@ -135,8 +135,9 @@ _kind(
     "E0209",
     EXIT_INPUT,
     "several data inputs",
-    "A model has one data input, and a second one only for the labels of a loss operator inside the graph. Make "
-    "further inputs constants, or join the inputs into one tensor and split it inside the model.",
+    "A model has one data input, and a second one only for the labels of the loss that it ends in (a scalar output; "
+    "--label says which input it is where the model does not tell). Make further inputs constants, or join the inputs "
+    "into one tensor and split it inside the model.",
 )
 _kind(
     "E0210",
@@ -226,7 +227,7 @@ _kind(
     "E0222",
     EXIT_INPUT,
     "no such label input",
-    "--label names an input that the model does not have, or that is not what its loss operator reads as labels.",
+    "--label names an input that the model does not have, or that is not what its loss reads as labels.",
 )
 _kind(
     "E0223",

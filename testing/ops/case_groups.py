@@ -8,7 +8,7 @@ from testing.ops.case import Case, Rng, generator, make, normal, positive
 from tinytrain_compile.ir import NO_ATTRS
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
-from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
+from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SetAttrs, SgdAttrs
 
 AXES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((1, 10), 1),
@@ -146,6 +146,12 @@ WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5,), (3, 7), (1,), (2, 5)
 RATE, SCALE = np.asarray(0.1), np.asarray(0.25)
 
 SGDS = (*(SgdAttrs(decay, 0.9, scaled) for decay in (0.0, 0.01) for scaled in (False, True)), SgdAttrs(0.02))
+MOMENTA = (
+    *SGDS,
+    SgdAttrs(0.01, 0.9, True, nesterov=True),
+    SgdAttrs(0.0, 0.9, damped=True),
+    SgdAttrs(0, 0.9, True, damped=True),
+)
 ADAMS = (
     *(
         AdamAttrs(weight_decay=decay, decoupled=decoupled, scaled=scaled)
@@ -155,6 +161,14 @@ ADAMS = (
     ),
     AdamAttrs(0.0, 0.9, 1e-3),
     AdamAttrs(0.5, 0.0, weight_decay=0.1),
+    AdamAttrs(weight_decay=0.1, decoupled=True, raw=True, after=True),
+    AdamAttrs(raw=True, late=True),
+)
+ADAPTIVE = (
+    AdaptiveAttrs(1e-3),
+    AdaptiveAttrs(1e-2, 0.1, True),
+    AdaptiveAttrs(1e-3, 0.1, False, 0.9, 0.5),
+    AdaptiveAttrs(1e-3, 0.0, True, 0.0, 0.9),
 )
 TICKS = (AdamAttrs(), AdamAttrs(0.8, 0.95), AdamAttrs(0.0, 0.9), AdamAttrs(0.5, 0.5), AdamAttrs(0.99, 0.9999))
 
@@ -165,19 +179,38 @@ def _sgd(rng: Rng, index: int) -> Case:
     return make("SgdUpdate", (normal(rng, shape), normal(rng, shape), RATE, *([SCALE] if attrs.scaled else [])), attrs)
 
 
-@generator("MomentumUpdate", len(SGDS))
+@generator("MomentumUpdate", len(MOMENTA))
 def _momentum(rng: Rng, index: int) -> Case:
-    shape, attrs = WEIGHTS[index], SGDS[index]
+    shape, attrs = WEIGHTS[index % len(WEIGHTS)], MOMENTA[index]
     tensors = (normal(rng, shape), normal(rng, shape), normal(rng, shape))
-    return make("MomentumUpdate", (*tensors, RATE, *([SCALE] if attrs.scaled else [])), attrs)
+    gain = [np.asarray(0.3)] if attrs.damped else []
+    return make("MomentumUpdate", (*tensors, RATE, *gain, *([SCALE] if attrs.scaled else [])), attrs)
 
 
 @generator("AdamUpdate", len(ADAMS))
 def _adam(rng: Rng, index: int) -> Case:
     shape, attrs = WEIGHTS[index % len(WEIGHTS)], ADAMS[index]
     tensors = (normal(rng, shape), normal(rng, shape), positive(rng, shape), normal(rng, shape))
-    powers = np.asarray([0.9, 0.999]) ** (1 + index)
+    powers = np.zeros(2) if attrs.late else 1 - np.asarray([0.9, 0.999]) ** (1 + index)
     return make("AdamUpdate", (*tensors, RATE, powers, *([SCALE] if attrs.scaled else [])), attrs)
+
+
+def _adaptive(op: str, velocities: int) -> None:
+    @generator(op, len(ADAPTIVE))
+    def _case(rng: Rng, index: int) -> Case:
+        shape, attrs = WEIGHTS[index], ADAPTIVE[index]
+        tensors = (normal(rng, shape), positive(rng, shape), *(normal(rng, shape) for _ in range(velocities + 1)))
+        return make(op, (*tensors, RATE, *([SCALE] if attrs.scaled else [])), attrs)
+
+
+_adaptive("AdagradUpdate", 0)
+_adaptive("RmsPropUpdate", 0)
+_adaptive("RmsPropMomentumUpdate", 1)
+
+
+@generator("SetState", 2)
+def _set(rng: Rng, index: int) -> Case:
+    return make("SetState", (normal(rng, ()),), SetAttrs(0.25 * index))
 
 
 @generator("AdamTick", len(TICKS))

@@ -13,6 +13,7 @@ from tinytrain_compile.compile.fallbacks import Means, plan_with_fallbacks
 from tinytrain_compile.compile.inference import NoRoomError, infer_one
 from tinytrain_compile.compile.memories import core_model, further_memories
 from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import labelled
 from tinytrain_compile.ir import Graph
@@ -34,7 +35,6 @@ from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import Target
 from tinytrain_compile.training import (
     SamplesMixError,
-    TrainingOptions,
     build_training,
     join_pieces,
 )
@@ -168,16 +168,7 @@ class Planner:
 
     def _train(self, update: UpdatePlan, micro_batch: int) -> TrainGraph:
         o = self.options
-        chosen = TrainingOptions(
-            loss=o.loss,
-            optimizer=o.optimizer,
-            learning_rate=o.learning_rate,
-            momentum=o.momentum,
-            weight_decay=o.weight_decay,
-            batch=o.batch,
-            accumulate=o.accumulate,
-            micro_batch=micro_batch,
-        )
+        chosen = training_options(o, o.batch, micro_batch)
         train = build_training(self.model, update, chosen)
         if o.quant == "int8":
             train = quantise(train, QuantOptions(seed=o.seed, weight_store=o.weight_store, rescale=o.rescale == "on"))

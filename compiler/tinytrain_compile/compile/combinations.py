@@ -15,7 +15,14 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.target import Target
 
 _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
-    ("momentum", lambda o: o.optimizer != "momentum", "is for --optimizer momentum", "add that"),
+    ("momentum", lambda o: o.optimizer not in ("momentum", "rmsprop"), "is for --optimizer momentum", "add that"),
+    ("nesterov", lambda o: o.optimizer != "momentum", "is for --optimizer momentum", "add that"),
+    ("dampening", lambda o: o.optimizer != "momentum", "is for --optimizer momentum", "add that"),
+    ("dampening", lambda o: o.nesterov, "has no meaning with --nesterov", "choose one"),
+    ("betas", lambda o: o.optimizer not in ("adam", "adamw"), "are for --optimizer adam or adamw", "add that"),
+    ("epsilon_place", lambda o: o.optimizer not in ("adam", "adamw"), "is for --optimizer adam or adamw", "add that"),
+    ("epsilon", lambda o: o.optimizer in ("sgd", "momentum"), "is for adam, adamw, adagrad and rmsprop", "choose one"),
+    ("alpha", lambda o: o.optimizer != "rmsprop", "is for --optimizer rmsprop", "add that"),
     ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
     ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),

@@ -12,6 +12,7 @@ import numpy as np
 from tinytrain_compile.compile.file_compare import Distance, Format, in_numbers, in_steps
 from tinytrain_compile.compile.imported_values import Held, ImportedValues
 from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, FileNode
@@ -20,7 +21,7 @@ from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement
 from tinytrain_compile.ir.types import Array, Graph
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.training import TrainingOptions, build_training
+from tinytrain_compile.training import build_training
 
 SAMPLES = 2
 """Samples on which the two are compared."""
@@ -57,12 +58,7 @@ def check_file(
 
 def _float_judge(model: ImportedModel, floats: Graph, options: CompileOptions) -> TrainGraph:
     """Training of the float32 graph, for the loss that the model ends in: what is trained plays no part in that."""
-    chosen = TrainingOptions(
-        loss=options.loss,
-        learning_rate=options.learning_rate,
-        momentum=options.momentum,
-        weight_decay=options.weight_decay,
-    )
+    chosen = training_options(options)
     return build_training(replace(model, graph=floats), resolve_update(floats, "all"), chosen)
 
 
@@ -130,7 +126,8 @@ class _Walk:
     def found(self, samples: int) -> FileAgreement:
         """What was compared, once nothing has differed."""
         tally = self._tally
-        whole = all(name in tally.reached for name in self._file.outputs)
+        loss = self._model.loss
+        whole = all(name in tally.reached for name in (self._file.outputs if loss is None else (loss.output,)))
         share = tally.equal / tally.integers if tally.integers else None
         skipped = tuple(tally.skipped)
         return FileAgreement(samples, len(tally.tensors), tally.error, tally.steps, share, whole, skipped)
@@ -143,9 +140,9 @@ class _Walk:
         values[self._model.input_name] = _batch_with(self._ours.onnx_input(x), self._batch)
         loss = self._model.loss
         if loss is not None and y is not None:
-            values[loss.label] = y.reshape(loss.label_shape).astype(self._file.inputs.get(loss.label, np.int64))
+            values[loss.label] = self._ours.onnx_label(y).astype(self._file.inputs.get(loss.label, np.int64))
         ignored = y is None or self._ours.ignores(y)  # 0 / 0 in the file, no step in ours
-        state = _WalkState((values, dict(values)), self._file.outputs[0] if loss is not None and not ignored else "")
+        state = _WalkState((values, dict(values)), loss.output if loss is not None and not ignored else "")
         behind = set(self._model.replaced)
         for node in self._file.nodes:
             if behind.intersection((*node.inputs, *node.outputs)):

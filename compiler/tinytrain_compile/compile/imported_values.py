@@ -98,6 +98,14 @@ class ImportedValues:
         shape = [self.model.input_shape[axis] for axis in perm]
         return np.ascontiguousarray(self._real_input(x).reshape(shape).transpose(np.argsort(perm)))
 
+    def onnx_label(self, y: Array) -> Array:
+        """A label as the file's own loss takes it."""
+        model, loss = self.model, self.model.loss
+        assert loss is not None
+        if loss.kind in ("mse", "bce"):  # in the layout of the output that it is compared with
+            return FileTensor("", model.output_shape, model.output_perm).to_onnx(y)
+        return y.reshape(loss.label_shape)
+
     def _real_input(self, x: Array) -> Array:
         quant = None if self._train is None else self._train.graph.inputs[0].quant
         return x if quant is None or x.dtype != np.int8 else _real(x, quant.scale[0], quant.zero)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from tinytrain_compile.errors import CompileError
@@ -45,6 +46,29 @@ def parse_memories(texts: tuple[str, ...], where: str) -> dict[str, int]:
             raise CompileError("E0101", where, what, f"for example {where} sram2=1MB")
         memories[name] = parse_size(size, f"{where} {name}")
     return memories
+
+
+def parse_betas(text: str, where: str) -> tuple[float, float]:
+    """Two numbers from 0 up to but not 1."""
+    parts = [_number(part) for part in text.split(",")]
+    if len(parts) != 2 or not all(0.0 <= part < 1.0 for part in parts):
+        raise CompileError("E0101", where, f"{text!r} is not B1,B2 with both from 0 up to 1", "for example 0.9,0.999")
+    return parts[0], parts[1]
+
+
+def parse_epsilon(text: str, where: str) -> float:
+    """A number from 1e-30 to 1: in float32 it is not 0."""
+    found = _number(text)
+    if not 1e-30 <= found <= 1.0:
+        raise CompileError("E0101", where, f"{text!r} is no number from 1e-30 to 1", "for example 1e-8")
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def parse_shapes(texts: tuple[str, ...], where: str) -> dict[str, tuple[int, ...]]:

@@ -13,6 +13,8 @@ from typing import Literal
 
 from tinytrain_compile.compile.option import Option, at_least_one, option, option_of, within
 from tinytrain_compile.compile.option_values import (
+    parse_betas,
+    parse_epsilon,
     parse_memories,
     parse_reports,
     parse_shapes,
@@ -71,7 +73,7 @@ class CompileOptions:
             metavar="WHAT",
         ),
     )
-    optimizer: Literal["sgd", "momentum", "adam", "adamw"] = field(
+    optimizer: Literal["sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"] = field(
         default="sgd", metadata=option("common", "How weights follow gradients.", "--optimizer")
     )
     learning_rate: float = field(
@@ -222,7 +224,31 @@ class CompileOptions:
         ),
     )
     momentum: float = field(
-        default=0.9, metadata=option("training", "For --optimizer momentum.", "--momentum", check=within(0.0, 1.0))
+        default=0.9,
+        metadata=option(
+            "training", "For --optimizer momentum, and rmsprop if given.", "--momentum", check=within(0.0, 1.0)
+        ),
+    )
+    nesterov: bool = field(default=False, metadata=option("training", "Nesterov's momentum.", "--nesterov"))
+    dampening: float = field(
+        default=0.0,
+        metadata=option("training", "Of momentum, from the second update on.", "--dampening", check=within(0.0, 1.0)),
+    )
+    betas: tuple[float, float] = field(
+        default=(0.9, 0.999),
+        metadata=option("training", "Decay rates of adam and adamw.", "--betas", metavar="B1,B2", read=parse_betas),
+    )
+    alpha: float = field(
+        default=0.99,
+        metadata=option("training", "Decay rate of rmsprop's squares.", "--alpha", check=within(0.0, 1.0)),
+    )
+    epsilon: float | None = field(
+        default=None,
+        metadata=option("training", "Default: 1e-8, adagrad 1e-10.", "--epsilon", metavar="E", read=parse_epsilon),
+    )
+    epsilon_place: Literal["corrected", "raw"] = field(
+        default="corrected",
+        metadata=option("training", "Of adam: beside the corrected root, or sqrt(v) itself (ORT).", "--epsilon-place"),
     )
     weight_decay: float = field(
         default=0.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinytrain_compile.emit.sequence import Sequencer
 from tinytrain_compile.emit.weights import float_text
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.ops.loss import NllAttrs, classes_of
 
 
 def label_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str, object]:
@@ -15,7 +15,7 @@ def label_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str
     return {
         "label_array": several,
         "label_type": label_ctype(train) if several else f"{prefix}_label_t",
-        "classes": _classes(train),
+        "classes": classes_of(train.graph.nodes),
         "ignored": _ignored(train),
         "without_weight": weights.nothing if weights else (),
         "label_weights": [float_text(weight) for weight in weights.table] if weights else [],
@@ -31,14 +31,6 @@ def label_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str
 def label_ctype(train: TrainGraph) -> str:
     """C type of one label."""
     return "int32_t" if train.label.dtype == "int32" else "float"
-
-
-def _classes(train: TrainGraph) -> int:
-    """Number of classes that a label may index; 0 where labels are values."""
-    for node in train.graph.nodes:
-        if isinstance(node.attrs, NllAttrs):
-            return node.inputs[0].shape[node.attrs.axis]
-    return 0
 
 
 def _loss_text(train: TrainGraph) -> str:

@@ -13,7 +13,7 @@ from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.ops.loss import NllAttrs, classes_of
 
 BINARY_LOSSES = ("SigmoidCrossEntropy", "QSigmoidCrossEntropy")
 INT8_SPREAD = 40
@@ -48,10 +48,7 @@ def is_binary(train: TrainGraph) -> bool:
 
 def class_count(train: TrainGraph) -> int:
     """Number of classes that labels index; 0 where labels are values."""
-    for node in train.graph.nodes:
-        if isinstance(node.attrs, NllAttrs):
-            return node.inputs[0].shape[node.attrs.axis]
-    return 0
+    return classes_of(train.graph.nodes)
 
 
 def ignored_labels(train: TrainGraph) -> tuple[int, ...]:
@@ -127,7 +124,13 @@ def _array(archive: zipfile.ZipFile, name: str) -> Array:
 
 def label_shape(count: int, model: ImportedModel, train: TrainGraph) -> tuple[int, ...]:
     """Shape of the labels of so many samples in a file."""
-    return _many(count, train.of_one(train.label) if class_count(train) else model.output_shape)
+    own = class_count(train) or is_written(model)
+    return _many(count, train.of_one(train.label) if own else model.output_shape)
+
+
+def is_written(model: ImportedModel) -> bool:
+    """Whether the model's own loss is nodes of the file: then labels have the shape that these read."""
+    return model.loss is not None and model.loss.written is not None
 
 
 def _labels(path: Path, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
@@ -135,6 +138,8 @@ def _labels(path: Path, y: Array, count: int, model: ImportedModel, train: Train
     y = labels.shaped(path.name, y, label_shape(count, model, train), classes)
     if classes:
         return labels.class_indices(path.name, y, classes, ignored_labels(train))
+    if is_written(model):
+        return labels.values(path.name, y)
     each = labels.values(path.name, y).reshape(count, *model.output_shape)
     return np.ascontiguousarray(each.transpose(0, *(axis + 1 for axis in model.output_perm)))
 

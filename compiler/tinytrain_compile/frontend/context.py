@@ -60,6 +60,10 @@ class ImportContext:
         self.notes: list[str] = []
         self.done: set[str] = set()
         """Names of nodes that another node's handler has already taken in."""
+        self.labels: dict[str, Value] = {}
+        """Tensors of the file that show the labels of its loss, if these are class indices, and the value they show."""
+        self.truths: set[str] = set()
+        """Computed tensors of the file that are true or false: 1 or 0 in the graph."""
         self.parameters: dict[str, Value] = {}
         self.sources: dict[str, str] = {}
         """Name of a constant of the graph -> the initializer that its data comes from."""
@@ -116,6 +120,14 @@ class ImportContext:
         """Declare the data input; `image` marks its value as NHWC."""
         value = Value(self._builder.unique(name), ir_shape(shape, order), "float32", "NHWC" if image else "", name)
         self.define_value(name, value, shape, order)
+        return value
+
+    def label_input(self, name: str, shape: tuple[int, ...], classes: bool) -> Value:
+        """Declare the input with the labels of a loss that is written out; classes: they are class indices."""
+        value = Value(self._builder.unique(name), shape, "int32" if classes else "float32", "", name)
+        self.define_value(name, value, shape)
+        if classes:
+            self.labels[name] = value
         return value
 
     def stand_in(self, name: str, shape: tuple[int, ...]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -12,37 +11,13 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.entries import Entry, Order, plain, significant
 from tinytrain_compile.frontend.handler import Handler
-from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode
-from tinytrain_compile.frontend.operands import required_input
+from tinytrain_compile.frontend.model import OnnxNode
+from tinytrain_compile.frontend.operands import axis_index, required_input
+from tinytrain_compile.frontend.own_loss import LOSS_OPS, LossSite
 from tinytrain_compile.ir.imported import ImportedLoss
 from tinytrain_compile.ir.types import Array, Value
-from tinytrain_compile.ops.loss import NllAttrs
+from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
-
-LOSS_OPS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
-
-
-@dataclass(frozen=True, eq=False)
-class LossSite:
-    """Where a model with its own loss ends: the loss node, the tensor that it reads, and the input with the labels."""
-
-    node: OnnxNode
-    scores: str
-    label: OnnxInput
-
-
-def find_loss(model: OnnxModel, links: Links) -> LossSite | None:
-    """The loss that is the model's only output and whose labels are an input; None for a forward model."""
-    node = links.maker(model.outputs[0]) if len(model.outputs) == 1 else None
-    if node is None or node.op not in LOSS_OPS or node.domain or node.output(0) != model.outputs[0]:
-        return None
-    if node.text("reduction", "mean") not in ("mean", "sum"):
-        return None
-    name = node.input(1)
-    while (maker := links.maker(name)) is not None and maker.op in ("Identity", "Cast"):
-        name = maker.input(0)
-    label = next((value for value in model.inputs if value.name == name), None)
-    return None if label is None else LossSite(node, node.input(0), label)
 
 
 def class_order(entry: Entry) -> Order:
@@ -80,6 +55,7 @@ def describe_loss(ctx: ImportContext, site: LossSite, scores: Entry, order: Orde
         label=site.label.name,
         label_shape=wanted,
         origin=site.node.name,
+        output=site.output,
     )
 
 
@@ -112,11 +88,10 @@ def _negative_log_likelihood(ctx: ImportContext, node: OnnxNode) -> None:
 
 def _emit_loss(ctx: ImportContext, node: OnnxNode, x: Entry, log_probability: Value, order: Order) -> None:
     reduction = node.text("reduction", "mean")
-    labels = required_input(ctx, node, 1, "labels")
-    if x.rank < 2 or labels.dtype.kind not in "iu":
-        raise Unsupported("labels", "they are not integers", "class indices (int32 or int64)")
+    if x.rank < 2:
+        raise Unsupported("scores", f"their shape is {list(x.shape)}", "(batch, classes)")
     weights = _class_weights(ctx, node, x.shape[1])
-    operands = [log_probability, ctx.constant(labels, node.input(1), node)]
+    operands = [log_probability, _labels_of(ctx, node, x)]
     if weights is not None:
         operands.append(ctx.constant(weights, node.input(2), node))
     attrs = NllAttrs(order.index(1), reduction, _ignore_index(node))
@@ -124,7 +99,59 @@ def _emit_loss(ctx: ImportContext, node: OnnxNode, x: Entry, log_probability: Va
     ctx.define_value(node.output(0), loss, loss.shape)
 
 
+def _labels_of(ctx: ImportContext, node: OnnxNode, x: Entry) -> Value:
+    """The labels of a loss operator: the model's own, or a constant."""
+    known = ctx.labels.get(node.input(1))
+    if known is not None and known.shape == (x.shape[0], *x.shape[2:]):
+        return known
+    labels = required_input(ctx, node, 1, "labels")
+    if labels.dtype.kind not in "iu":
+        raise Unsupported("labels", "they are not integers", "class indices (int32 or int64)")
+    return ctx.constant(labels, node.input(1), node)
+
+
+def pick(ctx: ImportContext, node: OnnxNode) -> None:
+    """Gather or GatherElements along the class axis by the model's labels: one score of each row."""
+    label = ctx.labels.get(node.input(1))
+    if label is None:
+        raise Unsupported("indices", "elements are chosen by constants, or by the labels of a loss", "Slice")
+    x, shape = ctx.entry(node.input(0)), ctx.entry(node.input(1)).shape
+    axis = axis_index(node.integer("axis", 0), x.rank)
+    if axis != 1 or label.shape != (x.shape[0], *x.shape[2:]) or (node.op == "Gather" and x.elements != x.shape[1]):
+        what = f"labels of shape {list(label.shape)} do not choose from {list(x.shape)} along axis {axis}"
+        raise Unsupported("indices", what, "one label for each row of (batch, classes), axis 1")
+    order = class_order(x)
+    attrs = NllAttrs(order.index(1), "none")
+    chosen = ctx.emit(node, "NegativeLogLikelihood", (ctx.value(node, x, order), label), attrs, "negative")
+    result = (*x.shape[:1], *shape, *x.shape[2:]) if node.op == "Gather" else shape
+    positive = ctx.reshape(node, ctx.emit(node, "Neg", (chosen,)), result)
+    ctx.define_value(node.output(0), positive, result)
+
+
+def _one_hot(ctx: ImportContext, node: OnnxNode) -> None:
+    """The model's labels as vectors with a number at the label and another elsewhere."""
+    label = ctx.labels.get(node.input(0))
+    if label is None:
+        raise Unsupported("indices", "only the labels of a loss may be", "a constant")
+    low, high = (float(v) for v in required_input(ctx, node, 2, "values").ravel())
+    depth = int(required_input(ctx, node, 1, "depth").ravel()[0])
+    indices = ctx.entry(node.input(0)).shape
+    axis = axis_index(node.integer("axis", -1), len(indices) + 1)
+    shape = (*indices[:axis], depth, *indices[axis:])
+    attrs = NllGradAttrs(NllAttrs(axis, "none"), shape)
+    if indices != label.shape:
+        raise Unsupported("indices", "the labels come in another shape", "OneHot of the labels as they are")
+    minus = ctx.constant(np.full(indices, -1.0, np.float32), f"{node.name}.minus", node)
+    y = ctx.emit(node, "NegativeLogLikelihoodGrad", (minus, label), attrs, "hot")
+    if (low, high) != (0.0, 1.0):
+        y = ctx.emit(node, "Mul", (y, ctx.number(node, "rise", high - low)), suffix="scaled")
+        y = ctx.emit(node, "Add", (y, ctx.number(node, "low", low)), suffix="shifted")
+    ctx.define_value(node.output(0), y, shape)
+
+
 HANDLERS: Mapping[str, Handler] = {
+    "GatherElements": pick,
+    "OneHot": _one_hot,
     "SoftmaxCrossEntropyLoss": _cross_entropy,
     "NegativeLogLikelihoodLoss": _negative_log_likelihood,
 }

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.entries import Entry, Order, ir_shape
 from tinytrain_compile.frontend.handler import Handler
+from tinytrain_compile.frontend.import_loss import pick
 from tinytrain_compile.frontend.import_shape import without
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import (
@@ -40,14 +41,17 @@ def reduce_entry(
 
 
 def _reduce(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+    ctx.define(node.output(0), reduce_over(ctx, node, ctx.entry(node.input(0)), node.op == "ReduceMean"))
+
+
+def reduce_over(ctx: ImportContext, node: OnnxNode, x: Entry, mean: bool) -> Entry:
+    """Sum or mean over the axes that the node names, which it keeps as 1 or leaves out."""
     axes = axis_indices(integer_setting(ctx, node, 1, "axes") or (), x.rank)
     if not axes and node.integer("noop_with_empty_axes", 0):
-        ctx.define(node.output(0), x)
-        return
+        return x
     axes = axes or tuple(range(x.rank))
-    y = reduce_entry(ctx, node, x, axes, node.op == "ReduceMean")
-    ctx.define(node.output(0), y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset(axes)))
+    y = reduce_entry(ctx, node, x, axes, mean)
+    return y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset(axes))
 
 
 def _concat(ctx: ImportContext, node: OnnxNode) -> None:
@@ -207,7 +211,10 @@ def _expand(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _gather(ctx: ImportContext, node: OnnxNode) -> None:
-    """Only with one constant index: a slice. (How exporters write x[:, 0].)"""
+    """With one constant index a slice (how exporters write x[:, 0]); with the labels of a loss what they pick."""
+    if node.input(1) in ctx.labels:
+        pick(ctx, node)
+        return
     x = ctx.entry(node.input(0))
     index = required_input(ctx, node, 1, "indices")
     if index.size != 1:

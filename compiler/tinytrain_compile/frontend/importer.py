@@ -10,6 +10,7 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import (
+    import_compare,
     import_conv,
     import_elementwise,
     import_linear,
@@ -27,22 +28,25 @@ from tinytrain_compile.frontend.derived import define_folded, import_computed, i
 from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
 from tinytrain_compile.frontend.folding import FOLDABLE, NEVER_FOLDED
 from tinytrain_compile.frontend.handler import Handler
-from tinytrain_compile.frontend.import_loss import LossSite, class_order, describe_loss, find_loss
+from tinytrain_compile.frontend.import_loss import class_order, describe_loss
 from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.new_head import with_fresh_head
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.origins import tied_weights
+from tinytrain_compile.frontend.own_loss import LossSite, find_loss
 from tinytrain_compile.frontend.quantised import unquantised
 from tinytrain_compile.frontend.shared_weights import Merged, merged, untied, without_copies
 from tinytrain_compile.frontend.surviving import surviving
 from tinytrain_compile.frontend.trainable import choose_trainables
 from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
+from tinytrain_compile.frontend.written_loss import declare_label, describe_written, in_two_parts, label_view
 from tinytrain_compile.ir import Graph, check_graph
 from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import infer
 
 _MODULES = (
+    import_compare,
     import_conv,
     import_elementwise,
     import_linear,
@@ -62,25 +66,28 @@ _CHANNELS_LAST_READERS = frozenset(("MatMul", "LayerNormalization", "Softmax", "
 def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
     """Import a whole model. Errors: E0501/E0503 with all unsupported nodes, E0209 ..., E0305 for labels."""
     model = unquantised(model)
-    site = find_loss(model, Links(model.nodes, model.outputs, model.constants))
+    site = find_loss(model, Links(model.nodes, model.outputs, model.constants), options.label)
     _check_label_option(model, site, options)
-    outputs = (site.scores,) if site is not None else model.outputs
+    outputs = model.outputs if site is None else (site.scores, site.output) if site.written else (site.scores,)
     model = without_copies(replace(model, nodes=reachable(model.nodes, outputs), outputs=outputs))
     tied_by_exporter = () if options.untie else merged(model)
     model = with_fresh_head(untied(model) if options.untie else model, options)
     model = replace(model, nodes=reachable(model.nodes, outputs))
+    model = in_two_parts(model, site) if site is not None and site.written else model
     links = Links(model.nodes, outputs, model.constants)
     source = _data_input(model, links, site, options)
-    trainables = choose_trainables(model, links, options)
+    judged = outputs[:1] if site is not None else outputs  # numbers of the loss itself are no parameters
+    trainables = choose_trainables(model, Links(reachable(model.nodes, judged), judged, model.constants), options)
     tied: frozenset[str] = frozenset()
     while True:
         ctx = ImportContext(model, links, options, trainables, tied)
         order = plain(0) if source is None else _declare_input(ctx, source)
         data = None if source is None else ctx.entry(source.name).value
+        label = declare_label(ctx, site) if site is not None and site.written else None
         _import_nodes(ctx)
         ctx.notes += _parameter_notes(ctx, tied_by_exporter)
-        imported = _finish(ctx, site, source, (data, order))
-        found = _check_parameters(ctx, imported.graph)
+        imported = _finish(ctx, site, source, (data, order), label)
+        found = _check_parameters(ctx, imported)
         if not found:
             return imported
         tied |= found
@@ -94,10 +101,12 @@ def _parameter_notes(ctx: ImportContext, found: tuple[Merged, ...]) -> list[str]
     return [*notes, f"no parameters by rule: {left_out} (--verbose, --trainable)"] if left_out else notes
 
 
-def _check_parameters(ctx: ImportContext, graph: Graph) -> frozenset[str]:
+def _check_parameters(ctx: ImportContext, model: ImportedModel) -> frozenset[str]:
     """Weights of the file of which the graph has two copies that would drift apart; E0504 if they cannot be one."""
-    trained = frozenset(value.name for value in graph.parameters)
-    found = tied_weights(ctx.claims(graph.constants), trained)
+    trained = frozenset(value.name for value in model.graph.parameters)
+    written = None if model.loss is None else model.loss.written
+    constants = dict.fromkeys((*model.graph.constants, *(() if written is None else written.constants)))
+    found = tied_weights(ctx.claims(constants), trained)
     if found & ctx.tied:
         what = "it would become several parameters, which training would drive apart"
         raise CompileError("E0504", f"weight {min(found & ctx.tied)}", what, "use it in one way, or export two weights")
@@ -107,23 +116,26 @@ def _check_parameters(ctx: ImportContext, graph: Graph) -> frozenset[str]:
 def _check_label_option(model: OnnxModel, site: LossSite | None, options: FrontendOptions) -> None:
     if not options.label or (site is not None and site.label.name == options.label):
         return
-    used = f"its loss reads {site.label.name}" if site is not None else "it has no loss operator with such labels"
-    raise CompileError(
-        "E0222", f"--label {options.label}", used, "name the loss operator's label input, or leave it out"
-    )
+    used = f"its loss reads {site.label.name}" if site is not None else "it has no loss with such labels"
+    raise CompileError("E0222", f"--label {options.label}", used, "name the label input of its loss, or leave it out")
 
 
 def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: FrontendOptions) -> OnnxInput | None:
     """The one input that samples go to. Inputs that nothing reads do not count."""
     used = [value for value in model.inputs if links.is_used(value.name)]
+    if site is not None and site.written:
+        used = [value for value in used if value.name != site.label.name]
     if site is not None and site.label in used:
         raise CompileError("E0305", f"input {site.label.name}", "the labels also feed the network", "separate the two")
     if len(used) > 1:
         names = ", ".join(value.name for value in used)
         raise CompileError(
-            "E0209", "inputs", f"{len(used)} data inputs: {names}", "keep one; make the others constants"
+            "E0209",
+            "inputs",
+            f"{len(used)} data inputs: {names}",
+            "keep one, or say with --label which is the labels of a loss",
         )
-    if len(model.outputs) > 1 and not options.any_batch:
+    if len(model.outputs) > 1 and site is None and not options.any_batch:
         names = ", ".join(model.outputs)
         raise CompileError(
             "E0218", "outputs", f"{len(model.outputs)} outputs: {names}", "choose one with --model-output NAME"
@@ -198,6 +210,8 @@ def _is_foldable(node: OnnxNode) -> bool:
 def _import_node(ctx: ImportContext, node: OnnxNode) -> None:
     where = f"node {node.name} ({node.op})"
     try:
+        if label_view(ctx, node):
+            return
         if node.op in ("Shape", "Size") and not node.domain:
             _shape_of(ctx, node)
         elif _is_foldable(node) and all(ctx.entry(name).is_constant for name in node.inputs if name):
@@ -226,16 +240,19 @@ def _shape_of(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _finish(
-    ctx: ImportContext, site: LossSite | None, source: OnnxInput | None, declared: tuple[Value | None, Order]
+    ctx: ImportContext,
+    site: LossSite | None,
+    source: OnnxInput | None,
+    declared: tuple[Value | None, Order],
+    label: Value | None = None,
 ) -> ImportedModel:
     data, order = declared
-    entries = [ctx.entry(name) for name in ctx.model.outputs]
+    outputs = ctx.model.outputs[:1] if site is not None else ctx.model.outputs
+    entries = [ctx.entry(name) for name in outputs]
     orders = [class_order(entry) if site is not None else plain(entry.rank) for entry in entries]
     values = tuple(
-        ctx.value(_maker(ctx, name), entry, o)
-        for name, entry, o in zip(ctx.model.outputs, entries, orders, strict=True)
+        ctx.value(_maker(ctx, name), entry, o) for name, entry, o in zip(outputs, entries, orders, strict=True)
     )
-    loss = None if site is None else _describe_loss(ctx, site, entries[0], orders[0])
     inputs = () if data is None else (data,)
     nodes, constants = ctx.nodes_and_constants(values)
     parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
@@ -244,6 +261,9 @@ def _finish(
     graph = Graph(ctx.model.name, nodes, inputs, values, constants, parameters, notes=(*ctx.model.notes, *ctx.notes))
     graph = annotated(ctx, graph)
     check_graph(graph, infer)
+    loss = None
+    if site is not None:
+        loss = _describe_loss(ctx, site, (values[0], entries[0], orders[0]), graph, label)
     return ImportedModel(
         graph=graph,
         contract=1 if site is None else 2,
@@ -255,16 +275,21 @@ def _finish(
         output_shape=entries[0].shape,
         output_perm=orders[0],
         quantised=ctx.model.quantisation.found,
-        tensors=surviving(ctx, graph, dict(zip(ctx.model.outputs, zip(values, orders, strict=True), strict=True))),
+        tensors=surviving(ctx, graph, dict(zip(outputs, zip(values, orders, strict=True), strict=True))),
         replaced=ctx.model.replaced,
         choices=tuple(ctx.trainables.choices.values()),
         floats=frozenset(ctx.floats),
     )
 
 
-def _describe_loss(ctx: ImportContext, site: LossSite, scores: Entry, order: Order) -> ImportedLoss:
+def _describe_loss(
+    ctx: ImportContext, site: LossSite, scores: tuple[Value, Entry, Order], graph: Graph, label: Value | None
+) -> ImportedLoss:
+    value, entry, order = scores
     try:
-        return describe_loss(ctx, site, scores, order)
+        if label is not None:
+            return describe_written(ctx, site, (value, order), graph, label)
+        return describe_loss(ctx, site, entry, order)
     except Unsupported as reason:
         complaints = Complaints(ctx.model)
         complaints.add(ctx, site.node, reason)

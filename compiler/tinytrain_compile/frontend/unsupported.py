@@ -25,7 +25,6 @@ _NEAREST: Mapping[str, str] = {
     "Einsum": "Transpose and MatMul",
     "Elu": "LeakyRelu, Silu or Gelu",
     "Equal": _COMPARED,
-    "GatherElements": "Slice",
     "GatherND": "Slice",
     "Greater": _COMPARED,
     "GreaterOrEqual": _COMPARED,
@@ -42,11 +41,8 @@ _NEAREST: Mapping[str, str] = {
     "Resize": "ConvTranspose",
     "Scan": _UNROLLED,
     "Selu": "LeakyRelu, Silu or Gelu",
-    "Softplus": "Relu or Silu",
-    "Sum": "Add",
     "Tile": "Expand or Concat",
     "Upsample": "ConvTranspose",
-    "Where": "Mul and Add with constant masks",
 }
 _DYNAMIC = ("Dynamic", "MatMulIntegerToFloat")
 """How operators of dynamic quantisation begin, in both domains."""

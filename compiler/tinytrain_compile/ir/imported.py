@@ -6,32 +6,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tinytrain_compile.ir.types import Array, Graph
+from tinytrain_compile.ir.types import Array, Graph, Node, Value
 
-LossKind = Literal["nll", "softmax-ce"]
-LossReduction = Literal["mean", "sum"]
+LossKind = Literal["nll", "softmax-ce", "mse", "bce", "written"]
+LossJoin = Literal["mean", "sum", "other"]
+"""How the loss of a batch follows from those of its samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenLoss:
+    """A loss that is nodes of the file: they are appended to the forward graph and differentiated as they stand.
+
+    nodes, constants: behind the graph, whose values they read by name. scores: the output of the graph as imported,
+    where it may have become another value. label: the value that holds the labels. value: the loss, a scalar.
+    """
+
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, Array]
+    scores: Value
+    label: Value
+    value: Value
 
 
 @dataclass(frozen=True, eq=False)
 class ImportedLoss:
-    """The loss operator that a model brings along (`contract` 2 in report.json).
+    """The loss that a model brings along (`contract` 2 in report.json).
 
-    kind: "softmax-ce" reads raw scores, "nll" reads log-probabilities.
+    kind: "softmax-ce" reads raw scores, "nll" log-probabilities, "bce" logits; "written" is any other, in nodes.
+    reduction: of the samples of a batch; "other": it does not follow from those of the samples.
     class_weights: one float32 factor per class, or None.
     ignore_index: the label whose samples do not count, or None.
     axis: the class axis of the graph's output (in the graph's own axis order).
-    label / label_shape: the ONNX input that holds the labels, and its shape (the output's without the class axis).
-    origin: the ONNX node.
+    label / label_shape: the ONNX input that holds the labels, and its shape (for classes the output's without their
+    axis).
+    origin: the ONNX node. output: the file's output that is the loss.
     """
 
     kind: LossKind
-    reduction: LossReduction
+    reduction: LossJoin
     class_weights: Array | None
     ignore_index: int | None
     axis: int
     label: str
     label_shape: tuple[int, ...]
     origin: str
+    output: str = ""
+    written: WrittenLoss | None = None
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from tinytrain_compile.ops.fixed_point import INT32_MAX
 
 @dataclass(frozen=True)
 class NonDifferentiable:
-    """An explicit statement that an op has no gradient, and why."""
+    """An explicit statement that an op has no gradient, and why; flat: it is 0 wherever there is one."""
 
     why: str
+    flat: bool = False
 
 
 @dataclass(frozen=True)

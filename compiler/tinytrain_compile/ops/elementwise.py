@@ -46,7 +46,9 @@ def upstream(dys: tuple[Value | None, ...]) -> Value:
     return dy
 
 
-def _binary(name: str, doc: str, function: Callable[[Array, Array], Array], gradient: GradientRule) -> None:
+def _binary(
+    name: str, doc: str, function: Callable[[Array, Array], Array], gradient: GradientRule | NonDifferentiable
+) -> None:
     register(
         OpDef(
             name,
@@ -92,7 +94,15 @@ def _div_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...
 _binary("Add", "a + b", lambda a, b: a + b, _add_gradient)
 _binary("Sub", "a - b", lambda a, b: a - b, _sub_gradient)
 _binary("Mul", "a * b", lambda a, b: a * b, _mul_gradient)
+
+
 _binary("Div", "a / b", lambda a, b: a / b, _div_gradient)
+_binary(
+    "Less",
+    "1 where a < b, else 0",
+    lambda a, b: (a < b).astype(a.dtype),
+    NonDifferentiable("a function of steps", flat=True),
+)
 
 
 def unary(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,16 @@ class NllGradAttrs(Attrs):
 
     nll: NllAttrs
     shape: tuple[int, ...]
+
+
+def classes_of(nodes: Iterable[Node]) -> int:
+    """Number of classes that the labels of a loss among these nodes index; 0 where labels are values."""
+    for node in nodes:
+        if isinstance(node.attrs, NllAttrs):
+            return node.inputs[0].shape[node.attrs.axis]
+        if isinstance(node.attrs, NllGradAttrs):
+            return node.attrs.shape[node.attrs.nll.axis]
+    return 0
 
 
 # ---- inference ------------------------------------------------------------------------------------------------------

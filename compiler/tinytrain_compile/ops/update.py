@@ -16,16 +16,24 @@ _UPDATE = NonDifferentiable("updates are not part of the differentiated function
 @dataclass(frozen=True)
 class SgdAttrs(Attrs):
     """weight_decay: L2 penalty added to the gradient; momentum: of the velocity (unused by plain SGD);
-    scaled: whether a last operand (a scalar) multiplies the gradient, for accumulated gradients."""
+    scaled: whether a last operand (a scalar) multiplies the gradient, for accumulated gradients.
+    nesterov: the step looks ahead along the velocity; damped: whether an operand says what share of the gradient enters
+    the velocity (1 at first, as in PyTorch)."""
 
     weight_decay: float = 0.0
     momentum: float = 0.0
     scaled: bool = False
+    nesterov: bool = False
+    damped: bool = False
 
 
 @dataclass(frozen=True)
 class AdamAttrs(Attrs):
-    """Decay rates, epsilon and weight decay; decoupled: AdamW (decay acts on the weight, not on the gradient)."""
+    """Decay rates, epsilon and weight decay; decoupled: AdamW (decay acts on the weight, not on the gradient).
+
+    raw: epsilon is added to sqrt(v) as it is, before the correction; after: the decay acts on the weight after its
+    step; late: the corrections are those of the step before, none at the first (ONNX's Adam from T = 0).
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -33,6 +41,28 @@ class AdamAttrs(Attrs):
     weight_decay: float = 0.0
     decoupled: bool = False
     scaled: bool = False
+    raw: bool = False
+    after: bool = False
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class AdaptiveAttrs(Attrs):
+    """Of Adagrad and RMSprop. alpha: share of the mean of squares that is kept; momentum: of the velocity, where there
+    is one; others as in SgdAttrs."""
+
+    epsilon: float
+    weight_decay: float = 0.0
+    scaled: bool = False
+    alpha: float = 0.99
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True)
+class SetAttrs(Attrs):
+    """value: what a scalar of the state becomes."""
+
+    value: float
 
 
 def _check_same(*first: Value) -> None:
@@ -46,8 +76,9 @@ def _same_type(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ..
 
 
 def _adam_tick(arrays: tuple[Array, ...], attrs: AdamAttrs) -> tuple[Array, ...]:
-    (power,) = arrays
-    return (power * np.asarray([attrs.beta1, attrs.beta2], power.dtype),)
+    (share,) = arrays
+    rates = np.asarray([1 - attrs.beta1, 1 - attrs.beta2], share.dtype)  # exact in double: no digit is lost near 1
+    return (share + rates * (share.dtype.type(1) - share),)
 
 
 def _gradient_of(w: Array, g: Array, scale: Array | None, decay: float) -> Array:
@@ -59,8 +90,12 @@ def _blend(old: Array, share: float, new: Array) -> Array:
     return old.dtype.type(share) * old + new if share else new
 
 
-def _present(attrs: SgdAttrs | AdamAttrs) -> tuple[str, ...]:
+def _present(attrs: SgdAttrs | AdamAttrs | AdaptiveAttrs) -> tuple[str, ...]:
     return ("scale",) if attrs.scaled else ()
+
+
+def _present_damped(attrs: SgdAttrs) -> tuple[str, ...]:
+    return (*(("gain",) if attrs.damped else ()), *_present(attrs))
 
 
 def _sgd_infer(inputs: tuple[Value, ...], _attrs: SgdAttrs) -> tuple[TensorType, ...]:
@@ -99,21 +134,24 @@ def _momentum_infer(inputs: tuple[Value, ...], _attrs: SgdAttrs) -> tuple[Tensor
 def _momentum(arrays: tuple[Array, ...], attrs: SgdAttrs) -> tuple[Array, ...]:
     o = named("MomentumUpdate", arrays, attrs)
     step = _gradient_of(o["w"], o["g"], o.get("scale"), attrs.weight_decay)
-    velocity = _blend(o["v"], attrs.momentum, step)
-    return (o["w"] - o["rate"] * velocity, velocity)
+    gain = o.get("gain")
+    velocity = _blend(o["v"], attrs.momentum, step if gain is None else gain * step)
+    move = step + o["w"].dtype.type(attrs.momentum) * velocity if attrs.nesterov else velocity
+    return (o["w"] - o["rate"] * move, velocity)
 
 
 register(
     OpDef(
         "MomentumUpdate",
-        "v = momentum v + g + decay w; w -= rate v; operands (w, v, g, rate, [scale]).",
+        "v = momentum v + gain (g + decay w); w -= rate v, or by Nesterov rate (g + decay w + momentum v); operands "
+        "(w, v, g, rate, [gain], [scale]).",
         _momentum_infer,
         _momentum,
         _UPDATE,
         SgdAttrs,
-        inputs=("w", "v", "g", "rate", "scale?"),
+        inputs=("w", "v", "g", "rate", "gain?", "scale?"),
         outputs=("w", "v"),
-        present=_present,
+        present=_present_damped,
         traits=ELEMENTWISE,
     )
 )
@@ -133,16 +171,24 @@ def _adam(arrays: tuple[Array, ...], attrs: AdamAttrs) -> tuple[Array, ...]:
     g = _gradient_of(w, g, o.get("scale"), decay)
     m = _blend(m, attrs.beta1, one(1 - attrs.beta1) * g)
     v = _blend(v, attrs.beta2, one(1 - attrs.beta2) * (g * g))
-    step = (m / (1 - power[0])) / (np.sqrt(v / (1 - power[1])) + one(attrs.epsilon))
-    if attrs.decoupled and attrs.weight_decay:
+    first, second = np.where(power == 0, one(1), power) if attrs.late else power
+    if attrs.raw:
+        step = (m / first) * np.sqrt(second) / (np.sqrt(v) + one(attrs.epsilon))
+    else:
+        step = (m / first) / (np.sqrt(v / second) + one(attrs.epsilon))
+    if attrs.decoupled and attrs.weight_decay and not attrs.after:
         step = step + one(attrs.weight_decay) * w
-    return (w - rate * step, m, v)
+    w = w - rate * step
+    if attrs.decoupled and attrs.weight_decay and attrs.after:
+        w = w - rate * (one(attrs.weight_decay) * w)
+    return (w, m, v)
 
 
 register(
     OpDef(
         "AdamUpdate",
-        "Adam (Kingma and Ba, 2015, algorithm 1) or AdamW; operands (w, m, v, g, rate, [beta1^t, beta2^t], [scale]).",
+        "Adam (Kingma and Ba, 2015, algorithm 1) or AdamW; operands (w, m, v, g, rate, "
+        "[1 - beta1^t, 1 - beta2^t], [scale]).",
         _adam_infer,
         _adam,
         _UPDATE,
@@ -155,13 +201,100 @@ register(
 register(
     OpDef(
         "AdamTick",
-        "Next powers of Adam's decay rates: [beta1^t, beta2^t] times [beta1, beta2].",
+        "What Adam's moments are divided by, a step later: p + (1 - beta) (1 - p), that is [1 - beta1^t, 1 - beta2^t].",
         _same_type,
         _adam_tick,
         _UPDATE,
         AdamAttrs,
         inputs=("power",),
         outputs=("power",),
+    )
+)
+
+
+def _adagrad(arrays: tuple[Array, ...], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
+    o = named("AdagradUpdate", arrays, attrs)
+    g = _gradient_of(o["w"], o["g"], o.get("scale"), attrs.weight_decay)
+    s = o["s"] + g * g
+    return (o["w"] - o["rate"] * (g / (np.sqrt(s) + s.dtype.type(attrs.epsilon))), s)
+
+
+def _rmsprop(arrays: tuple[Array, ...], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
+    o = named("RmsPropUpdate", arrays, attrs)
+    step, s = _root_mean(o["w"], o["g"], o["s"], o.get("scale"), attrs)
+    return (o["w"] - o["rate"] * step, s)
+
+
+def _rmsprop_momentum(arrays: tuple[Array, ...], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
+    o = named("RmsPropMomentumUpdate", arrays, attrs)
+    step, s = _root_mean(o["w"], o["g"], o["s"], o.get("scale"), attrs)
+    velocity = _blend(o["v"], attrs.momentum, step)
+    return (o["w"] - o["rate"] * velocity, s, velocity)
+
+
+def _root_mean(w: Array, g: Array, s: Array, scale: Array | None, attrs: AdaptiveAttrs) -> tuple[Array, Array]:
+    """The gradient over the root of the running mean of its squares, and that mean."""
+    g = _gradient_of(w, g, scale, attrs.weight_decay)
+    s = _blend(s, attrs.alpha, s.dtype.type(1 - attrs.alpha) * (g * g))
+    return g / (np.sqrt(s) + s.dtype.type(attrs.epsilon)), s
+
+
+def _set(arrays: tuple[Array, ...], attrs: SetAttrs) -> tuple[Array, ...]:
+    (x,) = arrays
+    return (np.full_like(x, attrs.value),)
+
+
+register(
+    OpDef(
+        "AdagradUpdate",
+        "g += decay w; s += g^2; w -= rate g / (sqrt(s) + epsilon); operands (w, s, g, rate, [scale]).",
+        _momentum_infer,
+        _adagrad,
+        _UPDATE,
+        AdaptiveAttrs,
+        inputs=("w", "s", "g", "rate", "scale?"),
+        outputs=("w", "s"),
+        present=_present,
+    )
+)
+register(
+    OpDef(
+        "RmsPropUpdate",
+        "g += decay w; s = alpha s + (1 - alpha) g^2; w -= rate g / (sqrt(s) + epsilon); operands (w, s, g, rate, "
+        "[scale]).",
+        _momentum_infer,
+        _rmsprop,
+        _UPDATE,
+        AdaptiveAttrs,
+        inputs=("w", "s", "g", "rate", "scale?"),
+        outputs=("w", "s"),
+        present=_present,
+    )
+)
+register(
+    OpDef(
+        "RmsPropMomentumUpdate",
+        "As RmsPropUpdate, with v = momentum v + g / (sqrt(s) + epsilon); w -= rate v; operands (w, s, v, g, rate, "
+        "[scale]).",
+        _adam_infer,
+        _rmsprop_momentum,
+        _UPDATE,
+        AdaptiveAttrs,
+        inputs=("w", "s", "v", "g", "rate", "scale?"),
+        outputs=("w", "s", "v"),
+        present=_present,
+    )
+)
+register(
+    OpDef(
+        "SetState",
+        "A scalar of the state becomes a constant: PyTorch's dampening, which begins with the second update.",
+        _same_type,
+        _set,
+        _UPDATE,
+        SetAttrs,
+        inputs=("x",),
+        outputs=("x",),
     )
 )
 

@@ -28,7 +28,9 @@ ADD_PROBE = -12
 POOL_PROBE = -12
 """The same for the sum of the errors of windows that overlap."""
 GRADS = ("ConvGradInput", "GemmGradInput", "AveragePoolGrad")
-BIAS_READERS = ("SgdUpdate", "MomentumUpdate", "AdamUpdate", "Accumulate")
+ADAPTIVE_UPDATES = ("AdamUpdate", "AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate")
+FLOAT_UPDATES = ("SgdUpdate", "MomentumUpdate", *ADAPTIVE_UPDATES)
+BIAS_READERS = (*FLOAT_UPDATES, "Accumulate")
 
 
 @dataclass(frozen=True, eq=False)

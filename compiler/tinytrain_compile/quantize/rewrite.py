@@ -11,14 +11,14 @@ from tinytrain_compile.ops.base import infer, op_def
 from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.linear import WEIGHT
 from tinytrain_compile.ops.names import operands
-from tinytrain_compile.quantize.backward import Backward
+from tinytrain_compile.quantize.backward import FLOAT_UPDATES, Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
 from tinytrain_compile.quantize.loss import IntegerLoss
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.targets import TargetLoss
-from tinytrain_compile.quantize.update import FLOAT_UPDATES, QuantOptions, Updates
+from tinytrain_compile.quantize.update import QuantOptions, Updates
 
 LAYERS = ("Conv", "Gemm")
 _READERS = (*LAYERS, "ConvGradInput", "GemmGradInput", *FLOAT_UPDATES)

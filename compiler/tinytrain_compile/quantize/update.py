@@ -18,7 +18,14 @@ from tinytrain_compile.ops.int8.update import ExponentAttrs, QWeightApplyAttrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.shape import ExpandAttrs
 from tinytrain_compile.ops.update import SgdAttrs
-from tinytrain_compile.quantize.backward import Backward, BiasGradient, Uses, WeightGradient
+from tinytrain_compile.quantize.backward import (
+    ADAPTIVE_UPDATES,
+    FLOAT_UPDATES,
+    Backward,
+    BiasGradient,
+    Uses,
+    WeightGradient,
+)
 from tinytrain_compile.quantize.by_sample import sum_by_sample
 from tinytrain_compile.quantize.forms import Role
 from tinytrain_compile.quantize.forward import Forward
@@ -26,7 +33,6 @@ from tinytrain_compile.quantize.rescale import emit_rescale
 from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.store import WeightStore, fine_weights, store_note
 
-FLOAT_UPDATES = ("SgdUpdate", "MomentumUpdate", "AdamUpdate")
 SHARED_LIFT = 8
 """Fraction bits of the summed gradient of a bias that layers share: its terms are sums of few small numbers, and what a
 layer's unit makes of one is no whole number."""
@@ -318,9 +324,13 @@ def _momentum_of(train: TrainGraph) -> float | None:
 
 def _check_rule(node: Node) -> None:
     """E0101 for an optimizer that integers have no form of."""
-    if node.op == "AdamUpdate":
+    if node.op in ADAPTIVE_UPDATES:
         what = "int8, which a quantised model gets by itself, trains with SGD, with or without momentum"
         raise CompileError("E0101", "--optimizer", what, "use sgd or momentum, or --quant fp32")
+    if isinstance(node.attrs, SgdAttrs) and (node.attrs.nesterov or node.attrs.damped):
+        flag = "--nesterov" if node.attrs.nesterov else "--dampening"
+        what = "int8, which a quantised model gets by itself, has plain momentum"
+        raise CompileError("E0101", flag, what, "leave it out, or use --quant fp32")
     if isinstance(node.attrs, SgdAttrs) and node.attrs.weight_decay:
         raise CompileError(
             "E0101",

@@ -137,7 +137,7 @@ def loss_name(summary: Summary) -> str:
     if node.op == "NegativeLogLikelihood":
         source = producers.get(node.inputs[0].name)
         return "cross-entropy" if source is not None and source.op == "LogSoftmax" else "nll"
-    return LOSS_NAMES.get(node.op, node.op)
+    return LOSS_NAMES.get(node.op, "written out in nodes")
 
 
 def code_bytes(summary: Summary) -> int | None:

@@ -17,6 +17,7 @@ from tinytrain_compile.training.optimizer import Optimizer
 from tinytrain_compile.training.options import TrainingOptions
 from tinytrain_compile.training.samples import for_samples
 from tinytrain_compile.training.slices import split_weights
+from tinytrain_compile.training.written import whole_where_read, with_written_loss
 
 
 def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOptions) -> TrainGraph:
@@ -27,18 +28,18 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     a micro-batch that the model cannot take.
     """
     imported, model = model, for_samples(model, options.micro_batch)
-    graph = model.graph
+    graph = with_written_loss(model)
     builder = new_builder(_names(graph))
-    slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
+    slices = whole_where_read(model, plan)
     forward, parts = split_weights(builder, graph.nodes, graph.constants, slices)
     known = {value.name: value for value in graph.parameters}
     targets = [parts.get(name, known[name]) for name in plan.updates]
     kept = {value.name for value in (*targets, *graph.outputs)}
     forward = fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept)
     loss = append_loss(builder, model, options)
-    judge = next(node.op for node in builder.nodes if loss.loss in node.outputs)
     forward += builder.nodes
     builder.nodes = []
+    judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
     gradients = differentiate(builder, tuple(forward), loss.loss, targets, factor)
     if not gradients:
@@ -65,7 +66,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         options.in_place,
         terms=loss.terms,
         weight_sum=optimizer.weight_sum,
-        identity=identity_of(imported, plan, judge, options.optimizer),
+        identity=identity_of(imported, plan, judge, options.meaning),
     )
     check_graph(result.graph, infer)
     return result
@@ -75,6 +76,7 @@ def _names(graph: Graph) -> set[str]:
     names = {value.name for node in graph.nodes for value in node.outputs}
     names.update(node.name for node in graph.nodes)
     names.update(graph.constants)
+    names.update(value.name for node in graph.nodes for value in node.inputs)
     names.update(value.name for value in graph.inputs)
     return names
 

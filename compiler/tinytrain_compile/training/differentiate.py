@@ -74,9 +74,12 @@ def differentiate(
 
 
 def _reached(forward: tuple[Node, ...], targets: frozenset[str]) -> frozenset[str]:
-    """Names of all values that depend on a target, targets included."""
+    """Names of all values that depend on a target, targets included; not through operators that are flat."""
     wanted = set(targets)
     for node in forward:
+        rule = op_def(node.op).gradient
+        if isinstance(rule, NonDifferentiable) and rule.flat:
+            continue
         if any(value.name in wanted for value in node.inputs):
             wanted.update(out.name for out in node.outputs)
     return frozenset(wanted)

@@ -10,14 +10,16 @@ import hashlib
 from dataclasses import replace
 from functools import lru_cache
 
-from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
+from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel, WrittenLoss
 from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Graph
 
 
-def identity_of(model: ImportedModel, plan: UpdatePlan, loss: str, optimizer: str) -> str:
-    """A hexadecimal digest. loss: the op that ends the forward pass; optimizer: its kind, not its rates."""
+def identity_of(model: ImportedModel, plan: UpdatePlan, loss: str, optimizer: tuple[object, ...]) -> str:
+    """A hexadecimal digest. loss: the op that ends the forward pass; optimizer: what gives its
+    state a meaning, not its rates.
+    """
     trained = sorted((name, piece and (piece.axis, piece.channels)) for name, piece in plan.updates.items())
     facts = (_digest(model.graph), loss, _own_loss(model.loss), trained, optimizer)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
@@ -28,7 +30,12 @@ def _own_loss(own: ImportedLoss | None) -> tuple[object, ...]:
     if own is None:
         return ()
     weights = None if own.class_weights is None else own.class_weights.tolist()
-    return (own.kind, own.reduction, weights, own.ignore_index, own.axis)
+    nodes = () if own.written is None else (_digest(_graph_of(own.written)),)
+    return (own.kind, own.reduction, weights, own.ignore_index, own.axis, *nodes)
+
+
+def _graph_of(written: WrittenLoss) -> Graph:
+    return Graph("", written.nodes, (written.label,), (written.value,), written.constants)
 
 
 @lru_cache(maxsize=4)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.builder import GraphBuilder
-from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
+from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel, WrittenLoss
 from tinytrain_compile.ir.stages import MEAN_OF_SAMPLES, LabelWeights, LossTerms
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.activation import ClipAttrs
@@ -111,6 +111,10 @@ def _class_axis(model: ImportedModel, end: End) -> int:
 def _own_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOptions) -> AppendedLoss:
     own, output = model.loss, model.graph.outputs[0]
     assert own is not None
+    if own.written is not None:
+        return _written_loss(own, own.written, output, options)
+    if own.kind in ("mse", "bce"):
+        return _pair_loss(builder, model, own)
     label = Value(builder.unique(own.label), own.label_shape, "int32")
     logp = output
     if own.kind == "softmax-ce":
@@ -121,12 +125,39 @@ def _own_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOpti
     terms = _own_terms(own, options.sums)
     attrs = NllAttrs(own.axis, "sum" if terms.divided else own.reduction, own.ignore_index)
     loss = builder.emit("NegativeLogLikelihood", operands, attrs, name="loss", origin=own.origin)
-    notes = [f"loss: {own.origin!r} of the model itself (labels are its input {own.label!r}, {own.reduction})"]
+    notes = [_own_note(own)]
     if terms.divisor == "weights" and options.in_place:
         notes.append(
             f"--accumulate inplace: {own.origin!r} is a mean by weights; each sample is divided by its own alone"
         )
     return AppendedLoss(loss, label, output, tuple(notes), terms)
+
+
+def _pair_loss(builder: GraphBuilder, model: ImportedModel, own: ImportedLoss) -> AppendedLoss:
+    """A mean over outputs and labels of one shape."""
+    output = model.graph.outputs[0]
+    label, logits = Value(builder.unique(own.label), output.shape, "float32", output.layout), output
+    absorbed: tuple[str, ...] = ()
+    if own.kind == "bce":
+        logits, absorbed = absorb(builder, end_of(model.graph, output), ("Sigmoid",))
+    op = "MeanSquaredError" if own.kind == "mse" else "SigmoidCrossEntropy"
+    loss = builder.emit(op, (logits, label), name="loss", origin=own.origin)
+    return AppendedLoss(loss, label, logits, (_own_note(own), *absorbed))
+
+
+def _written_loss(own: ImportedLoss, written: WrittenLoss, output: Value, options: TrainingOptions) -> AppendedLoss:
+    """The nodes of the file, which are in the graph already; E0304 where they say nothing about the batch."""
+    if own.reduction == "other" and options.sums:
+        what = f"{own.origin!r} of the model is no mean or sum over samples: a batch has another loss than its samples"
+        try_ = "leave --batch out, or add --accumulate inplace"
+        raise CompileError("E0304", f"--batch {options.batch}", what, try_)
+    terms = LossTerms("one") if own.reduction == "sum" else MEAN_OF_SAMPLES
+    return AppendedLoss(written.value, written.label, output, (_own_note(own),), terms)
+
+
+def _own_note(own: ImportedLoss) -> str:
+    how = "" if own.reduction == "other" else f", {own.reduction}"
+    return f"loss: {own.origin!r} of the model itself (labels are its input {own.label!r}{how})"
 
 
 def _own_terms(own: ImportedLoss, sums: bool) -> LossTerms:

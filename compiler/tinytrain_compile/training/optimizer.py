@@ -9,8 +9,8 @@ import numpy as np
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.stages import MEAN_OF_SAMPLES, LossTerms
 from tinytrain_compile.ir.types import Phase, Value
-from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
-from tinytrain_compile.training.options import TrainingOptions
+from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SetAttrs, SgdAttrs
+from tinytrain_compile.training.options import EPSILONS, TrainingOptions
 
 
 @dataclass
@@ -41,6 +41,7 @@ class Optimizer:
             self.inverse_count = Value(self.builder.unique("inverse_count"), ())
             self.accumulators.append(self.inverse_count)
         self._power: Value | None = None
+        self._gain: Value | None = None
 
     def _state(self, name: str, data: np.ndarray) -> Value:
         value = self.builder.constant(name, data)
@@ -65,29 +66,69 @@ class Optimizer:
         self.updates.append((total, cleared))
 
     def _apply(self, parameter: Value, gradient: Value) -> None:
-        kind = self.options.optimizer
+        o, kind, decay = self.options, self.options.optimizer, self.options.weight_decay
         if kind == "sgd":
-            self._emit("SgdUpdate", (parameter,), gradient, SgdAttrs(self.options.weight_decay, 0.0, self._scaled()))
+            self._emit("SgdUpdate", (parameter,), gradient, SgdAttrs(decay, 0.0, self._scaled()))
         elif kind == "momentum":
-            attrs = SgdAttrs(self.options.weight_decay, self.options.momentum, self._scaled())
-            self._emit("MomentumUpdate", (parameter, self._zeros(parameter, "velocity")), gradient, attrs)
+            gain = () if o.dampening == 0 else (self._momentum_gain(),)
+            attrs = SgdAttrs(decay, o.momentum, self._scaled(), o.nesterov, bool(gain))
+            self._emit("MomentumUpdate", (parameter, self._zeros(parameter, "velocity")), gradient, attrs, gain)
+        elif kind in ("adagrad", "rmsprop"):
+            self._adaptive(parameter, gradient)
         else:
-            attrs = AdamAttrs(weight_decay=self.options.weight_decay, decoupled=kind == "adamw", scaled=self._scaled())
+            attrs = AdamAttrs(
+                *o.betas,
+                self._epsilon(),
+                decay,
+                decoupled=kind == "adamw",
+                scaled=self._scaled(),
+                raw=o.raw_epsilon,
+                after=o.decay_after,
+                late=o.late,
+            )
             moments = (self._zeros(parameter, "moment1"), self._zeros(parameter, "moment2"))
             self._emit("AdamUpdate", (parameter, *moments), gradient, attrs, (self._adam_power(attrs),))
+
+    def _adaptive(self, parameter: Value, gradient: Value) -> None:
+        o = self.options
+        moving = o.optimizer == "rmsprop" and o.momentum != 0
+        attrs = AdaptiveAttrs(self._epsilon(), o.weight_decay, self._scaled(), o.alpha, o.momentum if moving else 0.0)
+        owned = (parameter, self._zeros(parameter, "squares"))
+        if moving:
+            self._emit("RmsPropMomentumUpdate", (*owned, self._zeros(parameter, "velocity")), gradient, attrs)
+        else:
+            self._emit("AdagradUpdate" if o.optimizer == "adagrad" else "RmsPropUpdate", owned, gradient, attrs)
+
+    def _epsilon(self) -> float:
+        given = self.options.epsilon
+        return EPSILONS[self.options.optimizer] if given is None else given
 
     def _scaled(self) -> bool:
         return self.inverse_count is not None
 
     def _zeros(self, parameter: Value, kind: str) -> Value:
-        return self._state(f"{parameter.name}.{kind}", np.zeros(parameter.shape, np.float32))
+        first = self.options.initial.get((parameter.name, kind))
+        data = np.zeros(parameter.shape, np.float32) if first is None else first
+        return self._state(f"{parameter.name}.{kind}", data)
+
+    def _momentum_gain(self) -> Value:
+        """The share of gradients that enters the velocity: all of the first one, then the rest of the dampening."""
+        if self._gain is None:
+            share = 1.0 - self.options.dampening
+            first = share if self.options.steps_before else 1.0
+            self._gain = self._state("momentum_gain", np.asarray(first, np.float32))
+            after = self.builder.emit("SetState", (self._gain,), SetAttrs(share), name="gain_set", phase=self._phase)
+            self.updates.append((self._gain, after))
+        return self._gain
 
     def _adam_power(self, attrs: AdamAttrs) -> Value:
         if self._power is None:
-            power = self._state("adam_power", np.ones(2, np.float32))
+            first = [1.0 - beta**self.options.steps_before for beta in self.options.betas]
+            power = self._state("adam_power", np.asarray(first, np.float32))
             rates = AdamAttrs(attrs.beta1, attrs.beta2)
-            self._power = self.builder.emit("AdamTick", (power,), rates, name="adam_tick", phase=self._phase)
-            self.updates.append((power, self._power))
+            after = self.builder.emit("AdamTick", (power,), rates, name="adam_tick", phase=self._phase)
+            self.updates.append((power, after))
+            self._power = power if attrs.late else after
         return self._power
 
     def _emit(
@@ -95,7 +136,7 @@ class Optimizer:
         op: str,
         owned: tuple[Value, ...],
         gradient: Value,
-        attrs: SgdAttrs | AdamAttrs,
+        attrs: SgdAttrs | AdamAttrs | AdaptiveAttrs,
         extra: tuple[Value, ...] = (),
     ) -> None:
         scale = () if self.inverse_count is None else (self.inverse_count,)

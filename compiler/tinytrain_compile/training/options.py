@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+from tinytrain_compile.ir.types import Array
+
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop")
+EPSILONS = {"adam": 1e-8, "adamw": 1e-8, "adagrad": 1e-10, "rmsprop": 1e-8}
+"""PyTorch's defaults."""
 Accumulate = Literal["exact", "inplace"]
 LOSSES = ("cross-entropy", "mse", "bce")
 
@@ -16,6 +21,9 @@ class TrainingOptions:
 
     accumulate: "exact" sums gradients over the batch; "inplace" updates with every sample, at learning rate / batch.
     micro_batch: samples of one step, a divisor of the batch; 1 unless gradients are summed.
+    nesterov, dampening: of momentum; alpha: of rmsprop; betas, epsilon (None: PyTorch's default for the optimizer) and
+    raw_epsilon, decay_after, late of adam and adamw, see AdamAttrs. steps_before: updates that the state has behind it.
+    initial: first values of the optimizer's state by parameter and kind, where they are not 0.
     """
 
     loss: str | None = None
@@ -26,6 +34,22 @@ class TrainingOptions:
     batch: int = 1
     accumulate: Accumulate = "exact"
     micro_batch: int = 1
+    nesterov: bool = False
+    dampening: float = 0.0
+    alpha: float = 0.99
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float | None = None
+    raw_epsilon: bool = False
+    decay_after: bool = False
+    late: bool = False
+    steps_before: int = 0
+    initial: Mapping[tuple[str, str], Array] = field(default_factory=dict[tuple[str, str], Array])
+
+    @property
+    def meaning(self) -> tuple[object, ...]:
+        """What of the optimizer gives its saved state a meaning."""
+        adam = self.optimizer in ("adam", "adamw")
+        return (self.optimizer, *((self.betas, self.late) if adam else ()))
 
     @property
     def in_place(self) -> bool:

@@ -22,6 +22,8 @@ def for_samples(model: ImportedModel, count: int) -> ImportedModel:
     """The model for `count` samples at once; names, weights and formats stay. Errors: SamplesMixError."""
     if count == 1:
         return model
+    if model.loss is not None and model.loss.written is not None:
+        raise SamplesMixError(f"the loss {model.loss.origin!r} is nodes of the model, for one sample")
     graph = model.graph
     source = _longer(graph.inputs[0], count)
     known = {source.name: source}

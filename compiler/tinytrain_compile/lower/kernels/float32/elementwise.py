@@ -10,7 +10,7 @@ from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, kernel, placeholder, plain
+from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, kernel, placeholder, plain, select
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import four_at_a_time
 
@@ -89,6 +89,7 @@ _binary("Add", lambda a, b: a + b, LIGHT)
 _binary("Sub", lambda a, b: a - b, LIGHT)
 _binary("Mul", lambda a, b: a * b, LIGHT)
 _binary("Div", lambda a, b: a / b)
+_binary("Less", lambda a, b: select(a < b, f32(1), f32(0)))
 unary("Neg", lambda x: f32(0) - x, LIGHT)
 unary("Sqrt", lambda x: call("tt_sqrtf", x))
 unary("Exp", lambda x: call("tt_expf", x), HEAVY)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, flat_tensor, kernel, plain
+from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, flat_tensor, kernel, plain, select
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.names import Named, named, operands
-from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
+from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SetAttrs, SgdAttrs
 
 
 def _operands(node: Node) -> Named[te.Tensor]:
@@ -48,10 +48,19 @@ def momentum(node: Node, context: KernelContext) -> KernelSpec:
     assert isinstance(attrs, SgdAttrs)
     inputs = _operands(node)
     w, v, g, rate, scale = inputs["w"], inputs["v"], inputs["g"], inputs["rate"], inputs.get("scale")
-    velocity = te.compute(
-        v.shape, lambda i: _blend(v[i], attrs.momentum, _gradient(w[i], g[i], scale, attrs.weight_decay)), "v_new"
-    )
-    weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
+    gain = inputs.get("gain")
+
+    def step(i: Expr) -> Expr:
+        return _gradient(w[i], g[i], scale, attrs.weight_decay)
+
+    def share(i: Expr) -> Expr:
+        return step(i) if gain is None else gain[0] * step(i)
+
+    def move(i: Expr) -> Expr:
+        return step(i) + f32(attrs.momentum) * velocity[i] if attrs.nesterov else velocity[i]
+
+    velocity = te.compute(v.shape, lambda i: _blend(v[i], attrs.momentum, share(i)), "v_new")
+    weight = te.compute(w.shape, lambda i: w[i] - rate[0] * move(i), "w_new")
     return KernelSpec([*inputs.values()], [weight, velocity], _schedule(node, context, "v_new", "w_new"))
 
 
@@ -85,12 +94,22 @@ def adam(node: Node, _context: KernelContext) -> KernelSpec:
         v.shape, lambda i: _blend(v[i], attrs.beta2, f32(1 - attrs.beta2) * (grad(i) * grad(i))), "v_new"
     )
 
+    def share(index: int) -> Expr:
+        return select(tirx.EQ(power[index], f32(0)), f32(1), power[index]) if attrs.late else power[index]
+
     def step(i: Expr) -> Expr:
-        root = call("tt_sqrtf", second[i] / (f32(1) - power[1])) + f32(attrs.epsilon)
-        move = first[i] / (f32(1) - power[0]) / root
-        if attrs.decoupled and attrs.weight_decay:
+        if attrs.raw:
+            root = call("tt_sqrtf", second[i]) + f32(attrs.epsilon)
+            move = first[i] / share(0) * call("tt_sqrtf", share(1)) / root
+        else:
+            root = call("tt_sqrtf", second[i] / share(1)) + f32(attrs.epsilon)
+            move = first[i] / share(0) / root
+        if attrs.decoupled and attrs.weight_decay and not attrs.after:
             move = move + f32(attrs.weight_decay) * w[i]
-        return w[i] - rate[0] * move
+        moved = w[i] - rate[0] * move
+        if attrs.decoupled and attrs.weight_decay and attrs.after:
+            moved = moved - rate[0] * (f32(attrs.weight_decay) * moved)
+        return moved
 
     weight = te.compute(w.shape, step, "w_new")
     return KernelSpec([*inputs.values()], [weight, first, second], lambda sch: _fuse(sch, "m_new", "v_new", "w_new"))
@@ -98,13 +117,53 @@ def adam(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("AdamTick")
 def adam_tick(node: Node, _context: KernelContext) -> KernelSpec:
-    """The powers of both decay rates advance by one step."""
+    """What both moments are divided by advances by one step."""
     attrs = node.attrs
     assert isinstance(attrs, AdamAttrs)
     power = flat_tensor(node, "power")
-    rates = (f32(attrs.beta1), f32(attrs.beta2))
-    out = te.compute((2,), lambda i: power[i] * te.if_then_else(i < 1, rates[0], rates[1]), "power_new")
+    rates = (f32(1 - attrs.beta1), f32(1 - attrs.beta2))
+    out = te.compute(
+        (2,), lambda i: power[i] + te.if_then_else(i < 1, rates[0], rates[1]) * (f32(1) - power[i]), "power_new"
+    )
     return KernelSpec([power], [out], plain)
+
+
+@kernel("SetState")
+def set_state(node: Node, _context: KernelContext) -> KernelSpec:
+    """A constant."""
+    attrs = node.attrs
+    assert isinstance(attrs, SetAttrs)
+    x = flat_tensor(node, "x")
+    return KernelSpec([x], [te.compute(x.shape, lambda _i: f32(attrs.value), "out")], plain)
+
+
+@kernel("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate")
+def adaptive(node: Node, _context: KernelContext) -> KernelSpec:
+    """Squares of gradients, then the velocity if there is one, then the weight, in one loop."""
+    attrs = node.attrs
+    assert isinstance(attrs, AdaptiveAttrs)
+    inputs = _operands(node)
+    w, s, g, rate, scale = inputs["w"], inputs["s"], inputs["g"], inputs["rate"], inputs.get("scale")
+
+    def grad(i: Expr) -> Expr:
+        return _gradient(w[i], g[i], scale, attrs.weight_decay)
+
+    def squares(i: Expr) -> Expr:
+        square = grad(i) * grad(i)
+        return s[i] + square if node.op == "AdagradUpdate" else _blend(s[i], attrs.alpha, f32(1 - attrs.alpha) * square)
+
+    total = te.compute(s.shape, squares, "s_new")
+
+    def step(i: Expr) -> Expr:
+        return grad(i) / (call("tt_sqrtf", total[i]) + f32(attrs.epsilon))
+
+    if node.op != "RmsPropMomentumUpdate":
+        weight = te.compute(w.shape, lambda i: w[i] - rate[0] * step(i), "w_new")
+        return KernelSpec([*inputs.values()], [weight, total], lambda sch: _fuse(sch, "s_new", "w_new"))
+    v = inputs["v"]
+    velocity = te.compute(v.shape, lambda i: _blend(v[i], attrs.momentum, step(i)), "v_new")
+    weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
+    return KernelSpec([*inputs.values()], [weight, total, velocity], lambda sch: _fuse(sch, "s_new", "v_new", "w_new"))
 
 
 @kernel("Accumulate")

@@ -1,0 +1,131 @@
+"""A model that writes its loss out in nodes: its labels as values of the graph, and what becomes of the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.entries import Entry, Order
+from tinytrain_compile.frontend.folding import fold
+from tinytrain_compile.frontend.loss_forms import joined, known_loss
+from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.own_loss import LossSite, through
+from tinytrain_compile.ir.imported import ImportedLoss, LossKind, WrittenLoss
+from tinytrain_compile.ir.types import Array, Graph, Node, Value
+
+_LABEL_VIEWS = frozenset(("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten"))
+
+
+def in_two_parts(model: OnnxModel, site: LossSite) -> OnnxModel:
+    """The model with the nodes of the forward graph first, then those that only the loss needs."""
+    forward = reachable(model.nodes, (site.scores,))
+    names = {node.name for node in forward}
+    rest = [node for node in reachable(model.nodes, (site.output,)) if node.name not in names]
+    return replace(model, nodes=(*forward, *rest), outputs=(site.scores, site.output))
+
+
+def declare_label(ctx: ImportContext, site: LossSite) -> Value:
+    """The labels as a value of the graph: class indices, or numbers. E0305 for any other type."""
+    label = site.label
+    numbers = label.elem_type == onnx.TensorProto.FLOAT or _is_cast(ctx.links, label.name)
+    integers = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+    if not numbers and label.elem_type not in integers:
+        kind = onnx.TensorProto.DataType.Name(label.elem_type).lower()
+        what = f"labels are {kind}"
+        raise CompileError("E0305", f"input {label.name}", what, "use float32, or int32 or int64 for class indices")
+    return ctx.label_input(label.name, label.shape, not numbers)
+
+
+def _is_cast(links: Links, name: str) -> bool:
+    """Whether all that reads labels makes numbers of them."""
+    readers = links.readers(name)
+    return bool(readers) and all(
+        node.op == "Cast" and node.integer("to", 0) == onnx.TensorProto.FLOAT for node in readers
+    )
+
+
+def label_view(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Import a node that only shows class indices in another shape or integer type; False for any other node."""
+    label = ctx.labels.get(node.input(0))
+    if label is None or node.op not in _LABEL_VIEWS or node.domain:
+        return False
+    if node.op == "Cast" and node.integer("to", 0) not in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
+        what = "class indices become numbers here, and indices elsewhere"
+        raise Unsupported("to", what, "OneHot, or one use of the labels")
+    others = {name: ctx.entry(name).data for name in node.inputs[1:] if name and ctx.entry(name).is_constant}
+    index = np.zeros(ctx.entry(node.input(0)).shape, np.int64)
+    (shown,) = fold(node, {**others, node.input(0): index}, ctx.model.opset)
+    ctx.define_value(node.output(0), label, tuple(shown.shape))
+    ctx.labels[node.output(0)] = label
+    return True
+
+
+def describe_written(
+    ctx: ImportContext, site: LossSite, scores: tuple[Value, Order], graph: Graph, label: Value
+) -> ImportedLoss:
+    """The loss as one of ours where it is that, else as nodes behind the graph. E0209 if it is no scalar."""
+    value, order = scores
+    kind = _known_kind(ctx, site)
+    written = None if kind is not None else _nodes(ctx, site, value, graph, label)
+    return ImportedLoss(
+        kind=kind or "written",
+        reduction=joined(ctx, site),
+        class_weights=None,
+        ignore_index=None,
+        axis=order.index(1) if kind in ("nll", "softmax-ce") else 0,
+        label=site.label.name,
+        label_shape=_label_shape(ctx, site, kind),
+        origin=site.node.name,
+        output=site.output,
+        written=written,
+    )
+
+
+def _label_shape(ctx: ImportContext, site: LossSite, kind: LossKind | None) -> tuple[int, ...]:
+    if kind not in ("nll", "softmax-ce"):
+        return site.label.shape
+    shape = ctx.entry(site.scores).shape
+    return (shape[0], *shape[2:])
+
+
+def _known_kind(ctx: ImportContext, site: LossSite) -> LossKind | None:
+    """The loss of ours that the file writes out, if it reads what the forward graph gives."""
+    known = known_loss(ctx, site)
+    if known is None:
+        return None
+    if known.scores == site.scores:
+        return known.kind
+    maker = ctx.links.maker(through(ctx.links, known.scores, ("Identity",)))
+    if maker is None or maker.input(0) != site.scores:
+        return None
+    if known.kind == "nll" and maker.op == "LogSoftmax":
+        rank = ctx.entry(site.scores).rank
+        return "softmax-ce" if maker.integer("axis", -1) % rank == 1 else None
+    return "bce" if known.kind == "bce" and maker.op == "Sigmoid" else None
+
+
+def _nodes(ctx: ImportContext, site: LossSite, scores: Value, graph: Graph, label: Value) -> WrittenLoss:
+    entry = ctx.entry(site.output)
+    value = _scalar(ctx, site, entry)
+    nodes, constants = ctx.nodes_and_constants((value,))
+    known = {node.name for node in graph.nodes}
+    tail = tuple(node for node in nodes if node.name not in known)
+    return WrittenLoss(tail, _read_by(tail, constants), scores, label, value)
+
+
+def _read_by(nodes: tuple[Node, ...], constants: Mapping[str, Array]) -> dict[str, Array]:
+    read = {value.name for node in nodes for value in node.inputs}
+    return {name: data for name, data in constants.items() if name in read}
+
+
+def _scalar(ctx: ImportContext, site: LossSite, entry: Entry) -> Value:
+    if entry.elements != 1 or entry.value is None:
+        names = ", ".join(value.name for value in ctx.model.inputs)
+        what = f"2 data inputs: {names}, and the output {site.output} of shape {list(entry.shape)} is no loss"
+        raise CompileError("E0209", "inputs", what, "keep one input, or end in a scalar")
+    return ctx.reshape(site.node, ctx.value(site.node, entry), ())
