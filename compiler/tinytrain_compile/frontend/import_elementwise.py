@@ -171,7 +171,7 @@ class Unary:
 
 
 UNARY: Mapping[str, Unary] = {
-    **{op: Unary(_same_name, (op,)) for op in ("Neg", "Sqrt", "Exp", "Log", "Erf", "Tanh", "HardSwish")},
+    **{op: Unary(_same_name, (op,)) for op in ("Neg", "Sqrt", "Exp", "Log", "Erf", "Tanh", "HardSwish", "Softplus")},
     "Relu": Unary(_relu, ("Clip",)),
     "Clip": Unary(_clip, ("Clip",)),
     "LeakyRelu": Unary(_leaky_relu, ("LeakyRelu",)),

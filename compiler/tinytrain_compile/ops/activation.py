@@ -268,6 +268,26 @@ _grad(
 )
 
 
+def _exact_softplus(x: Array) -> Array:
+    return np.where(x > 0, x, F32(0)) + scalar_math.log1p(scalar_math.exp(np.where(x > 0, 0 - x, x)))
+
+
+_activation(
+    "Softplus",
+    "log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|)).",
+    lambda x, _: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+    from_input("SoftplusGrad"),
+    exact=lambda x, _: _exact_softplus(x),
+)
+_grad(
+    "SoftplusGrad",
+    "dy sigmoid(x)",
+    lambda dy, x, _: dy * sigmoid(x),
+    "x",
+    exact=lambda dy, x, _: dy * scalar_math.sigmoid(x),
+)
+
+
 def _hard_sigmoid(x: Array, attrs: HardSigmoidAttrs) -> Array:
     alpha, beta = x.dtype.type(attrs.alpha), x.dtype.type(attrs.beta)
     return np.clip(alpha * x + beta, 0, 1).astype(x.dtype)
