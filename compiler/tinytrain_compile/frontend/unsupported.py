@@ -14,7 +14,7 @@ from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxModel, OnnxNode
 
 _QUANTISED = "the float32 model, or QuantizeLinear and DequantizeLinear around float operators"
-_NEAREST: Mapping[str, str] = {
+NEAREST: Mapping[str, str] = {
     "Attention": "MatMul, Softmax and MatMul",
     "Celu": "LeakyRelu, Silu or Gelu",
     "ConvInteger": _QUANTISED,
@@ -34,12 +34,12 @@ _NEAREST: Mapping[str, str] = {
     "ReduceMax": "MaxPool or GlobalMaxPool",
     "Resize": "ConvTranspose",
     "Selu": "LeakyRelu, Silu or Gelu",
-    "Softplus": "Relu or Silu",
     "Sum": "Add",
     "Tile": "Expand or Concat",
     "Upsample": "ConvTranspose",
     "Where": "Mul and Add with constant masks",
 }
+"""ONNX operators that are not imported -> what comes nearest."""
 
 
 class Complaints:
@@ -88,7 +88,7 @@ def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Unsuppo
     if node.domain:
         return Unsupported("", "its domain is not the standard one", "the model before graph optimisers changed it")
     close = difflib.get_close_matches(node.op, handlers, n=2)
-    nearest = _NEAREST.get(node.op) or " or ".join(close) or "none, see --list-ops"
+    nearest = NEAREST.get(node.op) or " or ".join(close) or "none, see --list-ops"
     return Unsupported("", "there is no such operator in the compiler", nearest)
 
 
