@@ -14,10 +14,11 @@ from tinytrain_compile.frontend.entries import Entry, constant_entry
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import broadcast, common_order, number, scalar
-from tinytrain_compile.frontend.patterns import fuse_gate, fuse_gelu
+from tinytrain_compile.frontend.patterns import fuse_gate, fuse_gelu, fuse_mish
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops.smooth import EluAttrs
 
 _LARGEST_WEIGHT = 1e4
 """An added constant with larger numbers is a mask, not something to train."""
@@ -58,6 +59,30 @@ def _hard_sigmoid(ctx: ImportContext, node: OnnxNode) -> None:
 def _sigmoid(ctx: ImportContext, node: OnnxNode) -> None:
     if not fuse_gate(ctx, node, "Silu"):
         unary(ctx, node, "Sigmoid")
+
+
+def _softplus(ctx: ImportContext, node: OnnxNode) -> None:
+    if not fuse_mish(ctx, node):
+        unary(ctx, node, "Softplus")
+
+
+def _exponential(ctx: ImportContext, node: OnnxNode, alpha: float, scale: float = 1.0, rate: float = 1.0) -> None:
+    if not (0 <= alpha < math.inf and 0 < scale < math.inf and 0 < rate < math.inf):
+        raise Unsupported("alpha", "a negative slope has no gradient from the output", "alpha and gamma above 0")
+    unary(ctx, node, "Elu", EluAttrs(alpha, scale, rate))
+
+
+def _elu(ctx: ImportContext, node: OnnxNode) -> None:
+    _exponential(ctx, node, node.number("alpha", 1.0))
+
+
+def _selu(ctx: ImportContext, node: OnnxNode) -> None:
+    _exponential(ctx, node, node.number("alpha", 1.6732632423543772), node.number("gamma", 1.0507009873554805))
+
+
+def _celu(ctx: ImportContext, node: OnnxNode) -> None:
+    alpha = node.number("alpha", 1.0)
+    _exponential(ctx, node, alpha, rate=1.0 / alpha if alpha else math.inf)
 
 
 def _swish(ctx: ImportContext, node: OnnxNode) -> None:
@@ -170,13 +195,19 @@ class Unary:
     becomes: tuple[str, ...]
 
 
+_PLAIN = ("Abs", "Cos", "Erf", "Exp", "HardSwish", "Log", "Mish", "Neg", "Sin", "Softsign", "Sqrt", "Tanh")
+
 UNARY: Mapping[str, Unary] = {
-    **{op: Unary(_same_name, (op,)) for op in ("Neg", "Sqrt", "Exp", "Log", "Erf", "Tanh", "HardSwish", "Softplus")},
+    **{op: Unary(_same_name, (op,)) for op in _PLAIN},
     "Relu": Unary(_relu, ("Clip",)),
     "Clip": Unary(_clip, ("Clip",)),
     "LeakyRelu": Unary(_leaky_relu, ("LeakyRelu",)),
     "HardSigmoid": Unary(_hard_sigmoid, ("HardSigmoid", "HardSwish")),
     "Sigmoid": Unary(_sigmoid, ("Sigmoid", "Silu")),
+    "Softplus": Unary(_softplus, ("Softplus", "Mish")),
+    "Elu": Unary(_elu, ("Elu",)),
+    "Selu": Unary(_selu, ("Elu",)),
+    "Celu": Unary(_celu, ("Elu",)),
     "Swish": Unary(_swish, ("Silu", "Sigmoid", "Mul")),
     "Gelu": Unary(_gelu, ("Gelu",)),
     "Pow": Unary(_pow, ("Sqrt", "Mul", "Div")),

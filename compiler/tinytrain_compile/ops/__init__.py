@@ -15,6 +15,7 @@ from tinytrain_compile.ops import (
     page,
     pool,
     shape,
+    smooth,
     update,
     views,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "pool",
     "run_node",
     "shape",
+    "smooth",
     "update",
     "views",
 ]

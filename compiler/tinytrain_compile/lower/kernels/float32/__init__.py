@@ -8,7 +8,8 @@ from tinytrain_compile.lower.kernels.float32 import (
     loss,
     normalise,
     pool,
+    smooth,
     update,
 )
 
-__all__ = ["activation", "conv", "elementwise", "linear", "loss", "normalise", "pool", "update"]
+__all__ = ["activation", "conv", "elementwise", "linear", "loss", "normalise", "pool", "smooth", "update"]

@@ -165,15 +165,6 @@ def _silu_grad(dy: Expr, x: Expr) -> Expr:
 unary("SiluGrad", _silu_grad)
 
 
-def _softplus(x: Expr) -> Expr:
-    above = select(x > f32(0), x, f32(0))
-    return above + call("tt_log1pf", call("tt_expf", select(x > f32(0), f32(0) - x, x)))
-
-
-unary("Softplus", _softplus)
-unary("SoftplusGrad", lambda dy, x: dy * call("tt_sigmoidf", x))
-
-
 @kernel("HardSigmoid", "HardSigmoidGrad")
 def hard_sigmoid(node: Node, _context: KernelContext) -> KernelSpec:
     """clip(alpha x + beta, 0, 1), and its slope from the output."""
