@@ -296,7 +296,7 @@ def test_names_of_any_kind_are_accepted(tmp_path: Path) -> None:
     imported = load_model(write(model, tmp_path))
     assert [value.name for value in imported.graph.parameters] == ['a"quoted\\', "line\nbreak"]
     assert imported.graph.nodes[0].origin == "for;\n#include"
-    model.graph.node[0].op_type = "Abs"
+    model.graph.node[0].op_type = "Atan"
     error = error_of(write(model, tmp_path))
     assert error.code == "E0228"
     del model.graph.node[0].input[1:]

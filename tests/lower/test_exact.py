@@ -33,6 +33,8 @@ EXACT_BY_CONSTRUCTION = (
     *("Add", "Sub", "Mul", "Div"),  # one operation per element
     *("Transpose", "Concat", "Slice", "Embed", "Reshape", "ConcatView", "SliceView", "Clear"),  # data movement
     *("ClipGrad", "ClipMask", "MaskedGrad", "MaxPoolGrad"),  # choices between operands and 0
+    *("Maximum", "Minimum", "MaximumGrad", "Where", "ReduceMaxGrad", "NormGrad"),  # choices, of numbers or of quotients
+    *("Greater", "GreaterOrEqual", "Equal", "And", "Or", "Xor", "Not"),
     *("AbsGrad", "Softsign", "SoftsignGrad", "EluGrad"),
     *("SqrtGrad", "SigmoidGrad", "TanhGrad", "PRelu", "PReluGrad"),  # the kernel's operations in its order, and
     "MeanSquaredErrorGrad",

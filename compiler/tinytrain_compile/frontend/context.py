@@ -28,6 +28,9 @@ from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Valu
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
 
+_DTYPES = {"f": np.float32, "b": np.uint8}
+"""Kind of an array of the file -> type of the constant; all others are int32."""
+
 
 @dataclass(eq=False)
 class Unsupported(Exception):  # noqa: N818  (not an error of its own: all of a model are reported together)
@@ -120,11 +123,13 @@ class ImportContext:
         origins: tuple[Origin | None, ...] = (),
         group: str = "",
     ) -> Value:
-        """A constant of the graph (float32 or int32). The same data under the same name is one constant.
+        """A constant of the graph: float32, int32, or uint8 (truth values).
+
+        The same data under the same name is one constant.
 
         origins: of its elements, and of what was multiplied into them; group: the constant that it belongs to.
         """
-        dtype = np.float32 if array.dtype.kind == "f" else np.int32
+        dtype = _DTYPES.get(array.dtype.kind, np.int32)
         with np.errstate(over="ignore"):
             data = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
         check_finite(data, f"node {node.name}, weight {hint}")

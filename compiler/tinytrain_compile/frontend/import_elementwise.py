@@ -169,12 +169,23 @@ def _dropout(ctx: ImportContext, node: OnnxNode) -> None:
     _identity(ctx, node)
 
 
+def _check_float(to: int) -> None:
+    if to not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+        raise Unsupported("to", "computed tensors are float32", "Cast to FLOAT, or none")
+
+
 def _cast(ctx: ImportContext, node: OnnxNode) -> None:
     to = node.integer("to", 0)
+    x = ctx.entry(node.input(0))
+    if x.value is not None and x.value.dtype == "uint8" and to != onnx.TensorProto.BOOL:
+        _check_float(to)
+        numbers = (ctx.number(node, "true", 1.0), ctx.number(node, "false", 0.0))
+        ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Where", (x.value, *numbers))))
+        return
     if to == onnx.TensorProto.DOUBLE:
         ctx.notes.append(f"node {node.name}: Cast to double computes in float32")
-    elif to != onnx.TensorProto.FLOAT:
-        raise Unsupported("to", "computed tensors are float32", "Cast to FLOAT, or none")
+    elif x.value is None or x.value.dtype != "uint8":
+        _check_float(to)
     _identity(ctx, node)
 
 

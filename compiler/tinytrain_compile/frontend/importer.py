@@ -10,6 +10,7 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import (
+    import_choice,
     import_conv,
     import_elementwise,
     import_linear,
@@ -40,6 +41,7 @@ from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import infer
 
 _MODULES = (
+    import_choice,
     import_conv,
     import_elementwise,
     import_linear,

@@ -24,16 +24,11 @@ NEAREST: Mapping[str, str] = {
     "GatherND": "Slice",
     "LSTM": "an unrolled cell of MatMul, Sigmoid and Tanh",
     "MatMulInteger": _QUANTISED,
-    "Max": "Relu or Clip with constant bounds",
-    "Min": "Clip with constant bounds",
     "RMSNormalization": "LayerNormalization",
     "RNN": "an unrolled cell of MatMul and Tanh",
-    "ReduceMax": "MaxPool or GlobalMaxPool",
     "Resize": "ConvTranspose",
-    "Sum": "Add",
     "Tile": "Expand or Concat",
     "Upsample": "ConvTranspose",
-    "Where": "Mul and Add with constant masks",
 }
 """ONNX operators that are not imported -> what comes nearest."""
 

@@ -5,6 +5,7 @@ Importing this package fills the op table; it has no other side effect.
 
 from tinytrain_compile.ops import (
     activation,
+    choice,
     clip_mask,
     conv,
     elementwise,
@@ -40,6 +41,7 @@ __all__ = [
     "Split",
     "activation",
     "attribute_types",
+    "choice",
     "clip_mask",
     "conv",
     "elementwise",

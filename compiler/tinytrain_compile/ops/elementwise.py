@@ -189,6 +189,16 @@ unary(
     scalar_math.log,
 )
 unary("Erf", "Error function.", erf, from_input("ErfGrad"), scalar_math.erf)
+unary(
+    "Norm",
+    "Square root of a sum of squares: its gradient at 0 is 0.",
+    np.sqrt,
+    from_output("NormGrad"),
+    scalar_math.sqrt,
+)
+gradient_op(
+    "NormGrad", "dy / (2 y), 0 where y is 0", lambda dy, y: np.where(y > 0, dy / (2 * y), 0).astype(dy.dtype), "y"
+)
 gradient_op("SqrtGrad", "dy / (2 y)", lambda dy, y: dy / (2 * y), "y")
 gradient_op(
     "ErfGrad",

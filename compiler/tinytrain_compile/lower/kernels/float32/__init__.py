@@ -2,6 +2,7 @@
 
 from tinytrain_compile.lower.kernels.float32 import (
     activation,
+    choice,
     conv,
     elementwise,
     linear,
@@ -12,4 +13,4 @@ from tinytrain_compile.lower.kernels.float32 import (
     update,
 )
 
-__all__ = ["activation", "conv", "elementwise", "linear", "loss", "normalise", "pool", "smooth", "update"]
+__all__ = ["activation", "choice", "conv", "elementwise", "linear", "loss", "normalise", "pool", "smooth", "update"]

@@ -103,6 +103,8 @@ unary("Sqrt", lambda x: call("tt_sqrtf", x))
 unary("Exp", lambda x: call("tt_expf", x), HEAVY)
 unary("Log", lambda x: call("tt_logf", x))
 unary("Erf", lambda x: call("tt_erff", x), HEAVY)
+unary("Norm", lambda x: call("tt_sqrtf", x))
+unary("NormGrad", lambda dy, y: select(y > f32(0), dy / (y + y), f32(0)))
 unary("SqrtGrad", lambda dy, y: dy / (y + y))
 unary("ErfGrad", lambda dy, x: dy * (call("tt_expf", f32(0) - x * x) * f32(2 / math.sqrt(math.pi))), HEAVY)
 
