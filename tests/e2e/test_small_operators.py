@@ -25,6 +25,7 @@ NETWORKS = (
     *(f"torch-ts/act_{name}" for name in ACTIVATIONS),
     *("torch-dynamo/act_softplus", "torch-dynamo/act_elu", "torch-dynamo/act_abs"),
     *("torch-ts/maxout", "torch-dynamo/amax23", "torch-dynamo/where_mask", "torch-ts/l2norm_embed"),
+    *("keras/unet_up", "torch-dynamo/unet_shuf"),
 )
 RUN_AS_C = ("torch-dynamo/act_softplus", "torch-ts/act_sin", "torch-dynamo/amax23", "torch-dynamo/where_mask")
 

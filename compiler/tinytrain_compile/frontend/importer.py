@@ -10,6 +10,7 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import (
+    import_blocks,
     import_choice,
     import_conv,
     import_elementwise,
@@ -41,6 +42,7 @@ from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import infer
 
 _MODULES = (
+    import_blocks,
     import_choice,
     import_conv,
     import_elementwise,

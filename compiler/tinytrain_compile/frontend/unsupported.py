@@ -27,7 +27,6 @@ NEAREST: Mapping[str, str] = {
     "RMSNormalization": "LayerNormalization",
     "RNN": "an unrolled cell of MatMul and Tanh",
     "Resize": "ConvTranspose",
-    "Tile": "Expand or Concat",
     "Upsample": "ConvTranspose",
 }
 """ONNX operators that are not imported -> what comes nearest."""

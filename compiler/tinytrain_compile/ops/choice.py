@@ -34,8 +34,7 @@ STEP = NonDifferentiable("a truth value is piecewise constant")
 
 def _broadcast(values: tuple[Value, ...], dtype: Any) -> tuple[TensorType, ...]:
     shape = tuple(np.broadcast_shapes(*(value.shape for value in values)))
-    layouts = [value.layout for value in values if value.shape == shape]
-    return (TensorType(shape, dtype, layouts[0] if layouts else ""),)
+    return (TensorType(shape, dtype, next((value.layout for value in values if value.shape == shape), "")),)
 
 
 def _infer_floats(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
@@ -144,9 +143,11 @@ register(
 # ---- truth values ---------------------------------------------------------------------------------------------------
 
 
-def _truth(name: str, doc: str, function: Callable[..., Array], names: tuple[str, ...], compares: bool) -> None:
-    def reference(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-        return (np.asarray(function(*arrays)).astype(np.uint8),)
+def _truth(name: str, doc: str, function: Callable[[tuple[Any, ...]], Any], compares: bool, count: int = 2) -> None:
+    names = ("a", "b")[:count]
+
+    def reference(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+        return (np.asarray(function(arrays)).astype(np.uint8),)
 
     register(
         OpDef(
@@ -162,13 +163,13 @@ def _truth(name: str, doc: str, function: Callable[..., Array], names: tuple[str
     )
 
 
-_truth("Greater", "1 where a > b, else 0.", lambda a, b: a > b, ("a", "b"), True)
-_truth("GreaterOrEqual", "1 where a >= b, else 0.", lambda a, b: a >= b, ("a", "b"), True)
-_truth("Equal", "1 where a = b, else 0.", lambda a, b: a == b, ("a", "b"), True)
-_truth("And", "1 where both are.", lambda a, b: a & b, ("a", "b"), False)
-_truth("Or", "1 where one is.", lambda a, b: a | b, ("a", "b"), False)
-_truth("Xor", "1 where they differ.", lambda a, b: a ^ b, ("a", "b"), False)
-_truth("Not", "1 where x is 0.", lambda x: 1 - x, ("x",), False)
+_truth("Greater", "1 where a > b, else 0.", lambda v: v[0] > v[1], True)
+_truth("GreaterOrEqual", "1 where a >= b, else 0.", lambda v: v[0] >= v[1], True)
+_truth("Equal", "1 where a = b, else 0.", lambda v: v[0] == v[1], True)
+_truth("And", "1 where both are.", lambda v: v[0] & v[1], False)
+_truth("Or", "1 where one is.", lambda v: v[0] | v[1], False)
+_truth("Xor", "1 where they differ.", lambda v: v[0] ^ v[1], False)
+_truth("Not", "1 where a is 0.", lambda v: 1 - v[0], False, 1)
 
 
 def _where(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
