@@ -235,6 +235,74 @@ static inline float tt_sigmoidf(float x)
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
+/* The quadrant q (of which two bits count) and the rest r in [-pi/4, pi/4] of a >= 0, finite: a = q pi/2 + r. 2/pi is
+ * multiplied in integers: of the bits that make whole turns none is needed, and 96 of those behind are enough for all a. */
+static inline uint32_t tt_quadrant(float a, float *r)
+{
+    static const uint32_t two_over_pi[8] = {
+        0x00000000u, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu,
+    };
+    if (a < 0.7853982f) {
+        *r = a;
+        return 0u;
+    }
+    const uint32_t bits = tt_bits(a);
+    const uint32_t m = (bits & 0x007fffffu) | 0x00800000u;
+    const uint32_t start = (bits >> 23) - 120u; /* the bit of the table that counts 2 in m 2/pi 2^exponent */
+    const uint32_t *word = two_over_pi + start / 32u;
+    const uint32_t shift = start % 32u;
+    uint32_t part[3];
+    for (uint32_t i = 0u; i < 3u; i++) {
+        const uint64_t both = ((uint64_t)word[i] << 32) | word[i + 1u];
+        part[i] = (uint32_t)(both >> (32u - shift));
+    }
+    const uint64_t middle = (uint64_t)m * part[1] + (((uint64_t)m * part[2]) >> 32);
+    const uint64_t turns = (((uint64_t)(m * part[0]) << 32) + middle); /* in 2^-64 turns */
+    const uint32_t quadrant = (uint32_t)((turns + 0x2000000000000000u) >> 62);
+    const uint64_t rest = turns - ((uint64_t)quadrant << 62); /* two's complement */
+    const bool below = (rest >> 63) != 0u;
+    const float size = (float)(below ? 0u - rest : rest) * 3.4061217e-19f; /* pi/2 2^-62 */
+    *r = below ? -size : size;
+    return quadrant;
+}
+
+/* Sine of r in [-pi/4, pi/4] advanced by q quarters of a turn. fit 2^-28. */
+static inline float tt_sine_of(uint32_t q, float r)
+{
+    const float z = r * r;
+    float y;
+    if ((q & 1u) == 0u) {
+        y = r + (r * z) * (-0.16666655f + z * (0.008332161f + z * -0.00019515296f));
+    } else {
+        y = (1.0f - 0.5f * z) + (z * z) * (0.041666646f + z * (-0.0013887316f + z * 2.4433157e-05f));
+    }
+    return (q & 2u) == 0u ? y : -y;
+}
+
+/* Sine and cosine of any angle in radians. Error < 3.0 ulp; of infinities NaN. */
+static inline float tt_sinf(float x)
+{
+    const uint32_t sign = tt_bits(x) & 0x80000000u;
+    const float a = tt_from_bits(tt_bits(x) ^ sign);
+    if (!(a <= 3.4028235e38f)) {
+        return x - x;
+    }
+    float r;
+    const uint32_t q = tt_quadrant(a, &r);
+    return tt_from_bits(tt_bits(tt_sine_of(q, r)) ^ sign);
+}
+
+static inline float tt_cosf(float x)
+{
+    const float a = tt_from_bits(tt_bits(x) & 0x7fffffffu);
+    if (!(a <= 3.4028235e38f)) {
+        return x - x;
+    }
+    float r;
+    const uint32_t q = tt_quadrant(a, &r);
+    return tt_sine_of(q + 1u, r);
+}
+
 /* Whether a number is neither NaN nor infinite, without float instructions. */
 static inline bool tt_is_finite(float x)
 {

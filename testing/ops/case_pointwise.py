@@ -10,6 +10,7 @@ import numpy as np
 from testing.ops.case import Bits, Case, Rng, away, generator, make, nonzero, normal, positive
 from tinytrain_compile.ir import NO_ATTRS, Attrs
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
+from tinytrain_compile.ops.smooth import EluAttrs
 
 Data = Callable[[Rng, tuple[int, ...]], np.ndarray]
 
@@ -104,20 +105,34 @@ def _inside_one(rng: Rng, shape: tuple[int, ...], _attrs: Attrs) -> np.ndarray:
     return np.asarray(rng.uniform(-0.99, 0.99, shape))
 
 
+def _elu_output(rng: Rng, shape: tuple[int, ...], attrs: Attrs) -> np.ndarray:
+    assert isinstance(attrs, EluAttrs)
+    return away(np.maximum(normal(rng, shape) * 2.0, -0.99 * attrs.scale * attrs.alpha), 0.0)
+
+
 PLAIN = (NO_ATTRS,)
 CLIPS = (ClipAttrs(0.0, math.inf), ClipAttrs(0.0, 6.0), ClipAttrs(-1.0, 1.5), ClipAttrs(-math.inf, 0.5), ClipAttrs())
 LEAKS = (LeakyReluAttrs(), LeakyReluAttrs(0.3), LeakyReluAttrs(-0.2), LeakyReluAttrs(0.0), LeakyReluAttrs(1.5))
 HARD = (HardSigmoidAttrs(), HardSigmoidAttrs(1.0 / 6.0, 0.5), HardSigmoidAttrs(0.5, 0.4))
+ELUS = (EluAttrs(), EluAttrs(1.67, 1.05), EluAttrs(0.5, rate=2.0), EluAttrs(0.0), EluAttrs(2.0, 3.0, 0.25))
 GELUS = (GeluAttrs(), GeluAttrs(True))
 
 _unary("Neg", _plain, PLAIN)
 _unary("Sqrt", _positive, PLAIN)
+_unary("Norm", _positive, PLAIN)
 _unary("Exp", _plain, PLAIN)
 _unary("Log", _positive, PLAIN)
 _unary("Erf", _plain, PLAIN)
 _unary("Sigmoid", _wide, PLAIN)
 _unary("Tanh", _plain, PLAIN)
 _unary("Silu", _wide, PLAIN)
+_unary("Abs", _off_zero, PLAIN)
+_unary("Sin", _wide, PLAIN)
+_unary("Cos", _wide, PLAIN)
+_unary("Softplus", _wide, PLAIN)
+_unary("Mish", _wide, PLAIN)
+_unary("Softsign", _off_zero, PLAIN)
+_unary("Elu", _off_zero, ELUS)
 _unary("HardSwish", _off_three, PLAIN)
 _unary("HardSigmoid", _hard_sigmoid_input, HARD)
 _unary("Clip", _clip_input, CLIPS)
@@ -126,12 +141,18 @@ _unary("LeakyRelu", _off_zero, LEAKS)
 _unary("Gelu", _wide, GELUS)
 
 _backward("SqrtGrad", _positive, PLAIN)
+_backward("NormGrad", _positive, PLAIN)
 _backward("ErfGrad", _plain, PLAIN)
 _backward("ClipGrad", _clip_output, CLIPS)
 _backward("LeakyReluGrad", _off_zero, LEAKS)
 _backward("SigmoidGrad", _unit, PLAIN)
 _backward("TanhGrad", _inside_one, PLAIN)
 _backward("SiluGrad", _wide, PLAIN)
+_backward("AbsGrad", _off_zero, PLAIN)
+_backward("SoftplusGrad", _wide, PLAIN)
+_backward("MishGrad", _wide, PLAIN)
+_backward("SoftsignGrad", _inside_one, PLAIN)
+_backward("EluGrad", _elu_output, ELUS)
 _backward("HardSwishGrad", _off_three, PLAIN)
 _backward("HardSigmoidGrad", _unit, HARD)
 _backward("GeluGrad", _wide, GELUS)

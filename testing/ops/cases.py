@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from testing.ops import (
+    case_choice,
     case_groups,
     case_linear,
     case_pointwise,
@@ -20,6 +21,7 @@ __all__ = [
     "GENERATORS",
     "Bits",
     "Case",
+    "case_choice",
     "case_groups",
     "case_linear",
     "case_pointwise",

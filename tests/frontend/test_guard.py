@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.frontend.models import parse, run_imported, write
 from tinytrain_compile.errors import ERRORS, CompileError
-from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.frontend import FrontendOptions, load_model, supported_operators
+from tinytrain_compile.frontend.unsupported import NEAREST
 
 Edit = Callable[[onnx.ModelProto], None]
 
@@ -300,7 +302,7 @@ def test_names_of_any_kind_are_accepted(tmp_path: Path) -> None:
     imported = load_model(write(model, tmp_path))
     assert [value.name for value in imported.graph.parameters] == ['a"quoted\\', "line\nbreak"]
     assert imported.graph.nodes[0].origin == "for;\n#include"
-    model.graph.node[0].op_type = "Ceil"
+    model.graph.node[0].op_type = "Atan"
     error = error_of(write(model, tmp_path))
     assert error.code == "E0228"
     del model.graph.node[0].input[1:]
@@ -312,18 +314,18 @@ def test_names_of_any_kind_are_accepted(tmp_path: Path) -> None:
 
 def test_unsupported_nodes_are_listed_at_once(tmp_path: Path) -> None:
     text = """net (float[1, 2, 8, 8] x) => (float[1, 2, 4, 4] y) {
-        a = Ceil (x)
+        a = Atan (x)
         b = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a, a)
         c = Pow (b, e)
         d, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)
-        z = Sin (d)
+        z = Sinh (d)
         j = Cast <to = 1> (i)
         y = Add (z, j)
     }"""
     error = error_of(write(parse(text, {"e": np.array(2.5, np.float32)}), tmp_path))
     assert error.code == "E0501"
     assert len(error.details) == 5
-    expected = ("Ceil: there is no", "Conv, weight:", "Pow, exponent:", "MaxPool, Indices:", "Sin: there is no")
+    expected = ("Atan: there is no", "Conv, weight:", "Pow, exponent:", "MaxPool, Indices:", "Sinh: there is no")
     for line, start in zip(error.details, expected, strict=True):
         assert start in line
         assert "nearest supported: " in line
@@ -397,3 +399,10 @@ def test_labels_of_another_shape(tmp_path: Path) -> None:
 def test_labels_that_are_not_indices(tmp_path: Path) -> None:
     model = parse(LOSS.replace("int64[1] t", "float[1] t"), {"w": np.ones((4, 3), np.float32)})
     assert error_of(write(model, tmp_path)).code == "E0305"
+
+
+def test_hints_are_for_operators_that_are_not_imported_and_name_some_that_are() -> None:
+    known, standard = set(supported_operators()), {schema.name for schema in onnx.defs.get_all_schemas()}
+    assert not known & NEAREST.keys()
+    named = {word for hint in NEAREST.values() for word in re.findall(r"\w+", hint)} & standard
+    assert named <= known and len(named) > 5

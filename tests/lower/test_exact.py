@@ -33,6 +33,9 @@ EXACT_BY_CONSTRUCTION = (
     *("Add", "Sub", "Mul", "Div"),  # one operation per element
     *("Transpose", "Concat", "Slice", "Embed", "Reshape", "ConcatView", "SliceView", "Clear"),  # data movement
     *("ClipGrad", "ClipMask", "MaskedGrad", "MaxPoolGrad"),  # choices between operands and 0
+    *("Maximum", "Minimum", "MaximumGrad", "Where", "ReduceMaxGrad", "NormGrad"),  # choices, of numbers or of quotients
+    *("Greater", "GreaterOrEqual", "Equal", "And", "Or", "Xor", "Not"),
+    *("AbsGrad", "Softsign", "SoftsignGrad", "EluGrad"),
     *("SqrtGrad", "SigmoidGrad", "TanhGrad", "PRelu", "PReluGrad"),  # the kernel's operations in its order, and
     "MeanSquaredErrorGrad",
     *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AdamTick", "Accumulate"),
@@ -167,7 +170,7 @@ def _noticed(cases: list[Case], folder: Path) -> bool:
 
 FUSING = (
     *(*TILED, "SoftmaxGrad", "Normalize", "NormalizeGrad", "MeanSquaredError", "NegativeLogLikelihood"),
-    *("HardSigmoid", "HardSwish", "HardSwishGrad", "SiluGrad", "Gelu", "GeluGrad"),
+    *("HardSigmoid", "HardSwish", "HardSwishGrad", "SiluGrad", "MishGrad", "Gelu", "GeluGrad"),
     *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AveragePoolGrad"),
 )
 """Ops whose kernels contain a multiply-add."""

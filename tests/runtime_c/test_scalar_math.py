@@ -17,14 +17,24 @@ from tinytrain_compile.ops import scalar_math
 
 FLAGS = "-std=c11 -O2 -ffp-contract=off -fno-fast-math -fno-math-errno"
 WARNINGS = "-Wall -Wextra -Wconversion -Wshadow -Wvla -Wdouble-promotion -pedantic -Werror"
-FUNCTIONS = ("exp", "log", "log1p", "sqrt", "tanh", "erf", "sigmoid")
-BOUND_ULP = {"exp": 1.0, "log": 1.0, "log1p": 1.5, "sqrt": 0.5, "tanh": 1.5, "erf": 1.5, "sigmoid": 2.5}
+FUNCTIONS = ("exp", "log", "log1p", "sqrt", "tanh", "erf", "sigmoid", "sin", "cos")
+BOUND_ULP = {
+    "exp": 1.0,
+    "log": 1.0,
+    "log1p": 1.5,
+    "sqrt": 0.5,
+    "tanh": 1.5,
+    "erf": 1.5,
+    "sigmoid": 2.5,
+    "sin": 2.0,
+    "cos": 2.0,
+}
 PATTERNS = 1_000_000
 
 EDGE_TEXT = """
 0 -0 inf -inf nan 1 -1 0.625 0.92 3.925 9.02 88.72283 88.72284 88.7229 89 -87.3 -87.34 -88 -103 -103.97 -103.98 -104
 1e-45 -1e-45 1.1754942e-38 1.1754944e-38 3.4028235e38 -3.4028235e38 5.9604645e-8 -5.9604645e-8 0.70710677 0.7071068
-1.4142135 16777216 -0.99999994"""
+1.4142135 16777216 -0.99999994 0.78539812 0.7853982 1.5707964 3.1415927 11 22 1e5 1.6e7 2.5e30"""
 EDGES = np.array(EDGE_TEXT.split(), np.float32)
 pytestmark = pytest.mark.filterwarnings(
     "ignore::RuntimeWarning"
@@ -128,6 +138,8 @@ def test_special_values(run: Callable[[str, np.ndarray], np.ndarray]) -> None:
         "tanh": [0.0, -0.0, 1, -1, nan],
         "erf": [0.0, -0.0, 1, -1, nan],
         "sigmoid": [0.5, 0.5, 1, 0, nan],
+        "sin": [0.0, -0.0, nan, nan, nan],
+        "cos": [1, 1, nan, nan, nan],
     }
     for name, values in expected.items():
         assert_same_bits(run(name, x), np.array(values, np.float32), x)

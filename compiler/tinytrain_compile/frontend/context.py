@@ -30,6 +30,9 @@ from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Valu
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
 
+_DTYPES = {"f": np.float32, "b": np.uint8}
+"""Kind of an array of the file -> type of the constant; all others are int32."""
+
 
 @dataclass(eq=False)
 class Unsupported(Exception):  # noqa: N818  (not an error of its own: all of a model are reported together)
@@ -62,8 +65,6 @@ class ImportContext:
         """Names of nodes that another node's handler has already taken in."""
         self.labels: dict[str, Value] = {}
         """Tensors of the file that show the labels of its loss, if these are class indices, and the value they show."""
-        self.truths: set[str] = set()
-        """Computed tensors of the file that are true or false: 1 or 0 in the graph."""
         self.parameters: dict[str, Value] = {}
         self.sources: dict[str, str] = {}
         """Name of a constant of the graph -> the initializer that its data comes from."""
@@ -144,13 +145,13 @@ class ImportContext:
         origins: tuple[Origin | None, ...] = (),
         group: str = "",
     ) -> Value:
-        """A constant of the graph (float32 or int32), a parameter if its elements come from one.
+        """A constant of the graph: float32, int32, or uint8 (truth values). A parameter if its elements come from one.
 
         The same data under the same name is one constant.
 
         origins: of its elements, and of what was multiplied into them; group: the constant that it belongs to.
         """
-        dtype = np.float32 if array.dtype.kind == "f" else np.int32
+        dtype = _DTYPES.get(array.dtype.kind, np.int32)
         with np.errstate(over="ignore"):
             data = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
         check_finite(data, f"node {node.name}, weight {hint}")

@@ -16,8 +16,8 @@ from onnx import shape_inference
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file_forms import proto_of
-from tinytrain_compile.frontend.import_loss import LOSS_OPS
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, rewritten
+from tinytrain_compile.frontend.own_loss import LOSS_OPS
 from tinytrain_compile.ir.types import Array
 
 _Shapes = Mapping[str, tuple[int, ...]]

@@ -14,10 +14,11 @@ from tinytrain_compile.frontend.entries import constant_entry
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import broadcast, common_order, number, scalar
-from tinytrain_compile.frontend.patterns import fuse_gate, fuse_gelu
+from tinytrain_compile.frontend.patterns import fuse_gate, fuse_gelu, fuse_mish
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops.smooth import EluAttrs
 
 
 def unary(ctx: ImportContext, node: OnnxNode, op: str, attrs: Attrs = NO_ATTRS, to: str = "") -> None:
@@ -55,6 +56,30 @@ def _hard_sigmoid(ctx: ImportContext, node: OnnxNode) -> None:
 def _sigmoid(ctx: ImportContext, node: OnnxNode) -> None:
     if not fuse_gate(ctx, node, "Silu"):
         unary(ctx, node, "Sigmoid")
+
+
+def _softplus(ctx: ImportContext, node: OnnxNode) -> None:
+    if not fuse_mish(ctx, node):
+        unary(ctx, node, "Softplus")
+
+
+def _exponential(ctx: ImportContext, node: OnnxNode, alpha: float, scale: float = 1.0, rate: float = 1.0) -> None:
+    if not (0 <= alpha < math.inf and 0 < scale < math.inf and 0 < rate < math.inf):
+        raise Unsupported("alpha", "a negative slope has no gradient from the output", "alpha and gamma above 0")
+    unary(ctx, node, "Elu", EluAttrs(alpha, scale, rate))
+
+
+def _elu(ctx: ImportContext, node: OnnxNode) -> None:
+    _exponential(ctx, node, node.number("alpha", 1.0))
+
+
+def _selu(ctx: ImportContext, node: OnnxNode) -> None:
+    _exponential(ctx, node, node.number("alpha", 1.6732632423543772), node.number("gamma", 1.0507009873554805))
+
+
+def _celu(ctx: ImportContext, node: OnnxNode) -> None:
+    alpha = node.number("alpha", 1.0)
+    _exponential(ctx, node, alpha, rate=1.0 / alpha if alpha else math.inf)
 
 
 def _swish(ctx: ImportContext, node: OnnxNode) -> None:
@@ -134,12 +159,23 @@ def _dropout(ctx: ImportContext, node: OnnxNode) -> None:
     _identity(ctx, node)
 
 
+def _check_float(to: int) -> None:
+    if to not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+        raise Unsupported("to", "computed tensors are float32", "Cast to FLOAT, or none")
+
+
 def _cast(ctx: ImportContext, node: OnnxNode) -> None:
     to = node.integer("to", 0)
+    x = ctx.entry(node.input(0))
+    if x.value is not None and x.value.dtype == "uint8" and to != onnx.TensorProto.BOOL:
+        _check_float(to)
+        numbers = (ctx.number(node, "true", 1.0), ctx.number(node, "false", 0.0))
+        ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Where", (x.value, *numbers))))
+        return
     if to == onnx.TensorProto.DOUBLE:
         ctx.notes.append(f"node {node.name}: Cast to double computes in float32")
-    elif to != onnx.TensorProto.FLOAT:
-        raise Unsupported("to", "computed tensors are float32", "Cast to FLOAT, or none")
+    elif x.value is None or x.value.dtype != "uint8":
+        _check_float(to)
     _identity(ctx, node)
 
 
@@ -160,13 +196,19 @@ class Unary:
     becomes: tuple[str, ...]
 
 
+_PLAIN = ("Abs", "Cos", "Erf", "Exp", "HardSwish", "Log", "Mish", "Neg", "Sin", "Softsign", "Sqrt", "Tanh")
+
 UNARY: Mapping[str, Unary] = {
-    **{op: Unary(_same_name, (op,)) for op in ("Neg", "Sqrt", "Exp", "Log", "Erf", "Tanh", "HardSwish")},
+    **{op: Unary(_same_name, (op,)) for op in _PLAIN},
     "Relu": Unary(_relu, ("Clip",)),
     "Clip": Unary(_clip, ("Clip",)),
     "LeakyRelu": Unary(_leaky_relu, ("LeakyRelu",)),
     "HardSigmoid": Unary(_hard_sigmoid, ("HardSigmoid", "HardSwish")),
     "Sigmoid": Unary(_sigmoid, ("Sigmoid", "Silu")),
+    "Softplus": Unary(_softplus, ("Softplus", "Mish")),
+    "Elu": Unary(_elu, ("Elu",)),
+    "Selu": Unary(_selu, ("Elu",)),
+    "Celu": Unary(_celu, ("Elu",)),
     "Swish": Unary(_swish, ("Silu", "Sigmoid", "Mul")),
     "Gelu": Unary(_gelu, ("Gelu",)),
     "Pow": Unary(_pow, ("Sqrt", "Mul", "Div")),

@@ -92,7 +92,7 @@ class _Direction:
             use = entry.laid(lay)
             parts = (entry.source or node.input(place), name, "reverse" if self.index else "")
             hint = ".".join(part for part in parts if part)
-            return ctx.constant(use.data.astype(np.float32), hint, node, True, (use.origin,))
+            return ctx.constant(use.data.astype(np.float32), hint, node, (use.origin,))
         whole = ctx.weight(entry, node, place) if entry.is_constant else ctx.value(node, entry)
         rest = entry.shape[2:]
         part = self.cut(whole, (self.index, first) + (0,) * len(rest), (1, last - first, *rest), "part")
@@ -107,9 +107,8 @@ class _Direction:
         axis = 1 if form.batch_first else 0
         if entry.is_constant:
             use = entry.laid(lambda array: array.take(self.index, axis))
-            learned = bool(entry.source) or (use.origin is not None and bool(use.origin.parents))
             hint = (entry.source or node.input(place)) + (".reverse" if self.index else "")
-            return ctx.constant(use.data, hint, node, learned, (use.origin,))
+            return ctx.constant(use.data, hint, node, (use.origin,))
         value = ctx.value(node, entry, (0, 1, 2) if form.batch_first else (1, 0, 2))
         part = self.cut(value, (0, self.index, 0), (form.batch, 1, form.hidden), "initial")
         return ctx.reshape(node, part, (form.batch, form.hidden))

@@ -210,6 +210,36 @@ def _expand(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define_value(node.output(0), y, shape, order)
 
 
+def repeated(ctx: ImportContext, node: OnnxNode, x: Entry, counts: tuple[int, ...], inner: bool) -> Entry:
+    """Every element `counts` times per ONNX axis: one behind the other (inner), or the whole axis again and again."""
+    assert x.value is not None
+    parts: list[int] = []
+    wanted: list[int] = []
+    for size, count in zip(x.value.shape, spread(x.order, counts, 1), strict=True):
+        parts += [size, 1] if inner else [1, size]
+        wanted += [size, count] if inner else [count, size]
+    shape = tuple(dim * count for dim, count in zip(x.shape, counts, strict=True))
+    if shape == x.shape:
+        return x
+    split, whole = (tuple(sizes) for sizes in _without_units(parts, wanted))
+    y = ctx.emit(node, "Expand", (ctx.reshape(node, x.value, split),), ExpandAttrs(whole), "repeat")
+    return Entry(shape, ctx.reshape(node, y, ir_shape(shape, x.order)), x.order)
+
+
+def _without_units(parts: list[int], wanted: list[int]) -> tuple[list[int], list[int]]:
+    """Both lists without the places where both are 1, but for the first axis: that of the samples."""
+    kept = [i for i, size in enumerate(wanted) if size > 1 or i == 0]
+    return [parts[i] for i in kept], [wanted[i] for i in kept]
+
+
+def _tile(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    counts = integers(required_input(ctx, node, 1, "repeats"))
+    if len(counts) != x.rank or min(counts, default=1) < 1:
+        raise ValueError(f"repeats {counts} of shape {x.shape}")
+    ctx.define(node.output(0), repeated(ctx, node, x, counts, False))
+
+
 def _gather(ctx: ImportContext, node: OnnxNode) -> None:
     """With one constant index a slice (how exporters write x[:, 0]); with the labels of a loss what they pick."""
     if node.input(1) in ctx.labels:
@@ -238,5 +268,6 @@ HANDLERS: Mapping[str, Handler] = {
     "Slice": _slice,
     "Pad": _pad,
     "Expand": _expand,
+    "Tile": _tile,
     "Gather": _gather,
 }

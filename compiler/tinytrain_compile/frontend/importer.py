@@ -10,7 +10,8 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import (
-    import_compare,
+    import_blocks,
+    import_choice,
     import_conv,
     import_elementwise,
     import_linear,
@@ -46,7 +47,8 @@ from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import infer
 
 _MODULES = (
-    import_compare,
+    import_blocks,
+    import_choice,
     import_conv,
     import_elementwise,
     import_linear,

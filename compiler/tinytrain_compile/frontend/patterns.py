@@ -23,6 +23,21 @@ def fuse_gate(ctx: ImportContext, node: OnnxNode, op: str) -> bool:
     return True
 
 
+def fuse_mish(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Turn x * tanh(softplus(x)), of which `node` is the Softplus, into one Mish; False if it is not that."""
+    tanh = ctx.links.sole_reader(node.output(0))
+    product = None if tanh is None or tanh.op != "Tanh" else ctx.links.sole_reader(tanh.output(0))
+    if tanh is None or product is None or product.op != "Mul":
+        return False
+    if other_input(product, tanh.output(0)) != node.input(0):
+        return False
+    x = ctx.entry(node.input(0))
+    assert x.value is not None
+    ctx.done.update((tanh.name, product.name))
+    ctx.define(product.output(0), replace(x, value=ctx.emit(node, "Mish", (x.value,))))
+    return True
+
+
 def fuse_gelu(ctx: ImportContext, node: OnnxNode) -> bool:
     """Turn 0.5 * x * (1 + erf(x / sqrt(2))), of which `node` scales x, into one Gelu; False if it is not that."""
     tensor = _scaled_input(ctx, node, math.sqrt(2.0) if node.op == "Div" else math.sqrt(0.5))

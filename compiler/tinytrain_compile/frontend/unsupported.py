@@ -15,35 +15,22 @@ from tinytrain_compile.frontend.model import OnnxModel, OnnxNode
 from tinytrain_compile.frontend.quantisation import MICROSOFT
 
 _QDQ = "the float32 model, or quantize_static with quant_format=QuantFormat.QDQ"
-_COMPARED = "Relu, Clip or Sigmoid, or a constant mask"
 _UNROLLED = "steps written out (a recurrent layer of Keras: unroll=True), or LSTM, GRU, RNN"
-_NEAREST: Mapping[str, str] = {
+NEAREST: Mapping[str, str] = {
     "Attention": "MatMul, Softmax and MatMul",
-    "Celu": "LeakyRelu, Silu or Gelu",
     "ConvInteger": _QDQ,
     "DynamicQuantizeLinear": _QDQ,
     "Einsum": "Transpose and MatMul",
-    "Elu": "LeakyRelu, Silu or Gelu",
-    "Equal": _COMPARED,
     "GatherND": "Slice",
-    "Greater": _COMPARED,
-    "GreaterOrEqual": _COMPARED,
     "If": "the branch that is taken, exported by itself",
-    "Less": _COMPARED,
-    "LessOrEqual": _COMPARED,
     "Loop": _UNROLLED,
     "MatMulInteger": _QDQ,
-    "Max": "Relu or Clip with constant bounds",
-    "Min": "Clip with constant bounds",
-    "Mish": "HardSwish or Silu",
     "RMSNormalization": "LayerNormalization",
-    "ReduceMax": "MaxPool or GlobalMaxPool",
     "Resize": "ConvTranspose",
     "Scan": _UNROLLED,
-    "Selu": "LeakyRelu, Silu or Gelu",
-    "Tile": "Expand or Concat",
     "Upsample": "ConvTranspose",
 }
+"""ONNX operators that are not imported -> what comes nearest."""
 _DYNAMIC = ("Dynamic", "MatMulIntegerToFloat")
 """How operators of dynamic quantisation begin, in both domains."""
 
@@ -97,7 +84,7 @@ def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Unsuppo
         return Unsupported("", "it computes with stored integers", _QDQ)
     if node.domain:
         return Unsupported("", "its domain is not the standard one", "the model before graph optimisers changed it")
-    nearest = _NEAREST.get(node.op)
+    nearest = NEAREST.get(node.op)
     if nearest is None and not defs.has(node.op):  # a name that resembles one: a slip
         nearest = " or ".join(difflib.get_close_matches(node.op, handlers, n=2))
     return Unsupported("", "there is no such operator in the compiler", nearest or "none, see --list-ops")

@@ -5,6 +5,7 @@ Importing this package fills the op table; it has no other side effect.
 
 from tinytrain_compile.ops import (
     activation,
+    choice,
     clip_mask,
     conv,
     elementwise,
@@ -15,6 +16,7 @@ from tinytrain_compile.ops import (
     page,
     pool,
     shape,
+    smooth,
     update,
     views,
 )
@@ -39,6 +41,7 @@ __all__ = [
     "Split",
     "activation",
     "attribute_types",
+    "choice",
     "clip_mask",
     "conv",
     "elementwise",
@@ -53,6 +56,7 @@ __all__ = [
     "pool",
     "run_node",
     "shape",
+    "smooth",
     "update",
     "views",
 ]

@@ -55,9 +55,9 @@ class GeluAttrs(Attrs):
     tanh: bool = False
 
 
-_Rule = Callable[[Array, Any], Array]
+Rule = Callable[[Array, Any], Array]
 """(x, attributes) -> y"""
-_GradRule = Callable[[Array, Array, Any], Array]
+GradRule = Callable[[Array, Array, Any], Array]
 """(dy, x or y, attributes) -> dx"""
 
 
@@ -87,26 +87,28 @@ def _enter(
     )
 
 
-def _activation(
+def activation(
     name: str,
     doc: str,
-    function: _Rule,
+    function: Rule,
     gradient: GradientRule | NonDifferentiable,
     attrs: type[Attrs] = Attrs,
-    exact: _Rule | None = None,
+    exact: Rule | None = None,
 ) -> None:
-    def of(rule: _Rule) -> ReferenceRule:
+    """Register an op of one operand that works element by element; exact: see OpDef."""
+
+    def of(rule: Rule) -> ReferenceRule:
         return lambda arrays, attributes: tuple(rule(x, attributes) for x in arrays)
 
     _enter(name, doc, (of(function), None if exact is None else of(exact)), gradient, attrs, ("x",), "y")
 
 
-def _grad(
-    name: str, doc: str, function: _GradRule, kept: str, attrs: type[Attrs] = Attrs, exact: _GradRule | None = None
+def activation_grad(
+    name: str, doc: str, function: GradRule, kept: str, attrs: type[Attrs] = Attrs, exact: GradRule | None = None
 ) -> None:
     """The backward op of an activation; kept: what it reads beside dy, "x" or "y" (or what has the sign of x)."""
 
-    def of(rule: _GradRule) -> ReferenceRule:
+    def of(rule: GradRule) -> ReferenceRule:
         def reference(arrays: tuple[Array, ...], attributes: Any) -> tuple[Array, ...]:
             dy, read = arrays
             return (rule(dy, read, attributes),)
@@ -123,7 +125,7 @@ def inside(y: Array, attrs: ClipAttrs) -> Array:
     return above & (y < attrs.high) if math.isfinite(attrs.high) else above
 
 
-_activation(
+activation(
     "Clip",
     "max(low, min(x, high)); Relu is Clip(0, inf).",
     lambda x, attrs: np.minimum(np.maximum(x, x.dtype.type(attrs.low)), x.dtype.type(attrs.high)),
@@ -131,7 +133,7 @@ _activation(
     ClipAttrs,
     exact=lambda x, attrs: clamp(x, attrs.low, attrs.high),
 )
-_grad(
+activation_grad(
     "ClipGrad",
     "dy where low < y < high, else 0.",
     lambda dy, y, attrs: np.where(inside(y, attrs), dy, 0).astype(dy.dtype),
@@ -147,7 +149,7 @@ def _leaky_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, .
     return {0: ctx.emit("LeakyReluGrad", (upstream(dys), kept), attrs)}
 
 
-_activation(
+activation(
     "LeakyRelu",
     "x if x > 0 else alpha x",
     lambda x, attrs: np.where(x > 0, x, x * x.dtype.type(attrs.alpha)),
@@ -155,7 +157,7 @@ _activation(
     LeakyReluAttrs,
     exact=lambda x, attrs: np.where(x > 0, x, scaled(x, attrs.alpha)),
 )
-_grad(
+activation_grad(
     "LeakyReluGrad",
     "dy if v > 0 else alpha dy, v having the sign of x",
     lambda dy, v, attrs: np.where(v > 0, dy, dy * dy.dtype.type(attrs.alpha)),
@@ -236,30 +238,30 @@ def _exact_silu_slope(x: Array) -> Array:
     return s * (1 + x * (1 - s))
 
 
-_activation(
+activation(
     "Sigmoid",
     "1 / (1 + exp(-x))",
     lambda x, _: sigmoid(x),
     from_output("SigmoidGrad"),
     exact=lambda x, _: scalar_math.sigmoid(x),
 )
-_grad("SigmoidGrad", "dy y (1 - y)", lambda dy, y, _: dy * y * (1 - y), "y")
-_activation(
+activation_grad("SigmoidGrad", "dy y (1 - y)", lambda dy, y, _: dy * y * (1 - y), "y")
+activation(
     "Tanh",
     "Hyperbolic tangent.",
     lambda x, _: np.tanh(x),
     from_output("TanhGrad"),
     exact=lambda x, _: scalar_math.tanh(x),
 )
-_grad("TanhGrad", "dy (1 - y^2)", lambda dy, y, _: dy * (1 - y * y), "y")
-_activation(
+activation_grad("TanhGrad", "dy (1 - y^2)", lambda dy, y, _: dy * (1 - y * y), "y")
+activation(
     "Silu",
     "x sigmoid(x), also called swish.",
     lambda x, _: x * sigmoid(x),
     from_input("SiluGrad"),
     exact=lambda x, _: x * scalar_math.sigmoid(x),
 )
-_grad(
+activation_grad(
     "SiluGrad",
     "dy s (1 + x (1 - s)), s = sigmoid(x)",
     lambda dy, x, _: dy * _silu_slope(x),
@@ -273,7 +275,7 @@ def _hard_sigmoid(x: Array, attrs: HardSigmoidAttrs) -> Array:
     return np.clip(alpha * x + beta, 0, 1).astype(x.dtype)
 
 
-_activation(
+activation(
     "HardSigmoid",
     "clip(alpha x + beta, 0, 1)",
     lambda x, attrs: _hard_sigmoid(x, attrs),
@@ -281,7 +283,7 @@ _activation(
     HardSigmoidAttrs,
     exact=lambda x, attrs: clamp(shifted(scaled(x, attrs.alpha), attrs.beta), 0, 1),
 )
-_grad(
+activation_grad(
     "HardSigmoidGrad",
     "alpha dy where 0 < y < 1, else 0.",
     lambda dy, y, attrs: np.where((y > 0) & (y < 1), dy * dy.dtype.type(attrs.alpha), 0).astype(dy.dtype),
@@ -301,14 +303,14 @@ def _exact_hard_swish_slope(x: Array) -> Array:
     return np.where(x <= -3, F32(0), np.where(x >= 3, F32(1), slope))
 
 
-_activation(
+activation(
     "HardSwish",
     "x clip(x / 6 + 1/2, 0, 1)",
     lambda x, _: x * np.clip(x * x.dtype.type(1 / 6) + x.dtype.type(0.5), 0, 1),
     from_input("HardSwishGrad"),
     exact=lambda x, _: x * clamp(x * F32(1 / 6) + F32(0.5), 0, 1),
 )
-_grad(
+activation_grad(
     "HardSwishGrad",
     "dy times the slope of HardSwish at x",
     lambda dy, x, _: dy * _hard_swish_slope(x),
@@ -356,7 +358,7 @@ def _exact_gelu_slope(x: Array, attrs: GeluAttrs) -> Array:
     return _exact_normal(x) + x * density
 
 
-_activation(
+activation(
     "Gelu",
     "x times the normal distribution function (exact or tanh form).",
     lambda x, attrs: _gelu(x, attrs),
@@ -364,7 +366,7 @@ _activation(
     GeluAttrs,
     exact=lambda x, attrs: _exact_gelu(x, attrs),
 )
-_grad(
+activation_grad(
     "GeluGrad",
     "dy times the slope of Gelu at x",
     lambda dy, x, attrs: dy * _gelu_slope(x, attrs),

@@ -97,12 +97,6 @@ _binary("Mul", "a * b", lambda a, b: a * b, _mul_gradient)
 
 
 _binary("Div", "a / b", lambda a, b: a / b, _div_gradient)
-_binary(
-    "Less",
-    "1 where a < b, else 0",
-    lambda a, b: (a < b).astype(a.dtype),
-    NonDifferentiable("a function of steps", flat=True),
-)
 
 
 def unary(
@@ -162,9 +156,27 @@ def from_input(op: str) -> GradientRule:
     return lambda ctx, node, dys: {0: ctx.emit(op, (upstream(dys), operand(node, "x")), node.attrs)}
 
 
+def _sin_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    return {0: ctx.emit("Mul", (upstream(dys), ctx.emit("Cos", (operand(node, "x"),))))}
+
+
+def _cos_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    product = ctx.emit("Mul", (upstream(dys), ctx.emit("Sin", (operand(node, "x"),))))
+    return {0: ctx.emit("Neg", (product,))}
+
+
 _SLOPE = 2 / math.sqrt(math.pi)
 
 unary("Neg", "-x", lambda x: -x, lambda ctx, _node, dys: {0: ctx.emit("Neg", (upstream(dys),))}, lambda x: 0 - x)
+unary("Abs", "|x|", np.abs, from_input("AbsGrad"), np.abs)
+gradient_op(
+    "AbsGrad",
+    "dy times the sign of x (0 at 0)",
+    lambda dy, x: np.where(x > 0, dy, np.where(x < 0, 0 - dy, 0)).astype(dy.dtype),
+    "x",
+)
+unary("Sin", "Sine of an angle in radians.", np.sin, _sin_gradient, scalar_math.sin)
+unary("Cos", "Cosine of an angle in radians.", np.cos, _cos_gradient, scalar_math.cos)
 unary("Sqrt", "Square root.", np.sqrt, from_output("SqrtGrad"), scalar_math.sqrt)
 unary(
     "Exp",
@@ -181,6 +193,16 @@ unary(
     scalar_math.log,
 )
 unary("Erf", "Error function.", erf, from_input("ErfGrad"), scalar_math.erf)
+unary(
+    "Norm",
+    "Square root of a sum of squares: its gradient at 0 is 0.",
+    np.sqrt,
+    from_output("NormGrad"),
+    scalar_math.sqrt,
+)
+gradient_op(
+    "NormGrad", "dy / (2 y), 0 where y is 0", lambda dy, y: np.where(y > 0, dy / (2 * y), 0).astype(dy.dtype), "y"
+)
 gradient_op("SqrtGrad", "dy / (2 y)", lambda dy, y: dy / (2 * y), "y")
 gradient_op(
     "ErfGrad",

@@ -2,13 +2,15 @@
 
 from tinytrain_compile.lower.kernels.float32 import (
     activation,
+    choice,
     conv,
     elementwise,
     linear,
     loss,
     normalise,
     pool,
+    smooth,
     update,
 )
 
-__all__ = ["activation", "conv", "elementwise", "linear", "loss", "normalise", "pool", "update"]
+__all__ = ["activation", "choice", "conv", "elementwise", "linear", "loss", "normalise", "pool", "smooth", "update"]

@@ -85,18 +85,28 @@ def unary(op: str, function: Callable[..., Expr], most: int = 0) -> None:
     kernel(op)(lambda node, context: pointwise(node, function, context, most))
 
 
+def magnitude(x: Expr) -> Expr:
+    """|x|; NaN stays, -0 becomes 0."""
+    return select(x > f32(0), x, f32(0) - x)
+
+
 _binary("Add", lambda a, b: a + b, LIGHT)
 _binary("Sub", lambda a, b: a - b, LIGHT)
 _binary("Mul", lambda a, b: a * b, LIGHT)
 _binary("Div", lambda a, b: a / b)
-_binary("Less", lambda a, b: select(a < b, f32(1), f32(0)))
 unary("Neg", lambda x: f32(0) - x, LIGHT)
+unary("Abs", magnitude)
+unary("AbsGrad", lambda dy, x: select(x > f32(0), dy, select(x < f32(0), f32(0) - dy, f32(0))))
+unary("Sin", lambda x: call("tt_sinf", x))
+unary("Cos", lambda x: call("tt_cosf", x))
 unary("Sqrt", lambda x: call("tt_sqrtf", x))
 unary("Exp", lambda x: call("tt_expf", x), HEAVY)
 unary("Log", lambda x: call("tt_logf", x))
 unary("Erf", lambda x: call("tt_erff", x), HEAVY)
+unary("Norm", lambda x: call("tt_sqrtf", x))
+unary("NormGrad", lambda dy, y: select(y > f32(0), dy / (y + y), f32(0)))
 unary("SqrtGrad", lambda dy, y: dy / (y + y))
 unary("ErfGrad", lambda dy, x: dy * (call("tt_expf", f32(0) - x * x) * f32(2 / math.sqrt(math.pi))), HEAVY)
 
 
-__all__ = ["LIGHT", "KernelContext", "broadcast", "element_schedule", "pointwise", "unary"]
+__all__ = ["LIGHT", "KernelContext", "broadcast", "element_schedule", "magnitude", "pointwise", "unary"]

@@ -1,0 +1,256 @@
+"""Choosing between numbers: comparisons, masks, the larger of two and the largest of many.
+
+A truth value is a uint8, 0 or 1. Comparisons have no gradient; a choice passes its own to what was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, Layout, Node, TensorType, Value
+from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, kept_layout, like, only
+from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.exact import largest_of
+from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.repeat import along
+
+
+@dataclass(frozen=True)
+class ReduceMaxAttrs(Attrs):
+    """The axes to go over (increasing; kept as 1). smallest: the least element instead of the largest."""
+
+    axes: tuple[int, ...]
+    smallest: bool = False
+
+
+STEP = NonDifferentiable("a truth value is piecewise constant", flat=True)
+
+# ---- inference ------------------------------------------------------------------------------------------------------
+
+
+def _broadcast(values: tuple[Value, ...], dtype: Any) -> tuple[TensorType, ...]:
+    shape = tuple(np.broadcast_shapes(*(value.shape for value in values)))
+    layout: Layout = next((value.layout for value in values if value.shape == shape), "")
+    return (TensorType(shape, dtype, layout),)
+
+
+def _infer_floats(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    return _broadcast(inputs, "float32")
+
+
+def _infer_comparison(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    expect_float("a comparison", *inputs)
+    return _broadcast(inputs, "uint8")
+
+
+def _expect_truth(op: str, *values: Value) -> None:
+    for value in values:
+        if value.dtype != "uint8":
+            raise ValueError(f"{op} needs truth values, {value.name!r} is {value.dtype}")
+
+
+def _infer_logic(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    _expect_truth("a logical operator", *inputs)
+    return _broadcast(inputs, "uint8")
+
+
+def _infer_where(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    condition, *chosen = inputs
+    _expect_truth("Where", condition)
+    expect_float("Where", *chosen)
+    return _broadcast(inputs, "float32")
+
+
+def _infer_reduce_max(inputs: tuple[Value, ...], attrs: ReduceMaxAttrs) -> tuple[TensorType, ...]:
+    (x,) = inputs
+    expect_float("ReduceMax", x)
+    axes = attrs.axes
+    if list(axes) != sorted(set(axes)) or any(not 0 <= axis < len(x.shape) for axis in axes):
+        raise ValueError(f"ReduceMax: axes {axes} of shape {x.shape}")
+    shape = tuple(1 if axis in axes else dim for axis, dim in enumerate(x.shape))
+    return (TensorType(shape, "float32", kept_layout(x, len(shape))),)
+
+
+def _infer_reduce_max_grad(inputs: tuple[Value, ...], attrs: ReduceMaxAttrs) -> tuple[TensorType, ...]:
+    dy, x, y = inputs
+    expect_same_shape("ReduceMaxGrad", dy, y)
+    if _infer_reduce_max((x,), attrs)[0].shape != dy.shape:
+        raise ValueError(f"ReduceMaxGrad: gradient {dy.shape} does not belong to {x.shape} over {attrs.axes}")
+    return like(x)
+
+
+# ---- the larger of two ----------------------------------------------------------------------------------------------
+
+
+def _share(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    dy, a, b = arrays
+    half = dy * dy.dtype.type(0.5)
+    return (np.where(a > b, dy, np.where(a == b, half, 0)).astype(dy.dtype),)
+
+
+def _two_gradient(larger: bool) -> GradientRule:
+    def rule(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+        dy, (a, b) = only(dys), node.inputs
+        found: dict[int, Value] = {}
+        for index, (own, other) in enumerate(((a, b), (b, a))):
+            if ctx.wants(index):
+                pair = (own, other) if larger else (other, own)
+                found[index] = ctx.sum_to(ctx.emit("MaximumGrad", (dy, *pair)), own)
+        return found
+
+    return rule
+
+
+def _two(name: str, doc: str, larger: bool) -> None:
+    def choose(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+        a, b = arrays
+        first, second = (a > b, a <= b) if larger else (a < b, a >= b)
+        return (np.where(first, a, np.where(second, b, a + b)),)  # a + b: a NaN stays
+
+    register(
+        OpDef(
+            name,
+            doc,
+            _infer_floats,
+            choose,
+            _two_gradient(larger),
+            inputs=("a", "b"),
+            reuses=("a", "b"),
+            traits=ELEMENTWISE,
+        )
+    )
+
+
+_two("Maximum", "The larger of a and b; where they are equal each has half of the gradient.", True)
+_two("Minimum", "The smaller of a and b; where they are equal each has half of the gradient.", False)
+register(
+    OpDef(
+        "MaximumGrad",
+        "dy where a > b, dy / 2 where a = b, else 0.",
+        _infer_floats,
+        _share,
+        BACKWARD,
+        inputs=("dy", "a", "b"),
+        outputs=("dx",),
+        reuses=("dy", "a", "b"),
+        traits=ELEMENTWISE,
+    )
+)
+
+# ---- truth values ---------------------------------------------------------------------------------------------------
+
+
+def _truth(name: str, doc: str, function: Callable[[tuple[Any, ...]], Any], compares: bool, count: int = 2) -> None:
+    names = ("a", "b")[:count]
+
+    def reference(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+        return (np.asarray(function(arrays)).astype(np.uint8),)
+
+    register(
+        OpDef(
+            name,
+            doc,
+            _infer_comparison if compares else _infer_logic,
+            reference,
+            STEP,
+            inputs=names,
+            reuses=() if compares else names,
+            traits=ELEMENTWISE,
+        )
+    )
+
+
+_truth("Greater", "1 where a > b, else 0.", lambda v: v[0] > v[1], True)
+_truth("GreaterOrEqual", "1 where a >= b, else 0.", lambda v: v[0] >= v[1], True)
+_truth("Equal", "1 where a = b, else 0.", lambda v: v[0] == v[1], True)
+_truth("And", "1 where both are.", lambda v: v[0] & v[1], False)
+_truth("Or", "1 where one is.", lambda v: v[0] | v[1], False)
+_truth("Xor", "1 where they differ.", lambda v: v[0] ^ v[1], False)
+_truth("Not", "1 where a is 0.", lambda v: 1 - v[0], False, 1)
+
+
+def _where(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    condition, a, b = arrays
+    return (np.where(condition != 0, a, b),)
+
+
+def _where_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    dy, condition = only(dys), operand(node, "condition")
+    nothing = ctx.constant("nothing", np.zeros((), np.float32))
+    found: dict[int, Value] = {}
+    for index, pair in ((1, (dy, nothing)), (2, (nothing, dy))):
+        if ctx.wants(index):
+            found[index] = ctx.sum_to(ctx.emit("Where", (condition, *pair)), node.inputs[index])
+    return found
+
+
+register(
+    OpDef(
+        "Where",
+        "a where the condition is not 0, else b.",
+        _infer_where,
+        _where,
+        _where_gradient,
+        inputs=("condition", "a", "b"),
+        reuses=("a", "b"),
+        traits=ELEMENTWISE,
+    )
+)
+
+# ---- the largest of many --------------------------------------------------------------------------------------------
+
+
+def _reduce_max(arrays: tuple[Any, ...], attrs: ReduceMaxAttrs) -> tuple[Array, ...]:
+    (x,) = arrays
+    return (np.asarray((np.min if attrs.smallest else np.max)(x, axis=attrs.axes, keepdims=True)),)
+
+
+def _reduce_max_exact(arrays: tuple[Any, ...], attrs: ReduceMaxAttrs) -> tuple[Array, ...]:
+    (x,) = arrays
+    front = np.moveaxis(0 - x if attrs.smallest else x, attrs.axes, range(len(attrs.axes)))
+    parts = front.reshape(-1, *front.shape[len(attrs.axes) :])
+    best = np.expand_dims(largest_of(parts), attrs.axes)
+    return (np.asarray(0 - best if attrs.smallest else best),)
+
+
+def _reduce_max_rule(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    kept = (only(dys), operand(node, "x"), result(node, "y"))
+    return {0: ctx.emit("ReduceMaxGrad", kept, node.attrs)}
+
+
+def _reduce_max_grad(arrays: tuple[Any, ...], attrs: ReduceMaxAttrs) -> tuple[Array, ...]:
+    dy, x, y = arrays
+    ties = (x == y).astype(dy.dtype).sum(axis=attrs.axes, keepdims=True)
+    return (np.where(x == y, dy / ties, 0).astype(dy.dtype),)
+
+
+register(
+    OpDef(
+        "ReduceMax",
+        "Largest (or smallest) element over axes that stay as 1; where several are, they share the gradient evenly.",
+        _infer_reduce_max,
+        _reduce_max,
+        _reduce_max_rule,
+        ReduceMaxAttrs,
+        exact=_reduce_max_exact,
+        repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
+        inputs=("x",),
+    )
+)
+register(
+    OpDef(
+        "ReduceMaxGrad",
+        "Gradient of ReduceMax: dy, divided by how many elements of x equal y, for these.",
+        _infer_reduce_max_grad,
+        _reduce_max_grad,
+        BACKWARD,
+        ReduceMaxAttrs,
+        inputs=("dy", "x", "y"),
+        outputs=("dx",),
+        reuses=("x",),
+    )
+)

@@ -1,0 +1,114 @@
+"""Networks of the zoo that hold one further operator each: trained as their framework trains them, and as C."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from testing.places import SHARED
+from tests.e2e import chain
+from tests.e2e.gradients import largest_error
+from tests.e2e.marks import needs_shared
+from tests.frontend.models import parse
+from tests.quantize import nets
+from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.files.samples import load_samples
+from tinytrain_compile.frontend import load_model
+
+ZOO = SHARED / "zoo"
+LOSSES = {"ce": "cross-entropy", "mse": "mse", "bce": "bce"}
+ACTIVATIONS = ("abs", "elu", "selu", "sin", "softsign")
+NETWORKS = (
+    *(f"torch-ts/act_{name}" for name in ACTIVATIONS),
+    *("torch-dynamo/act_softplus", "torch-dynamo/act_elu", "torch-dynamo/act_abs"),
+    *("torch-ts/maxout", "torch-dynamo/amax23", "torch-dynamo/where_mask", "torch-ts/l2norm_embed"),
+    *("keras/unet_up", "torch-dynamo/unet_shuf"),
+)
+RUN_AS_C = ("torch-dynamo/act_softplus", "torch-ts/act_sin", "torch-dynamo/amax23", "torch-dynamo/where_mask")
+
+
+@needs_shared
+@pytest.mark.parametrize("name", NETWORKS)
+def test_training_is_that_of_the_framework(name: str) -> None:
+    """Five losses of SGD, one sample at a time."""
+    known = json.loads((ZOO / f"{name}.json").read_text())
+    model = load_model(ZOO / f"{name}.onnx")
+    train = chain.train_graph(model, loss=LOSSES[known["loss"]], learning_rate=known["lr"])
+    samples = load_samples(ZOO / f"{name}.npz", model, train)
+    trainer = Trainer(train)
+    losses = [trainer.step(x[None], y[None])[0] for x, y in zip(samples.x[:5], samples.y[:5], strict=True)]
+    np.testing.assert_allclose(losses, known["losses"], rtol=2e-4)
+
+
+@needs_shared
+@pytest.mark.parametrize("name", RUN_AS_C)
+def test_the_generated_code_trains_it(name: str) -> None:
+    known = json.loads((ZOO / f"{name}.json").read_text())
+    train = chain.train_graph(load_model(ZOO / f"{name}.onnx"), loss=LOSSES[known["loss"]], learning_rate=known["lr"])
+    assert chain.check(chain.project(train), mode="host").result == "pass"
+
+
+@needs_shared
+@pytest.mark.parametrize("name", RUN_AS_C)
+def test_what_has_no_integer_form_is_a_float_region(name: str) -> None:
+    known = json.loads((ZOO / f"{name}.json").read_text())
+    train = nets.int8_train(onnx.load(ZOO / f"{name}.onnx"), loss=LOSSES[known["loss"]])
+    assert chain.check(chain.project(train), mode="host").max_error == 0.0
+
+
+def _dense(body: str) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    weights = {"w1": rng.normal(size=(6, 5)), "w2": rng.normal(size=(5, 3)), "w3": rng.normal(size=(6, 5))}
+    text = f"net (float[1, 6] x) => (float[1, 3] y) {{ a = MatMul (x, w1)\n{body}\ny = MatMul (m, w2) }}"
+    return parse(text, {name: data.astype(np.float32) for name, data in weights.items()})
+
+
+BODIES = {
+    "mish, written out": "s = Softplus (a)\nt = Tanh (s)\nm = Mul (a, t)",
+    "mish": "m = Mish (a)",
+    "celu": "m = Celu <alpha = 0.7> (a)",
+    "cos": "m = Cos (a)",
+    "of three": "b = MatMul (x, w3)\nc = Tanh (b)\nm = Max (a, b, c)",
+    "min and mean": "b = MatMul (x, w3)\nc = Min (a, b)\nm = Mean (a, c, b)",
+    "logic": "b = MatMul (x, w3)\nc = Less (a, b)\nd = GreaterOrEqual (a, x0)\ne = Not (d)\nf = Xor (c, e)\n"
+    "g = Cast <to = 1> (f)\nh = Where (c, a, b)\nm = Add (g, h)",
+    "thresholded": "m = ThresholdedRelu <alpha = 0.3> (a)",
+    "log of sums": "b = ReduceLogSumExp <keepdims = 1> (a)\nm = Sub (a, b)",
+    "normalised": "m = LpNormalization <axis = 1, p = 2> (a)",
+    "norm 1": "b = ReduceL1 <keepdims = 1> (a)\nm = Div (a, b)",
+    "spread": "b = ReduceMax <keepdims = 1> (a)\nc = ReduceMin <keepdims = 1> (a)\nd = Sub (b, c)\nm = Div (a, d)",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_gradients_are_those_of_the_loss(name: str) -> None:
+    body = BODIES[name].replace("x0", "zero")
+    if "zero" in body:
+        body = "zero = Constant <value = float {0.1}> ()\n" + body
+    train = chain.train_graph(_dense(body))
+    assert largest_error(train)[0] < 1e-6
+    assert chain.check(chain.project(train), mode="host").result == "pass"
+
+
+def test_an_exported_mish_is_one_operator() -> None:
+    assert [node.op for node in chain.imported(_dense(BODIES["mish, written out"])).graph.nodes] == [
+        "Gemm",
+        "Mish",
+        "Gemm",
+    ]
+
+
+def test_a_gradient_is_shared_by_equal_operands() -> None:
+    """As torch.maximum and torch.amax have it."""
+    train = chain.train_graph(_dense("b = Identity (a)\nr = Neg (b)\ns = Neg (r)\nm = Max (a, s)"))
+    twice = chain.train_graph(_dense("m = Identity (a)"))
+    x, y = np.ones((1, 6), np.float32), np.zeros(1, np.int32)
+    states = []
+    for each in (train, twice):
+        trainer = Trainer(each)
+        trainer.step(x, y)
+        states.append(trainer.state["w1"])
+    np.testing.assert_array_equal(*states)
