@@ -92,6 +92,8 @@ def trained(network: Network, **more: Any) -> Outcome:
     options = network.options(**more)
     try:
         model = imported(options)
+        if not network.trains:
+            return Outcome()
         train = train_graph(model, options)
         samples = load_samples(network.path.with_suffix(".npz"), model, train)
     except CompileError as problem:
