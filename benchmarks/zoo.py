@@ -11,12 +11,22 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from testing.zoo import ABSOLUTE, RELATIVE, Network, Outcome, loss_error, networks, trained, weight_errors
+from testing.zoo import (
+    ABSOLUTE,
+    RELATIVE,
+    Network,
+    Outcome,
+    loss_error,
+    networks,
+    trained,
+    trained_in_integers,
+    weight_errors,
+)
 from tinytrain_compile.compile.pipeline import compile_model
 
 OTHERWISE: Mapping[str, tuple[Mapping[str, Any], str]] = {
@@ -87,12 +97,46 @@ def compiled(network: Network) -> str:
         return "" if result.summary is not None and result.summary.verify.result == "pass" else "not verified"
 
 
+CLOSE, SHARE = 0.05, 0.9
+"""int8: how near the first loss is to the float32 one, for this share of the networks that compile."""
+
+
+def in_integers(patterns: Sequence[str]) -> int:
+    """Print what int8 makes of each network; 1 if too few are near, or anything fails inside."""
+    near = count = refused = inside = 0
+    for network in (network for pattern in patterns for network in networks(pattern) if network.trains):
+        more, _ = OTHERWISE.get(network.name, ({}, ""))
+        try:
+            found = trained_in_integers(network, **more)
+        except Exception as wrong:  # what is to be found: anything that is no CompileError
+            inside += 1
+            print(f"INTERNAL  {network.name:<36}{type(wrong).__name__}: {wrong}", flush=True)
+            continue
+        if found.error is not None:
+            refused += 1
+            print(f"refused   {network.name:<36}{found.error.code}: {found.error.what}", flush=True)
+            continue
+        count += 1
+        near += found.apart <= CLOSE
+        worst = f"; first beyond 10 % of its range: {found.worst[0]} ({found.worst[1]:.0%})" if found.worst else ""
+        verdict = "near" if found.apart <= CLOSE else "far"
+        loss = f"loss {found.loss:.4f} for {found.expected:.4f} ({found.apart:.1%})"
+        print(f"{verdict:<10}{network.name:<36}{loss}{worst if verdict == 'far' else ''}", flush=True)
+    print(
+        f"int8: {near} of {count} within {CLOSE:.0%} of the float32 loss, {refused} refused, {inside} internal errors"
+    )
+    return int(bool(inside) or near < SHARE * count)
+
+
 def main() -> int:
     """Print a line for each network and the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("patterns", nargs="*", default=["*/*"])
     parser.add_argument("--verify", choices=("none", "host"), default="none")
+    parser.add_argument("--int8", action="store_true", help="the first loss in int8 instead")
     asked = parser.parse_args()
+    if asked.int8:
+        return in_integers(asked.patterns)
     counts: Counter[str] = Counter()
     wrong = False
     for network in (network for pattern in asked.patterns for network in networks(pattern)):

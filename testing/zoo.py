@@ -15,15 +15,20 @@ from typing import Any
 import numpy as np
 
 from testing.places import SHARED
+from tinytrain_compile.compile.candidates import Planner
+from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import imported
+from tinytrain_compile.compile.pipeline import imported, stored
 from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.compile.trial import with_exponents
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.target import load_target
 from tinytrain_compile.training import TrainingOptions, build_training
 
 ZOO = SHARED / "zoo"
@@ -151,3 +156,67 @@ def _apart(theirs: tuple[Array, Array], ours: tuple[Array, Array]) -> Iterator[f
     for perm in itertools.permutations(range(last.ndim)):
         if first.size == data.size and np.allclose(first.transpose(perm).reshape(-1), data.reshape(-1), atol=1e-5):
             yield float(np.abs(last.transpose(perm).reshape(-1) - after.reshape(-1)).max())
+
+
+@dataclass(frozen=True)
+class Integer:
+    """int8: the first loss, with the float32 one; error: why it was refused, instead.
+
+    worst: the first tensor (in the order of the graph) whose error exceeds a tenth of its range, and that error.
+    """
+
+    loss: float = 0.0
+    expected: float = 0.0
+    worst: tuple[str, float] | None = None
+    error: CompileError | None = None
+
+    @property
+    def apart(self) -> float:
+        """How far the loss is from the float32 one, of that."""
+        return abs(self.loss - self.expected) / max(abs(self.expected), 1e-6)
+
+
+def trained_in_integers(network: Network, **more: Any) -> Integer:
+    """The first step of `--quant int8 --calib` with the network's own six samples, by the numpy reference."""
+    data = network.path.with_suffix(".npz")
+    options = network.options(quant="int8", calib=data, data=data, **more)
+    try:
+        floats = imported(options)
+        model = stored(floats, options)
+        train = Planner(model, options, load_target(options.target), Externals()).train(
+            resolve_update(model.graph, "all")
+        )
+        train = with_exponents(train, model, options)
+        samples = load_samples(data, model, train)
+    except CompileError as problem:
+        return Integer(error=problem)
+    plain = train_graph(floats, options)
+    x, y = load_samples(data, floats, plain).x[:1], load_samples(data, floats, plain).y[:1]
+    reference = Trainer(plain)
+    loss = Trainer(train).step(samples.x[:1], samples.y[:1])[0]
+    return Integer(loss, reference.step(x, y)[0], _first_error(train, samples.x[:1], floats, x))
+
+
+def _first_error(train: TrainGraph, stored_x: Array, floats: ImportedModel, x: Array) -> tuple[str, float] | None:
+    """Tensors of the forward pass that both graphs name alike, real numbers against real numbers."""
+    graph = train.graph
+    forward = graph.ancestors(graph.outputs)
+    nodes = [node for node in graph.nodes if node.name in forward]
+    source = graph.inputs[0]
+    ours = run_nodes(nodes, {**graph.constants, source.name: stored_x.reshape(source.shape)}, train.integer)
+    entry = floats.graph.inputs[0]
+    theirs = run_nodes(floats.graph.nodes, {**floats.graph.constants, entry.name: x.reshape(entry.shape)})
+    for node in nodes:
+        for value in node.outputs:
+            real = theirs.get(value.name)
+            if real is None or value.shape != real.shape or (value.dtype == "int8") != (value.quant is not None):
+                continue
+            found = ours[value.name].astype(np.float64)
+            if value.dtype == "int8" and value.quant is not None:
+                found = (found - value.quant.zero) * value.quant.scale[0]
+            elif value.dtype != "float32":
+                continue
+            error = float(np.abs(found - real).max()) / max(float(np.ptp(real)), 1e-9)
+            if error > 0.1:
+                return value.name, error
+    return None
