@@ -153,7 +153,7 @@ def _identity(ctx: ImportContext, node: OnnxNode) -> None:
 def _dropout(ctx: ImportContext, node: OnnxNode) -> None:
     ratio = number(ctx, node, 1, "ratio", 0.5)
     if number(ctx, node, 2, "training_mode", 0.0) and ratio:
-        raise Unsupported("training_mode", "random dropout is not generated", "training_mode false (inference export)")
+        ctx.notes.append(f"node {node.name}: Dropout in training mode is left out, as in inference")
     if ctx.links.is_used(node.output(1)):  # at inference everything is kept
         ctx.define(node.output(1), constant_entry(np.ones(ctx.entry(node.input(0)).shape, np.bool_)))
     _identity(ctx, node)
