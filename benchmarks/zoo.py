@@ -35,7 +35,7 @@ OTHERWISE: Mapping[str, tuple[Mapping[str, Any], str]] = {
         ({"untie": True}, "equal values that the exporter wrote once: --untie"),
     ),
     **dict.fromkeys(
-        ("torch-dynamo/shufflenetv2", "torch-dynamo/dyn_shuffle"),
+        ("torch-dynamo/shufflenetv2", "torch-dynamo/dyn_shuffle", "torch-dynamo/bn_trainmode"),
         ({"frozen": ("*.weight_bias",)}, "PyTorch's folding freezes beta: --frozen '*.weight_bias'"),
     ),
     "torch-ts/features_also_out": ({"model_output": "output"}, "several outputs: --model-output"),
