@@ -15,7 +15,6 @@ from onnx import numpy_helper
 from tests.frontend.file_training import check_training, import_file
 from tests.frontend.models import check_against_onnxruntime, judged_by_the_file, ops_of, parse, run_imported, write
 from tests.frontend.recurrent import Cell, model_of
-from tests.frontend.test_tied_weights import weights
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 
@@ -187,7 +186,15 @@ def test_the_last_step_is_read_without_the_sequence(tmp_path: Path) -> None:
     assert "Concat" not in ops_of(check_against_onnxruntime(model, tmp_path))
 
 
+RANDOM = np.random.default_rng(11)
+
+
+def weights(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    return {name: RANDOM.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
 SHARED = weights(W=(1, 8, 2), R=(1, 8, 2), B=(1, 16), head=(2, 3))
+SHARED |= weights(V=(1, 2, 2), U=(1, 2, 2), W3=(1, 6, 2), R3=(1, 6, 2))
 TIED = {
     "two nodes, one cell": "a = LSTM <hidden_size = 2> (t, W, R, B) s = Squeeze (a, one)"
     "p, h = LSTM <hidden_size = 2> (s, W, R, B)",
@@ -203,8 +210,7 @@ def test_weights_that_others_read_too(name: str, tmp_path: Path) -> None:
     text = f"""net (float[1, 4, 2] x) => (float[1, 3] y) {{
         t = Transpose <perm = [1, 0, 2]> (x) {TIED[name]} f = Reshape (h, row) y = MatMul (f, head) }}"""
     tables = {"one": [1], "zero": [0], "two": [2], "square": [2, 2], "row": [1, 2]}
-    more = weights(V=(1, 2, 2), U=(1, 2, 2), W3=(1, 6, 2), R3=(1, 6, 2))
-    model = parse(text, SHARED | more | {key: np.array(values) for key, values in tables.items()})
+    model = parse(text, SHARED | {key: np.array(values) for key, values in tables.items()})
     read = {name for node in model.graph.node for name in node.input}
     kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]
