@@ -45,7 +45,7 @@ OTHERWISE: Mapping[str, tuple[Mapping[str, Any], str]] = {
 
 CHANGED: Mapping[str, str] = {
     "torch-ts/circularpad": "the exporter pads otherwise: onnxruntime's first loss is not the framework's, and is ours",
-    "keras/lstm": "tf2onnx leaves a bias of zeros out, which Keras trains",
+    "keras/lstm": "tf2onnx leaves the last layer's bias out, which is zero before training",
     "keras/kws_dscnn": "gamma, mean and variance are one table in the file; the framework trains gamma apart",
 }
 """Networks whose file is not what the framework trained."""

@@ -15,7 +15,6 @@ from onnx import numpy_helper
 from tests.frontend.file_training import check_training, import_file
 from tests.frontend.models import check_against_onnxruntime, judged_by_the_file, ops_of, parse, run_imported, write
 from tests.frontend.recurrent import Cell, model_of
-from tests.frontend.test_tied_weights import weights
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 
@@ -187,7 +186,15 @@ def test_the_last_step_is_read_without_the_sequence(tmp_path: Path) -> None:
     assert "Concat" not in ops_of(check_against_onnxruntime(model, tmp_path))
 
 
+RANDOM = np.random.default_rng(11)
+
+
+def weights(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    return {name: RANDOM.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
 SHARED = weights(W=(1, 8, 2), R=(1, 8, 2), B=(1, 16), head=(2, 3))
+SHARED |= weights(V=(1, 2, 2), U=(1, 2, 2), W3=(1, 6, 2), R3=(1, 6, 2))
 TIED = {
     "two nodes, one cell": "a = LSTM <hidden_size = 2> (t, W, R, B) s = Squeeze (a, one)"
     "p, h = LSTM <hidden_size = 2> (s, W, R, B)",
@@ -203,10 +210,58 @@ def test_weights_that_others_read_too(name: str, tmp_path: Path) -> None:
     text = f"""net (float[1, 4, 2] x) => (float[1, 3] y) {{
         t = Transpose <perm = [1, 0, 2]> (x) {TIED[name]} f = Reshape (h, row) y = MatMul (f, head) }}"""
     tables = {"one": [1], "zero": [0], "two": [2], "square": [2, 2], "row": [1, 2]}
-    more = weights(V=(1, 2, 2), U=(1, 2, 2), W3=(1, 6, 2), R3=(1, 6, 2))
-    model = parse(text, SHARED | more | {key: np.array(values) for key, values in tables.items()})
+    model = parse(text, SHARED | {key: np.array(values) for key, values in tables.items()})
     read = {name for node in model.graph.node for name in node.input}
     kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]
     model.graph.initializer.extend(kept)
     check_training(model, import_file(model, tmp_path), steps=3)
+
+
+def unrolled_gru(steps: int = 3) -> onnx.ModelProto:
+    """A GRU of Keras with unroll=True, as tf2onnx writes it: gates z, r, h; both biases in one weight."""
+    lines = ["h0 = Expand (zero, state)", "b0, b1 = Split <axis = 0> (bias, ones)"]
+    lines += [f"c{i} = Squeeze (b{i}, first)" for i in (0, 1)]
+    for t in range(steps):
+        lines += [
+            f"s{t} = Slice (x, at{t}, at{t + 1}, one)",
+            f"x{t} = Squeeze (s{t}, one)",
+            f"i{t} = MatMul (x{t}, kernel)",
+            f"p{t} = Add (i{t}, c0)",
+            f"m{t} = MatMul (h{t}, recurrent)",
+            f"q{t} = Add (m{t}, c1)",
+            f"pz{t}, pr{t}, ph{t} = Split <axis = 1> (p{t}, thirds)",
+            f"qz{t}, qr{t}, qh{t} = Split <axis = 1> (q{t}, thirds)",
+            f"az{t} = Add (pz{t}, qz{t})",
+            f"z{t} = Sigmoid (az{t})",
+            f"ar{t} = Add (pr{t}, qr{t})",
+            f"r{t} = Sigmoid (ar{t})",
+            f"k{t} = Mul (r{t}, qh{t})",
+            f"ah{t} = Add (ph{t}, k{t})",
+            f"n{t} = Tanh (ah{t})",
+            f"u{t} = Mul (z{t}, h{t})",
+            f"v{t} = Sub (unit, z{t})",
+            f"w{t} = Mul (v{t}, n{t})",
+            f"h{t + 1} = Add (u{t}, w{t})",
+        ]
+    text = f"net (float[1, {steps}, 3] x) => (float[1, 3] y) {{ {' '.join(lines)} y = MatMul (h{steps}, dense) }}"
+    tables = {"state": [1, 2], "ones": [1, 1], "first": [0], "one": [1], "thirds": [2, 2, 2]}
+    tables |= {f"at{t}": [t] for t in range(steps + 1)}
+    numbers = {"zero": np.float32(0), "unit": np.float32(1)}
+    random = weights(kernel=(3, 6), recurrent=(2, 6), bias=(2, 6), dense=(2, 3))
+    model = parse(text, random | numbers | {name: np.array(values) for name, values in tables.items()})
+    for tensor in model.graph.initializer:  # names that an exporter makes up
+        if tensor.name in numbers:
+            tensor.name = f"cell/{tensor.name}/Const:0"
+    for node in model.graph.node:
+        for index, name in enumerate(node.input):
+            if name in numbers:
+                node.input[index] = f"cell/{name}/Const:0"
+    return model
+
+
+def test_an_unrolled_cell_of_keras(tmp_path: Path) -> None:
+    model = unrolled_gru()
+    imported = import_file(model, tmp_path)
+    assert sum(value.elements for value in imported.graph.parameters) == 18 + 12 + 12 + 6
+    check_training(model, imported, frozen=("cell/zero/Const:0", "cell/unit/Const:0"))

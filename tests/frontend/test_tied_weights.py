@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e import chain
 from tests.frontend.file_training import check_training, import_file
 from tests.frontend.models import parse
 from tinytrain_compile.errors import CompileError
@@ -130,59 +129,6 @@ def test_parts_that_have_no_element_in_common_stay_weights_of_their_own(tmp_path
     imported = import_file(model, tmp_path)
     assert [value.name for value in imported.graph.parameters] == ["L", "R", "head"]
     check_training(model, imported)
-
-
-def folded(copy: np.ndarray, b: np.ndarray) -> tuple[onnx.ModelProto, list[str]]:
-    """An unrolled cell, whose first product 0 U + b an exporter has computed; and what is trained."""
-    body = (
-        "p = MatMul (x, W) s = Add (copy, p) a = Tanh (s) r = MatMul (a, U) t = Add (r, b) u = Add (t, p) h = Tanh (u)"
-    )
-    model = dense(body, weights(U=(4, 4)) | {"copy": copy, "b": b})
-    return model, [value.name for value in chain.imported(model).graph.parameters]
-
-
-def test_a_folded_copy_of_a_weight_is_the_weight(tmp_path: Path) -> None:
-    """The oracle reads the weight in both places; a copy that trains on its own has other losses."""
-    b = weights(b=(4,))["b"]
-    model, found = folded(b[None], b)
-    assert found == ["W", "b", "U", "head"]
-    judge = dense(
-        "c = Identity (b) p = MatMul (x, W) s = Add (c, p) a = Tanh (s) r = MatMul (a, U) t = Add (r, b)"
-        "u = Add (t, p) h = Tanh (u)",
-        {"U": np.zeros((4, 4), np.float32)},
-    )
-    del judge.graph.initializer[:]
-    judge.graph.initializer.extend(t for t in model.graph.initializer if t.name != "copy")
-    check_training(judge, import_file(model, tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("copy", "b"),
-    [
-        (np.zeros((1, 4)), np.zeros(4)),
-        (np.full((1, 4), 0.5), np.full(4, 0.5)),
-        (np.arange(4.0), np.arange(4.0)),
-        (np.arange(4.0)[None], np.arange(4.0) + 1e-6),
-    ],
-    ids=["zeros", "one number", "one shape", "other numbers"],
-)
-def test_what_is_no_copy_trains_on_its_own(copy: np.ndarray, b: np.ndarray) -> None:
-    _, found = folded(copy.astype(np.float32), b.astype(np.float32))
-    assert sorted(found) == ["U", "W", "b", "copy", "head"]
-
-
-def test_a_state_of_zeros_that_meets_weights_is_not_trained(tmp_path: Path) -> None:
-    """The first step of an unrolled cell: 0 U + b."""
-    zero = {"zero": np.zeros((1, 4), np.float32), **weights(U=(4, 4))}
-    body = """p = MatMul (x, W) z = Gemm (zero, U, b) s = Add (z, p) a = Tanh (s)
-        r = Gemm (a, U, b) t = Add (r, p) h = Tanh (t)"""
-    model = dense(body, zero)
-    imported = import_file(model, tmp_path)
-    assert sorted(value.name for value in imported.graph.parameters) == ["U", "W", "b", "head"]
-    check_training(model, imported, frozen=("zero",))
-    learned = {**zero, "zero": np.full((1, 4), 0.5, np.float32)}
-    found = import_file(dense(body, learned), tmp_path).graph.parameters
-    assert "zero" in {value.name for value in found}
 
 
 def test_a_constant_node_is_a_weight_like_any(tmp_path: Path) -> None:

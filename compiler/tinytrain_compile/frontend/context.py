@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.copies import copies
 from tinytrain_compile.frontend.entries import (
     Entry,
     Order,
@@ -23,7 +22,7 @@ from tinytrain_compile.frontend.entries import (
 from tinytrain_compile.frontend.folding import FoldingRoom
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.origins import Claim, Indices, Lay, Origin, as_it_is, rearrangement, reshaping
+from tinytrain_compile.frontend.origins import Claim, Indices, Lay, Origin, as_it_is, rearrangement
 from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, MAX_RANK, check_finite
 from tinytrain_compile.frontend.trainable import Trainables
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Value
@@ -74,8 +73,6 @@ class ImportContext:
         self._entries: dict[str, Entry] = {
             name: initial_entry(array, name, name) for name, array in model.constants.items()
         }
-        for name, first in copies(model.constants).items():
-            self._entries[name] = self._entries[first].laid(reshaping(model.constants[name].shape))
         self._materialised: dict[str, list[tuple[Array, Value, Origin | None]]] = {}
         self.floats: set[str] = set()
         """Names of nodes that compute in float32 in an int8 graph too."""

@@ -14,7 +14,7 @@ from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.entries import Entry, plain
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
-from tinytrain_compile.frontend.operands import broadcast, is_zero, transposed
+from tinytrain_compile.frontend.operands import broadcast, transposed
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
 from tinytrain_compile.ops.shape import ExpandAttrs
@@ -173,8 +173,7 @@ def _matrix(ctx: ImportContext, node: OnnxNode, entry: Entry, batch: tuple[int, 
     swapped_order = (*range(rank - 2), rank - 1, rank - 2)
     swapped = not entry.is_constant and entry.order == swapped_order
     order = swapped_order if swapped else plain(rank)
-    trained = entry.is_constant and not (index == 0 and is_zero(entry))  # zeros times a weight: a cell's first state
-    value = ctx.weight(entry, node, index) if trained else ctx.value(node, entry, order)
+    value = ctx.weight(entry, node, index) if entry.is_constant else ctx.value(node, entry, order)
     target = (*batch, *value.shape[-2:])
     value = ctx.reshape(node, value, (*(1,) * (len(target) - rank), *value.shape))
     if value.shape != target:

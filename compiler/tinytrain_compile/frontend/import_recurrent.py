@@ -102,7 +102,7 @@ class _Direction:
         """The state before the first step, [batch, hidden]; None where it is zero."""
         ctx, node, form = self.ctx, self.node, self.form
         entry = ctx.optional(node.input(place))
-        if entry is None or is_zero(entry):
+        if entry is None or (is_zero(entry) and not ctx.is_trained(entry.origin)):
             return None
         axis = 1 if form.batch_first else 0
         if entry.is_constant:

@@ -25,11 +25,6 @@ def as_it_is(array: Array) -> Array:
     return array
 
 
-def reshaping(shape: tuple[int, ...]) -> Lay:
-    """The lay of a weight that is used in another shape."""
-    return lambda array: array.reshape(shape)
-
-
 @dataclass(frozen=True, eq=False)
 class Origin:
     """Where the elements of a constant come from.
