@@ -239,7 +239,7 @@ def test_mean_is_judged_as_its_definition_has_it(tmp_path: Path) -> None:
 
 
 HINTS: dict[str, tuple[str, str, str]] = {
-    "comparison": ("c = Greater (x, x)\ny = Cast <to = 1> (c)", "c", "Relu, Clip or Sigmoid"),
+    "of the standard": ("y = Hardmax (x)", "there is no such operator", "none, see --list-ops"),
     "slip": ("y = Sigmiod (x)", "y", "Sigmoid"),
     "dynamic": (
         "q, s, z = DynamicQuantizeLinear (x)\ny = DequantizeLinear (q, s, z)",
