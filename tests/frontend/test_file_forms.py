@@ -252,3 +252,14 @@ def test_fixed_batch_of_a_quantised_file(network: Callable[[], onnx.ModelProto],
     for quant in ("int8", "fp32"):
         found = agreement(path, quant=quant, loss="mse")
         assert found.whole and not found.skipped and found.steps is not None and found.steps <= 1
+
+
+def test_fixed_batch_of_a_model_that_ends_in_its_loss(tmp_path: Path) -> None:
+    """Labels for one sample; the file's loss is one of four, and is named as not compared."""
+    net = Net("float[4, 6] x, int64[4] t", "float loss")
+    net.dense("y", "x", 6, 3)
+    net.add("loss = SoftmaxCrossEntropyLoss (y, t)")
+    path = write(net.model(), tmp_path)
+    imported = load_model(path)
+    assert imported.loss is not None and imported.loss.label_shape == (1,)
+    assert agreement(path).skipped == ("the loss: of 4 samples in the file, of one here",)

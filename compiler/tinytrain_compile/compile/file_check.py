@@ -139,7 +139,9 @@ class _Walk:
         values: dict[str, Array] = dict(self._constants)
         values[self._model.input_name] = _batch_with(self._ours.onnx_input(x), self._batch)
         loss = self._model.loss
-        if loss is not None and y is not None:
+        if loss is not None and self._batch > 1:
+            self._tally.skipped.setdefault(f"the loss: of {self._batch} samples in the file, of one here")
+        elif loss is not None and y is not None:
             values[loss.label] = self._ours.onnx_label(y).astype(self._file.inputs.get(loss.label, np.int64))
         ignored = y is None or self._ours.ignores(y)  # 0 / 0 in the file, no step in ours
         state = _WalkState((values, dict(values)), loss.output if loss is not None and not ignored else "")
