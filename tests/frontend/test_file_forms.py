@@ -13,8 +13,10 @@ import pytest
 from ml_dtypes import bfloat16
 from onnx import helper, numpy_helper
 
+from tests.e2e.file_level import agreement
 from tests.frontend.models import check_against_onnxruntime, judged_by_the_file, parse, run_imported, write
 from tests.frontend.nets import Net
+from tests.frontend.qoperator import qoperator_form
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, importer, load_model
 
@@ -242,3 +244,22 @@ def test_a_reshape_that_is_misread_is_found_by_the_check(tmp_path: Path, monkeyp
     with pytest.raises(CompileError) as caught:
         judged_by_the_file(path, load_model(path), x)
     assert caught.value.code == "E0605"
+
+
+@pytest.mark.parametrize("network", [flattened, heads])
+def test_fixed_batch_of_a_quantised_file(network: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    path = qoperator_form(network(), tmp_path)
+    for quant in ("int8", "fp32"):
+        found = agreement(path, quant=quant, loss="mse")
+        assert found.whole and not found.skipped and found.steps is not None and found.steps <= 1
+
+
+def test_fixed_batch_of_a_model_that_ends_in_its_loss(tmp_path: Path) -> None:
+    """Labels for one sample; the file's loss is one of four, and is named as not compared."""
+    net = Net("float[4, 6] x, int64[4] t", "float loss")
+    net.dense("y", "x", 6, 3)
+    net.add("loss = SoftmaxCrossEntropyLoss (y, t)")
+    path = write(net.model(), tmp_path)
+    imported = load_model(path)
+    assert imported.loss is not None and imported.loss.label_shape == (1,)
+    assert agreement(path).skipped == ("the loss: of 4 samples in the file, of one here",)

@@ -139,7 +139,9 @@ class _Walk:
         values: dict[str, Array] = dict(self._constants)
         values[self._model.input_name] = _batch_with(self._ours.onnx_input(x), self._batch)
         loss = self._model.loss
-        if loss is not None and y is not None:
+        if loss is not None and self._batch > 1:
+            self._tally.skipped.setdefault(f"the loss: of {self._batch} samples in the file, of one here")
+        elif loss is not None and y is not None:
             values[loss.label] = self._ours.onnx_label(y).astype(self._file.inputs.get(loss.label, np.int64))
         ignored = y is None or self._ours.ignores(y)  # 0 / 0 in the file, no step in ours
         state = _WalkState((values, dict(values)), loss.output if loss is not None and not ignored else "")
@@ -198,6 +200,7 @@ class _Walk:
             if form is not None or node.op != "DequantizeLinear":
                 self._compare(node, name, ours, theirs, form)
             self._tally.reached.add(name)
+            ours = tuple(self._of_batch(held, theirs[0]) for held in ours)
         if form is not None:
             self._unrounded(node, name, ours, form, state)
         if ours and (self._file.quantised or not theirs):
@@ -224,7 +227,10 @@ class _Walk:
         if node.op == "Pad" or not all(source in state.unrounded for source in data):
             return None
         known = {**state.values[1], **{source: state.unrounded[source] for source in data}}
-        return self._file.run(node, known)[node.outputs.index(name)]
+        try:
+            return self._file.run(node, known)[node.outputs.index(name)]
+        except EvaluatorLacksError:
+            return None
 
     def _counterparts(self, node: FileNode, name: str, form: Format | None, state: _WalkState) -> tuple[Held, ...]:
         if name == state.loss and self._ours.loss is not None:
@@ -260,13 +266,21 @@ class _Walk:
                 return
         raise self._differs(node, name, found[0].wrong)
 
+    def _sample_axis(self, theirs: Array, ours: Array) -> int | None:
+        """The axis along which the file has a batch of its own, where it has one."""
+        pairs = enumerate(zip(theirs.shape, ours.shape, strict=False))
+        longer = [axis for axis, (a, b) in pairs if self._batch > 1 and a == self._batch * b]
+        return longer[0] if len(longer) == 1 and theirs.ndim == ours.ndim else None
+
     def _of_sample(self, theirs: Array, ours: Held) -> Array:
-        """Of a batch that the file has along one axis, the first."""
-        shape = ours.array.shape
-        longer = [axis for axis, (a, b) in enumerate(zip(theirs.shape, shape, strict=False)) if a == self._batch * b]
-        if self._batch == 1 or theirs.ndim != len(shape) or len(longer) != 1:
-            return theirs
-        return theirs.take(range(shape[longer[0]]), longer[0])
+        """Of such a batch, the first."""
+        axis = self._sample_axis(theirs, ours.array)
+        return theirs if axis is None else theirs.take(range(ours.array.shape[axis]), axis)
+
+    def _of_batch(self, ours: Held, theirs: Array) -> Held:
+        """As many of ours as such a batch has."""
+        axis = self._sample_axis(theirs, ours.array)
+        return ours if axis is None else replace(ours, array=np.concatenate([ours.array] * self._batch, axis))
 
     def _differs(self, node: FileNode, name: str, what: str) -> CompileError:
         where = f"tensor {name} (node {node.name}, {node.op})"

@@ -14,7 +14,7 @@ from tinytrain_compile.frontend.guard import parse_model
 from tinytrain_compile.frontend.importer import HANDLERS, import_model
 from tinytrain_compile.frontend.model import OnnxModel
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.qoperators import QLINEAR_OPS
+from tinytrain_compile.frontend.qoperators import QLINEAR_OPS, in_qdq_form
 from tinytrain_compile.frontend.quantisation import QUANTISED_OPS
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.ir.imported import ImportedModel
@@ -49,7 +49,7 @@ def _read(proto: onnx.ModelProto, path: Path, options: FrontendOptions) -> OnnxM
         model = parse_model(at_opset_13(model), path.stem, path.parent, replace(options, input_shapes={}))
         model = replace(model, notes=(note,))
     model = in_float32(model)
-    return model if options.any_batch else at_batch_1(model)
+    return model if options.any_batch else at_batch_1(in_qdq_form(model))
 
 
 def supported_operators() -> tuple[str, ...]:
