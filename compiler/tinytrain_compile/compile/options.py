@@ -156,6 +156,10 @@ class CompileOptions:
         default="",
         metadata=option("model", "Which output is trained, of several.", "--model-output", metavar="NAME"),
     )
+    weights: Path | None = field(
+        default=None,
+        metadata=option("model", "Weights of training artifacts, by name.", "--weights", metavar="FILE.npz"),
+    )
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
