@@ -289,9 +289,10 @@ _kind(
     "E0231",
     EXIT_INPUT,
     "a training graph that cannot be taken over",
-    "The file says how it is trained (TrainingInfoProto, or the training artifacts of ONNX Runtime), in a way that has no "
-    "form here: other optimizers, weights with rules of their own, gradients that are changed before the update, missing "
-    "weights. docs/adr/0026-training-graphs.md says what is read. Give the forward model and say the rest by options.",
+    "The file says how it is trained (TrainingInfoProto, or the training artifacts of ONNX Runtime), in a way that has "
+    "no form here: other optimizers, weights with rules of their own, gradients that are changed before the update, "
+    "missing weights. docs/adr/0026-training-graphs.md says what is read. Give the forward model and say the rest by "
+    "options.",
 )
 # E03xx: training set-up
 _kind("E0301", EXIT_INPUT, "no such layer", "An --update pattern matches no parametrised node; see the nearest names.")

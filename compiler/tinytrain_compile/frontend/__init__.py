@@ -33,7 +33,8 @@ __all__ = [
 def load_model(path: Path, options: FrontendOptions | None = None) -> ImportedModel:
     """Read, check and import a model file.
 
-    A folder is one of training artifacts of ONNX Runtime. Raises CompileError: E02xx for a file or model that cannot be used, E0305 for labels that do not fit their loss,
+    A folder is one of training artifacts of ONNX Runtime. Raises CompileError: E02xx for a file or model that cannot be
+    used, E0305 for labels that do not fit their loss,
     E0501 or E0503 with one line per node for what has no IR form.
     """
     options = options or FrontendOptions()

@@ -1,4 +1,4 @@
-"""Training information of a model (TrainingInfoProto): its loss, what its Gradient is of, and the rule of the update."""
+"""Training information of a model (TrainingInfoProto): its loss, what its Gradient is of, the rule of the update."""
 
 from __future__ import annotations
 
@@ -207,5 +207,4 @@ def _constant(node: onnx.NodeProto) -> Array:
 
 
 def _strings(node: onnx.NodeProto, name: str) -> list[bytes]:
-    found: Any = next((onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name), [])
-    return list(found)
+    return [text for attribute in node.attribute if attribute.name == name for text in attribute.strings]
