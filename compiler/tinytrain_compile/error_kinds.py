@@ -233,8 +233,8 @@ _kind(
     "E0223",
     EXIT_INPUT,
     "a feature of ONNX that is not read",
-    "Models with training information, sparse weights, or model-local functions are not read. Export plain "
-    "inference graphs; functions can be inlined with onnx.inliner.",
+    "Models with sparse weights or model-local functions are not read. Export plain inference graphs; functions can be "
+    "inlined with onnx.inliner.",
 )
 _kind(
     "E0224",
@@ -284,6 +284,15 @@ _kind(
     "opset too new",
     "The model uses an opset that the installed onnx package does not know yet, so its operators may mean something "
     "else. Update onnx, or export with an older opset.",
+)
+_kind(
+    "E0231",
+    EXIT_INPUT,
+    "a training graph that cannot be taken over",
+    "The file says how it is trained (TrainingInfoProto, or the training artifacts of ONNX Runtime), in a way that has "
+    "no form here: other optimizers, weights with rules of their own, gradients that are changed before the update, "
+    "missing weights. docs/adr/0026-training-graphs.md says what is read. Give the forward model and say the rest by "
+    "options.",
 )
 # E03xx: training set-up
 _kind("E0301", EXIT_INPUT, "no such layer", "An --update pattern matches no parametrised node; see the nearest names.")

@@ -270,7 +270,7 @@ MODELS = [
     Broken("no data input", "E0219", 2, edited(_no_input)),
     Broken("undefined value", "E0215", 2, edited(_undefined_value)),
     Broken("short weight data", "E0216", 2, edited(_short_weight)),
-    Broken("training information", "E0223", 2, edited(_training_information)),
+    Broken("training information", "E0231", 2, edited(_training_information)),
     Broken("too few operands", "E0228", 2, edited(_short_inputs)),
     Broken("attribute of the wrong type", "E0229", 2, edited(_wrong_attribute)),
     Broken("shapes that do not fit", "E0212", 2, edited(_misfit)),

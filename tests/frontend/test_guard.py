@@ -183,7 +183,7 @@ EDITS: dict[str, tuple[str, Edit]] = {
     "no data input": ("E0219", _no_input),
     "external data missing": ("E0220", _external("weights.bin")),
     "integer input": ("E0221", lambda model: set_input(model, [1, 4], TensorProto.INT64)),
-    "training information": ("E0223", _training_info),
+    "training information": ("E0231", _training_info),
     "infinite weight": ("E0225", with_value(float("inf"))),
     "zero dimension": ("E0226", _shaped(1, 0)),
     "unnamed weight": ("E0227", _unnamed_weight),

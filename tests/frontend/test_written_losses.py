@@ -188,6 +188,41 @@ def test_the_file_and_the_c_code_agree(form: str, tmp_path: Path) -> None:
     assert summary.verify.file.whole
 
 
+@pytest.mark.parametrize("form", ["gather elements", "mse", "huber", "smoothed one-hot", "scaled"])
+def test_losses_in_nodes_are_float_regions_of_int8(form: str, tmp_path: Path) -> None:
+    """The integer graph against the file (onnx.reference) and the C code, byte for byte."""
+    labels, text, _ = FORMS[form]
+    np.savez(tmp_path / "calib.npz", x=data(labels, 20)[0])
+    options = CompileOptions(
+        write(net(labels, text), tmp_path),
+        out=tmp_path / "o",
+        verify="host",
+        quant="int8",
+        calib=tmp_path / "calib.npz",
+    )
+    summary = compile_model(options).summary
+    assert summary is not None
+    assert summary.verify.result == "pass"
+
+
+def test_int8_refuses_a_penalty(tmp_path: Path) -> None:
+    labels, text, _ = FORMS["penalty"]
+    np.savez(tmp_path / "calib.npz", x=data(labels, 20)[0])
+    path = write(net(labels, text), tmp_path)
+    with pytest.raises(CompileError, match=r"E0101.*penalty"):
+        compile_model(CompileOptions(path, out=tmp_path / "o", quant="int8", calib=tmp_path / "calib.npz"))
+
+
+def test_a_penalty_needs_the_whole_weight(tmp_path: Path) -> None:
+    """Channels of a weight that the loss reads itself cannot be trained alone."""
+    labels, text, _ = FORMS["penalty"]
+    scheme = tmp_path / "scheme.toml"
+    scheme.write_text('[[update]]\nlayer = "Gemm_h"\nweight = 3\naxis = "out"\n')
+    options = CompileOptions(write(net(labels, text), tmp_path), out=tmp_path / "o", update=str(scheme), verify="none")
+    with pytest.raises(CompileError, match=r"E0302.*read by the loss"):
+        compile_model(options)
+
+
 def test_outputs_beside_the_loss_are_what_an_inference_gives(tmp_path: Path) -> None:
     """Logits or log-probabilities; without them the last tensor that all of the loss reads."""
     labels, text, _ = FORMS["gather elements"]

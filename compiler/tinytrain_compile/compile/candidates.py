@@ -168,7 +168,7 @@ class Planner:
 
     def _train(self, update: UpdatePlan, micro_batch: int) -> TrainGraph:
         o = self.options
-        chosen = training_options(o, o.batch, micro_batch)
+        chosen = training_options(o, self.model, o.batch, micro_batch)
         train = build_training(self.model, update, chosen)
         if o.quant == "int8":
             train = quantise(train, QuantOptions(seed=o.seed, weight_store=o.weight_store, rescale=o.rescale == "on"))

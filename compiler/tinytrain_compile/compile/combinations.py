@@ -97,7 +97,9 @@ def _check_budget(target: Target, missing: bool) -> None:
 
 
 def check_model(options: CompileOptions, model: ImportedModel) -> None:
-    """E0101 for options that this model leaves nothing to do."""
+    """E0101 for options that this model leaves nothing to do, or cannot be honoured with it."""
+    if options.quant == "int8":
+        _check_penalty(model)
     if not has_formats(model):
         return
     if "calib_range" in options.given:
@@ -108,3 +110,15 @@ def check_model(options: CompileOptions, model: ImportedModel) -> None:
             f"the model brings its ranges (QDQ), and {options.calib.name} has no labels y for the exponents of errors"
         )
         raise CompileError("E0101", "--calib", what, "add y, or leave --calib out")
+
+
+def _check_penalty(model: ImportedModel) -> None:
+    """E0101 for a loss that reads weights itself, which int8 has in other units."""
+    written = None if model.loss is None else model.loss.written
+    if written is None:
+        return
+    weights = {value.name for value in model.graph.parameters}
+    read = next((v.name for node in written.nodes for v in node.inputs if v.name in weights), None)
+    if read is not None:
+        what = f"the loss reads the weight {read} itself (a penalty), which int8 has no form of"
+        raise CompileError("E0101", "--quant int8", what, "leave the penalty out, or use --quant fp32")

@@ -43,7 +43,7 @@ def check_file(
         return None
     start = time.process_time()
     try:
-        file = FileModel(options.model, options.model_output)
+        file = FileModel(options.model, options.model_output, options.weights)
     except EvaluatorLacksError as lacks:
         return FileAgreement(0, 0, None, None, None, False, (lacks.reason,), time.process_time() - start)
     if len(samples.x) < SAMPLES:
@@ -58,7 +58,7 @@ def check_file(
 
 def _float_judge(model: ImportedModel, floats: Graph, options: CompileOptions) -> TrainGraph:
     """Training of the float32 graph, for the loss that the model ends in: what is trained plays no part in that."""
-    chosen = training_options(options)
+    chosen = training_options(options, model)
     return build_training(replace(model, graph=floats), resolve_update(floats, "all"), chosen)
 
 

@@ -13,14 +13,13 @@ from typing import Literal
 
 from tinytrain_compile.compile.option import Option, at_least_one, option, option_of, within
 from tinytrain_compile.compile.option_values import (
-    parse_betas,
-    parse_epsilon,
     parse_memories,
     parse_reports,
     parse_shapes,
     parse_size,
     parse_time,
 )
+from tinytrain_compile.compile.update_options import UpdateOptions
 from tinytrain_compile.ir.cost import Objective
 
 
@@ -33,7 +32,7 @@ def _no_memories() -> Mapping[str, int]:
 
 
 @dataclass(frozen=True)
-class CompileOptions:
+class CompileOptions(UpdateOptions):
     """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
 
     given: names of the options that the command line sets.
@@ -156,6 +155,10 @@ class CompileOptions:
         default="",
         metadata=option("model", "Which output is trained, of several.", "--model-output", metavar="NAME"),
     )
+    weights: Path | None = field(
+        default=None,
+        metadata=option("model", "Weights of training artifacts, by name.", "--weights", metavar="FILE.npz"),
+    )
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
@@ -212,59 +215,6 @@ class CompileOptions:
             "Use order and addresses of an earlier plan.json (any name), checked again.",
             "--lock",
             metavar="FILE",
-        ),
-    )
-
-    # ---- training ---------------------------------------------------------------------------------------------------
-
-    loss: Literal["cross-entropy", "mse", "bce"] | None = field(
-        default=None,
-        metadata=option(
-            "training", "Default: bce behind a Sigmoid, else cross-entropy for (batch, classes).", "--loss"
-        ),
-    )
-    momentum: float = field(
-        default=0.9,
-        metadata=option(
-            "training", "For --optimizer momentum, and rmsprop if given.", "--momentum", check=within(0.0, 1.0)
-        ),
-    )
-    nesterov: bool = field(default=False, metadata=option("training", "Nesterov's momentum.", "--nesterov"))
-    dampening: float = field(
-        default=0.0,
-        metadata=option("training", "Of momentum, from the second update on.", "--dampening", check=within(0.0, 1.0)),
-    )
-    betas: tuple[float, float] = field(
-        default=(0.9, 0.999),
-        metadata=option("training", "Decay rates of adam and adamw.", "--betas", metavar="B1,B2", read=parse_betas),
-    )
-    alpha: float = field(
-        default=0.99,
-        metadata=option("training", "Decay rate of rmsprop's squares.", "--alpha", check=within(0.0, 1.0)),
-    )
-    epsilon: float | None = field(
-        default=None,
-        metadata=option("training", "Default: 1e-8, adagrad 1e-10.", "--epsilon", metavar="E", read=parse_epsilon),
-    )
-    epsilon_place: Literal["corrected", "raw"] = field(
-        default="corrected",
-        metadata=option("training", "Of adam: beside the corrected root, or sqrt(v) itself (ORT).", "--epsilon-place"),
-    )
-    weight_decay: float = field(
-        default=0.0,
-        metadata=option(
-            "training",
-            "Pulls float32 weights towards 0.",
-            "--weight-decay",
-            check=within(0.0, 1e6),
-        ),
-    )
-    accumulate: Literal["exact", "inplace"] = field(
-        default="exact",
-        metadata=option(
-            "training",
-            "Over --batch N samples: sum gradients, or update with each at once, at a learning rate of 1/N.",
-            "--accumulate",
         ),
     )
 

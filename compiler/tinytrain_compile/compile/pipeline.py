@@ -21,6 +21,7 @@ from tinytrain_compile.compile.rounding import StepwiseReference
 from tinytrain_compile.compile.suggestions import faster, suggestions
 from tinytrain_compile.compile.summary import layer_updates
 from tinytrain_compile.compile.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
+from tinytrain_compile.compile.training_options import with_file_training
 from tinytrain_compile.compile.trial import compare, like_one, with_exponents
 from tinytrain_compile.emit import c_identifier, with_stack
 from tinytrain_compile.errors import CompileError
@@ -76,7 +77,9 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     tiles = known_tiles(options)
     progress("reading the model", 0.0)
     model = imported(options)
+    options, said = with_file_training(options, model)
     options, notes = with_number_format(options, model)
+    notes = (*said, *notes)
     check_model(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(stored(model, options).graph, names_of))
@@ -127,6 +130,7 @@ def imported(options: CompileOptions) -> ImportedModel:
         frozen=options.frozen,
         untie=options.untie,
         output=options.model_output,
+        weights=options.weights,
     )
     return load_model(options.model, wanted)
 

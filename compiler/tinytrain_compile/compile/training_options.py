@@ -2,12 +2,62 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.compile.options import CompileOptions
+from dataclasses import replace
+
+from tinytrain_compile.compile.options import OPTIONS, CompileOptions
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.imported import FileTraining, ImportedModel
 from tinytrain_compile.training import TrainingOptions
 
+_SAID = ("loss", "optimizer", "momentum", "nesterov", "dampening", "betas", "alpha", "epsilon", "epsilon_place")
+"""Options that a file which says how it is trained leaves nothing to say; so does weight_decay."""
 
-def training_options(o: CompileOptions, batch: int = 1, micro_batch: int = 1) -> TrainingOptions:
+
+def with_file_training(o: CompileOptions, model: ImportedModel) -> tuple[CompileOptions, tuple[str, ...]]:
+    """The options with what the file says of its training, and remarks. E0101 for those that would contradict it.
+
+    --lr goes before the file's learning rate, which a program may set as well; --update may choose among what the file
+    trains, else all of that is trained.
+    """
+    training = model.training
+    if training is None:
+        return o, ()
+    update = o.update if "update" in o.given else "all"
+    if not training.optimizer:
+        return replace(o, update=update), training.notes
+    for name in (*_SAID, "weight_decay"):
+        if name in o.given:
+            what = f"the file says how it is trained ({training.optimizer})"
+            raise CompileError("E0101", OPTIONS[name].flag, what, "leave it out, or give the forward model")
+    rate = o.learning_rate if "learning_rate" in o.given or training.learning_rate is None else training.learning_rate
+    names = ("momentum", "nesterov", "dampening", "betas", "epsilon", "weight_decay")
+    known = {name: training.settings[name] for name in names if name in training.settings}
+    made = replace(o, optimizer=training.optimizer, learning_rate=rate, update=update, **known)  # type: ignore[arg-type]
+    return made, (*training.notes, *_notes(o, training))
+
+
+def _notes(o: CompileOptions, training: FileTraining) -> tuple[str, ...]:
+    count = len(training.trained)
+    notes = [f"training: the file says {training.optimizer}, of {count} weights"]
+    if "update" in o.given:
+        notes.append(f"--update {o.update} chooses among the {count} weights that the file trains")
+    if training.learning_rate is None:
+        notes.append(f"--lr: the file leaves the learning rate open; it is {o.learning_rate:g}")
+    elif "learning_rate" in o.given:
+        notes.append(f"--lr {o.learning_rate:g} goes before the file's learning rate, {training.learning_rate:g}")
+    return tuple(notes)
+
+
+def training_options(o: CompileOptions, model: ImportedModel, batch: int = 1, micro_batch: int = 1) -> TrainingOptions:
     """For so many samples an update, of which a step takes so many."""
+    chosen = _from_options(o, batch, micro_batch)
+    training = model.training
+    if training is None or not training.optimizer:
+        return chosen
+    return replace(chosen, **training.settings, initial=training.initial)
+
+
+def _from_options(o: CompileOptions, batch: int, micro_batch: int) -> TrainingOptions:
     momentum = o.momentum if o.optimizer != "rmsprop" or "momentum" in o.given else 0.0
     return TrainingOptions(
         loss=o.loss,

@@ -16,7 +16,7 @@ from tinytrain_compile.frontend.model import OnnxModel
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.qoperators import QLINEAR_OPS, in_qdq_form
 from tinytrain_compile.frontend.quantisation import QUANTISED_OPS
-from tinytrain_compile.frontend.reader import read_proto
+from tinytrain_compile.frontend.training_file import model_file, read_training_file
 from tinytrain_compile.ir.imported import ImportedModel
 
 __all__ = [
@@ -33,20 +33,21 @@ __all__ = [
 def load_model(path: Path, options: FrontendOptions | None = None) -> ImportedModel:
     """Read, check and import a model file.
 
-    Raises CompileError: E02xx for a file or model that cannot be used, E0305 for labels that do not fit their loss,
+    A folder is one of training artifacts of ONNX Runtime. Raises CompileError: E02xx for a file or model that cannot be
+    used, E0305 for labels that do not fit their loss,
     E0501 or E0503 with one line per node for what has no IR form.
     """
     options = options or FrontendOptions()
-    proto = read_proto(path)
-    return import_model(_read(proto, path, options), options)
+    proto, training = read_training_file(path, options.weights)
+    return import_model(_read(proto, model_file(path), options, path.stem), options, training)
 
 
-def _read(proto: onnx.ModelProto, path: Path, options: FrontendOptions) -> OnnxModel:
+def _read(proto: onnx.ModelProto, path: Path, options: FrontendOptions, name: str) -> OnnxModel:
     """The model in the form that is imported, with a note on whatever had to be brought to it."""
-    model = parse_model(with_output(proto, options.output), path.stem, path.parent, options)
+    model = parse_model(with_output(proto, options.output), name, path.parent, options)
     if model.opset < OPSET:
         note = f"opset {model.opset}: read as onnx's version converter writes it for opset {OPSET}"
-        model = parse_model(at_opset_13(model), path.stem, path.parent, replace(options, input_shapes={}))
+        model = parse_model(at_opset_13(model), name, path.parent, replace(options, input_shapes={}))
         model = replace(model, notes=(note,))
     model = in_float32(model)
     return model if options.any_batch else at_batch_1(in_qdq_form(model))

@@ -211,6 +211,11 @@ class ImportContext:
         """What these constants of the graph hold."""
         return tuple(self._claims[name] for name in constants if name in self._claims)
 
+    def laid_like(self, constant: str, array: Array) -> Array:
+        """Numbers that belong to a weight of the file, lying as a constant of the graph holds that weight."""
+        origin = self._claims[constant].origins[0]
+        return np.ascontiguousarray(origin.lay(array.reshape(origin.shape)), np.float32)
+
     def number(self, node: OnnxNode, what: str, number: float) -> Value:
         """A scalar constant."""
         return self.constant(np.full((), number, np.float32), f"{node.name}.{what}", node)

@@ -26,7 +26,7 @@ from tinytrain_compile.frontend.evaluator_quantised import (
     spelt_out,
 )
 from tinytrain_compile.frontend.file_forms import array_in_float32, node_in_float32, with_output
-from tinytrain_compile.frontend.reader import read_proto
+from tinytrain_compile.frontend.training_file import model_file, read_training_file
 from tinytrain_compile.ir.types import Array
 
 QDQ_OPS = frozenset(("DequantizeLinear", "QuantizeLinear"))
@@ -64,12 +64,14 @@ class FileModel:
     inputs: name -> numpy type; constants: data of initializers; quantised: whether any node stores integers.
     """
 
-    def __init__(self, path: Path, output: str = "") -> None:
+    def __init__(self, path: Path, output: str = "", weights: Path | None = None) -> None:
         """Raises CompileError if the file cannot be read, EvaluatorLacksError if onnx cannot make it ready to run.
 
-        output: the one that counts, of several.
+        output: the one that counts, of several. Of a training graph it is the part up to the loss, with its weights as
+        they are at first (weights: where these are).
         """
-        proto = _for_the_evaluator(with_output(read_proto(path), output), path.parent)
+        read, _ = read_training_file(path, weights)
+        proto = _for_the_evaluator(with_output(read, output), model_file(path).parent)
         graph = proto.graph
         self._opsets = list(proto.opset_import)
         self._opset = max((entry.version for entry in self._opsets if not entry.domain), default=0)

@@ -62,7 +62,6 @@ def _check_features(proto: onnx.ModelProto, live: LivePart) -> None:
     functions = {(_domain(function.domain), function.name) for function in proto.functions}
     called = any((_domain(node.domain), node.op_type) in functions for node in live.nodes)
     features = (
-        ("training information", len(proto.training_info) > 0, "give the forward model and --loss"),
         ("model-local functions", called, "inline them with onnx.inliner"),
         (
             "sparse weights",

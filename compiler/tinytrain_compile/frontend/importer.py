@@ -39,10 +39,11 @@ from tinytrain_compile.frontend.quantised import unquantised
 from tinytrain_compile.frontend.shared_weights import Merged, merged, untied, without_copies
 from tinytrain_compile.frontend.surviving import surviving
 from tinytrain_compile.frontend.trainable import choose_trainables
+from tinytrain_compile.frontend.trained_set import as_the_file_says, trained_as_the_file
 from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
 from tinytrain_compile.frontend.written_loss import declare_label, describe_written, in_two_parts, label_view
 from tinytrain_compile.ir import Graph, check_graph
-from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel
+from tinytrain_compile.ir.imported import FileTraining, ImportedLoss, ImportedModel
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import infer
 
@@ -65,8 +66,11 @@ _CHANNELS_LAST_READERS = frozenset(("MatMul", "LayerNormalization", "Softmax", "
 """Operators that work on the last ONNX axis: a rank 4 input that goes straight to them is no NCHW image."""
 
 
-def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
-    """Import a whole model. Errors: E0501/E0503 with all unsupported nodes, E0209 ..., E0305 for labels."""
+def import_model(model: OnnxModel, options: FrontendOptions, training: FileTraining | None = None) -> ImportedModel:
+    """Import a whole model; training: what its file says of that, which then decides what is a parameter.
+
+    Errors: E0501/E0503 with all unsupported nodes, E0209 ..., E0231, E0305 for labels.
+    """
     model = unquantised(model)
     site = find_loss(model, Links(model.nodes, model.outputs, model.constants), options.label)
     _check_label_option(model, site, options)
@@ -80,6 +84,7 @@ def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
     source = _data_input(model, links, site, options)
     judged = outputs[:1] if site is not None else outputs  # numbers of the loss itself are no parameters
     trainables = choose_trainables(model, Links(reachable(model.nodes, judged), judged, model.constants), options)
+    trainables = trainables if training is None else as_the_file_says(trainables, training, options)
     tied: frozenset[str] = frozenset()
     while True:
         ctx = ImportContext(model, links, options, trainables, tied)
@@ -91,7 +96,7 @@ def import_model(model: OnnxModel, options: FrontendOptions) -> ImportedModel:
         imported = _finish(ctx, site, source, (data, order), label)
         found = _check_parameters(ctx, imported)
         if not found:
-            return imported
+            return imported if training is None else trained_as_the_file(ctx, imported, training)
         tied |= found
 
 

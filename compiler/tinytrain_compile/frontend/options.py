@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from tinytrain_compile.ir.types import Array
@@ -31,6 +32,7 @@ class FrontendOptions:
     batch_norm: "fold" takes a BatchNormalization into the layer before it; "keep" leaves gamma and beta as they are.
     trainable, frozen: patterns of names of initializers that are parameters, or are not (--trainable, --frozen).
     untie: equal values that an exporter has written once are parameters of their own (--untie).
+    weights: an .npz with the weights of training artifacts (--weights).
     any_batch: also accept several samples at once, several outputs and no input at all (single-operator tests).
     """
 
@@ -46,3 +48,4 @@ class FrontendOptions:
     any_batch: bool = False
     classes: int | None = None
     seed: int = 0
+    weights: Path | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
 
@@ -89,6 +89,24 @@ class ParameterChoice:
     known: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class FileTraining:
+    """How a file is trained that says so itself (`contract` 3: TrainingInfoProto, 4: artifacts of ONNX Runtime).
+
+    trained: names of its initializers. optimizer: "" where the file does not say. settings: fields of TrainingOptions.
+    learning_rate: None where the file leaves it open. initial: first values of optimizer state, by initializer (in
+    ImportedModel: by parameter, in its layout) and kind. notes: remarks for the user.
+    """
+
+    contract: Literal[3, 4]
+    trained: tuple[str, ...]
+    optimizer: str
+    settings: Mapping[str, Any]
+    learning_rate: float | None
+    initial: Mapping[tuple[str, str], Array]
+    notes: tuple[str, ...] = ()
+
+
 def _no_tensors() -> Mapping[str, FileTensor]:
     return {}
 
@@ -97,7 +115,7 @@ def _no_tensors() -> Mapping[str, FileTensor]:
 class ImportedModel:
     """A forward graph with one data input and one output, and the way from ONNX arrays to it.
 
-    contract: 1 is a forward model (the user names the loss), 2 a model that ends in its loss.
+    contract: 1 is a forward model (the user names the loss), 2 a model that ends in its loss; 3 and 4 see FileTraining.
     graph: with a loss of its own it ends where the loss reads it.
     input_shape / output_shape: ONNX shapes, batch included.
     input_perm / output_perm: graph array = ONNX array transposed by this permutation.
@@ -106,10 +124,11 @@ class ImportedModel:
     replaced: tensors of the file that depend on a layer which --classes has replaced.
     choices: of every floating-point initializer that is used, whether it is a parameter.
     floats: ONNX nodes that compute in float32 whatever the others do (recurrent layers).
+    training: how the file itself is trained, if it says so.
     """
 
     graph: Graph
-    contract: Literal[1, 2]
+    contract: Literal[1, 2, 3, 4]
     loss: ImportedLoss | None
     input_name: str
     input_shape: tuple[int, ...]
@@ -122,3 +141,4 @@ class ImportedModel:
     replaced: frozenset[str] = frozenset()
     choices: tuple[ParameterChoice, ...] = ()
     floats: frozenset[str] = frozenset()
+    training: FileTraining | None = None

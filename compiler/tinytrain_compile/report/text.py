@@ -228,9 +228,17 @@ def _target(summary: Summary) -> str:
     return f"{printable(summary.target)}: {printable(summary.target_summary)}, {summary.quant}"
 
 
+_CONTRACTS = {
+    1: "from the options",
+    2: "of the model itself",
+    3: "of the training information in the model",
+    4: "of the training artifacts of ONNX Runtime",
+}
+
+
 def loss_text(summary: Summary) -> str:
-    """The loss, and whether the options say it or the model ends in it."""
-    return f"{loss_name(summary)} ({'from the options' if summary.contract == 1 else 'of the model itself'})"
+    """The loss, and whether the options say it, the model ends in it, or a training graph has it."""
+    return f"{loss_name(summary)} ({_CONTRACTS[summary.contract]})"
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -1,0 +1,65 @@
+"""Options of how weights follow gradients: a part of CompileOptions (`compile/options.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tinytrain_compile.compile.option import option, within
+from tinytrain_compile.compile.option_values import parse_betas, parse_epsilon
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateOptions:
+    """Loss, optimizer and accumulation, but for what everyone needs (optimizer, learning rate, batch)."""
+
+    loss: Literal["cross-entropy", "mse", "bce"] | None = field(
+        default=None,
+        metadata=option(
+            "training", "Default: bce behind a Sigmoid, else cross-entropy for (batch, classes).", "--loss"
+        ),
+    )
+    momentum: float = field(
+        default=0.9,
+        metadata=option(
+            "training", "For --optimizer momentum, and rmsprop if given.", "--momentum", check=within(0.0, 1.0)
+        ),
+    )
+    nesterov: bool = field(default=False, metadata=option("training", "Nesterov's momentum.", "--nesterov"))
+    dampening: float = field(
+        default=0.0,
+        metadata=option("training", "Of momentum, from the second update on.", "--dampening", check=within(0.0, 1.0)),
+    )
+    betas: tuple[float, float] = field(
+        default=(0.9, 0.999),
+        metadata=option("training", "Decay rates of adam and adamw.", "--betas", metavar="B1,B2", read=parse_betas),
+    )
+    alpha: float = field(
+        default=0.99,
+        metadata=option("training", "Decay rate of rmsprop's squares.", "--alpha", check=within(0.0, 1.0)),
+    )
+    epsilon: float | None = field(
+        default=None,
+        metadata=option("training", "Default: 1e-8, adagrad 1e-10.", "--epsilon", metavar="E", read=parse_epsilon),
+    )
+    epsilon_place: Literal["corrected", "raw"] = field(
+        default="corrected",
+        metadata=option("training", "Of adam: beside the corrected root, or sqrt(v) itself (ORT).", "--epsilon-place"),
+    )
+    weight_decay: float = field(
+        default=0.0,
+        metadata=option(
+            "training",
+            "Pulls float32 weights towards 0.",
+            "--weight-decay",
+            check=within(0.0, 1e6),
+        ),
+    )
+    accumulate: Literal["exact", "inplace"] = field(
+        default="exact",
+        metadata=option(
+            "training",
+            "Over --batch N samples: sum gradients, or update with each at once, at a learning rate of 1/N.",
+            "--accumulate",
+        ),
+    )

@@ -1,0 +1,72 @@
+"""What the readers of training graphs share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from tinytrain_compile.errors import CompileError
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def refused(where: str, what: str, try_: str = "give the forward model and --loss") -> CompileError:
+    """The error for a training graph that cannot be taken over."""
+    return CompileError("E0231", where, what, try_)
+
+
+def number_of(node: onnx.NodeProto, name: str, default: float) -> float:
+    """A float or integer attribute."""
+    found: Any = next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+    return float(found)
+
+
+def text_of(node: onnx.NodeProto, name: str, default: str) -> str:
+    """A string attribute."""
+    found: Any = next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+
+
+def makers_of(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
+    """The node that makes each tensor."""
+    return {name: node for node in nodes for name in node.output if name}
+
+
+def through_identity(makers: Mapping[str, onnx.NodeProto], tensor: str) -> str:
+    """The tensor that Identity nodes show."""
+    while tensor in makers and makers[tensor].op_type == "Identity" and makers[tensor].domain in DEFAULT_DOMAINS:
+        tensor = makers[tensor].input[0]
+    return tensor
+
+
+def up_to(
+    proto: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Iterable[onnx.ValueInfoProto],
+    weights: Iterable[onnx.TensorProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+) -> onnx.ModelProto:
+    """The model of what leads to the outputs, with operators of the default domain's opset."""
+    makers = makers_of(nodes)
+    kept, pending = set[int](), [value.name for value in outputs]
+    read = set(pending)
+    places = {id(node): index for index, node in enumerate(nodes)}
+    while pending:
+        node = makers.get(pending.pop())
+        if node is not None and places[id(node)] not in kept:
+            kept.add(places[id(node)])
+            pending += node.input
+            read.update(node.input)
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    del made.training_info[:]
+    graph = onnx.GraphProto(name=proto.graph.name)
+    graph.node.extend(nodes[index] for index in sorted(kept))
+    graph.initializer.extend(tensor for tensor in weights if tensor.name in read)
+    graph.input.extend(value for value in inputs if value.name in read)
+    graph.output.extend(outputs)
+    made.graph.CopyFrom(graph)
+    return made
