@@ -18,6 +18,7 @@ from tinytrain_compile.frontend import (
     import_loss,
     import_norm,
     import_pool,
+    import_resize,
     import_shape,
     import_slicing,
 )
@@ -42,6 +43,7 @@ from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import infer
 
 _MODULES = (
+    import_resize,
     import_blocks,
     import_choice,
     import_conv,

@@ -26,8 +26,7 @@ NEAREST: Mapping[str, str] = {
     "MatMulInteger": _QUANTISED,
     "RMSNormalization": "LayerNormalization",
     "RNN": "an unrolled cell of MatMul and Tanh",
-    "Resize": "ConvTranspose",
-    "Upsample": "ConvTranspose",
+    "Upsample": "Resize",
 }
 """ONNX operators that are not imported -> what comes nearest."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ir.types import Array, Attrs, Layout, Node, TensorType, Value
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, kept_layout, like, only
 from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.exact import largest_of
@@ -34,7 +34,9 @@ STEP = NonDifferentiable("a truth value is piecewise constant")
 
 def _broadcast(values: tuple[Value, ...], dtype: Any) -> tuple[TensorType, ...]:
     shape = tuple(np.broadcast_shapes(*(value.shape for value in values)))
-    return (TensorType(shape, dtype, next((value.layout for value in values if value.shape == shape), "")),)
+    layouts: list[Layout] = [value.layout for value in values if value.shape == shape]
+    layout: Layout = layouts[0] if layouts else ""
+    return (TensorType(shape, dtype, layout),)
 
 
 def _infer_floats(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
