@@ -25,7 +25,7 @@ NETWORKS = (
     *(f"torch-ts/act_{name}" for name in ACTIVATIONS),
     *("torch-dynamo/act_softplus", "torch-dynamo/act_elu", "torch-dynamo/act_abs"),
     *("torch-ts/maxout", "torch-dynamo/amax23", "torch-dynamo/where_mask", "torch-ts/l2norm_embed"),
-    *("keras/unet_up", "torch-dynamo/unet_shuf", "torch-dynamo/unet_bil", "torch-ts/unet_near"),
+    *("keras/unet_up", "torch-dynamo/unet_shuf", "torch-dynamo/unet_bil", "torch-ts/unet_near", "torch-ts/einsum"),
 )
 RUN_AS_C = (
     "torch-dynamo/act_softplus",
@@ -94,6 +94,7 @@ BODIES = {
     "log of sums": "b = ReduceLogSumExp <keepdims = 1> (a)\nm = Sub (a, b)",
     "normalised": "m = LpNormalization <axis = 1, p = 2> (a)",
     "norm 1": "b = ReduceL1 <keepdims = 1> (a)\nm = Div (a, b)",
+    "einsum": 'b = Einsum <equation = "ni,nj->ij"> (a, a)\nc = Einsum <equation = "i...->i"> (b)\nm = Mul (a, c)',
     "spread": "b = ReduceMax <keepdims = 1> (a)\nc = ReduceMin <keepdims = 1> (a)\nd = Sub (b, c)\nm = Div (a, d)",
 }
 

@@ -13,6 +13,7 @@ from tinytrain_compile.frontend import (
     import_blocks,
     import_choice,
     import_conv,
+    import_einsum,
     import_elementwise,
     import_linear,
     import_loss,
@@ -43,17 +44,18 @@ from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import infer
 
 _MODULES = (
-    import_resize,
     import_blocks,
     import_choice,
     import_conv,
+    import_einsum,
     import_elementwise,
     import_linear,
     import_loss,
     import_norm,
-    import_slicing,
     import_pool,
+    import_resize,
     import_shape,
+    import_slicing,
 )
 HANDLERS: dict[str, Handler] = {op: handler for module in _MODULES for op, handler in module.HANDLERS.items()}
 

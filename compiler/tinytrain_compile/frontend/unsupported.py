@@ -18,7 +18,6 @@ NEAREST: Mapping[str, str] = {
     "Attention": "MatMul, Softmax and MatMul",
     "ConvInteger": _QUANTISED,
     "DynamicQuantizeLinear": _QUANTISED,
-    "Einsum": "Transpose and MatMul",
     "GRU": "an unrolled cell of MatMul, Sigmoid and Tanh",
     "GatherElements": "Slice",
     "GatherND": "Slice",
