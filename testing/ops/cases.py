@@ -13,6 +13,7 @@ from testing.ops import (
     case_qtargets,
     case_quantised,
     case_qupdate,
+    case_resize,
     case_structure,
 )
 from testing.ops.case import GENERATORS, Bits, Case, cases_of, make
@@ -31,6 +32,7 @@ __all__ = [
     "case_qtargets",
     "case_quantised",
     "case_qupdate",
+    "case_resize",
     "case_structure",
     "cases_of",
     "make",

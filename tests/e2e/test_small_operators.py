@@ -25,9 +25,15 @@ NETWORKS = (
     *(f"torch-ts/act_{name}" for name in ACTIVATIONS),
     *("torch-dynamo/act_softplus", "torch-dynamo/act_elu", "torch-dynamo/act_abs"),
     *("torch-ts/maxout", "torch-dynamo/amax23", "torch-dynamo/where_mask", "torch-ts/l2norm_embed"),
-    *("keras/unet_up", "torch-dynamo/unet_shuf"),
+    *("keras/unet_up", "torch-dynamo/unet_shuf", "torch-dynamo/unet_bil", "torch-ts/unet_near", "torch-ts/einsum"),
 )
-RUN_AS_C = ("torch-dynamo/act_softplus", "torch-ts/act_sin", "torch-dynamo/amax23", "torch-dynamo/where_mask")
+RUN_AS_C = (
+    "torch-dynamo/act_softplus",
+    "torch-ts/act_sin",
+    "torch-dynamo/amax23",
+    "torch-dynamo/where_mask",
+    "torch-dynamo/unet_bil",
+)
 
 
 @needs_shared
@@ -59,6 +65,15 @@ def test_what_has_no_integer_form_is_a_float_region(name: str) -> None:
     assert chain.check(chain.project(train), mode="host").max_error == 0.0
 
 
+@needs_shared
+@pytest.mark.parametrize("name", ["torch-ts/unet_near", "torch-dynamo/unet_shuf"])
+def test_what_moves_pixels_stays_in_integers(name: str) -> None:
+    train = nets.int8_train(onnx.load(ZOO / f"{name}.onnx"), loss="bce")
+    moving = [node for node in train.graph.nodes if node.op in ("Expand", "Transpose")]
+    assert moving and all(node.outputs[0].dtype == "int8" for node in moving)
+    assert chain.check(chain.project(train), mode="host").max_error == 0.0
+
+
 def _dense(body: str) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     weights = {"w1": rng.normal(size=(6, 5)), "w2": rng.normal(size=(5, 3)), "w3": rng.normal(size=(6, 5))}
@@ -79,6 +94,7 @@ BODIES = {
     "log of sums": "b = ReduceLogSumExp <keepdims = 1> (a)\nm = Sub (a, b)",
     "normalised": "m = LpNormalization <axis = 1, p = 2> (a)",
     "norm 1": "b = ReduceL1 <keepdims = 1> (a)\nm = Div (a, b)",
+    "einsum": 'b = Einsum <equation = "ni,nj->ij"> (a, a)\nc = Einsum <equation = "i...->i"> (b)\nm = Mul (a, c)',
     "spread": "b = ReduceMax <keepdims = 1> (a)\nc = ReduceMin <keepdims = 1> (a)\nd = Sub (b, c)\nm = Div (a, d)",
 }
 

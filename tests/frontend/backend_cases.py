@@ -90,10 +90,16 @@ def skip_reason(case: Any) -> str:
         return "non-float input"
     if node.op_type == "Pow" and not _is_simple_power(case):
         return "general Pow"
-    if node.op_type == "Gather":
-        return "Gather of several places"
     if any(array.size == 0 and array.dtype == np.float32 for array in arrays):
         return "empty tensor (refused: E0204)"
+    if node.op_type == "Gather":
+        return "Gather of several places"
+    return _form_reason(node, arrays)
+
+
+def _form_reason(node: onnx.NodeProto, arrays: list[np.ndarray]) -> str:
+    if node.op_type == "Resize" and any(a.s == b"tf_crop_and_resize" for a in node.attribute):
+        return "Resize of a part"
     if node.op_type in ("Conv", "ConvTranspose", "MaxPool", "AveragePool") and arrays[0].ndim > 4:
         return "rank > 4"
     return ""

@@ -97,6 +97,11 @@ def _add_c(ctx: ImportContext, node: OnnxNode, y: Value, c: Entry | None, shape:
 
 def _matmul(ctx: ImportContext, node: OnnxNode) -> None:
     a, b = ctx.entry(node.input(0)), ctx.entry(node.input(1))
+    ctx.define(node.output(0), product(ctx, node, a, b, a.rank == b.rank == 2))
+
+
+def product(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, foldable: bool = False) -> Entry:
+    """numpy's matmul of two entries; foldable: a normalisation behind it may go into a constant b."""
     if not a.rank or not b.rank:
         raise ValueError("MatMul of a scalar")
     left = _as_matrix(ctx, node, a, (1, *a.shape)) if a.rank == 1 else a
@@ -104,12 +109,11 @@ def _matmul(ctx: ImportContext, node: OnnxNode) -> None:
     if left.shape[-1] != right.shape[-2]:
         raise ValueError(f"MatMul of shapes {a.shape} and {b.shape}")
     if right.is_constant and not left.is_constant and all(dim == 1 for dim in right.shape[:-2]):
-        foldable = a.rank == b.rank == 2
         y = _weight_product(ctx, node, left, right, foldable)
     else:
         value = _matrix_product(ctx, node, left, right)
         y = Entry(value.shape, value, plain(len(value.shape)))
-    ctx.define(node.output(0), _without_added_axes(ctx, node, y, a.rank == 1, b.rank == 1))
+    return _without_added_axes(ctx, node, y, a.rank == 1, b.rank == 1)
 
 
 def _without_added_axes(ctx: ImportContext, node: OnnxNode, y: Entry, row: bool, column: bool) -> Entry:

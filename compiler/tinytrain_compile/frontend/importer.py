@@ -13,12 +13,14 @@ from tinytrain_compile.frontend import (
     import_blocks,
     import_choice,
     import_conv,
+    import_einsum,
     import_elementwise,
     import_linear,
     import_loss,
     import_norm,
     import_pool,
     import_recurrent,
+    import_resize,
     import_shape,
     import_slicing,
 )
@@ -51,14 +53,16 @@ _MODULES = (
     import_blocks,
     import_choice,
     import_conv,
+    import_einsum,
     import_elementwise,
     import_linear,
     import_loss,
     import_norm,
-    import_slicing,
     import_pool,
     import_recurrent,
+    import_resize,
     import_shape,
+    import_slicing,
 )
 HANDLERS: dict[str, Handler] = {op: handler for module in _MODULES for op, handler in module.HANDLERS.items()}
 

@@ -20,15 +20,13 @@ NEAREST: Mapping[str, str] = {
     "Attention": "MatMul, Softmax and MatMul",
     "ConvInteger": _QDQ,
     "DynamicQuantizeLinear": _QDQ,
-    "Einsum": "Transpose and MatMul",
     "GatherND": "Slice",
     "If": "the branch that is taken, exported by itself",
     "Loop": _UNROLLED,
     "MatMulInteger": _QDQ,
     "RMSNormalization": "LayerNormalization",
-    "Resize": "ConvTranspose",
     "Scan": _UNROLLED,
-    "Upsample": "ConvTranspose",
+    "Upsample": "Resize",
 }
 """ONNX operators that are not imported -> what comes nearest."""
 _DYNAMIC = ("Dynamic", "MatMulIntegerToFloat")

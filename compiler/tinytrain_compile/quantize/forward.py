@@ -18,7 +18,7 @@ from tinytrain_compile.ops.int8.pointwise import ADD_BITS, SUM_BITS, QAddAttrs, 
 from tinytrain_compile.ops.linear import WEIGHT, GemmAttrs, join_split
 from tinytrain_compile.ops.names import operand, operands
 from tinytrain_compile.ops.pool import PoolAttrs, always_full
-from tinytrain_compile.ops.shape import EmbedAttrs, ReduceAttrs, ReshapeAttrs
+from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs, ReduceAttrs, ReshapeAttrs
 from tinytrain_compile.quantize.forms import Act, Deferred, ShiftTables
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
@@ -73,6 +73,7 @@ class Forward:
             "Clip": self._clip,
             "ClipMask": self._mask,
             "MaxPoolIndex": self._index,
+            "Expand": self._repeat,
             **dict.fromkeys(ops_with("moves_data"), self._move),
         }
 
@@ -264,6 +265,10 @@ class Forward:
         (out,) = self._r.emit(node.op, values, attrs, node)
         self._r.forms[node.outputs[0].name] = Act(out, quant)
         return True
+
+    def _repeat(self, node: Node) -> bool:
+        assert isinstance(node.attrs, ExpandAttrs)
+        return node.attrs.scale == 1.0 and self._move(node)
 
     def _on_scale(self, act: Act, quant: Quant, node: Node) -> Value:
         if (act.quant.scale, act.quant.zero) == (quant.scale, quant.zero):

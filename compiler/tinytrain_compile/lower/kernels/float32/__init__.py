@@ -9,8 +9,21 @@ from tinytrain_compile.lower.kernels.float32 import (
     loss,
     normalise,
     pool,
+    resize,
     smooth,
     update,
 )
 
-__all__ = ["activation", "choice", "conv", "elementwise", "linear", "loss", "normalise", "pool", "smooth", "update"]
+__all__ = [
+    "activation",
+    "choice",
+    "conv",
+    "elementwise",
+    "linear",
+    "loss",
+    "normalise",
+    "pool",
+    "resize",
+    "smooth",
+    "update",
+]
