@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.zoo import NOT_ASKED, OTHERWISE, judge, judged
+from testing.places import ROOT
 from testing.zoo import Network, networks, trained
 from tests.e2e.marks import needs_shared
 from tinytrain_compile.frontend import derived, importer, known_constants, trainable
@@ -17,6 +18,7 @@ from tinytrain_compile.training import loss
 from tinytrain_compile.training.end import End
 
 ZOO = {network.name: network for network in networks()}
+TABLE = (ROOT / "docs" / "zoo.md").read_text()
 Plant = Callable[[pytest.MonkeyPatch], dict[str, Any]]
 
 
@@ -24,6 +26,7 @@ Plant = Callable[[pytest.MonkeyPatch], dict[str, Any]]
 @pytest.mark.parametrize("name", ZOO)
 def test_trains_as_in_its_framework(name: str) -> None:
     verdict, remark = judged(ZOO[name])
+    assert f"| {name} | {verdict} |" in TABLE, "python -m benchmarks.zoo --write docs/zoo.md"
     assert verdict in ("equal", "imports", "changed", "refused"), remark
     assert (verdict == "refused") or name not in NOT_ASKED
 
