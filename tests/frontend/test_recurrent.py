@@ -137,8 +137,8 @@ def test_shapes_that_do_not_fit(name: str, shape: tuple[int, ...], tmp_path: Pat
     assert (error.value.code, error.value.where) == ("E0212", "node LSTM_Y (LSTM)")
 
 
-def parameters(model: onnx.ModelProto, folder: Path) -> list[str]:
-    return sorted(value.name for value in import_file(model, folder).graph.parameters)
+def parameters(model: onnx.ModelProto, folder: Path, **options: object) -> list[str]:
+    return sorted(value.name for value in import_file(model, folder, **options).graph.parameters)
 
 
 def test_names_of_parameters(tmp_path: Path) -> None:
@@ -161,6 +161,7 @@ def test_a_second_bias_of_zeros_is_trained_where_the_framework_has_one(tmp_path:
     model = model_of(Cell("LSTM"))
     set_weight(model, "B", np.concatenate([np.ones(8), np.zeros(8)])[None])
     assert "B.Rb" not in parameters(model, tmp_path)
+    assert "B.Rb" in parameters(model, tmp_path, trainable=("B",))
     model.producer_name = "pytorch"
     assert "B.Rb" in parameters(model, tmp_path)
     gru = model_of(Cell("GRU", reset_last=1))
@@ -173,6 +174,8 @@ def test_a_first_state_of_zeros_is_not_trained(tmp_path: Path) -> None:
     set_weight(model, "h0", np.zeros((1, 1, 2)))
     found = parameters(model, tmp_path)
     assert "h0" not in found and "c0" in found
+    assert "h0" in parameters(model, tmp_path, trainable=("h0",))
+    assert "c0" not in parameters(model, tmp_path, frozen=("c0",))
 
 
 def test_the_last_step_is_read_without_the_sequence(tmp_path: Path) -> None:

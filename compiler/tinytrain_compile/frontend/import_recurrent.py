@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.frontend.context import ImportContext
+from tinytrain_compile.frontend.entries import Entry
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import is_zero
@@ -200,10 +201,15 @@ def _one_bias(to: _Direction) -> Value | None:
         return None
     width = to.form.gates * to.form.hidden
     first = to.parameter(_B, (0, width), "Wb")
-    second = not entry.is_constant or bool(np.any(entry.data[to.index, width:]))
-    if not second and to.ctx.model.proto.producer_name != _TWO_BIASES:
+    if entry.is_constant and not np.any(entry.data[to.index, width:]) and not _has_two_biases(to.ctx, entry):
         return first
     return to.emit("Add", (first, to.parameter(_B, (width, 2 * width), "Rb")), "bias")
+
+
+def _has_two_biases(ctx: ImportContext, bias: Entry) -> bool:
+    """Whether a second half of zeros is a parameter all the same."""
+    choice = ctx.trainables.choices.get(bias.source)
+    return ctx.model.proto.producer_name == _TWO_BIASES or (choice is not None and choice.why == "--trainable")
 
 
 def _lstm(to: _Direction) -> tuple[Value | None, _Step]:
