@@ -11,79 +11,13 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from testing.zoo import (
-    ABSOLUTE,
-    RELATIVE,
-    Network,
-    Outcome,
-    loss_error,
-    networks,
-    trained,
-    trained_in_integers,
-    weight_errors,
-)
+from testing.zoo import ABSOLUTE, RELATIVE, Network, networks, trained_in_integers
+from testing.zoo_verdicts import OTHERWISE, judged
 from tinytrain_compile.compile.pipeline import compile_model
-
-OTHERWISE: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    **dict.fromkeys(
-        ("torch-ts/x_fresh_norms", "torch-ts/prelu_chan", "torch-ts/act_prelu", "torch-dynamo/act_prelu"),
-        ({"untie": True}, "equal values that the exporter wrote once: --untie"),
-    ),
-    **dict.fromkeys(
-        ("torch-dynamo/shufflenetv2", "torch-dynamo/dyn_shuffle", "torch-dynamo/bn_trainmode"),
-        ({"frozen": ("*.weight_bias",)}, "PyTorch's folding freezes beta: --frozen '*.weight_bias'"),
-    ),
-    "torch-ts/features_also_out": ({"model_output": "output"}, "several outputs: --model-output"),
-    "torch-ts/dyn_hw": ({"input_shapes": {"input": (1, 3, 16, 16)}}, "dynamic: --input-shape"),
-}
-"""Options that a network needs to train as in its framework, and why."""
-
-CHANGED: Mapping[str, str] = {
-    "torch-ts/circularpad": "the exporter pads otherwise: onnxruntime's first loss is not the framework's, and is ours",
-    "keras/lstm": "tf2onnx leaves the last layer's bias out, which is zero before training",
-    "keras/kws_dscnn": "gamma, mean and variance are one table in the file; the framework trains gamma apart",
-}
-"""Networks whose file is not what the framework trained."""
-
-NOT_ASKED: Mapping[str, str] = {
-    "torch-dynamo/conv3d": "Conv3D",
-    "torch-dynamo/two_input": "a second data input",
-    "keras/gru": "a Loop (export with unroll=True)",
-}
-"""Networks that are refused for a stated limit."""
-
-
-def judge(network: Network, outcome: Outcome) -> tuple[str, str]:
-    """(verdict, remark): equal, imports, changed, refused, DIFFERENT."""
-    if outcome.error is not None:
-        code, what = outcome.error.code, outcome.error.what
-        return "refused", NOT_ASKED.get(network.name, f"{code}: {what}")
-    if not network.trains:
-        return "imports", "the framework gives no losses"
-    loss = loss_error(outcome.losses, network.known["losses"])
-    weights = weight_errors(network, outcome)
-    furthest = max(weights.values(), default=0.0)
-    text = f"losses {loss:.1e}" + (f", weights {furthest:.1e}" if weights else "")
-    if loss <= RELATIVE and furthest <= ABSOLUTE:
-        return "equal", text
-    if network.name in CHANGED:
-        return "changed", f"{text}: {CHANGED[network.name]}"
-    return "DIFFERENT", text
-
-
-def judged(network: Network) -> tuple[str, str]:
-    """The verdict with the options of OTHERWISE, named in the remark."""
-    more, why = OTHERWISE.get(network.name, ({}, ""))
-    try:
-        verdict, remark = judge(network, trained(network, **more))
-    except Exception as wrong:  # what is to be found: anything that is no CompileError
-        return "INTERNAL", f"{type(wrong).__name__}: {wrong}"
-    return verdict, f"{remark}; {why}" if why else remark
 
 
 def compiled(network: Network) -> str:

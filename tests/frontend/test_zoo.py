@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.zoo import NOT_ASKED, OTHERWISE, judge, judged
 from testing.places import ROOT
 from testing.zoo import Network, networks, trained
+from testing.zoo_verdicts import NOT_ASKED, OTHERWISE, judge, judged
 from tests.e2e.marks import needs_shared
 from tinytrain_compile.frontend import derived, importer, known_constants, trainable
 from tinytrain_compile.frontend.trainable import Trainables
