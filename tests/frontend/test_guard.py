@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.frontend.models import parse, run_imported, write
 from tinytrain_compile.errors import ERRORS, CompileError
-from tinytrain_compile.frontend import FrontendOptions, load_model, supported_operators
-from tinytrain_compile.frontend.unsupported import NEAREST
+from tinytrain_compile.frontend import FrontendOptions, load_model
 
 Edit = Callable[[onnx.ModelProto], None]
 
@@ -399,10 +397,3 @@ def test_labels_of_another_shape(tmp_path: Path) -> None:
 def test_labels_that_are_not_indices(tmp_path: Path) -> None:
     model = parse(LOSS.replace("int64[1] t", "float[1] t"), {"w": np.ones((4, 3), np.float32)})
     assert error_of(write(model, tmp_path)).code == "E0305"
-
-
-def test_hints_are_for_operators_that_are_not_imported_and_name_some_that_are() -> None:
-    known, standard = set(supported_operators()), {schema.name for schema in onnx.defs.get_all_schemas()}
-    assert not known & NEAREST.keys()
-    named = {word for hint in NEAREST.values() for word in re.findall(r"\w+", hint)} & standard
-    assert named <= known and len(named) > 5

@@ -223,7 +223,7 @@ class _Walk:
 
     def _moved(self, node: FileNode, name: str, state: _WalkState) -> Array | None:
         """The same of integers that are moved (a Pad puts others beside them)."""
-        data = node.inputs if node.op == "Concat" else node.inputs[:1]
+        data = node.inputs if node.op == "Concat" else (node.inputs[0],)
         if node.op == "Pad" or not all(source in state.unrounded for source in data):
             return None
         known = {**state.values[1], **{source: state.unrounded[source] for source in data}}
