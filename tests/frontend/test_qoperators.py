@@ -20,6 +20,7 @@ from tests.frontend.models import write
 from tests.frontend.nets import Net
 from tests.frontend.qdq import Maker, check_quantised
 from tests.frontend.qoperator import OPSETS, JudgedByOnnxruntime, qoperator_form, run_node
+from tests.frontend.test_file_forms import old_network
 from tinytrain_compile.compile import file_check
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import compile_model
@@ -45,6 +46,8 @@ CASES: dict[str, Case] = {
     "softmax": ("QLinearSoftmax", ((3, 7),), {"axis": -1, "opset": 13}),
     "softmax over rows": ("QLinearSoftmax", ((3, 7),), {"axis": 0, "opset": 13}),
     "softmax of old": ("QLinearSoftmax", ((3, 7),), {"axis": 1, "opset": 12}),
+    "softmax of old over two axes": ("QLinearSoftmax", ((2, 3, 4),), {"axis": 1, "opset": 12}),
+    "softmax of old without an axis": ("QLinearSoftmax", ((2, 3, 4),), {"opset": 12}),
     "concat": ("QLinearConcat", (X, (1, 2, 6, 5), X), {"axis": 1}),
     "where": ("QLinearWhere", (X, Y), {}),
     "gemm": ("QGemm", ((3, 8), (8, 5), (5,)), {}),
@@ -150,6 +153,7 @@ NETWORKS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any]]] = {
     ),
     "transformer": (lambda: models.transformer(4, 8, 2), {"activation_type": QuantType.QUInt8}),
     "all over": (lambda: conv_all_over("AveragePool"), {"per_channel": True}),
+    "opset 11": (lambda: old_network(11), {}),
     "all over, unsigned": (lambda: conv_all_over("MaxPool"), {"activation_type": QuantType.QUInt8}),
 }
 
