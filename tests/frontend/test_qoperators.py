@@ -246,11 +246,16 @@ HINTS: dict[str, tuple[str, str, str]] = {
     "of the standard": ("y = Hardmax (x)", "there is no such operator", "none, see --list-ops"),
     "slip": ("y = Sigmiod (x)", "y", "Sigmoid"),
     "dynamic": (
-        "q, s, z = DynamicQuantizeLinear (x)\ny = DequantizeLinear (q, s, z)",
+        "q, r, z = DynamicQuantizeLinear (x)\ny = DequantizeLinear (q, r, z)",
         "its scales are computed at run time",
         "QuantFormat.QDQ",
     ),
     "attention": ("y = com.microsoft.QAttention (x)", "it computes with stored integers", "QuantFormat.QDQ"),
+    "sums without a scale": (
+        "q = QuantizeLinear (x, s)\ni = MatMulInteger (q, q)\ny = Cast <to = 1> (i)",
+        "it computes with stored integers",
+        "QuantFormat.QDQ",
+    ),
     "fused": ("y = com.microsoft.FusedConv (x)", "its domain", "before graph optimisers"),
 }
 
@@ -260,6 +265,7 @@ def test_hint_is_about_the_node(name: str, tmp_path: Path) -> None:
     lines, reason, nearest = HINTS[name]
     header = '<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>'
     model = onnx.parser.parse_model(f"{header} net (float[1, 4] x) => (float[1, 4] y) {{ {lines} }}")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.1), "s"))
     with pytest.raises(CompileError) as caught:
         load_model(write(model, tmp_path))
     assert reason in caught.value.details[0]
