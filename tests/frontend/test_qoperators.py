@@ -20,6 +20,7 @@ from tests.frontend.models import write
 from tests.frontend.nets import Net
 from tests.frontend.qdq import Maker, check_quantised
 from tests.frontend.qoperator import OPSETS, JudgedByOnnxruntime, qoperator_form, run_node
+from tests.frontend.test_file_forms import old_network
 from tinytrain_compile.compile import file_check
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import compile_model
@@ -45,6 +46,8 @@ CASES: dict[str, Case] = {
     "softmax": ("QLinearSoftmax", ((3, 7),), {"axis": -1, "opset": 13}),
     "softmax over rows": ("QLinearSoftmax", ((3, 7),), {"axis": 0, "opset": 13}),
     "softmax of old": ("QLinearSoftmax", ((3, 7),), {"axis": 1, "opset": 12}),
+    "softmax of old over two axes": ("QLinearSoftmax", ((2, 3, 4),), {"axis": 1, "opset": 12}),
+    "softmax of old without an axis": ("QLinearSoftmax", ((2, 3, 4),), {"opset": 12}),
     "concat": ("QLinearConcat", (X, (1, 2, 6, 5), X), {"axis": 1}),
     "where": ("QLinearWhere", (X, Y), {}),
     "gemm": ("QGemm", ((3, 8), (8, 5), (5,)), {}),
@@ -150,6 +153,7 @@ NETWORKS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any]]] = {
     ),
     "transformer": (lambda: models.transformer(4, 8, 2), {"activation_type": QuantType.QUInt8}),
     "all over": (lambda: conv_all_over("AveragePool"), {"per_channel": True}),
+    "opset 11": (lambda: old_network(11), {}),
     "all over, unsigned": (lambda: conv_all_over("MaxPool"), {"activation_type": QuantType.QUInt8}),
 }
 
@@ -242,11 +246,16 @@ HINTS: dict[str, tuple[str, str, str]] = {
     "of the standard": ("y = Hardmax (x)", "there is no such operator", "none, see --list-ops"),
     "slip": ("y = Sigmiod (x)", "y", "Sigmoid"),
     "dynamic": (
-        "q, s, z = DynamicQuantizeLinear (x)\ny = DequantizeLinear (q, s, z)",
+        "q, r, z = DynamicQuantizeLinear (x)\ny = DequantizeLinear (q, r, z)",
         "its scales are computed at run time",
         "QuantFormat.QDQ",
     ),
     "attention": ("y = com.microsoft.QAttention (x)", "it computes with stored integers", "QuantFormat.QDQ"),
+    "sums without a scale": (
+        "q = QuantizeLinear (x, s)\ni = MatMulInteger (q, q)\ny = Cast <to = 1> (i)",
+        "it computes with stored integers",
+        "QuantFormat.QDQ",
+    ),
     "fused": ("y = com.microsoft.FusedConv (x)", "its domain", "before graph optimisers"),
 }
 
@@ -256,6 +265,7 @@ def test_hint_is_about_the_node(name: str, tmp_path: Path) -> None:
     lines, reason, nearest = HINTS[name]
     header = '<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>'
     model = onnx.parser.parse_model(f"{header} net (float[1, 4] x) => (float[1, 4] y) {{ {lines} }}")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.1), "s"))
     with pytest.raises(CompileError) as caught:
         load_model(write(model, tmp_path))
     assert reason in caught.value.details[0]

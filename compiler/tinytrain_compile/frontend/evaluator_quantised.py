@@ -7,6 +7,7 @@ reading beside the importer's (qoperators.py), so that one may judge the other; 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -83,7 +84,10 @@ class _Spelling:
         out = self._proto.output[0]
         place = result_scale(self._proto)
         y = out if place is None else self._own("y")
-        self._make(_REAL[self._op], operands, y, attrs)
+        if self._op == "QLinearSoftmax" and attrs.pop("opset", 13) < 13:
+            self._old_softmax(operands[0], y, attrs.get("axis", -1))
+        else:
+            self._make(_REAL[self._op], operands, y, attrs)
         if place is not None:
             scale, zero = self._names[place : place + 2]
             kind = {} if zero else {"output_dtype": helper.np_dtype_to_tensor_dtype(self._first_type())}
@@ -113,15 +117,19 @@ class _Spelling:
         self._make("DequantizeLinear", inputs, name, {"axis": axis})
         return name
 
-    def _attributes(self, operands: list[str]) -> dict[str, object]:
+    def _old_softmax(self, x: str, y: str, axis: int) -> None:
+        """Below opset 13 over all axes from one on."""
+        shape, flat, whole = self._own("shape"), self._own("flat"), self._own("whole")
+        self._make("Shape", [x], shape)
+        self._make("Flatten", [x], flat, {"axis": axis})
+        self._make("Softmax", [flat], whole, {"axis": -1})
+        self._make("Reshape", [whole, shape], y)
+
+    def _attributes(self, operands: list[str]) -> dict[str, Any]:
         """The standard's; the bias of a QGemm is scaled with the product, and axes are an operand from opset 18 on."""
         attrs = dict(self._attrs)
         if self._op == "QGemm":
             attrs["beta"] = attrs.get("alpha", 1.0)
-        if self._op == "QLinearSoftmax" and attrs.pop("opset", 13) < 13 and attrs.get("axis", 1) != -1:
-            if attrs.get("axis", 1) % (rank := self._values[self._names[0]].ndim) != rank - 1:
-                raise ValueError("a softmax over several axes")
-            attrs["axis"] = -1
         if self._op == "QLinearReduceMean" and "axes" in attrs:
             axes = self._own("axes")
             self._make("Constant", [], axes, {"value_ints": attrs.pop("axes")})

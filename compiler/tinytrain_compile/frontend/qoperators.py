@@ -138,12 +138,12 @@ class _Rewriter:
 
     def _softmax(self, node: OnnxNode, x: str, result: str) -> None:
         """Below opset 13, to which it may belong in a newer model too, it is one over all axes from `axis` on."""
-        if node.integer("opset", 13) >= 13 or node.integer("axis", 1) == -1:
+        if node.integer("opset", 13) >= 13 or node.integer("axis", -1) == -1:
             self._make(node.name, "Softmax", (x,), (result,), axis=node.integer("axis", -1))
             return
         shape, flat, whole = (self._fresh(f"{result}.{part}") for part in ("shape", "flat", "whole"))
         self._make(self._fresh(f"{node.name}.shape"), "Shape", (x,), (shape,))
-        self._make(self._fresh(f"{node.name}.flat"), "Flatten", (x,), (flat,), axis=node.integer("axis", 1))
+        self._make(self._fresh(f"{node.name}.flat"), "Flatten", (x,), (flat,), axis=node.integer("axis", -1))
         self._make(node.name, "Softmax", (flat,), (whole,), axis=-1)
         self._make(self._fresh(f"{node.name}.back"), "Reshape", (whole, shape), (result,))
 

@@ -78,7 +78,8 @@ def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Unsuppo
     """The complaint about an operator that has no handler."""
     if node.op.startswith(_DYNAMIC):
         return Unsupported("", "its scales are computed at run time, from each sample", _QDQ)
-    if node.domain == MICROSOFT and node.op.startswith("Q") and node.op != "QuickGelu":
+    foreign = node.domain == MICROSOFT and node.op.startswith("Q") and node.op != "QuickGelu"
+    if foreign or node.op in ("ConvInteger", "MatMulInteger"):
         return Unsupported("", "it computes with stored integers", _QDQ)
     if node.domain:
         return Unsupported("", "its domain is not the standard one", "the model before graph optimisers changed it")
