@@ -41,7 +41,6 @@ _binary("Add", normal)
 _binary("Sub", normal)
 _binary("Mul", normal)
 _binary("Div", nonzero)
-_binary("Less", normal)
 
 
 def _unary(op: str, data: Callable[[Rng, tuple[int, ...], Attrs], np.ndarray], attrs: tuple[Attrs, ...]) -> None:

@@ -140,6 +140,16 @@ def test_training_information_is_honoured(name: str, bind_state: bool, tmp_path:
     check_info(info_model(optimizer, start, bind_state, **attributes), tmp_path / "net.onnx")
 
 
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adagrad"])
+def test_shared_files_with_training_information(name: str, tmp_path: Path) -> None:
+    from testing.places import SHARED
+
+    path = SHARED / "training-graphs" / f"ti_{name}.onnx"
+    if not path.is_file():
+        pytest.skip(f"{path} is not here")
+    check_info(onnx.load(path), tmp_path / "net.onnx")
+
+
 def test_initial_values_of_an_initialization_graph(tmp_path: Path) -> None:
     model = info_model("Sgd")
     info = model.training_info[0]

@@ -235,6 +235,7 @@ def test_outputs_beside_the_loss_are_what_an_inference_gives(tmp_path: Path) -> 
     operator = "loss, q = SoftmaxCrossEntropyLoss (y, t)"
     entropy = load_model(write(net(INDICES, operator, ", float[N, 4] q"), tmp_path))
     assert (entropy.output_name, entropy.loss and entropy.loss.kind) == ("y", "softmax-ce")
+    assert "outputs beside the loss: m_infer gives y, not q" in entropy.graph.notes
 
 
 def test_a_loss_that_is_no_mean_has_no_batch(tmp_path: Path) -> None:
