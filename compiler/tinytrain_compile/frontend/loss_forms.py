@@ -39,10 +39,8 @@ def joined(ctx: ImportContext, site: LossSite) -> LossJoin:
     forward = {node.name for node in reachable(ctx.model.nodes, (site.scores,))}
     for node in ctx.model.nodes:
         found = [kinds.get(name, _FIXED) for name in node.inputs if name]
-        if node.name in forward:  # what a model does inside of a sample is its own affair
-            kind = _EACH if _EACH in found else _FIXED
-        else:
-            kind = _joined(ctx, node, found)
+        within = _EACH if _EACH in found else _FIXED  # what a model does inside of a sample is its own affair
+        kind = within if node.name in forward else _joined(ctx, node, found)
         kinds.update(dict.fromkeys((name for name in node.outputs if name), kind))
     kind = kinds[site.output]
     return "sum" if kind == _SUM else "other" if kind in (_OTHER, _FIXED) else "mean"
