@@ -257,6 +257,16 @@ def test_artifacts_through_the_command(artifacts: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(train.graph.constants["w1"], weights["w1"])
 
 
+def test_frozen_weights_that_are_missing(artifacts: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "training_model.onnx"
+    alone.write_bytes((artifacts / "cnn_ce_sgd" / "training_model.onnx").read_bytes())
+    forward = onnx.load(artifacts / "cnn_ce.onnx")
+    weights = {t.name: numpy_helper.to_array(t) for t in forward.graph.initializer if t.name not in ("lo", "hi")}
+    np.savez(tmp_path / "w.npz", **weights)
+    with pytest.raises(CompileError, match=r"E0231.*x, labels, lo, hi"):
+        train_of(alone, weights=tmp_path / "w.npz")
+
+
 def test_damaged_checkpoints_are_refused(artifacts: Path, tmp_path: Path) -> None:
     """Cut at any length, and with any word of its first part replaced: E0105 or E0231, or the file is read."""
     from tinytrain_compile.frontend.ort_checkpoint import checkpoint_tensors

@@ -269,6 +269,14 @@ def test_two_inputs_that_reach_layers_are_no_labels(tmp_path: Path) -> None:
         load_model(write(net("float[N, 8] t", text), tmp_path))
 
 
+def test_a_row_of_one_number_is_no_loss(tmp_path: Path) -> None:
+    """A regression with a factor as second input: no reduction, so no loss."""
+    weights = {"w": np.ones((1, 3), np.float32)}
+    text = "net (float[1, 3] x, float[1, 1] f) => (float[1, 1] y) { g = Gemm <transB = 1> (x, w) y = Mul (g, f) }"
+    with pytest.raises(CompileError, match="E0209"):
+        load_model(write(parse(text, weights), tmp_path))
+
+
 def test_a_label_that_is_named(tmp_path: Path) -> None:
     """Of two inputs that reach no layer, --label says which holds the labels."""
     weights = {"w": np.asarray([[0.5, -1.0, 2.0]], np.float32)}

@@ -52,6 +52,10 @@ def read_artifacts(proto: onnx.ModelProto, path: Path, weights: Path | None) -> 
     names = {tensor.name for tensor in tensors}
     left = [value for value in graph.input if value.name not in names]
     made = up_to(proto, list(graph.node), left, [*graph.initializer, *tensors], graph.output[:1])
+    if len(made.graph.input) > 2:
+        names = ", ".join(value.name for value in made.graph.input)
+        what = f"{source} leaves open which of its inputs are weights: {names}"
+        raise refused(path.name, what, "give --weights FILE.npz with all weights, frozen ones too")
     return made, _training(path, trained)
 
 
