@@ -31,7 +31,10 @@ def _checkpoint(source: Random, folder: Path) -> Case:
             break
     loss = source.choice(drawn.losses)
     Path(NET).write_bytes(drawn.finished(drawn.model).SerializeToString())
-    options = ["--optimizer", source.choice(("sgd", "momentum") if int8 else ("sgd", "momentum", "adam"))]
+    options = [
+        "--optimizer",
+        source.choice(("sgd", "momentum") if int8 else ("sgd", "momentum", "adam", "adagrad", "rmsprop")),
+    ]
     options += ["--loss", loss] if loss else []
     options += ["--batch", "2"] if source.randrange(3) == 0 else []
     if int8:

@@ -115,7 +115,7 @@ def run_sanitised(verify: Path) -> None:
 
 def _float(source: Random, folder: Path) -> Case:
     drawn = random_net(source)
-    optimizer = source.choice(("sgd", "momentum", "adam", "adamw"))
+    optimizer = source.choice(("sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"))
     options = [*_common(source, False), *_loss(drawn, source), "--optimizer", optimizer]
     options += ["--weight-decay", "0.01"] if source.randrange(3) == 0 else []
     options += _option("--batch-norm", "keep") if source.randrange(4) == 0 else []

@@ -140,6 +140,16 @@ def test_training_information_is_honoured(name: str, bind_state: bool, tmp_path:
     check_info(info_model(optimizer, start, bind_state, **attributes), tmp_path / "net.onnx")
 
 
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adagrad"])
+def test_shared_files_with_training_information(name: str, tmp_path: Path) -> None:
+    from testing.places import SHARED
+
+    path = SHARED / "training-graphs" / f"ti_{name}.onnx"
+    if not path.is_file():
+        pytest.skip(f"{path} is not here")
+    check_info(onnx.load(path), tmp_path / "net.onnx")
+
+
 def test_initial_values_of_an_initialization_graph(tmp_path: Path) -> None:
     model = info_model("Sgd")
     info = model.training_info[0]
@@ -245,6 +255,16 @@ def test_artifacts_through_the_command(artifacts: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "w.npz", **weights)
     train = train_of(alone / "training_model.onnx", weights=tmp_path / "w.npz")
     np.testing.assert_array_equal(train.graph.constants["w1"], weights["w1"])
+
+
+def test_frozen_weights_that_are_missing(artifacts: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "training_model.onnx"
+    alone.write_bytes((artifacts / "cnn_ce_sgd" / "training_model.onnx").read_bytes())
+    forward = onnx.load(artifacts / "cnn_ce.onnx")
+    weights = {t.name: numpy_helper.to_array(t) for t in forward.graph.initializer if t.name not in ("lo", "hi")}
+    np.savez(tmp_path / "w.npz", **weights)
+    with pytest.raises(CompileError, match=r"E0231.*x, labels, lo, hi"):
+        train_of(alone, weights=tmp_path / "w.npz")
 
 
 def test_damaged_checkpoints_are_refused(artifacts: Path, tmp_path: Path) -> None:

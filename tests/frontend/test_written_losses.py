@@ -235,6 +235,7 @@ def test_outputs_beside_the_loss_are_what_an_inference_gives(tmp_path: Path) -> 
     operator = "loss, q = SoftmaxCrossEntropyLoss (y, t)"
     entropy = load_model(write(net(INDICES, operator, ", float[N, 4] q"), tmp_path))
     assert (entropy.output_name, entropy.loss and entropy.loss.kind) == ("y", "softmax-ce")
+    assert "outputs beside the loss: m_infer gives y, not q" in entropy.graph.notes
 
 
 def test_a_loss_that_is_no_mean_has_no_batch(tmp_path: Path) -> None:
@@ -266,6 +267,14 @@ def test_two_inputs_that_reach_layers_are_no_labels(tmp_path: Path) -> None:
     text = f"u = Gemm <transB = 1> (t, w2) {means} loss = Sub (e, f)"
     with pytest.raises(CompileError, match=r"E0209.*--label"):
         load_model(write(net("float[N, 8] t", text), tmp_path))
+
+
+def test_a_row_of_one_number_is_no_loss(tmp_path: Path) -> None:
+    """A regression with a factor as second input: no reduction, so no loss."""
+    weights = {"w": np.ones((1, 3), np.float32)}
+    text = "net (float[1, 3] x, float[1, 1] f) => (float[1, 1] y) { g = Gemm <transB = 1> (x, w) y = Mul (g, f) }"
+    with pytest.raises(CompileError, match="E0209"):
+        load_model(write(parse(text, weights), tmp_path))
 
 
 def test_a_label_that_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import click
@@ -21,7 +22,9 @@ def _given() -> frozenset[str]:
 
 def options_of(flags: dict[str, Any]) -> CompileOptions:
     """The options that these flags ask for; CompileError E0101 for values and combinations that cannot be."""
-    values: dict[str, Any] = {"model": flags["model"]}
+    model: Path = flags["model"]
+    named = model.resolve() if model.name in ("", "..") else model  # a folder of artifacts may be the one we are in
+    values: dict[str, Any] = {"model": named}
     for name, known in OPTIONS.items():
         value = flags[name]
         if known.check is not None:

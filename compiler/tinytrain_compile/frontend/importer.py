@@ -78,6 +78,7 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
     model = unquantised(model)
     site = find_loss(model, Links(model.nodes, model.outputs, model.constants), options.label)
     _check_label_option(model, site, options)
+    left_out = [] if site is None else _outputs_left_out(model, site)
     outputs = model.outputs if site is None else (site.scores, site.output) if site.written else (site.scores,)
     model = without_copies(replace(model, nodes=reachable(model.nodes, outputs), outputs=outputs))
     tied_by_exporter = () if options.untie else merged(model)
@@ -96,7 +97,7 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
         data = None if source is None else ctx.entry(source.name).value
         label = declare_label(ctx, site) if site is not None and site.written else None
         _import_nodes(ctx)
-        ctx.notes += _parameter_notes(ctx, tied_by_exporter)
+        ctx.notes += [*left_out, *_parameter_notes(ctx, tied_by_exporter)]
         imported = _finish(ctx, site, source, (data, order), label)
         found = _check_parameters(ctx, imported)
         if not found:
@@ -122,6 +123,12 @@ def _check_parameters(ctx: ImportContext, model: ImportedModel) -> frozenset[str
         what = "it would become several parameters, which training would drive apart"
         raise CompileError("E0504", f"weight {min(found & ctx.tied)}", what, "use it in one way, or export two weights")
     return found
+
+
+def _outputs_left_out(model: OnnxModel, site: LossSite) -> list[str]:
+    """Outputs beside the loss that no inference gives."""
+    names = ", ".join(name for name in model.outputs if name not in (site.output, site.scores))
+    return [f"outputs beside the loss: m_infer gives {site.scores}, not {names}"] if names else []
 
 
 def _check_label_option(model: OnnxModel, site: LossSite | None, options: FrontendOptions) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tinytrain_compile.frontend.context import ImportContext
-from tinytrain_compile.frontend.model import OnnxNode
+from tinytrain_compile.frontend.model import OnnxNode, reachable
 from tinytrain_compile.frontend.operands import axis_indices, constant_input, integers, scalar
 from tinytrain_compile.frontend.own_loss import LOSS_OPS, LossSite, through
 from tinytrain_compile.ir.imported import LossJoin, LossKind
@@ -36,9 +36,12 @@ def joined(ctx: ImportContext, site: LossSite) -> LossJoin:
     over it is of one sample; of several it is their mean.
     """
     kinds: dict[str, str] = {value.name: _EACH for value in ctx.model.inputs}
+    forward = {node.name for node in reachable(ctx.model.nodes, (site.scores,))}
     for node in ctx.model.nodes:
         found = [kinds.get(name, _FIXED) for name in node.inputs if name]
-        kinds.update(dict.fromkeys((name for name in node.outputs if name), _joined(ctx, node, found)))
+        within = _EACH if _EACH in found else _FIXED  # what a model does inside of a sample is its own affair
+        kind = within if node.name in forward else _joined(ctx, node, found)
+        kinds.update(dict.fromkeys((name for name in node.outputs if name), kind))
     kind = kinds[site.output]
     return "sum" if kind == _SUM else "other" if kind in (_OTHER, _FIXED) else "mean"
 
@@ -50,7 +53,8 @@ def _joined(ctx: ImportContext, node: OnnxNode, operands: list[str]) -> str:
     if node.op in LOSS_OPS:
         return _of_operator(node)
     if known == {_EACH}:
-        return _reduced(ctx, node)
+        moved = node.op == "Transpose" and (node.integers("perm") or (1,))[0] != 0
+        return _OTHER if moved else _reduced(ctx, node)
     if len(known) > 1:
         return _OTHER
     (kind,) = known

@@ -37,7 +37,8 @@ def is_artifact(proto: onnx.ModelProto) -> bool:
 def read_artifacts(proto: onnx.ModelProto, path: Path, weights: Path | None) -> tuple[onnx.ModelProto, FileTraining]:
     """The model up to its loss with its weights, and how it is trained. E0231, E0105."""
     graph = proto.graph
-    buffers = [node.input[0] for node in graph.node if node.op_type == _ACCUMULATOR and node.domain == MICROSOFT]
+    accumulators = [node for node in graph.node if node.op_type == _ACCUMULATOR and node.domain == MICROSOFT]
+    buffers = [next(iter(node.input), "") for node in accumulators]
     trained = tuple(name.removesuffix(_BUFFER) for name in buffers if name.endswith(_BUFFER))
     inputs = {value.name: value for value in graph.input}
     if len(trained) != len(buffers) or any(name not in inputs for name in trained):
@@ -51,6 +52,10 @@ def read_artifacts(proto: onnx.ModelProto, path: Path, weights: Path | None) -> 
     names = {tensor.name for tensor in tensors}
     left = [value for value in graph.input if value.name not in names]
     made = up_to(proto, list(graph.node), left, [*graph.initializer, *tensors], graph.output[:1])
+    if len(made.graph.input) > 2:
+        names = ", ".join(value.name for value in made.graph.input)
+        what = f"{source} leaves open which of its inputs are weights: {names}"
+        raise refused(path.name, what, "give --weights FILE.npz with all weights, frozen ones too")
     return made, _training(path, trained)
 
 

@@ -42,7 +42,7 @@ def find_loss(model: OnnxModel, links: Links, label: str = "") -> LossSite | Non
     names = [value.name for value in model.inputs]
     needs = _needs(model.nodes, names)
     for output in model.outputs:
-        if len(needs.get(output, ())) == 2 and _is_scalar(model, output):
+        if len(needs.get(output, ())) == 2 and _is_scalar(model, links, output):
             site = _written(model, links, output, needs, label)
             if site is not None:
                 return site
@@ -83,12 +83,15 @@ def _needs(nodes: Sequence[OnnxNode], inputs: Sequence[str]) -> dict[str, frozen
     return needs
 
 
-def _is_scalar(model: OnnxModel, output: str) -> bool:
-    """Whether an output may be one number, by what the file declares of it."""
+def _is_scalar(model: OnnxModel, links: Links, output: str) -> bool:
+    """Whether an output may be a loss by what the file declares of it: one number; with axes behind a reduction."""
     value = next((value for value in model.proto.graph.output if value.name == output), None)
     if value is None or not value.type.tensor_type.HasField("shape"):
         return True
-    return all(d.HasField("dim_value") and d.dim_value == 1 for d in value.type.tensor_type.shape.dim)
+    dims = value.type.tensor_type.shape.dim
+    maker = links.maker(through(links, output, ("Identity",)))
+    reduced = maker is not None and maker.op.startswith("Reduce")
+    return all(d.HasField("dim_value") and d.dim_value == 1 for d in dims) and (len(dims) < 2 or reduced)
 
 
 def _written(

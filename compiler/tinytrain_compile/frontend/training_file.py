@@ -33,7 +33,7 @@ def read_training_file(path: Path, weights: Path | None = None) -> tuple[onnx.Mo
         what = "is for the training artifacts of ONNX Runtime, whose weights are inputs"
         raise CompileError("E0101", "--weights", what, "leave it out")
     if proto.training_info:
-        return read_training_info(proto)
+        return read_training_info(proto, path.parent)
     return proto, None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tinytrain_compile.frontend.tensors import tensor_array
 from tinytrain_compile.frontend.training_proto import (
     makers_of,
     number_of,
@@ -38,16 +40,16 @@ class _Rule:
     states: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
 
-def read_training_info(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, FileTraining]:
+def read_training_info(proto: onnx.ModelProto, folder: Path) -> tuple[onnx.ModelProto, FileTraining]:
     """The model up to its loss, and how it is trained; E0231 for what is no such training."""
     if len(proto.training_info) != 1:
         raise refused("training_info", f"there are {len(proto.training_info)} of them", "keep one")
-    return _Info(proto).read()
+    return _Info(proto, folder).read()
 
 
 class _Info:
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        self._proto, self._info = proto, proto.training_info[0]
+    def __init__(self, proto: onnx.ModelProto, folder: Path) -> None:
+        self._proto, self._info, self._folder = proto, proto.training_info[0], folder
         algorithm = self._info.algorithm
         self._nodes = [*proto.graph.node, *algorithm.node]
         self._makers = makers_of(self._nodes)
@@ -87,9 +89,9 @@ class _Info:
         if len(gradients) != 1:
             raise refused("training_info", f"there are {len(gradients)} Gradient nodes", "use one, of the loss")
         gradient = gradients[0]
-        of = dict(zip(gradient.output, (x.decode() for x in _strings(gradient, "xs")), strict=False))
+        of = dict(zip(gradient.output, (x.decode("utf-8", "replace") for x in _strings(gradient, "xs")), strict=False))
         loss = text_of(gradient, "y", "")
-        rules = {name: self._rule(name, of) for name in self._bound if name in of.values()}
+        rules = {name: self._rule(name, of) for name in self._bound if name in of.values() and name in self._tensors}
         if not rules:
             raise refused("update_binding", "it binds no weight that Gradient is of")
         first = next(iter(rules.values()))
@@ -115,9 +117,9 @@ class _Info:
         node = self._makers.get(value)
         if node is not None and node.domain == PREVIEW and node.op_type in _STATES:
             return self._optimizer(node, weight, value, of)
-        if node is not None and node.op_type == "Sub" and node.input[0] == weight:
+        if node is not None and node.op_type == "Sub" and list(node.input[:1]) == [weight] and len(node.input) == 2:
             product = self._makers.get(through_identity(self._makers, node.input[1]))
-            if product is not None and product.op_type == "Mul":
+            if product is not None and product.op_type == "Mul" and len(product.input) == 2:
                 for rate, gradient in (product.input, product.input[::-1]):
                     if of.get(through_identity(self._makers, gradient)) == weight:
                         return _Rule("sgd", rate)
@@ -174,8 +176,8 @@ class _Info:
         tensor = self._tensors.get(name)
         node = self._makers.get(name)
         if tensor is None and node is not None and node.op_type == "Constant":
-            return _constant(node)
-        return None if tensor is None else numpy_helper.to_array(tensor)
+            tensor = next((a.t for a in node.attribute if a.name == "value"), None)
+        return None if tensor is None else tensor_array(tensor, f"weight {name}", self._folder)
 
     # ---- together ---------------------------------------------------------------------------------------------------
 
@@ -186,8 +188,9 @@ class _Info:
         for weight, rule in rules.items():
             for kind, (name, new) in rule.states.items():
                 array = self._array(name)
-                if array is None:
-                    raise refused(f"weight {weight}", f"the first value of its state {name} is not in the file")
+                if array is None or list(array.shape) != list(self._tensors[weight].dims):
+                    what = f"the first value of its state {name} is not in the file, or of another shape"
+                    raise refused(f"weight {weight}", what)
                 initial[weight, kind] = array.astype(np.float32)
                 if through_identity(self._makers, self._bound.get(name, "")) != new:
                     loose.append(name)
@@ -199,11 +202,6 @@ class _Info:
             )
         learning_rate = None if rate is None or rate.size != 1 else float(rate.reshape(-1)[0])
         return FileTraining(3, tuple(rules), first.optimizer, first.settings, learning_rate, initial, tuple(notes))
-
-
-def _constant(node: onnx.NodeProto) -> Array:
-    value: Any = onnx.helper.get_attribute_value(node.attribute[0])
-    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
 def _strings(node: onnx.NodeProto, name: str) -> list[bytes]:

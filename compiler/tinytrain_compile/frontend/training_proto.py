@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import onnx
-from onnx import helper
 
 from tinytrain_compile.errors import CompileError
 
@@ -20,14 +18,18 @@ def refused(where: str, what: str, try_: str = "give the forward model and --los
 
 def number_of(node: onnx.NodeProto, name: str, default: float) -> float:
     """A float or integer attribute."""
-    found: Any = next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
-    return float(found)
+    for attribute in node.attribute:
+        if attribute.name == name and attribute.type == onnx.AttributeProto.FLOAT:
+            return attribute.f
+        if attribute.name == name and attribute.type == onnx.AttributeProto.INT:
+            return float(attribute.i)
+    return default
 
 
 def text_of(node: onnx.NodeProto, name: str, default: str) -> str:
     """A string attribute."""
-    found: Any = next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+    found = next((a.s for a in node.attribute if a.name == name and a.type == onnx.AttributeProto.STRING), None)
+    return default if found is None else found.decode("utf-8", "replace")
 
 
 def makers_of(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
@@ -37,8 +39,11 @@ def makers_of(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
 
 def through_identity(makers: Mapping[str, onnx.NodeProto], tensor: str) -> str:
     """The tensor that Identity nodes show."""
-    while tensor in makers and makers[tensor].op_type == "Identity" and makers[tensor].domain in DEFAULT_DOMAINS:
-        tensor = makers[tensor].input[0]
+    for _ in range(len(makers)):  # a damaged file may have a circle of them
+        node = makers.get(tensor)
+        if node is None or node.op_type != "Identity" or node.domain not in DEFAULT_DOMAINS or not node.input:
+            break
+        tensor = node.input[0]
     return tensor
 
 

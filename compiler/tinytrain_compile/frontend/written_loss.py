@@ -35,8 +35,8 @@ def declare_label(ctx: ImportContext, site: LossSite) -> Value:
     numbers = label.elem_type == onnx.TensorProto.FLOAT or _is_cast(ctx.links, label.name)
     integers = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
     if not numbers and label.elem_type not in integers:
-        kind = onnx.TensorProto.DataType.Name(label.elem_type).lower()
-        what = f"labels are {kind}"
+        names = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+        what = f"labels are {names.get(label.elem_type, f'of unknown type {label.elem_type}')}"
         raise CompileError("E0305", f"input {label.name}", what, "use float32, or int32 or int64 for class indices")
     return ctx.label_input(label.name, label.shape, not numbers)
 
