@@ -92,8 +92,6 @@ def skip_reason(case: Any) -> str:
         return "general Pow"
     if any(array.size == 0 and array.dtype == np.float32 for array in arrays):
         return "empty tensor (refused: E0204)"
-    if node.op_type == "Gather":
-        return "Gather of several places"
     return _form_reason(node, arrays)
 
 
