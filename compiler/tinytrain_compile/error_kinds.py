@@ -220,8 +220,8 @@ _kind(
     "E0221",
     EXIT_INPUT,
     "input type",
-    "The data input must be float32. Integer inputs (token ids, raw bytes) need a Cast or an embedding outside "
-    "the model.",
+    "The data input must be float32, or int32 or int64 where its numbers are only looked up in tables (embeddings). "
+    "Other integers (raw bytes) need a Cast outside the model.",
 )
 _kind(
     "E0222",

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from tests.e2e.chain import in_double
+from tinytrain_compile.files.samples import index_count
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array
@@ -25,7 +26,8 @@ class LossFunction:
     def __init__(self, train: TrainGraph, x: Array, label: Array) -> None:
         self._train = in_double(train)
         graph = self._train.graph
-        self._feeds = {graph.inputs[0].name: x.astype(np.float64), train.label.name: label}
+        x = x.astype(np.float64) if x.dtype.kind == "f" else x
+        self._feeds = {graph.inputs[0].name: x, train.label.name: label}
         needed = graph.ancestors((train.loss,))
         self._forward: list[Node] = [node for node in graph.nodes if node.name in needed]
         self._updated = dict(graph.updates)
@@ -54,6 +56,8 @@ def sample(train: TrainGraph, seed: int) -> tuple[Array, Array]:
     """A random input and label of the graph."""
     random = np.random.default_rng(seed)
     x = random.standard_normal(train.graph.inputs[0].shape)
+    if index_count(train.graph):
+        x = random.integers(0, index_count(train.graph), x.shape).astype(np.int32)
     if train.label.dtype == "int32":
         return x, random.integers(0, train.logits.shape[-1], train.label.shape).astype(np.int32)
     return x, random.integers(0, 2, train.label.shape).astype(np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from tests.e2e.marks import needs_shared
 from tests.frontend.models import parse
 from tests.quantize import nets
 from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.frontend import load_model
 
@@ -128,3 +130,51 @@ def test_a_gradient_is_shared_by_equal_operands() -> None:
         trainer.step(x, y)
         states.append(trainer.state["w1"])
     np.testing.assert_array_equal(*states)
+
+
+TOKENS = (
+    "net (int64[1, 5] x) => (float[1, 3] y) { e = Gather (table, x)\nm = ReduceMean <keepdims = 0, axes = [1]> (e)\n"
+)
+
+
+def _embedding(body: str = "y = MatMul (m, w)") -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    table, w = (rng.normal(size=shape).astype(np.float32) for shape in ((7, 4), (4, 3)))
+    return parse(TOKENS + body + " }", {"table": table, "w": w, **({"one": np.array([1])} if "one" in body else {})})
+
+
+def test_rows_of_a_table_are_trained() -> None:
+    train = chain.train_graph(_embedding(), loss="mse", learning_rate=0.5)
+    assert largest_error(train)[0] < 1e-6
+    assert chain.check(chain.project(train), mode="host", steps=4).result == "pass"
+    x, trainer = np.array([[0, 3, 3, 6, 3]], np.int32), Trainer(train)
+    before = trainer.state["table"].copy()
+    trainer.step(x, np.zeros((1, 3), np.float32))
+    moved = before - trainer.state["table"]
+    assert np.array_equal(np.flatnonzero(np.abs(moved).sum(axis=1)), [0, 3, 6])
+    np.testing.assert_allclose(moved[3], 3 * moved[0], rtol=1e-5)
+
+
+def test_rows_are_trained_in_micro_batches() -> None:
+    options = {"batch": 4, "learning_rate": 0.1}
+    one, two = (chain.train_graph(_embedding(), micro_batch=size, **options) for size in (1, 2))
+    assert chain.check(chain.project(two, one=one), mode="host").result == "pass"
+
+
+def test_what_is_computed_with_integers_of_the_input_is_refused() -> None:
+    model = _embedding(
+        "i = Add (x, x)\nf = Gather (table, i)\ns = ReduceSum <keepdims = 0> (f, one)\nt = Add (s, m)\n"
+        "y = MatMul (t, w)"
+    )
+    with pytest.raises(CompileError) as caught:
+        chain.imported(model)
+    assert caught.value.code == "E0501"
+    assert "integers of the input" in caught.value.details[0]
+
+
+def test_indices_outside_the_table_are_refused(tmp_path: Path) -> None:
+    train = chain.train_graph(_embedding(), loss="cross-entropy")
+    np.savez(tmp_path / "data.npz", x=np.full((2, 5), 7), y=np.zeros(2, np.int64))
+    with pytest.raises(CompileError) as caught:
+        load_samples(tmp_path / "data.npz", chain.imported(_embedding()), train)
+    assert caught.value.code == "E0105"

@@ -92,12 +92,14 @@ def skip_reason(case: Any) -> str:
         return "general Pow"
     if any(array.size == 0 and array.dtype == np.float32 for array in arrays):
         return "empty tensor (refused: E0204)"
-    if node.op_type == "Gather":
-        return "Gather of several places"
     return _form_reason(node, arrays)
 
 
 def _form_reason(node: onnx.NodeProto, arrays: list[np.ndarray]) -> str:
+    if node.op_type in ("GatherElements", "OneHot"):
+        return "of the labels of a loss only"
+    if node.op_type == "LSTM" and len(node.input) > 7:
+        return "peepholes"
     if node.op_type == "Resize" and any(a.s == b"tf_crop_and_resize" for a in node.attribute):
         return "Resize of a part"
     if node.op_type in ("Conv", "ConvTranspose", "MaxPool", "AveragePool") and arrays[0].ndim > 4:

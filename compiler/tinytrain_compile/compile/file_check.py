@@ -137,7 +137,11 @@ class _Walk:
         self._index = index
         self._ours.run(x, y)
         values: dict[str, Array] = dict(self._constants)
-        values[self._model.input_name] = _batch_with(self._ours.onnx_input(x), self._batch)
+        given = self._ours.onnx_input(x)
+        indices = given.dtype.kind == "i"
+        kind = self._file.inputs.get(self._model.input_name) if indices else None
+        given = given if kind is None else given.astype(kind)
+        values[self._model.input_name] = _batch_with(given, self._batch)
         loss = self._model.loss
         if loss is not None and self._batch > 1:
             self._tally.skipped.setdefault(f"the loss: of {self._batch} samples in the file, of one here")

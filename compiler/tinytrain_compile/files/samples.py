@@ -12,7 +12,8 @@ from tinytrain_compile.files import labels
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
-from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ir.types import Array, Graph
+from tinytrain_compile.ops.embedding import rows_to_choose_from
 from tinytrain_compile.ops.loss import NllAttrs, classes_of
 
 BINARY_LOSSES = ("SigmoidCrossEntropy", "QSigmoidCrossEntropy")
@@ -24,6 +25,9 @@ def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
     """Standard normal inputs; uniform classes, or standard normal targets (0 or 1 for binary cross entropy)."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((count, *train.of_one(train.graph.inputs[0])[1:])).astype(np.float32)
+    rows = index_count(train.graph)
+    if rows:
+        x = rng.integers(0, rows, x.shape).astype(np.int32)
     quant = train.graph.inputs[0].quant
     if train.integer and quant is not None:
         x = stored_input(x * np.float32(quant.scale[0] * INT8_SPREAD), train)
@@ -34,6 +38,12 @@ def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
     if is_binary(train):
         return Samples(x, rng.integers(0, 2, shape).astype(np.float32))
     return Samples(x, rng.standard_normal(shape).astype(np.float32))
+
+
+def index_count(graph: Graph) -> int:
+    """How many numbers the elements of an integer input may be: rows of the smallest table; 0 for another input."""
+    source = graph.inputs[0]
+    return rows_to_choose_from(graph, source) if source.dtype == "int32" else 0
 
 
 def _many(count: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -112,7 +122,11 @@ def _inputs(path: Path, x: Array, model: ImportedModel) -> Array:
         )
     if not np.isfinite(x).all():
         raise CompileError("E0105", path.name, "x holds NaN or infinity", "clean the data")
-    return np.ascontiguousarray(x.astype(np.float32).transpose(model.input_perm))
+    rows = index_count(model.graph)
+    if rows and not (x.dtype.kind in "iu" and x.min() >= 0 and x.max() < rows):
+        raise CompileError("E0105", path.name, f"x has other numbers than 0 to {rows - 1}", "give indices of the table")
+    dtype = np.int32 if rows else np.float32
+    return np.ascontiguousarray(x.astype(dtype).transpose(model.input_perm))
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> Array:

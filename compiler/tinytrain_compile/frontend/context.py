@@ -27,6 +27,7 @@ from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, MAX_RANK, check_fin
 from tinytrain_compile.frontend.trainable import Trainables
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Value
 from tinytrain_compile.ops import new_builder
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
 
 _DTYPES = {"f": np.float32, "b": np.uint8}
@@ -114,9 +115,10 @@ class ImportContext:
         self.define(tensor, entry)
         return entry
 
-    def graph_input(self, name: str, shape: tuple[int, ...], order: Order, image: bool) -> Value:
-        """Declare the data input; `image` marks its value as NHWC."""
-        value = Value(self._builder.unique(name), ir_shape(shape, order), "float32", "NHWC" if image else "", name)
+    def graph_input(self, name: str, shape: tuple[int, ...], order: Order, image: bool, integer: bool = False) -> Value:
+        """Declare the data input; `image` marks its value as NHWC, `integer` as indices."""
+        dtype = "int32" if integer else "float32"
+        value = Value(self._builder.unique(name), ir_shape(shape, order), dtype, "NHWC" if image else "", name)
         self.define_value(name, value, shape, order)
         return value
 
@@ -243,6 +245,10 @@ class ImportContext:
         self, node: OnnxNode, op: str, inputs: Iterable[Value], attrs: Attrs = NO_ATTRS, suffix: str = ""
     ) -> tuple[Value, ...]:
         """Append an IR node on behalf of an ONNX node; E0212 if the shapes do not fit, E0217 if a result is huge."""
+        inputs = tuple(inputs)
+        indices = any(value.dtype == "int32" and value.name not in self._builder.constants for value in inputs)
+        if indices and op != "Gather" and not has_trait(op, "moves_data"):
+            raise Unsupported("", "it computes with the integers of the input", "tables that are looked up by them")
         name = f"{node.name}.{suffix}" if suffix else node.name
         if name in self._reserved:  # parameters and inputs keep the names that the user knows them by
             name += ".node"

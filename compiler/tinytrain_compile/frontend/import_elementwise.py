@@ -167,6 +167,9 @@ def _check_float(to: int) -> None:
 def _cast(ctx: ImportContext, node: OnnxNode) -> None:
     to = node.integer("to", 0)
     x = ctx.entry(node.input(0))
+    if x.value is not None and x.value.dtype == "int32" and to in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
+        _identity(ctx, node)
+        return
     if x.value is not None and x.value.dtype == "uint8" and to != onnx.TensorProto.BOOL:
         _check_float(to)
         numbers = (ctx.number(node, "true", 1.0), ctx.number(node, "false", 0.0))

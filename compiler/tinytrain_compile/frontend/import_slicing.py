@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
-from tinytrain_compile.frontend.entries import Entry, Order, ir_shape
+from tinytrain_compile.frontend.entries import Entry, Order, ir_shape, plain
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_loss import pick
 from tinytrain_compile.frontend.import_shape import without
@@ -22,9 +24,11 @@ from tinytrain_compile.frontend.operands import (
     number,
     required_input,
     spread,
+    transposed,
 )
 from tinytrain_compile.frontend.pieces import piece_of
 from tinytrain_compile.ir.types import Value
+from tinytrain_compile.ops.embedding import GatherAttrs
 from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs, ReduceAttrs, SliceAttrs
 
 
@@ -240,23 +244,43 @@ def _tile(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define(node.output(0), repeated(ctx, node, x, counts, False))
 
 
+def _looked_up(ctx: ImportContext, node: OnnxNode, x: Entry, chosen: Entry, axis: int) -> Entry:
+    """Slices of an axis by an index tensor, whose axes take its place; a constant table is trained."""
+    size, rest = x.shape[axis], tuple(i for i in range(x.rank) if i != axis)
+    if chosen.is_constant:
+        given = np.array([axis_index(int(i), size) for i in chosen.data.reshape(-1)], np.int32)
+        index = ctx.constant(given.reshape(chosen.shape), f"{node.name}.indices", node)
+    else:
+        index = ctx.value(node, chosen)
+        if index.dtype != "int32":
+            raise Unsupported("indices", "they are computed from numbers", "an integer input, or constants")
+    rows = transposed(x, (axis, *rest))
+    w = ctx.weight(rows, node, 0) if rows.is_constant else ctx.value(node, rows)
+    y = ctx.emit(node, "Gather", (w, index), GatherAttrs(w.shape[0]))
+    places = chosen.rank
+    back = (*range(places, places + axis), *range(places), *range(places + axis, places + len(rest)))
+    return transposed(Entry((*chosen.shape, *(x.shape[i] for i in rest)), y, plain(places + len(rest))), back)
+
+
 def _gather(ctx: ImportContext, node: OnnxNode) -> None:
-    """With one constant index a slice (how exporters write x[:, 0]); with the labels of a loss what they pick."""
+    """With one constant index a slice (how exporters write x[:, 0]), else rows of the operand with this axis first.
+
+    With the labels of a loss what they pick.
+    """
     if node.input(1) in ctx.labels:
         pick(ctx, node)
         return
-    x = ctx.entry(node.input(0))
-    index = required_input(ctx, node, 1, "indices")
-    if index.size != 1:
-        raise Unsupported("indices", "several elements are gathered", "one constant index, or Slice")
+    x, chosen = ctx.entry(node.input(0)), ctx.entry(node.input(1))
     axis = axis_index(node.integer("axis", 0), x.rank)
+    if not chosen.is_constant or chosen.elements != 1 or chosen.rank > 1:
+        ctx.define(node.output(0), _looked_up(ctx, node, x, chosen, axis))
+        return
+    index = chosen.data
     start = axis_index(int(index.reshape(-1)[0]), x.shape[axis])
     starts = tuple(start if i == axis else 0 for i in range(x.rank))
     y = slice_entry(ctx, node, x, starts, (1,) * x.rank, tuple(1 if i == axis else d for i, d in enumerate(x.shape)))
     if index.ndim == 0:
         y = without(ctx, node, y, frozenset((axis,)))
-    elif index.ndim > 1:
-        raise Unsupported("indices", "they have several axes", "one constant index, or Slice")
     ctx.define(node.output(0), y)
 
 

@@ -66,6 +66,9 @@ _MODULES = (
 )
 HANDLERS: dict[str, Handler] = {op: handler for module in _MODULES for op, handler in module.HANDLERS.items()}
 
+INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+"""Types of an input that tables are looked up by."""
+
 _CHANNELS_LAST_READERS = frozenset(("MatMul", "LayerNormalization", "Softmax", "LogSoftmax"))
 """Operators that work on the last ONNX axis: a rank 4 input that goes straight to them is no NCHW image."""
 
@@ -162,10 +165,16 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
         if options.any_batch:
             return None
         raise CompileError("E0219", "inputs", "the output depends on no input", "export the model with its data input")
-    if used[0].elem_type != onnx.TensorProto.FLOAT:
+    looks_up = used[0].elem_type in INTEGERS and any(node.op == "Gather" for node in model.nodes)
+    if used[0].elem_type != onnx.TensorProto.FLOAT and not looks_up:
         names = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
         kind = names.get(used[0].elem_type, f"unknown ({used[0].elem_type})")
-        raise CompileError("E0221", f"input {used[0].name}", f"its type is {kind}", "use a float32 input")
+        raise CompileError(
+            "E0221",
+            f"input {used[0].name}",
+            f"its type is {kind}",
+            "use a float32 input, or integers that Gather looks up",
+        )
     shape = used[0].shape
     if shape[:1] != (1,) and not options.any_batch:
         try_ = "export with batch 1 and use --batch to accumulate"
@@ -176,9 +185,15 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
 def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
     """Images come channels-last unless the user, or the model itself, has them otherwise."""
     rank = len(source.shape)
-    image = rank == 4 and ctx.options.input_layout == "hwc" and not _is_channels_last(ctx.links, source.name)
+    integer = source.elem_type in INTEGERS
+    image = (
+        rank == 4
+        and not integer
+        and ctx.options.input_layout == "hwc"
+        and not _is_channels_last(ctx.links, source.name)
+    )
     order = channels_last(rank) if image else plain(rank)
-    ctx.graph_input(source.name, source.shape, order, image)
+    ctx.graph_input(source.name, source.shape, order, image, integer)
     return order
 
 

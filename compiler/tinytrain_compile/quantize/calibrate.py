@@ -94,7 +94,7 @@ def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
     """Names of the values that get a range of their own."""
     readers = graph.consumers()
     outputs = {value.name for value in graph.outputs}
-    names = [graph.inputs[0].name] if graph.inputs else []
+    names = [value.name for value in graph.inputs[:1] if value.dtype == "float32"]
     computed = {value.name for value in graph.inputs}
     for node in graph.nodes:
         if not any(value.name in computed for value in node.inputs):

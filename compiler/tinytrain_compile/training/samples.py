@@ -11,7 +11,8 @@ from dataclasses import replace
 from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.ops.base import infer, op_def
+from tinytrain_compile.ops.base import has_trait, infer, op_def
+from tinytrain_compile.ops.shape import ExpandAttrs
 
 
 class SamplesMixError(ValueError):
@@ -68,4 +69,5 @@ def repeated(node: Node, known: dict[str, Value], count: int) -> Node:
 def _lifts(node: Node, computed: list[Value]) -> bool:
     """Whether broadcasting gives a computed operand a new first axis, behind which its samples would come to lie."""
     rank = len(node.outputs[0].shape)
-    return not op_def(node.op).view and any(len(value.shape) < rank for value in computed)
+    broadcasts = has_trait(node.op, "elementwise") or isinstance(node.attrs, ExpandAttrs)
+    return broadcasts and any(len(value.shape) < rank for value in computed)

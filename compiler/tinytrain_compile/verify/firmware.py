@@ -238,9 +238,9 @@ def verification_input(
     Samples are taken in turn, from the start again when they run out; a call takes a micro-batch.
     """
     count, together = len(samples.x), interface.micro_batch
-    x = np.ascontiguousarray(samples.x, dtype={"float32": "<f4", "int8": "i1"}[interface.input_dtype]).reshape(
-        count, -1
-    )
+    x = np.ascontiguousarray(
+        samples.x, dtype={"float32": "<f4", "int8": "i1", "int32": "<i4"}[interface.input_dtype]
+    ).reshape(count, -1)
     y = np.ascontiguousarray(samples.y, dtype="<i4" if interface.label_ctype == "int32_t" else "<f4").reshape(count, -1)
     for array, expected, name in ((x, interface.input_elements, "x"), (y, interface.label_elements, "y")):
         if count == 0 or array.shape[1] * together != expected:

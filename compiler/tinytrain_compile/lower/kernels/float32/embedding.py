@@ -1,0 +1,60 @@
+"""Looking up rows of a table."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import te, tirx
+from tvm.ir import Expr
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    KernelSpec,
+    f32,
+    flat_tensor,
+    kernel,
+    plain,
+    reduce_axes,
+    select,
+    tensor,
+    total,
+)
+from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.shape import SUM_TILE
+from tinytrain_compile.lower.schedules import best_tile, tile_reduction
+from tinytrain_compile.ops.embedding import GatherAttrs
+from tinytrain_compile.ops.names import operand
+
+
+def _row(index: Expr, rows: int) -> Expr:
+    """What an index means: a row in any case."""
+    return tirx.max(tirx.min(index, tirx.const(rows - 1, "int32")), tirx.const(0, "int32"))
+
+
+@kernel("Gather")
+def gather(node: Node, _context: KernelContext) -> KernelSpec:
+    """One row after the other."""
+    rows, *rest = operand(node, "table").shape
+    places, width = operand(node, "index").elements, math.prod(rest)
+    table, index = tensor(node, "table", (rows, width)), flat_tensor(node, "index")
+    out = te.compute((places, width), lambda i, j: table[_row(index[i], rows), j], "out")
+    return KernelSpec([table, index], [out], plain)
+
+
+@kernel("GatherGrad")
+def gather_grad(node: Node, _context: KernelContext) -> KernelSpec:
+    """For every row the gradients at the places whose index it is, in their order."""
+    attrs = node.attrs
+    assert isinstance(attrs, GatherAttrs)
+    places = operand(node, "index").elements
+    width = operand(node, "dy").elements // places
+    dy, index = tensor(node, "dy", (places, width)), flat_tensor(node, "index")
+    (k,) = reduce_axes(places)
+
+    def term(row: Expr, j: Expr) -> Expr:
+        mine = tirx.EQ(_row(index[k], attrs.rows), row)
+        return total(select(mine, dy[k, j], f32(0)), [k])
+
+    acc = te.compute((attrs.rows, width), term, "acc")
+    out = te.compute((attrs.rows, width), lambda *i: acc[i], "out")
+    return KernelSpec([dy, index], [out], lambda sch: tile_reduction(sch, {1: best_tile(width, SUM_TILE)}))
