@@ -208,6 +208,15 @@ _adaptive("RmsPropUpdate", 0)
 _adaptive("RmsPropMomentumUpdate", 1)
 
 
+@generator("RmsPropCenteredUpdate", len(ADAPTIVE))
+def _centered(rng: Rng, index: int) -> Case:
+    shape, attrs = WEIGHTS[index], ADAPTIVE[index]
+    mean, velocity, gradient = (normal(rng, shape) for _ in range(3))
+    squares = positive(rng, shape) + mean * mean  # a spread above 0, as running means have
+    tensors = (normal(rng, shape), squares, mean, velocity, gradient)
+    return make("RmsPropCenteredUpdate", (*tensors, RATE, *([SCALE] if attrs.scaled else [])), attrs)
+
+
 @generator("SetState", 2)
 def _set(rng: Rng, index: int) -> Case:
     return make("SetState", (normal(rng, ()),), SetAttrs(0.25 * index))

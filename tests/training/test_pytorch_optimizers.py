@@ -60,7 +60,11 @@ def rmsprop(w: Array, g: Array, memory: Memory, step: int, o: dict[str, Any]) ->
     g = g + o.get("weight_decay", 0.0) * w
     alpha, mu = o.get("alpha", 0.99), o["momentum"]
     memory["v"] = alpha * memory.get("v", 0.0) + (1 - alpha) * g * g
-    move = g / (np.sqrt(memory["v"]) + o.get("epsilon", 1e-8))
+    spread = memory["v"]
+    if o.get("centered"):
+        memory["a"] = alpha * memory.get("a", 0.0) + (1 - alpha) * g
+        spread = spread - memory["a"] ** 2
+    move = g / (np.sqrt(spread) + o.get("epsilon", 1e-8))
     memory["b"] = mu * memory.get("b", 0.0) + move
     return w - RATE * (memory["b"] if mu else move)
 
@@ -78,6 +82,10 @@ CASES: dict[str, tuple[Rule, dict[str, Any]]] = {
     ),
     "adagrad": (adagrad, {"optimizer": "adagrad", "weight_decay": 0.01}),
     "rmsprop": (rmsprop, {"optimizer": "rmsprop", "momentum": 0.0, "alpha": 0.9}),
+    "rmsprop, centered": (
+        rmsprop,
+        {"optimizer": "rmsprop", "momentum": 0.4, "alpha": 0.9, "epsilon": 1e-2, "centered": True},
+    ),
     "rmsprop with momentum": (
         rmsprop,
         {"optimizer": "rmsprop", "momentum": 0.5, "epsilon": 1e-4, "weight_decay": 0.01},
@@ -106,7 +114,9 @@ def test_ten_steps_are_those_of_pytorch(case: str, batch: int) -> None:
         np.testing.assert_allclose(trainer.state[name], expected, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("case", ["nesterov", "dampening", "adamw as in ort", "adagrad", "rmsprop with momentum"])
+@pytest.mark.parametrize(
+    "case", ["nesterov", "dampening", "adamw as in ort", "adagrad", "rmsprop with momentum", "rmsprop, centered"]
+)
 def test_the_c_code_does_the_same(case: str) -> None:
     _, options = CASES[case]
     train = chain.train_graph(chain.imported(models.mlp()), learning_rate=RATE, batch=2, **options)

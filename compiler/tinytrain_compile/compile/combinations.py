@@ -23,6 +23,7 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
     ("epsilon_place", lambda o: o.optimizer not in ("adam", "adamw"), "is for --optimizer adam or adamw", "add that"),
     ("epsilon", lambda o: o.optimizer in ("sgd", "momentum"), "is for adam, adamw, adagrad and rmsprop", "choose one"),
     ("alpha", lambda o: o.optimizer != "rmsprop", "is for --optimizer rmsprop", "add that"),
+    ("centered", lambda o: o.optimizer != "rmsprop", "is for --optimizer rmsprop", "add that"),
     ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
     ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),

@@ -9,8 +9,8 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import FileTraining, ImportedModel
 from tinytrain_compile.training import TrainingOptions
 
-_SAID = ("loss", "optimizer", "momentum", "nesterov", "dampening", "betas", "alpha", "epsilon", "epsilon_place")
-"""Options that a file which says how it is trained leaves nothing to say; so does weight_decay."""
+_SAID = ("loss", "optimizer", "momentum", "nesterov", "dampening", "betas", "alpha", "centered", "epsilon")
+"""Options that a file which says how it is trained leaves nothing to say; so do epsilon_place and weight_decay."""
 
 
 def with_file_training(o: CompileOptions, model: ImportedModel) -> tuple[CompileOptions, tuple[str, ...]]:
@@ -25,7 +25,7 @@ def with_file_training(o: CompileOptions, model: ImportedModel) -> tuple[Compile
     update = o.update if "update" in o.given else "all"
     if not training.optimizer:
         return replace(o, update=update), training.notes
-    for name in (*_SAID, "weight_decay"):
+    for name in (*_SAID, "epsilon_place", "weight_decay"):
         if name in o.given:
             what = f"the file says how it is trained ({training.optimizer})"
             raise CompileError("E0101", OPTIONS[name].flag, what, "leave it out, or give the forward model")
@@ -71,6 +71,7 @@ def _from_options(o: CompileOptions, batch: int, micro_batch: int) -> TrainingOp
         nesterov=o.nesterov,
         dampening=o.dampening,
         alpha=o.alpha,
+        centered=o.centered,
         betas=o.betas,
         epsilon=o.epsilon,
         raw_epsilon=o.epsilon_place == "raw",

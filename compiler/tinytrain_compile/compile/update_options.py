@@ -38,6 +38,9 @@ class UpdateOptions:
         default=0.99,
         metadata=option("training", "Decay rate of rmsprop's squares.", "--alpha", check=within(0.0, 1.0)),
     )
+    centered: bool = field(
+        default=False, metadata=option("training", "rmsprop by the spread of gradients.", "--centered")
+    )
     epsilon: float | None = field(
         default=None,
         metadata=option("training", "Default: 1e-8, adagrad 1e-10.", "--epsilon", metavar="E", read=parse_epsilon),

@@ -53,7 +53,7 @@ def _told(node: Node) -> dict[str, str]:
         return {operand(node, "v").name: "NOT_NEGATIVE"}
     if node.op == "AdamTick":
         return {operand(node, "power").name: "POWERS"}
-    if node.op in ("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate"):
+    if node.op in ("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate"):
         return {operand(node, "s").name: "NOT_NEGATIVE"}
     if node.op == "ExponentUpdate":
         return {operand(node, "state").name: "EXPONENT"}

@@ -8,7 +8,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, register
-from tinytrain_compile.ops.names import named
+from tinytrain_compile.ops.names import Named, named
 
 _UPDATE = NonDifferentiable("updates are not part of the differentiated function")
 
@@ -220,23 +220,34 @@ def _adagrad(arrays: tuple[Array, ...], attrs: AdaptiveAttrs) -> tuple[Array, ..
 
 
 def _rmsprop(arrays: tuple[Array, ...], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
-    o = named("RmsPropUpdate", arrays, attrs)
-    step, s = _root_mean(o["w"], o["g"], o["s"], o.get("scale"), attrs)
-    return (o["w"] - o["rate"] * step, s)
+    return _root_mean(named("RmsPropUpdate", arrays, attrs), attrs)
 
 
 def _rmsprop_momentum(arrays: tuple[Array, ...], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
-    o = named("RmsPropMomentumUpdate", arrays, attrs)
-    step, s = _root_mean(o["w"], o["g"], o["s"], o.get("scale"), attrs)
-    velocity = _blend(o["v"], attrs.momentum, step)
-    return (o["w"] - o["rate"] * velocity, s, velocity)
+    return _root_mean(named("RmsPropMomentumUpdate", arrays, attrs), attrs)
 
 
-def _root_mean(w: Array, g: Array, s: Array, scale: Array | None, attrs: AdaptiveAttrs) -> tuple[Array, Array]:
-    """The gradient over the root of the running mean of its squares, and that mean."""
-    g = _gradient_of(w, g, scale, attrs.weight_decay)
-    s = _blend(s, attrs.alpha, s.dtype.type(1 - attrs.alpha) * (g * g))
-    return g / (np.sqrt(s) + s.dtype.type(attrs.epsilon)), s
+def _rmsprop_centered(arrays: tuple[Array, ...], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
+    return _root_mean(named("RmsPropCenteredUpdate", arrays, attrs), attrs)
+
+
+def _root_mean(o: Named[Array], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
+    """One step along the gradient over the root of the running mean of its squares (less the square of its mean)."""
+    w, s, one = o["w"], o["s"], o["w"].dtype.type
+    g = _gradient_of(w, o["g"], o.get("scale"), attrs.weight_decay)
+    s = _blend(s, attrs.alpha, one(1 - attrs.alpha) * (g * g))
+    mean = _blend(o["a"], attrs.alpha, one(1 - attrs.alpha) * g) if "a" in o else None
+    spread = s if mean is None else np.maximum(s - mean * mean, one(0))  # rounding may go below 0
+    step = g / (np.sqrt(spread) + one(attrs.epsilon))
+    velocity = _blend(o["v"], attrs.momentum, step) if "v" in o else step
+    kept = (*(() if mean is None else (mean,)), *((velocity,) if "v" in o else ()))
+    return (w - o["rate"] * velocity, s, *kept)
+
+
+def _centered_infer(inputs: tuple[Value, ...], _attrs: AdaptiveAttrs) -> tuple[TensorType, ...]:
+    w, s, a, v, g, *_ = inputs
+    _check_same(w, s, a, v, g)
+    return (w.type, s.type, a.type, v.type)
 
 
 def _set(arrays: tuple[Array, ...], attrs: SetAttrs) -> tuple[Array, ...]:
@@ -282,6 +293,20 @@ register(
         AdaptiveAttrs,
         inputs=("w", "s", "v", "g", "rate", "scale?"),
         outputs=("w", "s", "v"),
+        present=_present,
+    )
+)
+register(
+    OpDef(
+        "RmsPropCenteredUpdate",
+        "As RmsPropMomentumUpdate, with a = alpha a + (1 - alpha) g, and sqrt(max(s - a^2, 0)) in place of sqrt(s); "
+        "operands (w, s, a, v, g, rate, [scale]).",
+        _centered_infer,
+        _rmsprop_centered,
+        _UPDATE,
+        AdaptiveAttrs,
+        inputs=("w", "s", "a", "v", "g", "rate", "scale?"),
+        outputs=("w", "s", "a", "v"),
         present=_present,
     )
 )

@@ -28,7 +28,7 @@ ADD_PROBE = -12
 POOL_PROBE = -12
 """The same for the sum of the errors of windows that overlap."""
 GRADS = ("ConvGradInput", "GemmGradInput", "AveragePoolGrad")
-ADAPTIVE_UPDATES = ("AdamUpdate", "AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate")
+ADAPTIVE_UPDATES = ("AdamUpdate", "AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate")
 FLOAT_UPDATES = ("SgdUpdate", "MomentumUpdate", *ADAPTIVE_UPDATES)
 BIAS_READERS = (*FLOAT_UPDATES, "Accumulate")
 

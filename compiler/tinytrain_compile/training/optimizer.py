@@ -94,7 +94,10 @@ class Optimizer:
         moving = o.optimizer == "rmsprop" and o.momentum != 0
         attrs = AdaptiveAttrs(self._epsilon(), o.weight_decay, self._scaled(), o.alpha, o.momentum if moving else 0.0)
         owned = (parameter, self._zeros(parameter, "squares"))
-        if moving:
+        if o.optimizer == "rmsprop" and o.centered:
+            kept = (*owned, self._zeros(parameter, "mean"), self._zeros(parameter, "velocity"))
+            self._emit("RmsPropCenteredUpdate", kept, gradient, attrs)
+        elif moving:
             self._emit("RmsPropMomentumUpdate", (*owned, self._zeros(parameter, "velocity")), gradient, attrs)
         else:
             self._emit("AdagradUpdate" if o.optimizer == "adagrad" else "RmsPropUpdate", owned, gradient, attrs)

@@ -21,8 +21,9 @@ class TrainingOptions:
 
     accumulate: "exact" sums gradients over the batch; "inplace" updates with every sample, at learning rate / batch.
     micro_batch: samples of one step, a divisor of the batch; 1 unless gradients are summed.
-    nesterov, dampening: of momentum; alpha: of rmsprop; betas, epsilon (None: PyTorch's default for the optimizer) and
-    raw_epsilon, decay_after, late of adam and adamw, see AdamAttrs. steps_before: updates that the state has behind it.
+    nesterov, dampening: of momentum; alpha, centered: of rmsprop; betas, epsilon (None: PyTorch's default for the
+    optimizer), raw_epsilon, decay_after and late: of adam and adamw, see AdamAttrs.
+    steps_before: updates that the state has behind it.
     initial: first values of the optimizer's state by parameter and kind, where they are not 0.
     """
 
@@ -37,6 +38,7 @@ class TrainingOptions:
     nesterov: bool = False
     dampening: float = 0.0
     alpha: float = 0.99
+    centered: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float | None = None
     raw_epsilon: bool = False

@@ -137,7 +137,7 @@ def set_state(node: Node, _context: KernelContext) -> KernelSpec:
     return KernelSpec([x], [te.compute(x.shape, lambda _i: f32(attrs.value), "out")], plain)
 
 
-@kernel("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate")
+@kernel("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate")
 def adaptive(node: Node, _context: KernelContext) -> KernelSpec:
     """Squares of gradients, then the velocity if there is one, then the weight, in one loop."""
     attrs = node.attrs
@@ -154,16 +154,29 @@ def adaptive(node: Node, _context: KernelContext) -> KernelSpec:
 
     total = te.compute(s.shape, squares, "s_new")
 
-    def step(i: Expr) -> Expr:
-        return grad(i) / (call("tt_sqrtf", total[i]) + f32(attrs.epsilon))
+    mean, names = None, ["s_new"]
+    if "a" in inputs:
+        a = inputs["a"]
+        mean = te.compute(a.shape, lambda i: _blend(a[i], attrs.alpha, f32(1 - attrs.alpha) * grad(i)), "a_new")
+        names.append("a_new")
 
-    if node.op != "RmsPropMomentumUpdate":
+    def spread(i: Expr) -> Expr:
+        if mean is None:
+            return total[i]
+        rest = total[i] - mean[i] * mean[i]
+        return select(rest > f32(0), rest, f32(0))
+
+    def step(i: Expr) -> Expr:
+        return grad(i) / (call("tt_sqrtf", spread(i)) + f32(attrs.epsilon))
+
+    kept = [total] if mean is None else [total, mean]
+    if "v" not in inputs:
         weight = te.compute(w.shape, lambda i: w[i] - rate[0] * step(i), "w_new")
-        return KernelSpec([*inputs.values()], [weight, total], lambda sch: _fuse(sch, "s_new", "w_new"))
+        return KernelSpec([*inputs.values()], [weight, *kept], lambda sch: _fuse(sch, *names, "w_new"))
     v = inputs["v"]
     velocity = te.compute(v.shape, lambda i: _blend(v[i], attrs.momentum, step(i)), "v_new")
     weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
-    return KernelSpec([*inputs.values()], [weight, total, velocity], lambda sch: _fuse(sch, "s_new", "v_new", "w_new"))
+    return KernelSpec([*inputs.values()], [weight, *kept, velocity], lambda sch: _fuse(sch, *names, "v_new", "w_new"))
 
 
 @kernel("Accumulate")
