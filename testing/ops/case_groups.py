@@ -169,6 +169,7 @@ ADAPTIVE = (
     AdaptiveAttrs(1e-2, 0.1, True),
     AdaptiveAttrs(1e-3, 0.1, False, 0.9, 0.5),
     AdaptiveAttrs(1e-3, 0.0, True, 0.0, 0.9),
+    AdaptiveAttrs(1e-8, 0.01, True, 0.99, 0.9),
 )
 TICKS = (AdamAttrs(), AdamAttrs(0.8, 0.95), AdamAttrs(0.0, 0.9), AdamAttrs(0.5, 0.5), AdamAttrs(0.99, 0.9999))
 
@@ -217,7 +218,7 @@ def _centered(rng: Rng, index: int) -> Case:
     return make("RmsPropCenteredUpdate", (*tensors, RATE, *([SCALE] if attrs.scaled else [])), attrs)
 
 
-@generator("SetState", 2)
+@generator("SetState", 5)
 def _set(rng: Rng, index: int) -> Case:
     return make("SetState", (normal(rng, ()),), SetAttrs(0.25 * index))
 

@@ -40,6 +40,7 @@ EXACT_BY_CONSTRUCTION = (
     *("SqrtGrad", "SigmoidGrad", "TanhGrad", "PRelu", "PReluGrad"),  # the kernel's operations in its order, and
     "MeanSquaredErrorGrad",
     *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AdamTick", "Accumulate"),
+    *("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate", "SetState"),
 )
 """Float ops whose reference already does what the kernel does."""
 
@@ -173,7 +174,8 @@ FUSING = (
     "Resize",
     *(*TILED, "SoftmaxGrad", "Normalize", "NormalizeGrad", "MeanSquaredError", "NegativeLogLikelihood"),
     *("HardSigmoid", "HardSwish", "HardSwishGrad", "SiluGrad", "MishGrad", "Gelu", "GeluGrad"),
-    *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AveragePoolGrad"),
+    *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AdamTick", "AveragePoolGrad"),
+    *("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate"),
 )
 """Ops whose kernels contain a multiply-add."""
 

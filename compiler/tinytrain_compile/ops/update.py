@@ -237,7 +237,8 @@ def _root_mean(o: Named[Array], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
     g = _gradient_of(w, o["g"], o.get("scale"), attrs.weight_decay)
     s = _blend(s, attrs.alpha, one(1 - attrs.alpha) * (g * g))
     mean = _blend(o["a"], attrs.alpha, one(1 - attrs.alpha) * g) if "a" in o else None
-    spread = s if mean is None else np.maximum(s - mean * mean, one(0))  # rounding may go below 0
+    rest = s if mean is None else s - mean * mean
+    spread = s if mean is None else np.where(rest < 0, one(0), rest)  # rounding may go below 0
     step = g / (np.sqrt(spread) + one(attrs.epsilon))
     velocity = _blend(o["v"], attrs.momentum, step) if "v" in o else step
     kept = (*(() if mean is None else (mean,)), *((velocity,) if "v" in o else ()))

@@ -164,7 +164,7 @@ def adaptive(node: Node, _context: KernelContext) -> KernelSpec:
         if mean is None:
             return total[i]
         rest = total[i] - mean[i] * mean[i]
-        return select(rest > f32(0), rest, f32(0))
+        return select(rest < f32(0), f32(0), rest)
 
     def step(i: Expr) -> Expr:
         return grad(i) / (call("tt_sqrtf", spread(i)) + f32(attrs.epsilon))
