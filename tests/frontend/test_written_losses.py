@@ -277,6 +277,16 @@ def test_a_row_of_one_number_is_no_loss(tmp_path: Path) -> None:
         load_model(write(parse(text, weights), tmp_path))
 
 
+def test_labels_beside_indices_of_a_table(tmp_path: Path) -> None:
+    """Two inputs of integers: the one that looks up a table is no label."""
+    weights = {"e": np.random.default_rng(1).normal(size=(9, 4)).astype(np.float32)}
+    weights["w"] = np.random.default_rng(2).normal(size=(3, 4)).astype(np.float32)
+    body = "v = Gather (e, x) m = ReduceMean <axes = [1], keepdims = 0> (v) y = Gemm <transB = 1> (m, w)"
+    text = f"net (int64[1, 5] x, int64[1] t) => (float loss) {{ {body} {LOG} {PICK} {MEAN} (n) }}"
+    imported = load_model(write(parse(text, weights), tmp_path))
+    assert (imported.input_name, imported.loss and imported.loss.kind) == ("x", "nll")
+
+
 def test_a_label_that_is_named(tmp_path: Path) -> None:
     """Of two inputs that reach no layer, --label says which holds the labels."""
     weights = {"w": np.asarray([[0.5, -1.0, 2.0]], np.float32)}

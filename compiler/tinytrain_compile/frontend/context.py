@@ -246,7 +246,8 @@ class ImportContext:
     ) -> tuple[Value, ...]:
         """Append an IR node on behalf of an ONNX node; E0212 if the shapes do not fit, E0217 if a result is huge."""
         inputs = tuple(inputs)
-        indices = any(value.dtype == "int32" and value.name not in self._builder.constants for value in inputs)
+        integers = [value for value in inputs if value.dtype == "int32" and value.name not in self._builder.constants]
+        indices = any(value not in self.labels.values() for value in integers)
         if indices and op != "Gather" and not has_trait(op, "moves_data"):
             raise Unsupported("", "it computes with the integers of the input", "tables that are looked up by them")
         name = f"{node.name}.{suffix}" if suffix else node.name

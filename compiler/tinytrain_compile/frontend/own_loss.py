@@ -143,12 +143,16 @@ def _of_any(needs: Mapping[str, frozenset[str]], names: Sequence[str]) -> frozen
 
 
 def _label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, frozenset[str]]) -> OnnxInput | None:
-    """The input with the labels: the one of integers, or the one that reaches no layer; None if that does not tell."""
-    integers = [value for value in inputs if value.elem_type != onnx.TensorProto.FLOAT]
+    """The input with the labels: it reaches no layer, and is the one of integers; None if that does not tell."""
     free = [value for value in inputs if not _feeds_layer(model.nodes, needs, value.name)]
-    found = integers or free
+    found = [value for value in free if value.elem_type != onnx.TensorProto.FLOAT] or free
     return found[0] if len(found) == 1 else None
 
 
 def _feeds_layer(nodes: Sequence[OnnxNode], needs: Mapping[str, frozenset[str]], name: str) -> bool:
-    return any(node.op in _LAYERS and name in _of_any(needs, node.inputs) for node in nodes)
+    """Whether an input reaches a node with weights, or looks up a table of the file."""
+    for node in nodes:
+        table = node.op == "Gather" and not needs.get(node.input(0))
+        if (node.op in _LAYERS or table) and name in _of_any(needs, node.inputs):
+            return True
+    return False
