@@ -28,6 +28,7 @@ NETWORKS = (
     *("torch-dynamo/act_softplus", "torch-dynamo/act_elu", "torch-dynamo/act_abs"),
     *("torch-ts/maxout", "torch-dynamo/amax23", "torch-dynamo/where_mask", "torch-ts/l2norm_embed"),
     *("keras/unet_up", "torch-dynamo/unet_shuf", "torch-dynamo/unet_bil", "torch-ts/unet_near", "torch-ts/einsum"),
+    "torch-dynamo/adapt3x3_nondiv",
 )
 RUN_AS_C = (
     "torch-dynamo/act_softplus",
