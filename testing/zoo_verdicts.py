@@ -33,7 +33,6 @@ NOT_ASKED: Mapping[str, str] = {
     "torch-dynamo/two_input": "a second data input",
     "keras/gru": "a Loop (export with unroll=True)",
     "torch-ts/uint8_in": "an integer input that is no index (a float32 input holds the same numbers)",
-    "torch-dynamo/adapt3x3_nondiv": "GatherND (an AdaptiveAvgPool to a size that does not divide)",
 }
 """Networks that are refused for a stated limit."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from testing.places import SHARED
 from tests.e2e import chain
+from tests.e2e.command import run
 from tests.e2e.gradients import largest_error
 from tests.e2e.marks import needs_shared
 from tests.frontend.models import parse
@@ -28,6 +29,7 @@ NETWORKS = (
     *("torch-dynamo/act_softplus", "torch-dynamo/act_elu", "torch-dynamo/act_abs"),
     *("torch-ts/maxout", "torch-dynamo/amax23", "torch-dynamo/where_mask", "torch-ts/l2norm_embed"),
     *("keras/unet_up", "torch-dynamo/unet_shuf", "torch-dynamo/unet_bil", "torch-ts/unet_near", "torch-ts/einsum"),
+    "torch-dynamo/adapt3x3_nondiv",
 )
 RUN_AS_C = (
     "torch-dynamo/act_softplus",
@@ -159,6 +161,19 @@ def test_rows_are_trained_in_micro_batches() -> None:
     options = {"batch": 4, "learning_rate": 0.1}
     one, two = (chain.train_graph(_embedding(), micro_batch=size, **options) for size in (1, 2))
     assert chain.check(chain.project(two, one=one), mode="host").result == "pass"
+
+
+def test_rows_lie_beside_an_integer_network(tmp_path: Path) -> None:
+    """The table stays float32; what follows is int8, and the file check reads int64 as the file says."""
+    onnx.save(_embedding(), tmp_path / "net.onnx")
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "calib.npz", x=rng.integers(0, 7, (16, 5)))
+    options = ("--arena", "64KB", "--loss", "cross-entropy", "--verify", "host", "-o", tmp_path / "out")
+    for more in ((), ("--quant", "int8", "--head", "int8", "--calib", tmp_path / "calib.npz")):
+        outcome = run(tmp_path / "net.onnx", *options, *more).check_success()
+        assert "file == reference == host" in outcome.out and "PASS" in outcome.out
+    header = next((tmp_path / "out").glob("*_train.h")).read_text()
+    assert "int32_t values[NET_INPUT_ELEMENTS]" in header
 
 
 def test_what_is_computed_with_integers_of_the_input_is_refused() -> None:

@@ -98,6 +98,8 @@ def skip_reason(case: Any) -> str:
 def _form_reason(node: onnx.NodeProto, arrays: list[np.ndarray]) -> str:
     if node.op_type in ("GatherElements", "OneHot"):
         return "of the labels of a loss only"
+    if node.op_type == "GatherND" and any(a.i for a in node.attribute):
+        return "GatherND of batches"
     if node.op_type == "LSTM" and len(node.input) > 7:
         return "peepholes"
     if node.op_type == "Resize" and any(a.s == b"tf_crop_and_resize" for a in node.attribute):

@@ -284,6 +284,26 @@ def _gather(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define(node.output(0), y)
 
 
+def _gather_nd(ctx: ImportContext, node: OnnxNode) -> None:
+    """With constant indices: rows of the operand whose leading axes are one."""
+    x, places = ctx.entry(node.input(0)), required_input(ctx, node, 1, "indices")
+    if node.integer("batch_dims", 0):
+        raise Unsupported("batch_dims", "places differ from sample to sample", "batch_dims 0")
+    depth = places.shape[-1] if places.ndim else 0
+    if not 1 <= depth <= x.rank:
+        raise ValueError(f"indices of shape {places.shape} into {x.shape}")
+    sizes = np.array(x.shape[:depth])
+    if (places < -sizes).any() or (places >= sizes).any():
+        raise ValueError(f"indices outside {x.shape}")
+    wrapped = np.moveaxis(np.where(places < 0, places + sizes, places), -1, 0)
+    flat = np.asarray(np.ravel_multi_index(tuple(wrapped), x.shape[:depth]), np.int32)
+    rest = x.shape[depth:]
+    rows = ctx.reshape(node, ctx.value(node, x), (int(sizes.prod()), *rest))
+    index = ctx.constant(flat, f"{node.name}.indices", node)
+    y = ctx.emit(node, "Gather", (rows, index), GatherAttrs(rows.shape[0]))
+    ctx.define_value(node.output(0), y, (*flat.shape, *rest))
+
+
 HANDLERS: Mapping[str, Handler] = {
     "ReduceMean": _reduce,
     "ReduceSum": _reduce,
@@ -294,4 +314,5 @@ HANDLERS: Mapping[str, Handler] = {
     "Expand": _expand,
     "Tile": _tile,
     "Gather": _gather,
+    "GatherND": _gather_nd,
 }

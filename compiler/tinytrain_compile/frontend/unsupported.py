@@ -20,7 +20,6 @@ NEAREST: Mapping[str, str] = {
     "Attention": "MatMul, Softmax and MatMul",
     "ConvInteger": _QDQ,
     "DynamicQuantizeLinear": _QDQ,
-    "GatherND": "Slice",
     "If": "the branch that is taken, exported by itself",
     "Loop": _UNROLLED,
     "MatMulInteger": _QDQ,
