@@ -76,8 +76,8 @@ def run_node(proto: onnx.NodeProto, operands: Mapping[str, np.ndarray]) -> tuple
 class JudgedByOnnxruntime(FileModel):
     """The model file, whose nodes on stored integers are run by onnxruntime; `ran` says which."""
 
-    def __init__(self, path: Path, output: str = "") -> None:
-        super().__init__(path, output)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.ran: set[str] = set()
 
     def run(

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from ml_dtypes import bfloat16
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, version_converter
 
 from tests.e2e.file_level import agreement
 from tests.frontend.models import check_against_onnxruntime, judged_by_the_file, parse, run_imported, write
@@ -59,12 +59,21 @@ def test_network_of_an_older_opset(opset: int, tmp_path: Path) -> None:
     assert {value.name for value in imported.graph.parameters} >= {"a_w"}
 
 
-def test_opset_that_the_converter_cannot_bring(tmp_path: Path) -> None:
-    text = 'net (float[1, 1, 4, 4] x) => (float[1, 1, 8, 8] y) { y = Upsample <mode = "nearest"> (x, s) }'
-    model = parse(text, {"s": np.asarray([1, 1, 2, 2], np.float32)}, 9)
+def test_operator_that_is_none_of_the_old_opset(tmp_path: Path) -> None:
+    model = parse("net (float[1, 4] x) => (float[1, 4] y) { y = Frobnicate (x) }", opset=9)
     with pytest.raises(CompileError) as caught:
         load_model(write(model, tmp_path))
-    assert caught.value.code in ("E0208", "E0501")
+    assert caught.value.code == "E0208" and "Frobnicate" in caught.value.where
+
+
+def test_converter_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no adapter\nfor this")
+
+    monkeypatch.setattr(version_converter, "convert_version", fail)
+    with pytest.raises(CompileError) as caught:
+        load_model(write(old_network(9), tmp_path))
+    assert caught.value.code == "E0208" and "fails: no adapter for this" in str(caught.value)
 
 
 # ---- several outputs ------------------------------------------------------------------------------------------------

@@ -165,8 +165,8 @@ def test_network_trains_and_every_integer_is_within_a_step_of_onnxruntimes(name:
     stored = [node for node in onnx.load(path).graph.node if node.op_type.startswith(("QLinear", "QGemm"))]
     judges: list[JudgedByOnnxruntime] = []
 
-    def judge(path: Path, output: str) -> JudgedByOnnxruntime:
-        judges.append(JudgedByOnnxruntime(path, output))
+    def judge(*arguments: Any) -> JudgedByOnnxruntime:
+        judges.append(JudgedByOnnxruntime(*arguments))
         return judges[-1]
 
     with mock.patch.object(file_check, "FileModel", judge):

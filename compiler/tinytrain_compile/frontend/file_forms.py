@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, version_converter
+from onnx import defs, helper, numpy_helper, version_converter
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.model import OnnxModel, OnnxNode
@@ -61,6 +61,10 @@ def proto_of(model: OnnxModel) -> onnx.ModelProto:
 def at_opset_13(model: OnnxModel) -> onnx.ModelProto:
     """The model as onnx's converter writes it. E0208 where that cannot."""
     proto = proto_of(model)
+    for node in model.nodes:
+        if not node.domain and not defs.has(node.op, model.opset):
+            what = f"opset {model.opset} has no such operator"
+            raise CompileError("E0208", f"node {node.name} ({node.op})", what, f"export with opset {OPSET} or later")
     try:
         return version_converter.convert_version(proto, OPSET)
     except Exception as problem:  # ConvertError, RuntimeError of the C++ part

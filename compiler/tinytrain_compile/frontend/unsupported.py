@@ -84,7 +84,7 @@ def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Unsuppo
         return Unsupported("", "its domain is not the standard one", "the model before graph optimisers changed it")
     nearest = NEAREST.get(node.op)
     if nearest is None and not defs.has(node.op):  # a name that resembles one: a slip
-        nearest = " or ".join(difflib.get_close_matches(node.op, handlers, n=2))
+        nearest = " or ".join(difflib.get_close_matches(node.op, handlers, n=2, cutoff=0.75))
     return Unsupported("", "there is no such operator in the compiler", nearest or "none, see --list-ops")
 
 
