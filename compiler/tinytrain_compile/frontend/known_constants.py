@@ -23,11 +23,12 @@ MASK = 1e4
 EPSILON = 2e-3
 """A smaller number that is added in front of a root or a division is there to keep them finite (Keras: 1e-3)."""
 _STATES = ("LSTM", "GRU", "RNN")
+_PRODUCTS = ("Gemm", "MatMul")
 _NORMS = ("InstanceNormalization", "GroupNormalization", "LayerNormalization")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 _MADE = re.compile(
     r"val_\d+|onnx::\w+|const_fold_opt__\d+|scalar_tensor.*|(zeros|ones|full|arange|empty)(_like)?(_\d+)?|\d+"
-    r"|.*_output_\d+|.*/[xy](__\d+)?:0|.*Cast(_\d+)?:0|.*/Const(_\d+)?:0"
+    r"|.*_output_\d+|.*/[xy](__\d+)?:0|.*Cast(_\d+)?:0|.*/Const(_\d+)?:0|.*/zeros(_\d+)?:0"
 )
 """Names that exporters give to numbers of their own (PyTorch's two, tf2onnx)."""
 
@@ -129,15 +130,16 @@ def is_unit_affine(case: Case) -> bool:
 
 
 def is_zero_filling(case: Case) -> bool:
-    """Zeros that a cell starts from, or that stand where nothing is."""
+    """Zeros that a recurrent layer starts from; or, under an exporter's name, that stand where nothing is.
+
+    A parameter may be zero before training: a residual branch's factor, a token.
+    """
     if case.number != 0.0:
         return False
     return case.all_uses(
         lambda use: (
             (use.node.op in _STATES and use.index in (5, 6))
-            or (use.node.op in ("Gemm", "MatMul", "Mul") and use.index == 0)
-            or use.node.op == "Where"
-            or (case.made and use.node.op == "Concat")
+            or (case.made and (use.node.op in ("Where", "Concat") or (use.node.op in _PRODUCTS and use.index == 0)))
         )
     )
 
@@ -165,7 +167,8 @@ def _waves(table: NDArray[np.float64]) -> bool:
     largest = np.abs(table).max(axis=0)
     rest = np.abs(around - factor * inner).max(axis=0)
     moving = np.ptp(table, axis=0) > 1e-3 * np.maximum(largest, 1e-30)
-    return bool((rest <= 1e-4 * np.maximum(largest, 1e-30)).all()) and 2 * int(moving.sum()) >= table.shape[1]
+    turning = bool((factor[moving] < 1.9).any())  # straight lines have 2
+    return turning and bool((rest <= 1e-4 * np.maximum(largest, 1e-30)).all()) and 2 * moving.sum() >= moving.size
 
 
 def is_transform(case: Case) -> bool:
@@ -203,6 +206,8 @@ def _triangles(table: NDArray[np.float64]) -> bool:
     if length < 16 or rows < 4 or bool((table < 0).any()) or 2 * np.count_nonzero(table) > table.size:
         return False
     peaks = table.argmax(axis=1)
+    if np.count_nonzero(table) < 2 * rows:  # an identity
+        return False
     if bool((np.diff(peaks) < 0).any()) or not bool((table.max(axis=1) > 0).all()):
         return False
     for row, peak in zip(table, peaks, strict=True):
