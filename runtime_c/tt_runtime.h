@@ -258,7 +258,7 @@ static inline uint32_t tt_quadrant(float a, float *r)
     }
     const uint64_t middle = (uint64_t)m * part[1] + (((uint64_t)m * part[2]) >> 32);
     const uint64_t turns = (((uint64_t)(m * part[0]) << 32) + middle); /* in 2^-64 turns */
-    const uint32_t quadrant = (uint32_t)((turns + 0x2000000000000000u) >> 62);
+    const uint32_t quadrant = (uint32_t)((turns + (UINT64_C(1) << 61)) >> 62);
     const uint64_t rest = turns - ((uint64_t)quadrant << 62); /* two's complement */
     const bool below = (rest >> 63) != 0u;
     const float size = (float)(below ? 0u - rest : rest) * 3.4061217e-19f; /* pi/2 2^-62 */

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from testing import models
+from testing.choices import choices
 from tests.e2e import chain
 from tests.e2e.gradients import LossFunction, largest_error, sample
 from tests.e2e.marks import needs_qemu
@@ -78,7 +79,7 @@ def test_gradients_of_the_models_own_loss(reduction: str, weights: list[float] |
     assert not any(np.any(gradient) for gradient in ignored.values())
 
 
-@pytest.mark.parametrize("make", [models.zoo, models.segmenter], ids=["zoo", "segmenter"])
+@pytest.mark.parametrize("make", [models.zoo, models.segmenter, choices], ids=["zoo", "segmenter", "choices"])
 def test_gradients_of_all_other_operators(make: Callable[[], onnx.ModelProto]) -> None:
     """Pools and clips have kinks that a step of 1e-6 may touch: ten times the bound."""
     error, where, _ = largest_error(chain.train_graph(make(), loss="cross-entropy"))
@@ -144,21 +145,49 @@ def test_small_models_train_alike_on_all_cores(name: str) -> None:
 
 @needs_qemu
 @pytest.mark.qemu
-@pytest.mark.parametrize("make", [models.zoo, models.segmenter], ids=["zoo", "segmenter"])
+@pytest.mark.parametrize("make", [models.zoo, models.segmenter, choices], ids=["zoo", "segmenter", "choices"])
 def test_all_other_operators_train_alike_on_all_cores(make: Callable[[], onnx.ModelProto]) -> None:
     train = chain.train_graph(make(), loss="cross-entropy", optimizer="momentum")
+    assert {report.result for report in chain.check_on_boards(train, steps=2).values()} == {"pass"}
+
+
+OPTIMIZERS: dict[str, dict[str, object]] = {
+    "adagrad": {"optimizer": "adagrad"},
+    "rmsprop": {"optimizer": "rmsprop", "momentum": 0.0},
+    "rmsprop, momentum": {"optimizer": "rmsprop", "momentum": 0.9},
+    "rmsprop, centered": {"optimizer": "rmsprop", "momentum": 0.0, "centered": True},
+}
+
+
+def tokens() -> onnx.ModelProto:
+    """A table of rows, looked up by integers."""
+    net = models.Network("tokens", "int64[1, 5] x", "float[1, 5] y", seed=3)
+    net.node("rows", f"e = Gather ({net.weight('table', 7, 6)}, x)")
+    net.node("mean", "m = ReduceMean <axes = [1], keepdims = 0> (e)")
+    net.node("y", f"y = Identity ({net.dense('fc', 'm', 6, 5)})")
+    return net.model()
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_of_rows_train_alike_on_all_cores(name: str) -> None:
+    train = chain.train_graph(tokens(), loss="cross-entropy", **OPTIMIZERS[name])
     assert {report.result for report in chain.check_on_boards(train, steps=2).values()} == {"pass"}
 
 
 def test_models_here_use_the_operators() -> None:
     """What no model of this module trains on a board: only ops that no float training step needs."""
     seen: set[str] = set()
-    for make in (*SMALL.values(), models.zoo, models.segmenter):
+    for make in (*SMALL.values(), models.zoo, models.segmenter, choices, tokens):
         for update in ("all", "bias"):
             train = chain.train_graph(make(), update, loss="cross-entropy", batch=2, optimizer="adam")
             seen |= {node.op for node in train.graph.nodes}
     others = {"Gelu", "GeluGrad", "Sigmoid", "SigmoidGrad", "Softmax", "MeanSquaredError", "MeanSquaredErrorGrad"}
     others |= {"SigmoidCrossEntropy", "SigmoidCrossEntropyGrad", "SgdUpdate", "MomentumUpdate", "SoftmaxGrad"}
+    for options in OPTIMIZERS.values():
+        seen |= {node.op for node in chain.train_graph(tokens(), loss="cross-entropy", **options).graph.nodes}
+    others |= {"SetState"}  # of training files: test_training_graphs.py
     others |= {"PageOut", "PageIn", "ConcatView", "SliceView"}  # the planner adds them: test_memories.py, test_views.py
     quantised = {op for op in OPS if ".ops.int8." in OPS[op].reference.__module__}
     assert set(OPS) - seen - others - quantised == set()

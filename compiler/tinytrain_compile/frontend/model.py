@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,8 +30,11 @@ class OnnxNode:
         return int(self.attrs.get(name, default))
 
     def number(self, name: str, default: float) -> float:
-        """A float attribute."""
-        return float(self.attrs.get(name, default))
+        """A float attribute; ValueError if it is not finite."""
+        value = float(self.attrs.get(name, default))
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}")
+        return value
 
     def text(self, name: str, default: str) -> str:
         """A string attribute."""

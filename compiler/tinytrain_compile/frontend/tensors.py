@@ -59,7 +59,9 @@ def tensor_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
         )
     if tensor.HasField("segment"):
         raise CompileError("E0223", where, "the tensor comes in segments", "export the model again")
-    check_dims(where, dims, allow_zero=tensor.data_type not in (_T.FLOAT, _T.DOUBLE, _T.FLOAT16, _T.BFLOAT16))
+    empty = dims == (0,)  # how exporters leave an input out (the roi of a Resize)
+    real = tensor.data_type in (_T.FLOAT, _T.DOUBLE, _T.FLOAT16, _T.BFLOAT16)
+    check_dims(where, dims, allow_zero=empty or not real)
     if tensor.data_location == _T.EXTERNAL:
         array = _external(tensor, where, folder, dims)
     else:

@@ -21,7 +21,8 @@ def identity_of(model: ImportedModel, plan: UpdatePlan, loss: str, optimizer: tu
     state a meaning, not its rates.
     """
     trained = sorted((name, piece and (piece.axis, piece.channels)) for name, piece in plan.updates.items())
-    facts = (_digest(model.graph), loss, _own_loss(model.loss), trained, optimizer)
+    kind = optimizer if optimizer[1:] else optimizer[0]
+    facts = (_digest(model.graph), loss, _own_loss(model.loss), trained, kind)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

@@ -159,11 +159,17 @@ class FloatVectorPrinter(IntVectorPrinter):
     def _picked(self, test: ir.Expr, yes: str, no: str) -> str:
         if isinstance(test, tirx.And):
             return self._picked(test.a, self._picked(test.b, yes, no), no)
-        if not isinstance(test, tirx.GT | tirx.LT):
+        if isinstance(test, tirx.Or):
+            return self._picked(test.a, yes, self._picked(test.b, yes, no))
+        if not isinstance(test, tirx.GT | tirx.LT | tirx.GE | tirx.LE | tirx.EQ | tirx.NE):
             raise ValueError(f"no comparison of lanes: {test}")
-        a, b = (
-            _four(self._expr(side)) for side in ((test.b, test.a) if isinstance(test, tirx.LT) else (test.a, test.b))
-        )
+        a, b = (_four(self._expr(side)) for side in (test.a, test.b))
+        if isinstance(test, tirx.LT | tirx.GE):
+            a, b = b, a
+        if isinstance(test, tirx.GE | tirx.LE | tirx.EQ):
+            yes, no = no, yes
+        if isinstance(test, tirx.EQ | tirx.NE):  # neither is larger
+            no = f"tt_pick_f32x4({b}, {a}, {yes}, {no})"
         return f"tt_pick_f32x4({a}, {b}, {yes}, {no})"
 
 
