@@ -16,6 +16,7 @@ from testing.places import ROOT, SHARED
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 from tests.e2e.marks import needs_shared
+from tinytrain_compile.compile import pipeline
 from tinytrain_compile.compile.candidates import Candidate, Planner
 from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.options import CompileOptions
@@ -249,3 +250,13 @@ def test_the_smallest_arena_does_not_depend_on_what_is_there(flags: tuple[str, .
     path = write(models.ds_cnn(channels=6, blocks=1, size=(11, 5)), tmp_path)
     sizes = {needed(run(path, "--dry-run", "--update", "all", *flags, "--arena", size)) for size in ("1KB", "9KB")}
     assert len(sizes) == 1
+
+
+def test_a_step_that_is_too_long_with_no_way_out_is_an_error_like_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All lines may be refused by other options (--micro-batch with --optimise memory): there was an E0901."""
+    monkeypatch.setattr(pipeline, "faster", lambda *_: ())
+    path = write(models.mlp(inputs=12, hidden=20, classes=5), tmp_path)
+    failed = run(path, "--dry-run", "--update", "all", "--max-step-time", "1us").check_error("E0402", 3)
+    assert "allow a longer step" in failed.err
