@@ -16,7 +16,16 @@ from tests.e2e.test_watched_plans import bundle_of, outcome, report
 from tests.quantize import nets
 from tinytrain_compile.compile.memories import further_memories
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
-from tinytrain_compile.plan import Planned, PlanOptions, RematOptions, plan_graph, plan_memory, plan_with_remat, spread
+from tinytrain_compile.plan import (
+    Planned,
+    PlanOptions,
+    RematOptions,
+    plan_graph,
+    plan_memory,
+    plan_with_remat,
+    remat_search,
+    spread,
+)
 from tinytrain_compile.plan.views import candidates, with_views
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import join_pieces
@@ -97,8 +106,9 @@ def test_parts_in_another_memory(tmp_path: Path) -> None:
     assert chain.same(run(train, moved, tmp_path / "debug", "debug"), copied)
 
 
-def test_parts_beside_second_runs(tmp_path: Path) -> None:
-    """The whole is joined twice: a clone of a Concat is one too."""
+def test_parts_beside_second_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole is joined twice: a clone of a Concat is one too. (Of two plans of one size the finer search's.)"""
+    monkeypatch.setattr(remat_search, "TOLERANCE", 10**9)
     train = chain.train_graph(models.tower(), "all")
     found = plan_with_remat(train.graph, options(train), RematOptions("min"))
     assert found.plan.remat is not None

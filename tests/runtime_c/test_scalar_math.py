@@ -26,8 +26,8 @@ BOUND_ULP = {
     "tanh": 1.5,
     "erf": 1.5,
     "sigmoid": 2.5,
-    "sin": 2.0,
-    "cos": 2.0,
+    "sin": 3.0,
+    "cos": 3.0,
 }
 PATTERNS = 1_000_000
 
