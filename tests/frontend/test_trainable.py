@@ -164,3 +164,27 @@ def test_equal_values_are_tied_until_told_apart(tmp_path: Path) -> None:
 def test_tables_without_a_parameter_are_said(tmp_path: Path) -> None:
     model = imported(tmp_path, "h = Add (x, p)" + HEAD, {"p": WAVES[None], **OUT})
     assert "no parameters by rule: p (--verbose, --trainable)" in model.graph.notes
+
+
+@pytest.mark.parametrize("op", ["Identity", "Add"])
+def test_long_chains_end(op: str, tmp_path: Path) -> None:
+    """Readers behind views, and what is done to the input, are followed without a call for every node."""
+    count = 3000
+    if op == "Identity":
+        chain = " ".join(f"p{i + 1} = Identity (p{i})" for i in range(count)) + f" h = Mul (x, p{count})"
+        model = imported(tmp_path, "x2 = Relu (x) " + chain.replace("(x,", "(x2,") + HEAD, {"p0": normal(WIDTH), **OUT})
+        assert decided(model)["p0"][0]
+    else:
+        chain = "x0 = Identity (x) " + " ".join(f"x{i + 1} = Add (x{i}, p)" for i in range(count))
+        model = imported(tmp_path, f"{chain} h = Relu (x{count})" + HEAD, {"p": normal(WIDTH), **OUT})
+        assert decided(model)["p"] == (False, "preprocessing of the input")
+
+
+def test_names_that_the_file_has_already_are_not_taken(tmp_path: Path) -> None:
+    body = "r = Relu (x) g = Mul (r, p) s = Reshape (g, linear_1.shape) k = Add (s, linear_1) h = Relu (k)".replace(
+        ".", "_"
+    )
+    tables = {"p": normal(WIDTH), "linear_1_shape": np.array([1, POSITIONS, WIDTH]), **OUT}
+    tables["linear_1"] = tables["p"].reshape(1, 1, WIDTH)
+    model = imported(tmp_path, body + HEAD, tables)
+    assert {value.name for value in model.graph.parameters} == {"p", "w"}

@@ -15,7 +15,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.target import Target
 
 _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
-    ("momentum", lambda o: o.optimizer not in ("momentum", "rmsprop"), "is for --optimizer momentum", "add that"),
+    ("momentum", lambda o: o.optimizer not in ("momentum", "rmsprop"), "is for momentum and rmsprop", "choose one"),
     ("nesterov", lambda o: o.optimizer != "momentum", "is for --optimizer momentum", "add that"),
     ("dampening", lambda o: o.optimizer != "momentum", "is for --optimizer momentum", "add that"),
     ("dampening", lambda o: o.nesterov, "has no meaning with --nesterov", "choose one"),

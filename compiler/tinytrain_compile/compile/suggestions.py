@@ -7,7 +7,7 @@ it gets these bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tinytrain_compile.compile.candidates import Candidate, Planner
@@ -32,7 +32,7 @@ class _Asked:
 
     planner: Planner
     candidate: Candidate
-    left: int | None = None
+    left: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.left = MOST_SEARCHES if self.planner.searches_smallest else None

@@ -35,22 +35,21 @@ _MADE = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """A node that reads an initializer, as which of its inputs, and the tensor through which it does."""
+    """A node that reads an initializer, directly or through views, and as which of its inputs."""
 
     node: OnnxNode
     index: int
-    tensor: str
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """An initializer, its values and readers, and the model around it."""
+    """An initializer, its values and readers, and the model around it (prepared: see prepared_inputs)."""
 
     name: str
     array: Array
     uses: tuple[Use, ...]
-    model: OnnxModel
     links: Links
+    prepared: frozenset[str]
 
     @property
     def made(self) -> bool:
@@ -224,19 +223,17 @@ def _triangles(table: NDArray[np.float64]) -> bool:
 
 def is_preprocessing(case: Case) -> bool:
     """Mean, deviation and the like, a number for all or one axis, that change the input before any layer."""
-    return case.table.ndim < 2 and case.all_uses(lambda use: _on_input(case, use.node))
+    return case.table.ndim < 2 and case.all_uses(lambda use: use.node.output(0) in case.prepared)
 
 
-def _on_input(case: Case, node: OnnxNode) -> bool:
-    if node.op not in _ARITHMETIC:
-        return False
-    computed = [name for name in node.inputs if not case.links.is_constant(name)]
-    if len(computed) != 1:
-        return False
-    tensor = computed[0]
-    while (maker := case.links.maker(tensor)) is not None and maker.op in VIEWS:
-        tensor = maker.input(0)
-    return any(tensor == value.name for value in case.model.inputs) if maker is None else _on_input(case, maker)
+def prepared_inputs(model: OnnxModel, links: Links) -> frozenset[str]:
+    """The model's inputs, and what views and arithmetic with constants make of them before anything else does."""
+    found = {value.name for value in model.inputs}
+    for node in model.nodes:
+        computed = {name for name in node.inputs if name and not links.is_constant(name)}
+        if node.op in (*VIEWS, *_ARITHMETIC) and len(computed) == 1 and computed <= found:
+            found.add(node.output(0))
+    return frozenset(found)
 
 
 def is_rescaling(case: Case) -> bool:

@@ -62,21 +62,27 @@ def _name(name: str, node: OnnxNode) -> str:
     return f"{name} of {node.name}"
 
 
+def _unused(name: str, constants: Mapping[str, Array], links: Links) -> str:
+    """The name, longer where the file has a tensor of that name."""
+    while name in constants or links.readers(name) or links.maker(name) is not None:
+        name += "_"
+    return name
+
+
 def untied(model: OnnxModel) -> OnnxModel:
     """The model with an initializer for every reader of those that may have been several."""
     links, constants = Links(model.nodes, model.outputs, model.constants), dict(model.constants)
-    split = {found.name for found in merged(model)}
     changed: dict[str, OnnxNode | None] = {}
-    for name in split:
+    for name in (found.name for found in merged(model)):
         for node in links.readers(name):
             if node.op == "Identity" and not node.domain:
                 constants[node.output(0)] = model.constants[name]
                 changed[node.name] = None
         if _is_fresh(links, name, model.constants[name]):
             for node in _further_readers(links, name):
-                now = changed.get(node.name) or node
-                constants[_name(name, node)] = model.constants[name]
-                changed[node.name] = rewritten(now, [_name(name, node) if n == name else n for n in now.inputs])
+                now, own = changed.get(node.name) or node, _unused(_name(name, node), constants, links)
+                constants[own] = model.constants[name]
+                changed[node.name] = rewritten(now, [own if other == name else other for other in now.inputs])
     nodes = (changed.get(node.name, node) for node in model.nodes)
     return replace(model, nodes=tuple(node for node in nodes if node is not None), constants=constants)
 
@@ -87,12 +93,12 @@ def without_copies(model: OnnxModel) -> OnnxModel:
     A zero state times a weight, plus a bias, is that bias: one parameter in the framework.
     """
     floats = {name: array for name, array in model.constants.items() if array.dtype.kind == "f" and array.size > 1}
+    links, constants = Links(model.nodes, model.outputs, model.constants), dict(model.constants)
     nodes: list[OnnxNode] = []
-    constants = dict(model.constants)
     for name, array in floats.items():
         source = _source(name, array, floats) if _COMPUTED.fullmatch(name) else None
         if source is not None:
-            shape = f"{name}.shape"
+            shape = _unused(f"{name}.shape", constants, links)
             constants[shape] = np.array(array.shape, np.int64)
             del constants[name]
             nodes.append(_reshape(name, source, shape))

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.folding import PARTS, VIEWS, fold
-from tinytrain_compile.frontend.known_constants import Case, Use, purpose
+from tinytrain_compile.frontend.known_constants import Case, Use, prepared_inputs, purpose
 from tinytrain_compile.frontend.model import Links, OnnxModel
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.ir.imported import ParameterChoice
@@ -62,16 +62,10 @@ def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) 
     made = {name: array for name, array in _constant_outputs(model).items() if links.is_used(name) and array.size}
     used = {name: array for name, array in floats.items() if links.is_used(name)}
     asked = _asked({**used, **made}, options)
-    choices: dict[str, ParameterChoice] = {}
-    for name, array in {
-        **used,
-        **({} if used else made),
-        **{name: made[name] for name in asked if name in made},
-    }.items():
-        uses = tuple(_uses(links, name))
-        case = Case(name, array, uses, model, links)
-        choices[name] = _choice(case, asked.get(name))
-    return Trainables(choices)
+    candidates = {**(used or made), **{name: made[name] for name in asked if name in made}}
+    prepared = prepared_inputs(model, links)
+    cases = [Case(name, array, tuple(_uses(links, name)), links, prepared) for name, array in candidates.items()]
+    return Trainables({case.name: _choice(case, asked.get(case.name)) for case in cases})
 
 
 def _choice(case: Case, asked: str | None) -> ParameterChoice:
@@ -96,15 +90,14 @@ def _readers(case: Case) -> str:
 
 def _uses(links: Links, tensor: str) -> Iterator[Use]:
     """Who reads a tensor, directly or behind what only moves its elements."""
-    for node in links.readers(tensor):
-        for index, name in enumerate(node.inputs):
-            if name != tensor:
-                continue
-            if node.op in _PASSING and index == 0 and not node.domain:
-                for output in node.outputs:
-                    yield from _uses(links, output)
-            else:
-                yield Use(node, index, tensor)
+    tensors = [tensor]
+    for one in tensors:  # grows: what views of it are called, each once
+        for node in links.readers(one):
+            for index, name in enumerate(node.inputs):
+                if name == one and node.op in _PASSING and index == 0 and not node.domain:
+                    tensors += node.outputs
+                elif name == one:
+                    yield Use(node, index)
 
 
 def _constant_outputs(model: OnnxModel) -> dict[str, Array]:
