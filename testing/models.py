@@ -202,19 +202,13 @@ def segmenter(size: int = 8, classes: int = 3) -> onnx.ModelProto:
     return net.model()
 
 
-def zoo() -> onnx.ModelProto:
-    """Every activation, norm, pool and shape operator that the four architectures do not have, in one line."""
-    net = Network("zoo", "float[1, 4, 9, 8] x", "float[1, 5] y", seed=11)
+def _zoo_maps(net: Network) -> None:
+    """From the image x to the maps cl."""
     net.table("ends", [0, 0, 1, 0, 0, 0, 0, 1])
     net.table("rows", [0])
     net.table("stop", [10])
     net.table("height", [2])
     net.table("stride", [2])
-    net.table("wide", [1, 8])
-    net.table("pixels", [2, 3])
-    net.table("middle_axis", [1])
-    net.table("small", 0.05, np.float32)
-    net.table("two", 2.0, np.float32)
     net.node("pad", "padded = Pad (x, ends)")
     net.node("slice", "cut = Slice (padded, rows, stop, height, stride)")
     net.node(
@@ -236,6 +230,17 @@ def zoo() -> onnx.ModelProto:
     net.node("clip", "cl = Clip (mx, low, high)")
     net.table("low", -1.5, np.float32)
     net.table("high", 1.25, np.float32)
+
+
+def zoo() -> onnx.ModelProto:
+    """Every activation, norm, pool and shape operator that the four architectures do not have, in one line."""
+    net = Network("zoo", "float[1, 4, 9, 8] x", "float[1, 5] y", seed=11)
+    _zoo_maps(net)
+    net.table("wide", [1, 8])
+    net.table("pixels", [2, 3])
+    net.table("middle_axis", [1])
+    net.table("small", 0.05, np.float32)
+    net.table("two", 2.0, np.float32)
     net.node("global", "g = GlobalMaxPool (cl)")
     net.node("sum", "s = ReduceSum <keepdims = 1> (cl, pixels)")
     net.node("scaled", "ss = Mul (s, small)")

@@ -30,8 +30,7 @@ static int init_rejects(void)
     CHECK(net_init_memories(&m, memory, more) == NET_OK);
     CHECK((void *)m == (void *)arena);
     m = NULL;
-    CHECK(net_init(&m, arena, NET_ARENA_BYTES) == NET_OK);
-    CHECK((void *)m == (void *)arena);
+    CHECK(net_init(&m, arena, NET_ARENA_BYTES) == NET_OK && (void *)m == (void *)arena);
     for (size_t i = NET_ARENA_BYTES; i < NET_ARENA_BYTES + 16; ++i) {
         CHECK(arena[i] == 0xa5);
     }
