@@ -100,7 +100,7 @@ def test_the_solver_has_one_time_for_all_questions_about_the_least_budget(monkey
     monkeypatch.setattr(remat_search, "cheaper_decision", lambda *_: remat_search.RematChoice({}, 0, False))
     list(remat_search.smallest(SimpleNamespace(again={}), PlanOptions()))  # type: ignore[arg-type]
     assert sum(spent) == pytest.approx(remat_search.SMALLEST_TIME)
-    assert len(spent) == -(-remat_search.SMALLEST_TIME // remat_search.DECIDE_TIME)
+    assert len(spent) == round(remat_search.SMALLEST_TIME / remat_search.QUESTION_TIME)
 
 
 @pytest.mark.parametrize("size", [2, 90, 199, 100_000])

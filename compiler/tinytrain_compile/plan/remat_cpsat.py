@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ortools.sat.python import cp_model
@@ -76,12 +77,30 @@ class Limits:
 
 def solve(problem: Problem, within: Collection[int], budget: int, start: Decision | None, limits: Limits) -> Answer:
     """The cheapest decision over the storages `within` whose peak is at most `budget`. `start` is a feasible hint."""
-    model = _RematModel(problem, {*within, *(start or ())}, budget)
-    if limits.cheapest:
+    hint = None if start is None else tuple(start.items())
+    answer = _solve(_Question(problem, tuple(sorted({*within, *(start or ())})), budget, hint, limits))
+    return replace(answer, decision=None if answer.decision is None else dict(answer.decision))
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What the solver is asked. Ways out of an error ask much of it again."""
+
+    problem: Problem = field(hash=False)
+    chosen: tuple[int, ...]
+    budget: int
+    start: tuple[tuple[int, int], ...] | None
+    limits: Limits
+
+
+@lru_cache(maxsize=64)
+def _solve(question: _Question) -> Answer:
+    model = _RematModel(question.problem, question.chosen, question.budget)
+    if question.limits.cheapest:
         model.minimise_cost()
-    if start is not None:
-        model.hint(start)
-    return model.solve(limits)
+    if question.start is not None:
+        model.hint(dict(question.start))
+    return model.solve(question.limits)
 
 
 class _RematModel:

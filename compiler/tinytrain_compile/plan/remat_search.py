@@ -17,8 +17,9 @@ from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, 
 DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.4, 0.2, 0.05
 """CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
 
-SMALLEST_TIME = 1.0
-"""CP-SAT's deterministic time for all questions of a search for the lowest peak."""
+SMALLEST_TIME, QUESTION_TIME = 0.24, 0.08
+"""CP-SAT's deterministic time for all questions of a search for the lowest peak, and for each: where it has an answer
+for large networks it has it in 0.005, so that many short questions lead further than few long ones."""
 
 TRIED_PER_ROUND = 24
 """Storages that the greedy start tries in each round."""
@@ -188,7 +189,7 @@ def any_below(problem: Problem, budget: int, options: PlanOptions, clock: Clock 
     if segments is not None:
         return dict(segments.decision)
     units = QUICK_TIME if options.effort == "quick" else DECIDE_TIME
-    units = units if clock is None else min(units, clock.left)
+    units = units if clock is None else min(units, QUESTION_TIME, clock.left)
     if units < 1e-6:
         return None
     limits = Limits(units, options.seed, cheapest=False)
