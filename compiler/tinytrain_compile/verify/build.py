@@ -28,7 +28,7 @@ from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line,
 Mode = Literal["host", "qemu", "debug"]
 """debug: on the host, under AddressSanitizer (for projects that were emitted with tt_debug.h)."""
 
-SANITIZE = ("-O1", "-fsanitize=address", "-fno-omit-frame-pointer", "-g1")
+SANITIZE = ("-Og", "-fsanitize=address", "-fno-omit-frame-pointer", "-g1")
 
 
 @dataclass(frozen=True)
