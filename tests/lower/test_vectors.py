@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,12 @@ def test_these_shapes_have_a_kernel_on_vectors_only_where_the_core_has_them(op: 
 
 def test_plain_c_gives_the_bytes_of_the_reference_and_stays_inside(tmp_path: Path) -> None:
     run_sanitised([case for op in sorted(VECTORS) for case in vector_cases(op, CASES)], tmp_path, context=FEATURES)
+
+
+@pytest.mark.parametrize("op", [op for op in sorted(VECTORS) if hasattr(vector_cases(op, 1)[0].attrs, "x_zero")])
+def test_a_zero_point_of_0_has_a_form_of_its_own(op: str, tmp_path: Path) -> None:
+    cases = [replace(case, attrs=replace(case.attrs, x_zero=0)) for case in vector_cases(op, CASES)]  # type: ignore[call-arg]
+    run_sanitised(cases, tmp_path, context=FEATURES)
 
 
 @needs_qemu

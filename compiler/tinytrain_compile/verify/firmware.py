@@ -35,8 +35,8 @@ WARNING_FLAGS = (
 )
 LINK_FLAGS = ("-nostartfiles", "-static", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-T,link.ld")
 HOST_FLAGS = ("-Og", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fno-pie")
-"""Behind the others on a host: a distribution's hardening stays out of the code. -Og compiles three times as fast as -O2,
-which is more than a run of some steps takes; any level gives the same bytes."""
+"""Behind the others on a host: a distribution's hardening stays out of the code. -Og compiles three times as fast as
+-O2, which is more than a run of some steps takes; any level gives the same bytes."""
 
 
 def model_sources(bundle: SourceBundle) -> tuple[str, ...]:

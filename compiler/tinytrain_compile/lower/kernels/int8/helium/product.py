@@ -73,12 +73,13 @@ def channel_product(
         first, row = sch.split(row, [None, strip] if strip else [1, None])
         channel, lane = sch.split(channel, [None, LANES])
         sch.reorder(first, channel, row, lane)
-        _compute_sums(sch, row, 3, k)
+        _move(sch, "acc", row)
         correction.move(sch, channel)
         for table in end.tables:
             sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
         _fill(sch, "left", left, first, k * (strip or 0))
         _fill(sch, "right", right, channel if strip else None, k)
+        _compute_sums(sch, 3, k)
         correction.compute(sch, 2)
         sch.vectorize(lane)
 
@@ -105,13 +106,14 @@ def pixel_product(
         row, column = sch.get_loops(sch.get_sblock("out"))
         first, column, lane = sch.split(column, [None, strip // LANES, LANES])
         sch.reorder(first, row, column, lane)
-        _compute_sums(sch, column, 3, k)
+        _move(sch, "acc", column)
         for table in end.tables:
             _move(sch, str(table.op.name), row)
         if rows is not None:
             _move(sch, "row_sum", row)
         _fill(sch, "left", left, row, k)
         _fill(sch, "right", right, first, k)
+        _compute_sums(sch, 3, k)
         if rows is not None:
             _compute_row_sums(sch, 2, k)
         sch.vectorize(lane)
@@ -156,11 +158,12 @@ def patch_product(
         group, pixel = sch.split(column, [None, across])
         channel, lane = sch.split(channel, [None, LANES])
         sch.reorder(batch, strip, row, group, channel, pixel, lane)
-        _compute_sums(sch, pixel, 6, depth)
+        _move(sch, "acc", pixel)
         correction.move(sch, channel)
         for table in end.tables:
             sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
         _copy_patches(sch, strip, group, run)
+        _compute_sums(sch, 6, depth)
         correction.compute(sch, 5)
         sch.vectorize(lane)
 
@@ -262,9 +265,10 @@ class Correction:
             _compute_row_sums(sch, 1 if self._early else depth, self._depth)
 
 
-def _compute_sums(sch: s_tir.Schedule, place: LoopRV, depth: int, k: int) -> None:
-    """Where a loop, the depth-th, starts."""
-    acc = _move(sch, "acc", place)
+def _compute_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
+    """Once they are at their place, the depth-th loop, and what they read is as well: TVM may move no operand of them
+    once they are an intrinsic."""
+    acc = sch.get_sblock("acc")
     lanes = sch.get_loops(acc)[-2]
     start = sch.decompose_reduction(acc, lanes)
     for loop in sch.get_loops(start)[depth:]:
