@@ -14,7 +14,7 @@ from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.remat_chain import checkpoints
 from tinytrain_compile.plan.remat_problem import Decision, Problem, extra_cost, profile, stages_of
 
-DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.4, 0.2, 0.05
+DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.16, 0.1, 0.03
 """CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
 
 SMALLEST_TIME, QUESTION_TIME = 0.24, 0.08
