@@ -220,8 +220,8 @@ _kind(
     "E0221",
     EXIT_INPUT,
     "input type",
-    "The data input must be float32, or int32 or int64 where its numbers are only looked up in tables (embeddings). "
-    "Other integers (raw bytes) need a Cast outside the model.",
+    "The data input must be float32, or int32 or int64 where its numbers are only looked up in tables (embeddings), or "
+    "integers of any type that are only moved before a Cast to float32 reads them (pixels of a byte).",
 )
 _kind(
     "E0222",
