@@ -304,6 +304,29 @@ static inline float tt_cosf(float x)
 }
 
 /* Whether a number is neither NaN nor infinite, without float instructions. */
+/* Every bit of a word changes about half of the result's (MurmurHash3's last step). */
+static inline uint32_t tt_mix(uint32_t word)
+{
+    word ^= word >> 16;
+    word *= 0x85ebca6bu;
+    word ^= word >> 13;
+    word *= 0xc2b2ae35u;
+    return word ^ (word >> 16);
+}
+
+/* 24 random bits for an element of a sample: a hash of both. */
+static inline int32_t tt_random(int32_t seed, int32_t sample, int32_t element)
+{
+    const uint32_t base = tt_mix((uint32_t)seed + (uint32_t)sample * 0x9e3779b1u);
+    return (int32_t)(tt_mix(base ^ ((uint32_t)element * 0x9e3779b1u)) >> 8);
+}
+
+/* A count that begins again behind its largest. */
+static inline int32_t tt_counted(int32_t count, int32_t more)
+{
+    return (int32_t)((uint32_t)count + (uint32_t)more);
+}
+
 static inline bool tt_is_finite(float x)
 {
     return (tt_bits(x) & 0x7f800000u) != 0x7f800000u;

@@ -126,6 +126,7 @@ def imported(options: CompileOptions) -> ImportedModel:
         classes=options.classes,
         seed=options.seed,
         batch_norm=options.batch_norm,
+        dropout=options.dropout == "on",
         trainable=options.trainable,
         frozen=options.frozen,
         untie=options.untie,

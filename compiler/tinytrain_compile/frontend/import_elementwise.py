@@ -18,6 +18,7 @@ from tinytrain_compile.frontend.patterns import fuse_gate, fuse_gelu, fuse_mish
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops.dropout import DropoutAttrs
 from tinytrain_compile.ops.smooth import EluAttrs
 
 
@@ -152,11 +153,30 @@ def _identity(ctx: ImportContext, node: OnnxNode) -> None:
 
 def _dropout(ctx: ImportContext, node: OnnxNode) -> None:
     ratio = number(ctx, node, 1, "ratio", 0.5)
-    if number(ctx, node, 2, "training_mode", 0.0) and ratio:
-        ctx.notes.append(f"node {node.name}: Dropout in training mode is left out, as in inference")
+    training = number(ctx, node, 2, "training_mode", 0.0) and ratio
+    if training and ctx.options.dropout:
+        _real_dropout(ctx, node, ratio)
+        return
+    if training:
+        ctx.notes.append(f"node {node.name}: Dropout in training mode is left out, as in inference (--dropout on)")
     if ctx.links.is_used(node.output(1)):  # at inference everything is kept
         ctx.define(node.output(1), constant_entry(np.ones(ctx.entry(node.input(0)).shape, np.bool_)))
     _identity(ctx, node)
+
+
+def _real_dropout(ctx: ImportContext, node: OnnxNode, ratio: float) -> None:
+    """One that training computes: m_infer leaves it out."""
+    x = ctx.entry(node.input(0))
+    if x.value is None or ctx.links.is_constant(node.input(0)):
+        raise Unsupported(
+            "data", "it drops weights, which no sample leads to", "Dropout of activations, or --dropout off"
+        )
+    if ctx.links.is_used(node.output(1)):
+        raise Unsupported("mask", "its mask is read", "a Dropout whose mask is not used, or --dropout off")
+    if not 0.0 < ratio < 1.0:
+        raise Unsupported("ratio", f"it drops a share of {ratio:g}", "a ratio between 0 and 1")
+    value = ctx.emit(node, "Dropout", (x.value,), DropoutAttrs(ratio))
+    ctx.define(node.output(0), replace(x, value=value))
 
 
 def _check_float(to: int) -> None:
@@ -217,7 +237,7 @@ UNARY: Mapping[str, Unary] = {
     "Pow": Unary(_pow, ("Sqrt", "Mul", "Div")),
     "Reciprocal": Unary(_reciprocal, ("Div",)),
     "Identity": Unary(_identity, ()),
-    "Dropout": Unary(_dropout, ()),
+    "Dropout": Unary(_dropout, ("Dropout",)),
     "Cast": Unary(_cast, ()),
     "CastLike": Unary(_cast_like, ()),
 }

@@ -40,6 +40,23 @@ def _twin(exact: _Function) -> Callable[[_Function], _Function]:
     return decorate
 
 
+def random_bits(seed: int, sample: int, count: int) -> NDArray[np.int64]:
+    """tt_random of the first `count` elements of a sample: 24 bits of a hash, nonnegative."""
+    odd, mask = np.uint64(0x9E3779B1), np.uint64(0xFFFFFFFF)
+    base = _mixed(np.asarray([(seed + sample * int(odd)) & int(mask)], np.uint64))
+    return (_mixed(base ^ (np.arange(count, dtype=np.uint64) * odd & mask)) >> np.uint64(8)).astype(np.int64)
+
+
+def _mixed(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """tt_mix: every bit of a 32 bit word changes about half of the result's."""
+    mask = np.uint64(0xFFFFFFFF)
+    word = word ^ (word >> np.uint64(16))
+    word = word * np.uint64(0x85EBCA6B) & mask
+    word = word ^ (word >> np.uint64(13))
+    word = word * np.uint64(0xC2B2AE35) & mask
+    return word ^ (word >> np.uint64(16))
+
+
 def _bits(x: FloatArray) -> NDArray[np.uint32]:
     return x.view(np.uint32)
 
