@@ -304,6 +304,29 @@ static inline float tt_cosf(float x)
 }
 
 /* Whether a number is neither NaN nor infinite, without float instructions. */
+/* a to the power of b, as exp(b log |a|): error some |b log a| ulp. Of a negative a for whole b (8388608 and above count
+ * as even), else NaN. */
+static inline float tt_powf(float a, float b)
+{
+    const float size = tt_from_bits(tt_bits(a) & 0x7fffffffu);
+    const bool large = !(b < 8388608.0f && b > -8388608.0f);
+    const int32_t whole = large ? 0 : (int32_t)b;
+    float y = tt_expf(b * tt_logf(size));
+    if (b == 0.0f) {
+        return 1.0f;
+    }
+    if (size == 0.0f) {
+        y = b > 0.0f ? 0.0f : tt_from_bits(0x7f800000u);
+    }
+    if (a < 0.0f) {
+        if (!large && (float)whole != b) {
+            return tt_from_bits(0x7fc00000u);
+        }
+        y = (whole & 1) != 0 ? -y : y;
+    }
+    return y;
+}
+
 /* Every bit of a word changes about half of the result's (MurmurHash3's last step). */
 static inline uint32_t tt_mix(uint32_t word)
 {

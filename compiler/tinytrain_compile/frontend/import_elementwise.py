@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
-from tinytrain_compile.frontend.entries import constant_entry
+from tinytrain_compile.frontend.entries import constant_entry, plain
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import broadcast, common_order, number, scalar
@@ -105,11 +105,15 @@ def _gelu(ctx: ImportContext, node: OnnxNode) -> None:
 def _binary(ctx: ImportContext, node: OnnxNode) -> None:
     if node.op in ("Mul", "Div") and fuse_gelu(ctx, node):
         return
+    _broadcast(ctx, node, node.op)
+
+
+def _broadcast(ctx: ImportContext, node: OnnxNode, op: str) -> None:
     a, b = (ctx.entry(name) for name in node.inputs)
     shape = broadcast(a.shape, b.shape)
     order = common_order((a, b), len(shape))
     operands = [ctx.operand(node, e, order, len(shape)) for e in (a, b)]
-    ctx.define_value(node.output(0), ctx.emit(node, node.op, operands), shape, order)
+    ctx.define_value(node.output(0), ctx.emit(node, op, operands), shape, order)
 
 
 def _prelu(ctx: ImportContext, node: OnnxNode) -> None:
@@ -123,13 +127,15 @@ def _prelu(ctx: ImportContext, node: OnnxNode) -> None:
 
 def _pow(ctx: ImportContext, node: OnnxNode) -> None:
     x, exponent = ctx.entry(node.input(0)), ctx.entry(node.input(1))
-    power = scalar(exponent)
-    if power not in (-1.0, -0.5, 0.5, 1.0, 2.0, 3.0) or broadcast(x.shape, exponent.shape) != x.shape:
-        raise Unsupported(
-            "exponent", "general powers have no operator", "exponent -1, -0.5, 0.5, 1, 2 or 3, or Exp and Log"
-        )
-    value = x.value
-    assert value is not None
+    power, value = None if exponent.value is not None else scalar(exponent), x.value
+    simple = power in (-1.0, -0.5, 0.5, 1.0, 2.0, 3.0) and broadcast(x.shape, exponent.shape) == x.shape
+    if not simple or power is None or value is None or ctx.is_trained(exponent.origin):
+        if value is None or not exponent.is_constant or exponent.elements != 1 or exponent.rank > x.rank:
+            _broadcast(ctx, node, "Power")
+        else:
+            operands = (value, ctx.operand(node, exponent, plain(0), 0))
+            ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Power", operands)))
+        return
     if abs(power) == 0.5:
         value = ctx.emit(node, "Sqrt", (value,), suffix="" if power > 0 else "root")
     elif power >= 2:
@@ -234,7 +240,7 @@ UNARY: Mapping[str, Unary] = {
     "Celu": Unary(_celu, ("Elu",)),
     "Swish": Unary(_swish, ("Silu", "Sigmoid", "Mul")),
     "Gelu": Unary(_gelu, ("Gelu",)),
-    "Pow": Unary(_pow, ("Sqrt", "Mul", "Div")),
+    "Pow": Unary(_pow, ("Sqrt", "Mul", "Div", "Power")),
     "Reciprocal": Unary(_reciprocal, ("Div",)),
     "Identity": Unary(_identity, ()),
     "Dropout": Unary(_dropout, ("Dropout",)),
