@@ -29,13 +29,14 @@ def _of_base(arrays: tuple[Array, ...], power: Any) -> tuple[Array, ...]:
     dy, a, b = arrays
     with np.errstate(all="ignore"):
         slope = b * power(a, b - b.dtype.type(1))
-        return (np.where(b == 0, b.dtype.type(0), dy * slope).astype(dy.dtype),)
+        return (np.asarray(np.where(b == 0, b.dtype.type(0), dy * slope), dy.dtype),)
 
 
 def _of_exponent(arrays: tuple[Array, ...], power: Any, log: Any) -> tuple[Array, ...]:
     dy, a, b = arrays
     with np.errstate(all="ignore"):
-        return (np.where((a == 0) & (b >= 0), b.dtype.type(0), dy * (power(a, b) * log(a))).astype(dy.dtype),)
+        slope = power(a, b) * log(a)
+        return (np.asarray(np.where((a == 0) & (b >= 0), b.dtype.type(0), dy * slope), dy.dtype),)
 
 
 register(

@@ -15,8 +15,8 @@ def _of_base(dy: Expr, a: Expr, b: Expr) -> Expr:
 
 
 def _of_exponent(dy: Expr, a: Expr, b: Expr) -> Expr:
-    nothing = tirx.all(tirx.EQ(a, f32(0)), b >= f32(0))
-    return select(nothing, f32(0), dy * (call("tt_powf", a, b) * call("tt_logf", a)))
+    slope = dy * (call("tt_powf", a, b) * call("tt_logf", a))
+    return select(tirx.EQ(a, f32(0)), select(b < f32(0), slope, f32(0)), slope)
 
 
 kernel("Power")(lambda node, _context: broadcast(node, lambda a, b: call("tt_powf", a, b)))
