@@ -238,6 +238,16 @@ def _triangles(table: NDArray[np.float64]) -> bool:
     return True
 
 
+def is_singular_vector(case: Case) -> bool:
+    """A vector of length 1 that only weights are multiplied by: spectral normalisation keeps them beside a weight."""
+    if case.table.ndim != 1 or not math.isclose(float((case.table**2).sum()), 1.0, rel_tol=1e-4):
+        return False
+    products = ("MatMul", "Gemm", "Mul", "Einsum")
+    return case.all_uses(
+        lambda use: use.node.op in products and all(case.links.is_constant(name) for name in use.node.inputs if name)
+    )
+
+
 # ---- places ----------------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +302,7 @@ RULES: tuple[tuple[str, Callable[[Case], bool]], ...] = (
     ("the matrix of a Fourier transform", is_transform),
     ("a table of sines and cosines", is_of_waves),
     ("a filter bank", is_filter_bank),
+    ("a singular vector of a weight (spectral normalisation)", is_singular_vector),
     ("preprocessing of the input", is_preprocessing),
     ("a fixed scale and shift behind a dense layer", is_rescaling),
 )

@@ -62,7 +62,9 @@ def calibrate(
     for node in graph.nodes:
         if node.op in _WEIGHT_AXIS and node.origin not in floats:
             _parameters(graph, node, known)
-    notes = [f"{', '.join(sorted(floats))}: recurrent, so computed in float32"] if floats else []
+    notes = (
+        [f"{', '.join(sorted(floats))}: computed in float32 (recurrent, or its weight is computed)"] if floats else []
+    )
     return _annotated(replace(graph, notes=(*graph.notes, *notes)), known)
 
 
