@@ -247,8 +247,8 @@ _kind(
     "E0225",
     EXIT_INPUT,
     "a weight is infinite",
-    "A weight tensor holds infinity. Overflow in training or in a conversion to float16 causes this. Attention masks "
-    "should use a large negative number such as -1e4 instead; a single infinite number (an open Clip bound) is fine.",
+    "A weight tensor holds infinity. Overflow in training or in a conversion to float16 causes this. A single "
+    "infinite number (an open Clip bound) is fine, and -infinity in a table counts as the lowest number (masks).",
 )
 _kind(
     "E0226",
