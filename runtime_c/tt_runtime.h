@@ -304,6 +304,52 @@ static inline float tt_cosf(float x)
 }
 
 /* Whether a number is neither NaN nor infinite, without float instructions. */
+/* a to the power of b, as exp(b log |a|): error some |b log a| ulp. Of a negative a for whole b (8388608 and above count
+ * as even), else NaN. */
+static inline float tt_powf(float a, float b)
+{
+    const float size = tt_from_bits(tt_bits(a) & 0x7fffffffu);
+    const bool large = !(b < 8388608.0f && b > -8388608.0f);
+    const int32_t whole = large ? 0 : (int32_t)b;
+    float y = tt_expf(b * tt_logf(size));
+    if (b == 0.0f) {
+        return 1.0f;
+    }
+    if (size == 0.0f) {
+        y = b > 0.0f ? 0.0f : tt_from_bits(0x7f800000u);
+    }
+    if (a < 0.0f) {
+        if (!large && (float)whole != b) {
+            return tt_from_bits(0x7fc00000u);
+        }
+        y = (whole & 1) != 0 ? -y : y;
+    }
+    return y;
+}
+
+/* Every bit of a word changes about half of the result's (MurmurHash3's last step). */
+static inline uint32_t tt_mix(uint32_t word)
+{
+    word ^= word >> 16;
+    word *= 0x85ebca6bu;
+    word ^= word >> 13;
+    word *= 0xc2b2ae35u;
+    return word ^ (word >> 16);
+}
+
+/* 24 random bits for an element of a sample: a hash of both. */
+static inline int32_t tt_random(int32_t seed, int32_t sample, int32_t element)
+{
+    const uint32_t base = tt_mix((uint32_t)seed + (uint32_t)sample * 0x9e3779b1u);
+    return (int32_t)(tt_mix(base ^ ((uint32_t)element * 0x9e3779b1u)) >> 8);
+}
+
+/* A count that begins again behind its largest. */
+static inline int32_t tt_counted(int32_t count, int32_t more)
+{
+    return (int32_t)((uint32_t)count + (uint32_t)more);
+}
+
 static inline bool tt_is_finite(float x)
 {
     return (tt_bits(x) & 0x7f800000u) != 0x7f800000u;

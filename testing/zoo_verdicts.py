@@ -32,7 +32,6 @@ NOT_ASKED: Mapping[str, str] = {
     "torch-dynamo/conv3d": "Conv3D",
     "torch-dynamo/two_input": "a second data input",
     "keras/gru": "a Loop (export with unroll=True)",
-    "torch-ts/uint8_in": "an integer input that is no index (a float32 input holds the same numbers)",
 }
 """Networks that are refused for a stated limit."""
 

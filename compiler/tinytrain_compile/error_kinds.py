@@ -220,8 +220,8 @@ _kind(
     "E0221",
     EXIT_INPUT,
     "input type",
-    "The data input must be float32, or int32 or int64 where its numbers are only looked up in tables (embeddings). "
-    "Other integers (raw bytes) need a Cast outside the model.",
+    "The data input must be float32, or int32 or int64 where its numbers are only looked up in tables (embeddings), or "
+    "integers of any type that are only moved before a Cast to float32 reads them (pixels of a byte).",
 )
 _kind(
     "E0222",
@@ -247,8 +247,8 @@ _kind(
     "E0225",
     EXIT_INPUT,
     "a weight is infinite",
-    "A weight tensor holds infinity. Overflow in training or in a conversion to float16 causes this. Attention masks "
-    "should use a large negative number such as -1e4 instead; a single infinite number (an open Clip bound) is fine.",
+    "A weight tensor holds infinity. Overflow in training or in a conversion to float16 causes this. A single "
+    "infinite number (an open Clip bound) is fine, and -infinity in a table counts as the lowest number (masks).",
 )
 _kind(
     "E0226",

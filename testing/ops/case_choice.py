@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from testing.ops.case import Case, Rng, generator, make, normal, spaced
+from testing.ops.case import Case, Rng, generator, make, normal, positive, spaced
 from testing.ops.case_pointwise import BROADCASTS
 from tinytrain_compile.ops.choice import ReduceMaxAttrs
 
@@ -36,6 +36,26 @@ for _op in ("Maximum", "Minimum", "Greater", "GreaterOrEqual", "Equal"):
     _compared(_op)
 for _op in ("And", "Or", "Xor", "Not"):
     _logic(_op)
+
+
+@generator("Power", len(BROADCASTS))
+def _power(rng: Rng, index: int) -> Case:
+    a, b = BROADCASTS[index]
+    return make("Power", (positive(rng, a), normal(rng, b) * 2))
+
+
+def _power_gradient(op: str) -> None:
+    @generator(op, len(BROADCASTS))
+    def _case(rng: Rng, index: int) -> Case:
+        a, b = BROADCASTS[index]
+        base, exponent = np.rint(np.abs(normal(rng, a))), 1 + np.rint(np.abs(normal(rng, b)))
+        if index % 2:
+            base, exponent = positive(rng, a), normal(rng, b) * 2
+        return make(op, (normal(rng, np.broadcast_shapes(a, b)), base, exponent))
+
+
+for _op in ("PowerGradBase", "PowerGradExponent"):
+    _power_gradient(_op)
 
 
 @generator("MaximumGrad", len(BROADCASTS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from testing.ops import (
     case_choice,
+    case_dropout,
     case_embedding,
     case_groups,
     case_linear,
@@ -24,6 +25,7 @@ __all__ = [
     "Bits",
     "Case",
     "case_choice",
+    "case_dropout",
     "case_embedding",
     "case_groups",
     "case_linear",

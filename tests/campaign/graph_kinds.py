@@ -11,18 +11,22 @@ from random import Random
 
 import numpy as np
 import onnx
+from onnxruntime.quantization import QuantType
 
 from tests.campaign.cases import Case, Kind
 from tests.campaign.judge import OUT
 from tests.campaign.model_kinds import NET
 from tests.campaign.nets import Drawn, image_net, random_net
 from tests.campaign.qdq_form import qdq_form
+from tests.frontend.qoperator import qoperator_form
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.target import list_targets
 
 KNOWN = {name for parameter in command.params for name in parameter.opts}
 """Flags of the command."""
 SANITISED = "gcc -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+_TYPES = (QuantType.QInt8, QuantType.QUInt8)
+"""Of activations in QOperator files; weights are int8."""
 LEVELS = ("reference", "host")
 TIMEOUT_S = 300
 
@@ -113,10 +117,29 @@ def run_sanitised(verify: Path) -> None:
     assert done.returncode == 0, f"with sanitizers: {done.stdout}{done.stderr}"
 
 
+_SETTINGS = {
+    "sgd": (),
+    "momentum": (("--nesterov",), ("--dampening", "0.5"), ("--momentum", "0.5")),
+    "adam": (("--betas", "0.8,0.99"), ("--epsilon", "1e-6"), ("--epsilon-place", "raw")),
+    "adamw": (("--betas", "0.8,0.99"), ("--epsilon", "1e-6"), ("--epsilon-place", "raw")),
+    "adagrad": (("--epsilon", "1e-6"),),
+    "rmsprop": (("--alpha", "0.9"), ("--centered",), ("--momentum", "0.5"), ("--epsilon", "1e-6")),
+}
+"""Optimizers, and what may be said about each."""
+
+
+def _optimizer(source: Random) -> list[str]:
+    name = source.choice(tuple(_SETTINGS))
+    settings = _SETTINGS[name]
+    said = source.choice(settings) if settings and source.randrange(2) else ()
+    return ["--optimizer", name, *said]
+
+
 def _float(source: Random, folder: Path) -> Case:
     drawn = random_net(source)
-    optimizer = source.choice(("sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"))
-    options = [*_common(source, False), *_loss(drawn, source), "--optimizer", optimizer]
+    options = [*_common(source, False), *_loss(drawn, source), *_optimizer(source)]
+    if any(node.op_type == "Dropout" for node in drawn.model.graph.node):
+        options += ["--dropout", source.choice(("on", "on", "off"))]
     options += ["--weight-decay", "0.01"] if source.randrange(3) == 0 else []
     options += _option("--batch-norm", "keep") if source.randrange(4) == 0 else []
     return _case(drawn.finished(drawn.model), options, source, folder)
@@ -142,10 +165,14 @@ def _calibrated(source: Random, folder: Path) -> Case:
 
 
 def _quantised(source: Random, folder: Path) -> Case:
-    """A QDQ file, as int8 or (its formats dropped) as float32."""
+    """A QDQ or QOperator file, as int8 or (its formats dropped) as float32."""
     drawn = image_net(source) if source.randrange(3) else random_net(source)
     with tempfile.TemporaryDirectory() as name:
-        model = drawn.finished(qdq_form(drawn.model, source, Path(name)))
+        if source.randrange(3) == 0:
+            made = onnx.load(qoperator_form(drawn.model, Path(name), activation_type=source.choice(_TYPES)))
+        else:
+            made = qdq_form(drawn.model, source, Path(name))
+        model = drawn.finished(made)
     options = [*_common(source), *_loss(drawn, source)]
     options += _int8_options(source) if source.randrange(4) else ["--quant", "fp32"]
     return _case(model, options, source, folder)

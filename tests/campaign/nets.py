@@ -11,6 +11,7 @@ import onnx
 
 from testing import models
 from testing.models import Network, with_loss
+from tests.campaign import newer_layers as newer
 
 Shape = tuple[int, ...]
 CLASSES = (2, 3, 5)
@@ -56,6 +57,13 @@ class Grower:
         return self.net.model(output=f"float[{', '.join(map(str, shape))}] y")
 
     # ---- any shape -------------------------------------------------------------------------------------------------
+
+    def other(self) -> None:
+        """One of the layers that came later."""
+        kinds = [newer.smooth, newer.smooth, newer.choice, newer.power, newer.dropout]
+        kinds += [newer.unit_length] if len(self.shape) < 4 else [newer.normed_conv]
+        kinds += [newer.cell] if len(self.shape) == 3 else []
+        self.source.choice(kinds)(self)
 
     def activation(self) -> None:
         x, net, name = self.x, self.net, self.name("limit")
@@ -264,7 +272,7 @@ def _of_images(source: Random, plain: bool = False) -> Drawn:
     g = Grower(source, (1, source.choice((1, 2, 3)), source.choice((4, 6, 7, 9)), source.choice((4, 6, 8))))
     g.conv()
     steps = [g.conv, g.conv, g.activation, g.activation, g.pool, g.residual]
-    steps += [] if plain else [g.branches, g.squeeze, g.up, g.cut, g.instance, g.affine]
+    steps += [] if plain else [g.branches, g.squeeze, g.up, g.cut, g.instance, g.affine, g.other]
     for _ in range(source.randrange(1, 6)):
         source.choice(steps)()
     if not plain and source.randrange(5) == 0:
@@ -289,6 +297,7 @@ def _of_features(source: Random) -> Drawn:
         g.tied,
         g.cut,
         g.affine,
+        g.other,
     ]
     for _ in range(source.randrange(1, 6)):
         source.choice(steps)()
@@ -297,7 +306,7 @@ def _of_features(source: Random) -> Drawn:
 
 def _of_tokens(source: Random) -> Drawn:
     g = Grower(source, (1, source.choice((2, 3, 5)), source.choice((4, 6))))
-    steps = [g.dense, g.activation, g.residual, g.layer_norm, g.tied, g.attention, g.affine]
+    steps = [g.dense, g.activation, g.residual, g.layer_norm, g.tied, g.attention, g.affine, g.other, g.other]
     for _ in range(source.randrange(1, 5)):
         source.choice(steps)()
     if source.randrange(2):

@@ -237,6 +237,23 @@ def test_samples_that_meet(name: str, tmp_path: Path) -> None:
     assert f"fixed to 4 samples (shape [4, 6]), and tensor {tensor} " in str(caught.value)
 
 
+@pytest.mark.parametrize(("operator", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("layout", [0, 1])
+def test_time_steps_are_no_samples(operator: str, gates: int, layout: int, tmp_path: Path) -> None:
+    """A file whose first axis is time is no batch of sequences of one step; with the samples first it is."""
+    net = Net("float[5, 1, 3] x", "float[5, 1, 4] y")
+    weights = [net.weight(name, 1, gates * 4, size) for name, size in (("w", 3), ("r", 4))]
+    net.add(f"s = {operator} <hidden_size = 4, layout = {layout}> (x, {', '.join(weights)})")
+    net.add(f"y = Squeeze (s, {net.table('axis', [1 + layout])})")
+    path = write(net.model(), tmp_path)
+    if layout:
+        assert load_model(path).input_shape == (1, 1, 3)
+        return
+    with pytest.raises(CompileError) as caught:
+        load_model(path)
+    assert caught.value.code == "E0211" and "batch_first=True" in str(caught.value)
+
+
 def test_a_reshape_that_is_misread_is_found_by_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge runs the file with its own batch, and other samples behind the first."""
     net = Net("float[4, 2, 4] x", "float[4, 8] y")

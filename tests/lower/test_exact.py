@@ -35,6 +35,7 @@ EXACT_BY_CONSTRUCTION = (
     *("ClipGrad", "ClipMask", "MaskedGrad", "MaxPoolGrad"),  # choices between operands and 0
     *("Maximum", "Minimum", "MaximumGrad", "Where", "ReduceMaxGrad", "NormGrad"),  # choices, of numbers or of quotients
     *("Greater", "GreaterOrEqual", "Equal", "And", "Or", "Xor", "Not"),
+    *("Dropout", "RandomDropout", "CountSamples"),  # one multiplication, a choice, integers
     *("Resize", "Gather", "GatherGrad"),  # sums one after the other, from 0
     *("AbsGrad", "Softsign", "SoftsignGrad", "EluGrad"),
     *("SqrtGrad", "SigmoidGrad", "TanhGrad", "PRelu", "PReluGrad"),  # the kernel's operations in its order, and

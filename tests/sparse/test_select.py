@@ -11,6 +11,7 @@ from testing import models
 from testing.models import Network
 from tests.e2e import chain
 from tests.e2e.gradients import largest_error
+from tests.frontend.nets import Net
 from tests.training import nets
 from tinytrain_compile.compile.summary import layer_updates
 from tinytrain_compile.errors import CompileError
@@ -62,10 +63,13 @@ def test_layers_in_topological_order(spotting: ImportedModel) -> None:
 
 
 def test_layers_of_a_transformer(encoder: ImportedModel) -> None:
-    """Scales and shifts, position table and the biases behind MatMuls are layers of their own nodes."""
+    """Scales and shifts and position table are layers of their own nodes; the bias behind a MatMul is its layer's."""
     layers = {layer.name: layer for layer in layers_of(encoder.graph)}
     assert next(iter(layers)) == "embed/Add"
     assert {"norm1/Norm", "norm2/Norm", "query/MatMul", "head/Gemm"} <= set(layers)
+    query = layers["query/MatMul"]
+    assert [v.name for v in query.weights] == ["query_weight"]
+    assert [v.name for v in query.biases] == ["query_bias"]
     norm = layers["norm1/Norm"]
     assert [v.name for v in norm.weights] == ["norm1_gamma"]
     assert [v.name for v in norm.biases] == ["norm1_beta"]
@@ -290,3 +294,39 @@ def test_a_shared_weight_belongs_to_the_first_layer_that_reads_it(tmp_path: Path
     assert chosen(model, "last:1") == {"head_weight", "head_bias"}
     assert chosen(model, "last:2") == {"tied", "tied_bias", "head_weight", "head_bias"}
     assert largest_error(chain.train_graph(model, "last:2"))[0] < 1e-6
+
+
+# ---- a dense layer in two nodes -------------------------------------------------------------------------------------
+
+
+def keras_dense() -> ImportedModel:
+    """MatMul and Add, as Keras and tf2onnx have it."""
+    net = Net("float[1, 6] x", "float[1, 4] y")
+    net.add(f"m = MatMul (x, {net.weight('m_w', 6, 5)})")
+    net.add(f"a = Add (m, {net.weight('m_b', 5)})")
+    net.add("r = Relu (a)")
+    net.add(f"n = MatMul (r, {net.weight('n_w', 5, 4)})")
+    net.add(f"y = Add ({net.weight('n_b', 4)}, n)")
+    return chain.imported(net.model())
+
+
+def test_the_last_layer_of_a_keras_network_is_weight_and_bias() -> None:
+    model = keras_dense()
+    assert len(layers_of(model.graph)) == 2
+    assert chosen(model, "last:1") == chosen(model, "head") == {"n_w", "n_b"}
+    assert chosen(model, "bias") == {"m_b", "n_w", "n_b"}
+
+
+def test_either_of_its_nodes_names_it() -> None:
+    model = keras_dense()
+    names = [layer.names for layer in layers_of(model.graph)]
+    assert names == [("MatMul_m", "Add_a"), ("MatMul_n", "Add_y")]
+    assert chosen(model, "Add_y") == chosen(model, "MatMul_n") == {"n_w", "n_b"}
+
+
+def test_an_add_of_a_product_that_others_read_too_is_a_layer_of_its_own() -> None:
+    net = Net("float[1, 6] x", "float[1, 5] y")
+    net.add(f"m = MatMul (x, {net.weight('m_w', 6, 5)})")
+    net.add(f"a = Add (m, {net.weight('m_b', 5)})")
+    net.add("y = Mul (m, a)")
+    assert [layer.name for layer in layers_of(chain.imported(net.model()).graph)] == ["MatMul_m", "Add_a"]

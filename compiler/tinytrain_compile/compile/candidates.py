@@ -238,7 +238,7 @@ class Planner:
         train, plan = candidate.train, candidate.plan
         if train.micro_batch == 1:
             return candidate
-        one = self.train(candidate.update)
+        one = self.with_options(dropout="off").train(candidate.update)
         try:
             inference = infer_one(one, train, plan, self.settings(train, quick=True))
         except NoRoomError as problem:

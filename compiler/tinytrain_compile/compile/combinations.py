@@ -97,8 +97,19 @@ def _check_budget(target: Target, missing: bool) -> None:
         raise CompileError("E0101", "--flash-budget", what, "install gcc-arm-none-eabi, or leave the option out")
 
 
+def _check_dropout(options: CompileOptions, model: ImportedModel) -> None:
+    if options.quant == "int8":
+        what = "an int8 activation has no room for numbers that are scaled by 1 / (1 - ratio)"
+        raise CompileError("E0101", "--dropout on", what, "leave --dropout out, or use --quant fp32")
+    if not any(node.op == "Dropout" for node in model.graph.nodes):
+        what = "the file has no Dropout in training mode"
+        raise CompileError("E0101", "--dropout on", what, "export it in training mode, or leave --dropout out")
+
+
 def check_model(options: CompileOptions, model: ImportedModel) -> None:
     """E0101 for options that this model leaves nothing to do, or cannot be honoured with it."""
+    if options.dropout == "on":
+        _check_dropout(options, model)
     if options.quant == "int8":
         _check_penalty(model)
     if not has_formats(model):

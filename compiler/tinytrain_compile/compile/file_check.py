@@ -47,7 +47,7 @@ def check_file(
     except EvaluatorLacksError as lacks:
         return FileAgreement(0, 0, None, None, None, False, (lacks.reason,), time.process_time() - start)
     if len(samples.x) < SAMPLES:
-        more = random_samples(train, SAMPLES, options.seed)
+        more = random_samples(train, SAMPLES, options.seed, model.whole)
         samples = Samples(*(np.concatenate(pair) for pair in ((samples.x, more.x), (samples.y, more.y))))
     judge = _float_judge(model, floats, options) if floats is not None and train.integer and model.loss else None
     ours = ImportedValues(model, train, floats, judge)
@@ -138,7 +138,7 @@ class _Walk:
         self._ours.run(x, y)
         values: dict[str, Array] = dict(self._constants)
         given = self._ours.onnx_input(x)
-        indices = given.dtype.kind == "i"
+        indices = given.dtype.kind == "i" or self._model.whole is not None
         kind = self._file.inputs.get(self._model.input_name) if indices else None
         given = given if kind is None else given.astype(kind)
         values[self._model.input_name] = _batch_with(given, self._batch)

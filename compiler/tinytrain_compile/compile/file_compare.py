@@ -12,6 +12,8 @@ from tinytrain_compile.ir.types import Array
 
 TOLERANCE = 1e-4
 """float32: |a - b| <= TOLERANCE max(1, max |b|)."""
+MASKED = 1e30
+"""Numbers from here on mask scores, as infinity does: which of them it is makes no difference."""
 STEPS = 1.0
 """Quantised tensors: steps of the format that the two may lie apart."""
 _SLACK = 1e-3
@@ -53,7 +55,7 @@ def in_numbers(ours: Held, theirs: Array) -> Distance:
         return _shapes(ours.array, theirs)
     a, b = ours.array.astype(np.float64).ravel(), theirs.astype(np.float64).ravel()
     error = _errors(a, b)
-    finite = np.abs(b[np.isfinite(b)])
+    finite = np.abs(b[np.abs(b) < MASKED])
     allowed = max(TOLERANCE * max(1.0, float(finite.max(initial=0.0))), ours.step * (STEPS + _SLACK))
     worst = int(np.argmax(error)) if error.size else 0
     if not error.size or error[worst] <= allowed:
@@ -90,9 +92,10 @@ def _shapes(ours: Array, theirs: Array) -> Distance:
 
 
 def _errors(a: Array, b: Array) -> Array:
-    """|a - b|; 0 for equal infinities and for two that are no numbers, infinite for one that is none."""
+    """|a - b|; 0 for two of one sign that are MASKED and for two that are no numbers, infinite for one that is none."""
     with np.errstate(invalid="ignore"):
         error = np.abs(a - b)
-    error[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
+    out_of_reach = (np.abs(a) >= MASKED) & (np.abs(b) >= MASKED) & (np.sign(a) == np.sign(b))
+    error[(a == b) | (np.isnan(a) & np.isnan(b)) | out_of_reach] = 0.0
     error[np.isnan(error)] = np.inf
     return error

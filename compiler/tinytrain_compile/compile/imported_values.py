@@ -108,7 +108,10 @@ class ImportedValues:
 
     def _real_input(self, x: Array) -> Array:
         quant = None if self._train is None else self._train.graph.inputs[0].quant
-        return x if quant is None or x.dtype != np.int8 else _real(x, quant.scale[0], quant.zero)
+        if quant is None or x.dtype != np.int8:
+            return x
+        real, whole = _real(x, quant.scale[0], quant.zero), self.model.whole
+        return real if whole is None else np.clip(np.rint(real), whole.low, whole.high)
 
     def tensor(self, name: str, stored: bool) -> tuple[Held, ...]:
         """A tensor of the file as the graph holds it; nothing where it does not.

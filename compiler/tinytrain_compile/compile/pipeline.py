@@ -126,6 +126,7 @@ def imported(options: CompileOptions) -> ImportedModel:
         classes=options.classes,
         seed=options.seed,
         batch_norm=options.batch_norm,
+        dropout=options.dropout == "on",
         trainable=options.trainable,
         frozen=options.frozen,
         untie=options.untie,
@@ -155,7 +156,7 @@ def _samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -
     """Enough for all verification steps: of --data, or random."""
     if options.data is not None:
         return load_samples(options.data, model, train)
-    return random_samples(train, options.verify_steps * train.batch, options.seed)
+    return random_samples(train, options.verify_steps * train.batch, options.seed, model.whole)
 
 
 def _expected(options: CompileOptions) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ class Trainer:
     def infer(self, x: Array) -> Array:
         """The model's output for one input slot: a micro-batch of samples (graph layout)."""
         graph = self._train.graph
-        feeds = {**self._constants, **self.state, graph.inputs[0].name: x}
+        feeds = {**self._constants, **self.state, **self._active(0), graph.inputs[0].name: x}
         return self.run_nodes(self._infer, feeds)[graph.outputs[0].name]
 
     def set_rate(self, learning_rate: float) -> None:
@@ -68,6 +68,7 @@ class Trainer:
         train, losses, counted = self._train, list[float](), 0
         weights, weight = train.terms.weights, np.float32(0.0)
         self.set_scalars(train.batch if train.in_place else 1)
+        self.sums |= self._active(1)
         shapes = (train.graph.inputs[0].shape, train.label.shape)
         for x, y in zip(*(a.reshape(-1, *shape) for a, shape in zip((xs, ys), shapes, strict=True)), strict=True):
             values = self._judged(x, y)
@@ -120,6 +121,11 @@ class Trainer:
             momentum = multiply_rate(split_rate(np.float32(train.momentum or 0.0)), count)
             split = [split_rate(rate, samples), momentum, split_rate(one, count)]
         self.sums[train.rate.name] = split[0] if train.momentum is None else np.concatenate(split)
+
+    def _active(self, value: int) -> dict[str, Array]:
+        """What the generated code writes for dropout, where there is any."""
+        active = self._train.dropout
+        return {} if active is None else {active.name: np.asarray(value, np.int32)}
 
     def zero_sums(self) -> dict[str, Array]:
         """Sums as they are before the first sample of an update."""

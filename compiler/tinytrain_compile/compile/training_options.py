@@ -75,4 +75,5 @@ def _from_options(o: CompileOptions, batch: int, micro_batch: int) -> TrainingOp
         betas=o.betas,
         epsilon=o.epsilon,
         raw_epsilon=o.epsilon_place == "raw",
+        dropout=o.seed if o.dropout == "on" else None,
     )

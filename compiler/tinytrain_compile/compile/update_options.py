@@ -19,6 +19,10 @@ class UpdateOptions:
             "training", "Default: bce behind a Sigmoid, else cross-entropy for (batch, classes).", "--loss"
         ),
     )
+    dropout: Literal["off", "on"] = field(
+        default="off",
+        metadata=option("training", "Dropout that the file has in training mode (float32).", "--dropout"),
+    )
     momentum: float = field(
         default=0.9,
         metadata=option(

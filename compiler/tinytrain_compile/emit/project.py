@@ -236,6 +236,7 @@ def _template_data(
         "in_place": train.in_place,
         "input_ctype": C_TYPES[graph.inputs[0].dtype],
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
+        "dropout": sequencer.typed("I32", train.dropout.name) if train.dropout else "",
         "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
         "output_shape": "x".join(map(str, train.of_one(graph.outputs[0]))),

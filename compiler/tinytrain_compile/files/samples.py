@@ -10,7 +10,7 @@ import numpy as np
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files import labels
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file
-from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.imported import ImportedModel, WholeNumbers
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Graph
 from tinytrain_compile.ops.embedding import rows_to_choose_from
@@ -21,15 +21,21 @@ INT8_SPREAD = 40
 """Standard deviation of random int8 inputs, in units of the input's scale."""
 
 
-def random_samples(train: TrainGraph, count: int, seed: int) -> Samples:
-    """Standard normal inputs; uniform classes, or standard normal targets (0 or 1 for binary cross entropy)."""
+def random_samples(train: TrainGraph, count: int, seed: int, whole: WholeNumbers | None = None) -> Samples:
+    """Standard normal inputs; uniform classes, or standard normal targets (0 or 1 for binary cross entropy).
+
+    whole: inputs are such integers, all of a byte or those about 0.
+    """
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((count, *train.of_one(train.graph.inputs[0])[1:])).astype(np.float32)
     rows = index_count(train.graph)
     if rows:
         x = rng.integers(0, rows, x.shape).astype(np.int32)
     quant = train.graph.inputs[0].quant
-    if train.integer and quant is not None:
+    if whole is not None:
+        x = rng.integers(max(whole.low, -128), min(whole.high, 255), x.shape, endpoint=True).astype(np.float32)
+        x = stored_input(x, train)
+    elif train.integer and quant is not None:
         x = stored_input(x * np.float32(quant.scale[0] * INT8_SPREAD), train)
     shape = _many(count, train.of_one(train.label))
     classes = class_count(train)
@@ -125,6 +131,10 @@ def _inputs(path: Path, x: Array, model: ImportedModel) -> Array:
     rows = index_count(model.graph)
     if rows and not (x.dtype.kind in "iu" and x.min() >= 0 and x.max() < rows):
         raise CompileError("E0105", path.name, f"x has other numbers than 0 to {rows - 1}", "give indices of the table")
+    whole = model.whole
+    if whole is not None and not ((x == np.rint(x)).all() and x.min() >= whole.low and x.max() <= whole.high):
+        what = f"x has other numbers than integers from {whole.low} to {whole.high}"
+        raise CompileError("E0105", path.name, what, f"give what the {whole.kind} input of the model takes")
     dtype = np.int32 if rows else np.float32
     return np.ascontiguousarray(x.astype(dtype).transpose(model.input_perm))
 

@@ -66,7 +66,7 @@ def _key(node: OnnxNode, known: list[Entry]) -> tuple[object, ...]:
 
 
 _NUMBERS_ONLY: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "InstanceNormalization", "GroupNormalization"), (1, 2)),
+    **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), (1, 2)),
     "BatchNormalization": (1, 2, 3, 4),
 }
 """Operands that a layer takes as numbers of its own: the graph does not compute them."""
@@ -75,8 +75,8 @@ _NUMBERS_ONLY: Mapping[str, tuple[int, ...]] = {
 def is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
     """Whether the graph must compute a node of constants, for the gradient's sake: it computes with a parameter.
 
-    Moving elements is no computation, unless others read a tied weight in another arrangement. What becomes the weight
-    of a convolution is computed at compile time, and trains as it is.
+    Moving elements is no computation, unless others read a tied weight in another arrangement. What becomes scale and
+    shift of a normalisation is computed at compile time, and trains as it is.
     """
     if node.op in VIEWS:
         return False
@@ -87,7 +87,7 @@ def is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
 
 
 def is_trained_through(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Whether a node computes with a parameter what is no weight of a convolution."""
+    """Whether a node computes with a parameter what is no scale or shift of a normalisation."""
     trained = any(ctx.is_trained(ctx.entry(name).origin) for name in node.inputs if name)
     return trained and not _becomes_weight(ctx, node)
 

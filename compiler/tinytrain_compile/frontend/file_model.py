@@ -188,9 +188,19 @@ def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
         raise EvaluatorLacksError("", f"onnx's version converter does not bring it to opset 21 ({reason})") from problem
 
 
+def _without_chance(proto: onnx.NodeProto) -> onnx.NodeProto:
+    """A Dropout in training mode as it is in an inference, which is what can be compared."""
+    if proto.op_type != "Dropout" or len(proto.input) < 3:
+        return proto
+    made = onnx.NodeProto()
+    made.CopyFrom(proto)
+    del made.input[2:]
+    return made
+
+
 def _needed(protos: Iterable[onnx.NodeProto], outputs: tuple[str, ...]) -> tuple[FileNode, ...]:
     """The nodes that the outputs depend on: in the file's order if that is a topological one."""
-    nodes = [_file_node(node_in_float32(proto)) for proto in protos]
+    nodes = [_file_node(_without_chance(node_in_float32(proto))) for proto in protos]
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     reads = {i: {makers[name] for name in node.inputs if name in makers} for i, node in enumerate(nodes)}
     wanted: set[int] = set()

@@ -25,6 +25,7 @@ _IMAGES = """
 AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalMaxPool GroupNormalization
 InstanceNormalization LRN LpPool MaxPool Resize SpaceToDepth Upsample
 """
+_RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
 _FIRST_AXIS = frozenset(_IMAGES.split())
 """Operators whose first axis is that of the samples."""
 _ALONG = {"CumSum": 0, "LogSoftmax": -1, "LpNormalization": -1, "Hardmax": -1, "Softmax": -1}
@@ -50,16 +51,18 @@ def at_batch_1(model: OnnxModel) -> OnnxModel:
                 continue
             axis = _axis(before.get(name), after.get(name), batch)
             if axis is None or _crosses(node, axes, before):
-                raise _refused(model, batch, f"tensor {name} (node {node.name}, {node.op}) does not keep them apart")
+                what = f"tensor {name} (node {node.name}, {node.op}) does not keep them apart"
+                raise _refused(model, batch, what, node.op in _RECURRENT)
             axes[name] = axis
     note = f"batch {batch} of the file is 1 here: --batch says how many samples an update takes"
     return replace(one, notes=(*model.notes, note))
 
 
-def _refused(model: OnnxModel, batch: int, what: str) -> CompileError:
+def _refused(model: OnnxModel, batch: int, what: str, time: bool = False) -> CompileError:
     source = next(value for value in model.inputs if len(value.shape) > 1)
     why = f"the batch is fixed to {batch} samples (shape {list(source.shape)}), and {what}"
-    return CompileError("E0211", f"input {source.name}", why, "export with batch 1 and use --batch to accumulate")
+    try_ = "put samples first, time behind them (batch_first=True)" if time else "use --batch to accumulate"
+    return CompileError("E0211", f"input {source.name}", why, f"export with batch 1 and {try_}")
 
 
 def _axis(long: tuple[int, ...] | None, short: tuple[int, ...] | None, batch: int) -> int | None:
@@ -78,6 +81,8 @@ def _crosses(node: OnnxNode, axes: Mapping[str, int], shapes: _Shapes) -> bool:
     axis, rank = axes[name], max(len(shapes[name]), 1)
     if node.op in _FIRST_AXIS:
         return axis != 0
+    if node.op in _RECURRENT:  # time steps are no samples
+        return axis != (0 if node.integer("layout", 0) else 1)
     if node.op == "LayerNormalization":
         return axis >= node.integer("axis", -1) % rank
     return node.op in _ALONG and node.integer("axis", _ALONG[node.op]) % rank == axis

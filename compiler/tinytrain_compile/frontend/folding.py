@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.model import OnnxNode
-from tinytrain_compile.frontend.tensors import check_dims, check_finite
+from tinytrain_compile.frontend.tensors import check_dims, check_finite, with_finite_masks
 from tinytrain_compile.ir.types import Array
 
 FOLDED_BYTES, FOLDED_ELEMENTS, GROWTH = 1 << 29, 1 << 24, 4
@@ -80,6 +80,7 @@ def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int, room: FoldingR
         raise CompileError(
             "E0212", where, f"it cannot be computed: {error}", "check its inputs and attributes"
         ) from error
+    results = [with_finite_masks(result) for result in results]
     for result in results:
         check_finite(result, where)
     return tuple(results)

@@ -22,15 +22,21 @@ from tinytrain_compile.frontend.windows import (
     read_window,
     split_pads,
 )
-from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.shape import EmbedAttrs
 
 
 def _conv(ctx: ImportContext, node: OnnxNode) -> None:
-    x, weight, bias = _operands(ctx, node)
+    x = ctx.entry(node.input(0))
     size = image_size(x)
     window = read_window(node, tuple(ctx.entry(node.input(1)).shape[2:]), size, x.rank)
+    if _is_computed(ctx, node):
+        attrs = _attrs(window, node)
+        y = ctx.emit(node, "Conv", (ctx.value(node, x, channels_last(x.rank)), _computed_weight(ctx, node, x)), attrs)
+        _with_bias(ctx, node, y, x.rank)
+        return
+    x, weight, bias = _operands(ctx, node)
     layer = fold_into_layer(ctx, node, weight, bias, ctx.optional(node.input(2)))
     attrs = replace(_attrs(window, node), bias=layer.bias is not None)
     kernels = ctx.weight(ctx.entry(node.input(1)), node, 1, _kernels, layer.weight, layer.merged)
@@ -42,23 +48,48 @@ def _conv(ctx: ImportContext, node: OnnxNode) -> None:
 
 def _conv_transpose(ctx: ImportContext, node: OnnxNode) -> None:
     """The data gradient of the convolution with the same weight, read as [in, kernel h, kernel w, out / groups]."""
-    x, _, bias = _operands(ctx, node)
-    size = image_size(x)
+    x = ctx.entry(node.input(0))
+    size, computed = image_size(x), _is_computed(ctx, node)
+    if not computed:
+        _operands(ctx, node)
     window = read_window(_without_auto_pad(node), tuple(ctx.entry(node.input(1)).shape[2:]), size, x.rank)
     window, output_hw = _transposed_geometry(node, window, size, x.rank - 2)
     reached = _reached(window, size, output_hw)
     attrs = ConvGradInputAttrs(_attrs(window, node), reached)
     operands = (
         ctx.value(node, x, channels_last(x.rank)),
-        ctx.weight(ctx.entry(node.input(1)), node, 1, _kernels),
+        _computed_weight(ctx, node, x) if computed else ctx.weight(ctx.entry(node.input(1)), node, 1, _kernels),
     )
     y = ctx.emit(node, "ConvGradInput", operands, attrs)
     if reached != output_hw:  # no window reaches the rest: zeros
         y = ctx.emit(node, "Embed", (y,), EmbedAttrs((0,) * 4, (1,) * 4, (y.shape[0], *output_hw, y.shape[3])), "rest")
+    _with_bias(ctx, node, y, x.rank)
+
+
+def _with_bias(ctx: ImportContext, node: OnnxNode, y: Value, rank: int) -> None:
+    """Define the node's output: y, a channels-last image, and the bias on it if there is one."""
+    bias = ctx.optional(node.input(2))
     if bias is not None:
-        y = ctx.emit(node, "Add", (y, ctx.weight(ctx.entry(node.input(2)), node, 2)), suffix="bias")
-    shape = image_shape(y.shape[0], y.shape[3], output_hw, x.rank)
-    ctx.define_value(node.output(0), y, shape, channels_last(x.rank))
+        constant = bias.value is None
+        y = ctx.emit(node, "Add", (y, ctx.weight(bias, node, 2) if constant else ctx.value(node, bias)), suffix="bias")
+    shape = image_shape(y.shape[0], y.shape[3], (y.shape[1], y.shape[2]), rank)
+    ctx.define_value(node.output(0), y, shape, channels_last(rank))
+
+
+def _is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Whether weight or bias is what the graph makes of parameters (weight normalisation)."""
+    known = [ctx.optional(node.input(index)) for index in (1, 2)]
+    made = any(entry is not None and entry.value is not None for entry in known)
+    return made and all(ctx.links.is_constant(name) for name in node.inputs[1:] if name)
+
+
+def _computed_weight(ctx: ImportContext, node: OnnxNode, x: Entry) -> Value:
+    """The weight as the kernels have it; a layer whose weight is no table computes in float32."""
+    entry = ctx.entry(node.input(1))
+    if entry.rank != x.rank:
+        raise ValueError(f"weight {entry.shape} for an input of shape {x.shape}")
+    ctx.floats.add(node.name)
+    return ctx.value(node, entry, channels_last(x.rank))
 
 
 def _operands(ctx: ImportContext, node: OnnxNode) -> tuple[Entry, Array, Array | None]:

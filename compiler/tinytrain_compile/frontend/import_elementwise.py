@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
-from tinytrain_compile.frontend.entries import constant_entry
+from tinytrain_compile.frontend.entries import constant_entry, plain
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import broadcast, common_order, number, scalar
@@ -18,6 +18,7 @@ from tinytrain_compile.frontend.patterns import fuse_gate, fuse_gelu, fuse_mish
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops.dropout import DropoutAttrs
 from tinytrain_compile.ops.smooth import EluAttrs
 
 
@@ -104,11 +105,15 @@ def _gelu(ctx: ImportContext, node: OnnxNode) -> None:
 def _binary(ctx: ImportContext, node: OnnxNode) -> None:
     if node.op in ("Mul", "Div") and fuse_gelu(ctx, node):
         return
+    _broadcast(ctx, node, node.op)
+
+
+def _broadcast(ctx: ImportContext, node: OnnxNode, op: str) -> None:
     a, b = (ctx.entry(name) for name in node.inputs)
     shape = broadcast(a.shape, b.shape)
     order = common_order((a, b), len(shape))
     operands = [ctx.operand(node, e, order, len(shape)) for e in (a, b)]
-    ctx.define_value(node.output(0), ctx.emit(node, node.op, operands), shape, order)
+    ctx.define_value(node.output(0), ctx.emit(node, op, operands), shape, order)
 
 
 def _prelu(ctx: ImportContext, node: OnnxNode) -> None:
@@ -122,13 +127,15 @@ def _prelu(ctx: ImportContext, node: OnnxNode) -> None:
 
 def _pow(ctx: ImportContext, node: OnnxNode) -> None:
     x, exponent = ctx.entry(node.input(0)), ctx.entry(node.input(1))
-    power = scalar(exponent)
-    if power not in (-1.0, -0.5, 0.5, 1.0, 2.0, 3.0) or broadcast(x.shape, exponent.shape) != x.shape:
-        raise Unsupported(
-            "exponent", "general powers have no operator", "exponent -1, -0.5, 0.5, 1, 2 or 3, or Exp and Log"
-        )
-    value = x.value
-    assert value is not None
+    power, value = None if exponent.value is not None else scalar(exponent), x.value
+    simple = power in (-1.0, -0.5, 0.5, 1.0, 2.0, 3.0) and broadcast(x.shape, exponent.shape) == x.shape
+    if not simple or power is None or value is None or ctx.is_trained(exponent.origin):
+        if value is None or not exponent.is_constant or exponent.elements != 1 or exponent.rank > x.rank:
+            _broadcast(ctx, node, "Power")
+        else:
+            operands = (value, ctx.operand(node, exponent, plain(0), 0))
+            ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Power", operands)))
+        return
     if abs(power) == 0.5:
         value = ctx.emit(node, "Sqrt", (value,), suffix="" if power > 0 else "root")
     elif power >= 2:
@@ -152,11 +159,30 @@ def _identity(ctx: ImportContext, node: OnnxNode) -> None:
 
 def _dropout(ctx: ImportContext, node: OnnxNode) -> None:
     ratio = number(ctx, node, 1, "ratio", 0.5)
-    if number(ctx, node, 2, "training_mode", 0.0) and ratio:
-        ctx.notes.append(f"node {node.name}: Dropout in training mode is left out, as in inference")
+    training = number(ctx, node, 2, "training_mode", 0.0) and ratio
+    if training and ctx.options.dropout:
+        _real_dropout(ctx, node, ratio)
+        return
+    if training:
+        ctx.notes.append(f"node {node.name}: Dropout in training mode is left out, as in inference (--dropout on)")
     if ctx.links.is_used(node.output(1)):  # at inference everything is kept
         ctx.define(node.output(1), constant_entry(np.ones(ctx.entry(node.input(0)).shape, np.bool_)))
     _identity(ctx, node)
+
+
+def _real_dropout(ctx: ImportContext, node: OnnxNode, ratio: float) -> None:
+    """One that training computes: m_infer leaves it out."""
+    x = ctx.entry(node.input(0))
+    if x.value is None or ctx.links.is_constant(node.input(0)):
+        raise Unsupported(
+            "data", "it drops weights, which no sample leads to", "Dropout of activations, or --dropout off"
+        )
+    if ctx.links.is_used(node.output(1)):
+        raise Unsupported("mask", "its mask is read", "a Dropout whose mask is not used, or --dropout off")
+    if not 0.0 < ratio < 1.0:
+        raise Unsupported("ratio", f"it drops a share of {ratio:g}", "a ratio between 0 and 1")
+    value = ctx.emit(node, "Dropout", (x.value,), DropoutAttrs(ratio))
+    ctx.define(node.output(0), replace(x, value=value))
 
 
 def _check_float(to: int) -> None:
@@ -214,10 +240,10 @@ UNARY: Mapping[str, Unary] = {
     "Celu": Unary(_celu, ("Elu",)),
     "Swish": Unary(_swish, ("Silu", "Sigmoid", "Mul")),
     "Gelu": Unary(_gelu, ("Gelu",)),
-    "Pow": Unary(_pow, ("Sqrt", "Mul", "Div")),
+    "Pow": Unary(_pow, ("Sqrt", "Mul", "Div", "Power")),
     "Reciprocal": Unary(_reciprocal, ("Div",)),
     "Identity": Unary(_identity, ()),
-    "Dropout": Unary(_dropout, ()),
+    "Dropout": Unary(_dropout, ("Dropout",)),
     "Cast": Unary(_cast, ()),
     "CastLike": Unary(_cast_like, ()),
 }

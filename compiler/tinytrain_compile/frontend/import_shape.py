@@ -66,6 +66,8 @@ def _keeps_columns(ctx: ImportContext, reader: OnnxNode, tensor: str) -> bool:
         weight = reader.input(1)
         fits = ctx.links.is_constant(weight) and ctx.has(weight) and ctx.entry(weight).rank == 2
         return fits and not reader.integer("transA", 0)
+    if any(name and not (ctx.has(name) and ctx.entry(name).elements == 1) for name in reader.inputs[1:]):
+        return False  # an exponent for each column, say
     return is_elementwise(reader.op) and _feeds_weights(ctx, reader.output(0))
 
 

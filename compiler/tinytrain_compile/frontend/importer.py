@@ -43,6 +43,7 @@ from tinytrain_compile.frontend.surviving import surviving
 from tinytrain_compile.frontend.trainable import choose_trainables
 from tinytrain_compile.frontend.trained_set import as_the_file_says, trained_as_the_file
 from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
+from tinytrain_compile.frontend.whole_numbers import INDICES, in_real_numbers
 from tinytrain_compile.frontend.written_loss import declare_label, describe_written, in_two_parts, label_view
 from tinytrain_compile.ir import Graph, check_graph
 from tinytrain_compile.ir.imported import FileTraining, ImportedLoss, ImportedModel
@@ -66,9 +67,6 @@ _MODULES = (
 )
 HANDLERS: dict[str, Handler] = {op: handler for module in _MODULES for op, handler in module.HANDLERS.items()}
 
-INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
-"""Types of an input that tables are looked up by."""
-
 _CHANNELS_LAST_READERS = frozenset(("MatMul", "LayerNormalization", "Softmax", "LogSoftmax"))
 """Operators that work on the last ONNX axis: a rank 4 input that goes straight to them is no NCHW image."""
 
@@ -89,7 +87,8 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
     model = replace(model, nodes=reachable(model.nodes, outputs))
     model = in_two_parts(model, site) if site is not None and site.written else model
     links = Links(model.nodes, outputs, model.constants)
-    source = _data_input(model, links, site, options)
+    model, source, whole = in_real_numbers(model, links, _data_input(model, links, site, options))
+    links = Links(model.nodes, outputs, model.constants)
     judged = outputs[:1] if site is not None else outputs  # numbers of the loss itself are no parameters
     trainables = choose_trainables(model, Links(reachable(model.nodes, judged), judged, model.constants), options)
     trainables = trainables if training is None else as_the_file_says(trainables, training, options)
@@ -101,7 +100,7 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
         label = declare_label(ctx, site) if site is not None and site.written else None
         _import_nodes(ctx)
         ctx.notes += [*left_out, *_parameter_notes(ctx, tied_by_exporter)]
-        imported = _finish(ctx, site, source, (data, order), label)
+        imported = replace(_finish(ctx, site, source, (data, order), label), whole=whole)
         found = _check_parameters(ctx, imported)
         if not found:
             return imported if training is None else trained_as_the_file(ctx, imported, training)
@@ -165,16 +164,6 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
         if options.any_batch:
             return None
         raise CompileError("E0219", "inputs", "the output depends on no input", "export the model with its data input")
-    looks_up = used[0].elem_type in INTEGERS and any(node.op == "Gather" for node in model.nodes)
-    if used[0].elem_type != onnx.TensorProto.FLOAT and not looks_up:
-        names = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
-        kind = names.get(used[0].elem_type, f"unknown ({used[0].elem_type})")
-        raise CompileError(
-            "E0221",
-            f"input {used[0].name}",
-            f"its type is {kind}",
-            "use a float32 input, or integers that Gather looks up",
-        )
     shape = used[0].shape
     if shape[:1] != (1,) and not options.any_batch:
         try_ = "export with batch 1 and use --batch to accumulate"
@@ -185,7 +174,7 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
 def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
     """Images come channels-last unless the user, or the model itself, has them otherwise."""
     rank = len(source.shape)
-    integer = source.elem_type in INTEGERS
+    integer = source.elem_type in INDICES
     image = (
         rank == 4
         and not integer

@@ -26,6 +26,9 @@ _STATES = ("LSTM", "GRU", "RNN")
 _PRODUCTS = ("Gemm", "MatMul")
 _NORMS = ("InstanceNormalization", "GroupNormalization", "LayerNormalization")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div")
+_POSITIVE = frozenset(("Abs", "Clip", "Exp", "Max", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"))
+"""Operators whose results a trained exponent has: the gradient is a logarithm."""
+_USUAL_EXPONENTS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 _MADE = re.compile(
     r"val_\d+|onnx::\w+|const_fold_opt__\d+|scalar_tensor.*|(zeros|ones|full|arange|empty)(_like)?(_\d+)?|\d+"
     r"|.*_output_\d+|.*/[xy](__\d+)?:0|.*Cast(_\d+)?:0|.*/Const(_\d+)?:0|.*/zeros(_\d+)?:0"
@@ -96,6 +99,23 @@ def is_epsilon(case: Case) -> bool:
             and any(reader.op in guards for reader in case.links.readers(use.node.output(0)))
         )
     )
+
+
+def is_exponent(case: Case) -> bool:
+    """An exponent of numbers that may be negative, or one of the usual (a root, a square, a reciprocal)."""
+    return case.all_uses(
+        lambda use: (
+            use.node.op == "Pow"
+            and use.index == 1
+            and (case.number in _USUAL_EXPONENTS or not _is_positive(case.links, use.node.input(0)))
+        )
+    )
+
+
+def _is_positive(links: Links, tensor: str) -> bool:
+    """Whether a tensor is evidently never negative."""
+    node = links.maker(tensor)
+    return node is not None and node.op in _POSITIVE
 
 
 def is_attention_scale(case: Case) -> bool:
@@ -218,6 +238,16 @@ def _triangles(table: NDArray[np.float64]) -> bool:
     return True
 
 
+def is_singular_vector(case: Case) -> bool:
+    """A vector of length 1 that only weights are multiplied by: spectral normalisation keeps them beside a weight."""
+    if case.table.ndim != 1 or not math.isclose(float((case.table**2).sum()), 1.0, rel_tol=1e-4):
+        return False
+    products = ("MatMul", "Gemm", "Mul", "Einsum")
+    return case.all_uses(
+        lambda use: use.node.op in products and all(case.links.is_constant(name) for name in use.node.inputs if name)
+    )
+
+
 # ---- places ----------------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +294,7 @@ def _maker_of_other(case: Case, use: Use) -> OnnxNode | None:
 RULES: tuple[tuple[str, Callable[[Case], bool]], ...] = (
     ("a number that the exporter wrote", is_exporters_number),
     ("it keeps a root or division finite (epsilon)", is_epsilon),
+    ("an exponent", is_exponent),
     ("the scale of attention scores", is_attention_scale),
     ("scale 1 or shift 0 of a normalisation without", is_unit_affine),
     ("zeros: an initial state, or a filling", is_zero_filling),
@@ -271,6 +302,7 @@ RULES: tuple[tuple[str, Callable[[Case], bool]], ...] = (
     ("the matrix of a Fourier transform", is_transform),
     ("a table of sines and cosines", is_of_waves),
     ("a filter bank", is_filter_bank),
+    ("a singular vector of a weight (spectral normalisation)", is_singular_vector),
     ("preprocessing of the input", is_preprocessing),
     ("a fixed scale and shift behind a dense layer", is_rescaling),
 )

@@ -30,6 +30,7 @@ class FrontendOptions:
     classes: replace the last Gemm, MatMul or Conv by a fresh one with so many outputs (--classes).
     seed: draws the weights of that one (--seed).
     batch_norm: "fold" takes a BatchNormalization into the layer before it; "keep" leaves gamma and beta as they are.
+    dropout: keep every Dropout in training mode (--dropout on).
     trainable, frozen: patterns of names of initializers that are parameters, or are not (--trainable, --frozen).
     untie: equal values that an exporter has written once are parameters of their own (--untie).
     weights: an .npz with the weights of training artifacts (--weights).
@@ -42,6 +43,7 @@ class FrontendOptions:
     output: str = ""
     constant_inputs: Mapping[str, Array] = field(default_factory=_no_arrays)
     batch_norm: Literal["fold", "keep"] = "fold"
+    dropout: bool = False
     trainable: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
     untie: bool = False

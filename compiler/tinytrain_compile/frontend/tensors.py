@@ -67,8 +67,16 @@ def tensor_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
     else:
         _check_length(tensor, where, dims)
         array = numpy_helper.to_array(tensor)
+    array = with_finite_masks(array)
     check_finite(array, where)
     return array
+
+
+def with_finite_masks(array: Array) -> Array:
+    """A table with the lowest float32 number for every -infinity: masks hold that, and a softmax makes 0 of either."""
+    if array.dtype.kind != "f" or array.size < 2 or not bool(np.isneginf(array).any()):
+        return array
+    return np.where(np.isneginf(array), np.finfo(np.float32).min, array).astype(np.float32)
 
 
 def check_finite(array: Array, where: str) -> None:
@@ -78,7 +86,7 @@ def check_finite(array: Array, where: str) -> None:
     if bool(np.isnan(array).any()):
         raise CompileError("E0205", where, "holds NaN", "export the model from a sound checkpoint")
     if array.size > 1 and not bool(np.isfinite(array).all()):
-        raise CompileError("E0225", where, "holds infinity", "use finite numbers, for instance -1e4 in attention masks")
+        raise CompileError("E0225", where, "holds infinity", "use finite numbers")
 
 
 def _check_length(tensor: onnx.TensorProto, where: str, dims: tuple[int, ...]) -> None:

@@ -29,7 +29,6 @@ _SETTINGS: Mapping[str, tuple[int, ...]] = {
     "Clip": (1, 2),
     "Dropout": (1, 2),
     "Pad": (1, 2, 3),
-    "Pow": (1,),
     "Resize": (1, 2, 3),
     "Upsample": (1,),
     "Where": (0,),

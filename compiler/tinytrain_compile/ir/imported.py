@@ -107,6 +107,15 @@ class FileTraining:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class WholeNumbers:
+    """Of an input that is integers in the file and float32 here: its numpy type there, and what it may hold."""
+
+    kind: str
+    low: int
+    high: int
+
+
 def _no_tensors() -> Mapping[str, FileTensor]:
     return {}
 
@@ -125,6 +134,7 @@ class ImportedModel:
     choices: of every floating-point initializer that is used, whether it is a parameter.
     floats: ONNX nodes that compute in float32 whatever the others do (recurrent layers).
     training: how the file itself is trained, if it says so.
+    whole: the numbers of an input that is integers in the file and float32 in the graph.
     """
 
     graph: Graph
@@ -142,3 +152,4 @@ class ImportedModel:
     choices: tuple[ParameterChoice, ...] = ()
     floats: frozenset[str] = frozenset()
     training: FileTraining | None = None
+    whole: WholeNumbers | None = None

@@ -111,6 +111,7 @@ class TrainGraph:
     forms: int8 only: value of the float graph -> the values of this one that hold it: as integers (see formats), as
     float32, or both, in this order.
     before_remat: the graph without second runs and page moves, where there are some.
+    dropout: accumulator scalar that the generated code sets: 1 in a step, 0 in an inference; None without dropout.
     identity: a digest of all that gives a saved state its meaning; with the state's layout it is the model hash.
     """
 
@@ -132,6 +133,7 @@ class TrainGraph:
     before_remat: Graph | None = None
     terms: LossTerms = MEAN_OF_SAMPLES
     weight_sum: Value | None = None
+    dropout: Value | None = None
     identity: str = ""
 
     def of_one(self, value: Value) -> tuple[int, ...]:

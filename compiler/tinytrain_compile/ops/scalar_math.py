@@ -40,6 +40,37 @@ def _twin(exact: _Function) -> Callable[[_Function], _Function]:
     return decorate
 
 
+def power(a: FloatArray, b: FloatArray) -> FloatArray:
+    """tt_powf: a to the power of b, as exp(b log |a|): error some |b log a| units in the last place."""
+    a, b = (np.asarray(values, _F32) for values in np.broadcast_arrays(a, b))
+    with np.errstate(all="ignore"):
+        size = np.abs(a)
+        y = exp(b * log(size))
+        y = np.where(size == 0, np.where(b > 0, _F32(0), _F32(np.inf)), y)
+        large = ~(np.abs(b) < _F32(8388608))
+        whole = np.where(large, 0, b).astype(np.int32)
+        sign = np.where(whole & 1, -y, y)
+        y = np.where(a < 0, np.where(large | (whole.astype(_F32) == b), sign, _F32(np.nan)), y)
+        return np.where(b == 0, _F32(1), y).astype(_F32)
+
+
+def random_bits(seed: int, sample: int, count: int) -> NDArray[np.int64]:
+    """tt_random of the first `count` elements of a sample: 24 bits of a hash, nonnegative."""
+    odd, mask = np.uint64(0x9E3779B1), np.uint64(0xFFFFFFFF)
+    base = _mixed(np.asarray([(seed + sample * int(odd)) & int(mask)], np.uint64))
+    return (_mixed(base ^ (np.arange(count, dtype=np.uint64) * odd & mask)) >> np.uint64(8)).astype(np.int64)
+
+
+def _mixed(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """tt_mix: every bit of a 32 bit word changes about half of the result's."""
+    mask = np.uint64(0xFFFFFFFF)
+    word = word ^ (word >> np.uint64(16))
+    word = word * np.uint64(0x85EBCA6B) & mask
+    word = word ^ (word >> np.uint64(13))
+    word = word * np.uint64(0xC2B2AE35) & mask
+    return word ^ (word >> np.uint64(16))
+
+
 def _bits(x: FloatArray) -> NDArray[np.uint32]:
     return x.view(np.uint32)
 

@@ -25,6 +25,9 @@ Method = Literal["minmax", "percentile"]
 WEIGHT_FLOOR = 1e-8
 """Smallest scale of a weight's channel: dead channels have it."""
 _BINS = 2048
+_SOFTMAX = ("Softmax", "LogSoftmax")
+_SCORES = 200.0
+"""Scores that lie further apart are masked: the exponential of half of it is 0 in float32."""
 _FUSED = ("Conv", "ConvGradInput", "Gemm", "Add", "AveragePool", "Reduce")
 """Ops that a Clip behind them becomes the saturation of."""
 _WEIGHT_AXIS: Mapping[str, int] = {"Conv": 0, "Gemm": 0, "ConvGradInput": -1}
@@ -55,14 +58,18 @@ def calibrate(
     inner = _inner_values(graph, floats)
     measured = [name for name in _measured_values(graph, known) if name not in inner]
     ranges = _ranges(graph, samples, measured, percentile if method == "percentile" else None)
-    _check_ranges(graph, ranges)
+    masked = _masked_scores(graph, ranges)
+    measured = [name for name in measured if name not in masked]
+    _check_ranges(graph, {name: ranges[name] for name in measured})
     for name in measured:
         known[name] = activation_quant(*ranges[name])
     _inherit(graph, known, inner)
     for node in graph.nodes:
         if node.op in _WEIGHT_AXIS and node.origin not in floats:
             _parameters(graph, node, known)
-    notes = [f"{', '.join(sorted(floats))}: recurrent, so computed in float32"] if floats else []
+    notes = (
+        [f"{', '.join(sorted(floats))}: computed in float32 (recurrent, or its weight is computed)"] if floats else []
+    )
     return _annotated(replace(graph, notes=(*graph.notes, *notes)), known)
 
 
@@ -118,6 +125,23 @@ def _inner_values(graph: Graph, floats: Collection[str]) -> frozenset[str]:
         for value in node.outputs
         if value.name not in outputs and all(reader.origin in floats for reader in readers.get(value.name, []))
     )
+
+
+def _masked_scores(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> frozenset[str]:
+    """What only a softmax reads, with numbers that mean 0 to it: one scale for these and for scores would round all
+    scores to the same. They stay float32, as the softmax is.
+    """
+    readers = graph.consumers()
+    outputs = {value.name for value in graph.outputs}
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        name = node.outputs[0].name
+        followers = readers.get(name, [])
+        only = bool(followers) and all(r.op in _SOFTMAX or r.outputs[0].name in found for r in followers)
+        low, high = ranges.get(name, (0.0, 0.0))
+        if only and name not in outputs and (high - low > _SCORES or _moves(node)):
+            found.add(name)
+    return frozenset(found)
 
 
 def _moves(node: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tinytrain_compile.ir.types import Graph, Node, Value
@@ -14,12 +15,19 @@ class Layer:
     """One ONNX node with parameters.
 
     weights: its parameters that multiply; biases: those that are added; node: the IR node that reads the first of them.
+    also: names of further ONNX nodes that belong to it: the Add of a bias behind a MatMul.
     """
 
     name: str
     node: Node
     weights: tuple[Value, ...]
     biases: tuple[Value, ...]
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which it may be called."""
+        return (self.name, *self.also)
 
     @property
     def parameters(self) -> tuple[Value, ...]:
@@ -31,16 +39,42 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
     """All layers; a parameter that several nodes share belongs to the first of them."""
     parameters = {value.name for value in graph.parameters}
     found: dict[str, tuple[Node, list[Value], list[Value]]] = {}
+    also: dict[str, list[str]] = {}
     seen: set[str] = set()
+    makers, readers = graph.producers(), graph.consumers()
     for node in graph.nodes:
         for operand_name, value in operands(node).items():
             if value.name not in parameters or value.name in seen:
                 continue
             seen.add(value.name)
             name = value.origin or node.origin or node.name
+            product = _product_before(node, value, makers, readers)
+            if operand_name == "bias":
+                product = operands(node)["w"].origin or node.origin
+            if product is not None and product != name and product in found:
+                also.setdefault(product, []).append(name)
+                name = product
             _, weights, biases = found.setdefault(name, (node, [], []))
             (biases if _is_bias(node, operand_name) else weights).append(value)
-    return tuple(Layer(name, node, tuple(w), tuple(b)) for name, (node, w, b) in found.items())
+    return tuple(
+        Layer(name, node, tuple(w), tuple(b), tuple(also.get(name, ()))) for name, (node, w, b) in found.items()
+    )
+
+
+def _product_before(
+    node: Node, bias: Value, makers: Mapping[str, Node], readers: Mapping[str, list[Node]]
+) -> str | None:
+    """Name of the layer whose result an Add of one number per column alone reads: a dense layer in two nodes."""
+    if node.op != "Add" or bias.shape != node.outputs[0].shape[-1:]:
+        return None
+    source = next((value for value in node.inputs if value.name != bias.name), None)
+    maker = None if source is None else makers.get(source.name)
+    while maker is not None and maker.op == "Reshape" and len(readers.get(maker.outputs[0].name, [])) == 1:
+        source = maker.inputs[0]
+        maker = makers.get(source.name)
+    if maker is None or source is None or maker.op != "Gemm" or len(readers.get(source.name, [])) != 1:
+        return None
+    return None if "bias" in operands(maker) else maker.inputs[1].origin or maker.origin
 
 
 def _is_bias(node: Node, operand_name: str) -> bool:

@@ -80,7 +80,7 @@ def _match_globs(layers: tuple[Layer, ...], spec: str) -> list[Layer]:
 
 
 def _match(layers: tuple[Layer, ...], pattern: str) -> list[Layer]:
-    found = [layer for layer in layers if layer.name == pattern or fnmatchcase(layer.name, pattern)]
+    found = [layer for layer in layers if any(name == pattern or fnmatchcase(name, pattern) for name in layer.names)]
     if not found:
         names = [layer.name for layer in layers]
         near = difflib.get_close_matches(pattern.strip("*"), names, 3, 0.3) or names[-3:]

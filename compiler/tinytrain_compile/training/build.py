@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
 from tinytrain_compile.training.differentiate import differentiate
+from tinytrain_compile.training.dropout import count_samples, with_dropout
 from tinytrain_compile.training.frozen import fold_frozen
 from tinytrain_compile.training.identity import identity_of
 from tinytrain_compile.training.loss import append_loss
@@ -30,15 +32,11 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     imported, model = model, for_samples(model, options.micro_batch)
     graph = with_written_loss(model)
     builder = new_builder(_names(graph))
-    slices = whole_where_read(model, plan)
-    forward, parts = split_weights(builder, graph.nodes, graph.constants, slices)
-    known = {value.name: value for value in graph.parameters}
-    targets = [parts.get(name, known[name]) for name in plan.updates]
-    kept = {value.name for value in (*targets, *graph.outputs)}
-    forward = fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept)
+    forward, targets = _forward(builder, model, graph, plan)
     loss = append_loss(builder, model, options)
     forward += builder.nodes
     builder.nodes = []
+    forward, dropouts = with_dropout(builder, forward, options.micro_batch, options.dropout)
     judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
     gradients = differentiate(builder, tuple(forward), loss.loss, targets, factor)
@@ -52,6 +50,8 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     for target in targets:
         if target.name in gradients:
             optimizer.update(target, gradients[target.name])
+    if dropouts is not None:
+        optimizer.keep(dropouts.active, count_samples(builder, dropouts, options.micro_batch))
     nodes = [*forward, *backward, *builder.nodes]
     notes = (*graph.notes, *loss.notes)
     result = TrainGraph(
@@ -66,10 +66,22 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         options.in_place,
         terms=loss.terms,
         weight_sum=optimizer.weight_sum,
+        dropout=None if dropouts is None else dropouts.active,
         identity=identity_of(imported, plan, judge, options.meaning),
     )
     check_graph(result.graph, infer)
     return result
+
+
+def _forward(
+    builder: GraphBuilder, model: ImportedModel, graph: Graph, plan: UpdatePlan
+) -> tuple[list[Node], list[Value]]:
+    """The forward nodes with sliced weights in parts and what is frozen folded, and the values that are updated."""
+    forward, parts = split_weights(builder, graph.nodes, graph.constants, whole_where_read(model, plan))
+    known = {value.name: value for value in graph.parameters}
+    targets = [parts.get(name, known[name]) for name in plan.updates]
+    kept = {value.name for value in (*targets, *graph.outputs)}
+    return fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept), targets
 
 
 def _names(graph: Graph) -> set[str]:

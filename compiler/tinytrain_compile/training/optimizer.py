@@ -48,6 +48,12 @@ class Optimizer:
         self.state.append(value)
         return value
 
+    def keep(self, scalar: Value, counted: tuple[Value, Value]) -> None:
+        """State that is no parameter's: a scalar that the generated code sets, a count and its new content."""
+        self.accumulators.append(scalar)
+        self.state.append(counted[0])
+        self.updates.append(counted)
+
     def update(self, parameter: Value, gradient: Value) -> None:
         """Emit the update of one parameter."""
         self.state.append(parameter)

@@ -24,6 +24,7 @@ class TrainingOptions:
     nesterov, dampening: of momentum; alpha, centered: of rmsprop; betas, epsilon (None: PyTorch's default for the
     optimizer), raw_epsilon, decay_after and late: of adam and adamw, see AdamAttrs.
     steps_before: updates that the state has behind it.
+    dropout: the seed of its masks; None leaves every Dropout out.
     initial: first values of the optimizer's state by parameter and kind, where they are not 0.
     """
 
@@ -45,6 +46,7 @@ class TrainingOptions:
     decay_after: bool = False
     late: bool = False
     steps_before: int = 0
+    dropout: int | None = None
     initial: Mapping[tuple[str, str], Array] = field(default_factory=dict[tuple[str, str], Array])
 
     @property

@@ -1,0 +1,57 @@
+"""Dropout in a training step: random masks from a count of samples, which is state; off in every inference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ops.dropout import HASH_BITS, CountAttrs, DropoutAttrs, RandomDropoutAttrs
+from tinytrain_compile.ops.names import operand
+
+_ODD = 0x9E3779B1
+
+
+@dataclass(frozen=True)
+class Dropouts:
+    """count: samples that were trained on, state; active: a scalar that the generated code sets, 1 in a step."""
+
+    count: Value
+    active: Value
+
+
+def with_dropout(
+    builder: GraphBuilder, nodes: Iterable[Node], samples: int, seed: int | None
+) -> tuple[list[Node], Dropouts | None]:
+    """The forward nodes with every Dropout as what training computes, and what that reads (None: there is none).
+
+    seed None: nothing is dropped. A mask depends on the seed, the node's place among the others, the sample and the
+    element in it: so it is the same for every micro-batch and plan, and in a second run.
+    """
+    given = list(nodes)
+    if seed is None or not any(node.op == "Dropout" for node in given):
+        return given, None
+    count = builder.constant("dropout_samples", np.zeros((), np.int32))
+    dropouts = Dropouts(count, Value(builder.unique("dropout_active"), (), "int32"))
+    made: list[Node] = []
+    place = 0
+    for node in given:
+        if isinstance(node.attrs, DropoutAttrs):
+            place += 1
+            scale = float(np.float32(1.0) / (np.float32(1.0) - np.float32(node.attrs.ratio)))
+            own = (seed * _ODD + place) * _ODD & 0xFFFFFFFF
+            limit = round(node.attrs.ratio * (1 << HASH_BITS))
+            attrs = RandomDropoutAttrs(limit, scale, own - (1 << 32 if own >> 31 else 0), node.attrs.samples)
+            inputs = (operand(node, "x"), dropouts.count, dropouts.active)
+            node = replace(node, op="RandomDropout", inputs=inputs, attrs=attrs)
+        made.append(node)
+    return made, dropouts
+
+
+def count_samples(builder: GraphBuilder, dropouts: Dropouts, samples: int) -> tuple[Value, Value]:
+    """Emit what a step does to the count: (count, its new content)."""
+    after = builder.emit("CountSamples", (dropouts.count,), CountAttrs(samples), name="count_samples")
+    return dropouts.count, after
