@@ -19,6 +19,7 @@ from tinytrain_compile.ops import (
     resize,
     shape,
     smooth,
+    stream,
     update,
     views,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "run_node",
     "shape",
     "smooth",
+    "stream",
     "update",
     "views",
 ]
