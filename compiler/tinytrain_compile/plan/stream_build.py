@@ -221,5 +221,3 @@ def _hits(item: Sequence[_Part], start: int, taken: Sequence[_Part]) -> bool:
 
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
