@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import jinja2
@@ -247,7 +247,7 @@ def _template_data(
 
 def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer: Sequencer) -> dict[str, object]:
     """The functions of the call sequence: of an inference, of a step up to its loss and behind it, of an update."""
-    graph = train.graph
+    graph = replace(train.graph, nodes=plan.order)  # with its streams
     needed_infer = graph.ancestors(graph.outputs)
     needed_train = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
     step = [node for node in plan.order if node.phase == "step"]

@@ -178,6 +178,13 @@ class Rematerialisation:
 
 
 @dataclass(frozen=True)
+class Streaming:
+    """Layers that a plan computes row by row: nodes `Stream` of its order. arena_without_bytes: by a quick plan."""
+
+    arena_without_bytes: int
+
+
+@dataclass(frozen=True)
 class FurtherMemory:
     """A memory besides the arena that a plan uses. Offsets in a plan are one line of bytes: here from `base` on.
 
@@ -214,7 +221,8 @@ class MemoryPlan:
 
     lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
     order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
-    remat: what is computed twice; None if nothing is. inference: of one sample, where a step takes several.
+    remat: what is computed twice; None if nothing is. streams: what is computed row by row, likewise. inference: of one
+    sample, where a step takes several.
     """
 
     order: tuple[Node, ...]
@@ -231,6 +239,7 @@ class MemoryPlan:
     further: tuple[FurtherMemory, ...] = ()
     paging: tuple[PageMove, ...] = ()
     inference: Inference | None = None
+    streams: Streaming | None = None
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:

@@ -153,7 +153,6 @@ def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add:
     return Kernel(name, describe(node, labels) + source, declaration, printer.scratch.dtype, context.style.small)
 
 
-
 def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: Printer) -> None:
     """Outputs that the kernel does not compute must overwrite inputs whose addresses it hands to helpers."""
     overwritten = {out: i for out, i in op_def(node.op).alias if i in printer.addressed}

@@ -33,6 +33,7 @@ from tinytrain_compile.ops.int8.rows import POINTWISE
 from tinytrain_compile.ops.int8.tiles import packed_row_tiles
 from tinytrain_compile.ops.names import operand, operands, position, result
 
+
 class NoRowsError(ValueError):
     """An operator, or this form of it, has no kernel for a few rows."""
 
