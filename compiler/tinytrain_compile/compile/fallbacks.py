@@ -60,11 +60,8 @@ def plan_with_fallbacks(graph: Graph, settings: PlanOptions, means: Means) -> tu
     room = settings.capacity_bytes
     if means.stream == "off":
         return _planned(graph, settings, means)
-    if means.stream == "auto" and room is not None:
-        alone = plan_graph(graph, settings)
-        if alone.plan.arena_bytes <= room:
-            return _planned(graph, settings, means)
-    by_rows, without = streamed(graph, settings)
+    without = plan_graph(graph, settings).plan.arena_bytes
+    by_rows = graph if means.stream == "auto" and room is not None and without <= room else streamed(graph, settings)
     planned, (asked, *rest) = _planned(by_rows, settings, means)
     if by_rows is graph:
         return planned, (asked, *rest)

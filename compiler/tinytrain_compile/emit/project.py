@@ -87,7 +87,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     external = [name for name in options.external if name.endswith(".c")]
     sources = [f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c", *external]
     model.update(sources=sources, small_sources=small)
-    model["kernel_declarations"] = [prototype(kernel.declaration) for kernel in kernels.kernels]
+    model["kernel_declarations"] = [prototype(kernel.declaration) for kernel in kernels.functions]
     model["table_declarations"] = [declaration(name, data) for name, data in constants]
 
     def rendered(name: str) -> str:
@@ -113,8 +113,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
 
 def _kernel_files(model: dict[str, object], kernels: KernelSet, prefix: str) -> dict[str, str]:
     """The kernels' C files: those for speed, those for small code, where there are any."""
-    fast = [readable(kernel.source) for kernel in kernels.kernels if not kernel.small]
-    small = [readable(kernel.source) for kernel in kernels.kernels if kernel.small]
+    fast = [readable(kernel.source) for kernel in kernels.functions if not kernel.small]
+    small = [readable(kernel.source) for kernel in kernels.functions if kernel.small]
     files: dict[str, str] = {}
     if fast or not small:
         files[f"{prefix}_kernels.c"] = _source(model, fast, "The kernels, one per distinct operation.")

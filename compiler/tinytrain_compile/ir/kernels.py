@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Kernel:
-    """One C function. Parameters, in order: inputs, outputs that are no input's alias, scratch if it takes any."""
+    """One C function. Parameters, in order: inputs, outputs that are no input's alias, scratch if it takes any.
+
+    parts: functions that it calls (those of a stream's layers); several kernels may have one of the same name.
+    """
 
     name: str
     source: str
@@ -17,6 +20,12 @@ class Kernel:
     """Element type of its scratch parameter; "" if it has none."""
     small: bool = False
     """Made for small code: compiled with -Os, and may take a table of numbers as its last parameter."""
+    parts: tuple[Kernel, ...] = ()
+
+    @property
+    def body(self) -> str:
+        """Its text without the comment in front of it and without its name."""
+        return self.source.partition("*/\n")[2].replace(f"{self.name}(", "(", 1)
 
     def named(self, name: str) -> Kernel:
         """The same function under another name."""
@@ -39,6 +48,12 @@ class KernelSet:
     numbers: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     transposed: frozenset[str] = frozenset()
+
+    @property
+    def functions(self) -> tuple[Kernel, ...]:
+        """All C functions, those first that others call."""
+        parts = {part.name: part for kernel in self.kernels for part in kernel.parts}
+        return (*parts.values(), *self.kernels)
 
     def only(self, nodes: Container[str]) -> KernelSet:
         """The calls of these nodes, and all kernels."""

@@ -179,7 +179,10 @@ class Rematerialisation:
 
 @dataclass(frozen=True)
 class Streaming:
-    """Layers that a plan computes row by row: nodes `Stream` of its order. arena_without_bytes: by a quick plan."""
+    """Layers that a plan computes row by row: nodes `Stream` of its order.
+
+    arena_without_bytes: of a plan that has none.
+    """
 
     arena_without_bytes: int
 

@@ -20,7 +20,7 @@ from tinytrain_compile.lower.kernels import (
     kernel_spec,
 )
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
-from tinytrain_compile.lower.streams.driver import stream_kernel
+from tinytrain_compile.lower.streams.driver import stream_kernel, with_shared_parts
 from tinytrain_compile.ops import op_def
 
 
@@ -76,12 +76,11 @@ def lower_nodes(
             ending += "_small" if context.style.small else ""
             name = _kernel_name(node, options.prefix, taken, ending)
             kernel = _lowered_once(node, name, context, options.fuse_multiply_add, tiles, cache)
-            body = kernel.source.partition("*/\n")[2].replace(f"{name}(", "(", 1)
-            names[key] = kernels.setdefault(body, kernel).name
+            names[key] = kernels.setdefault(kernel.body, kernel).name
         calls[node.name] = names[key]
         first.setdefault(names[key], node)
     progress(len(todo), len(todo))
-    return name_kernels(KernelSet(tuple(kernels.values()), calls, transposed=options.transposed), first)
+    return name_kernels(KernelSet(with_shared_parts(kernels.values()), calls, transposed=options.transposed), first)
 
 
 def _lowered_once(

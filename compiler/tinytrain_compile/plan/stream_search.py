@@ -40,11 +40,8 @@ class _Cut:
         return self.load, self.layers, len(self.streams)
 
 
-def streamed(graph: Graph, options: PlanOptions) -> tuple[Graph, int]:
-    """(the graph with those layers as streams that make its arena smallest, itself where none does; the arena without).
-
-    All by quick plans.
-    """
+def streamed(graph: Graph, options: PlanOptions) -> Graph:
+    """The graph with those layers as streams that make its arena smallest by quick plans; itself where none does."""
     quick = replace(options, effort="quick", capacity_bytes=None)
     without = plan_graph(graph, quick).plan
     chosen = _proposed(graph, without, options)
@@ -59,10 +56,10 @@ def streamed(graph: Graph, options: PlanOptions) -> tuple[Graph, int]:
         if found <= least:
             chosen, least = fewer, found
     if not chosen or least >= without.arena_bytes:
-        return graph, without.arena_bytes
+        return graph
     result = with_streams(graph, chosen)
     validate_streams(graph, result)
-    return result, without.arena_bytes
+    return result
 
 
 def _proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> list[Node]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.ir.types import Node, Value
@@ -32,24 +32,40 @@ class _Inner:
 
 
 def stream_kernel(node: Node, name: str, context: KernelContext) -> Kernel:
-    """The kernel of a stream: static functions of its inner nodes, tables, and the function that calls them."""
+    """The kernel of a stream: its calls as a table, and the function that calls those of its inner nodes."""
     attrs = node.attrs
     assert isinstance(attrs, StreamAttrs)
     inner = [_inner(attrs, index, name, context) for index in range(len(attrs.nodes))]
     places = _places(node, attrs)
     head = f"void {name}({', '.join(_signature(node, attrs, places))})"
     calls = ", ".join(f"{{{call.node}, {call.rows}}}" for call in attrs.calls)
-    functions = [f for one in inner for f in (one.kernel.prepare, one.kernel.rows) if f is not None]
+    functions = [(one, f) for one in inner for f in (one.kernel.prepare, one.kernel.rows) if f is not None]
+    parts = (Kernel(f.name, f.source, f.declaration, one.kernel.scratch_dtype) for one, f in functions)
     source = "".join(
         [
             _comment(attrs),
-            *(_static(function) for function in functions),
             f"/* Which node of the stream is next, and how many rows it computes. */\n"
             f"static const uint8_t {name}_calls[{len(attrs.calls)}][2] = {{{calls}}};\n",
             *(f"{line}\n" for line in (f"{head} {{", *_body(attrs, inner, places, name), "}")),
         ]
     )
-    return Kernel(name, source, f"{head};", "uint8")
+    return Kernel(name, source, f"{head};", "uint8", parts=tuple(parts))
+
+
+def with_shared_parts(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """The same kernels; of parts that are the same but for their names, all take the first."""
+    names: dict[str, str] = {}  # by text without comment and name
+    parts: dict[str, Kernel] = {}
+    found: list[Kernel] = []
+    for kernel in kernels:
+        source = kernel.source
+        for part in kernel.parts:
+            name = names.setdefault(part.body, part.name)
+            parts.setdefault(name, part)
+            source = source.replace(f"{part.name}(", f"{name}(")
+        own = dict.fromkeys(names[part.body] for part in kernel.parts)
+        found.append(replace(kernel, source=source, parts=tuple(parts[name] for name in own)))
+    return tuple(found)
 
 
 def _inner(attrs: StreamAttrs, index: int, name: str, context: KernelContext) -> _Inner:
@@ -73,11 +89,6 @@ def _comment(attrs: StreamAttrs) -> str:
         for node in attrs.nodes
     ]
     return f"/* Stream: {', '.join(parts)}. Each row is computed when the next layer needs it. */\n"
-
-
-def _static(function: CFunction) -> str:
-    """The definition of a function that only this file sees."""
-    return function.source.replace(f"void {function.name}(", f"static void {function.name}(", 1)
 
 
 # ---- operands -------------------------------------------------------------------------------------------------------
