@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 class Kernel:
     """One C function. Parameters, in order: inputs, outputs that are no input's alias, scratch if it takes any.
 
-    parts: functions that it calls (those of a stream's layers); several kernels may have one of the same name.
+    parts: functions that it calls (those of a stream's layers). Where kernels share them, the source has them no more.
     """
 
     name: str

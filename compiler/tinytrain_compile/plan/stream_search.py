@@ -66,7 +66,7 @@ def _proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> list[Node
     """Streams by the model of bytes."""
     steps = {node.name: step for step, node in enumerate(plan.order)}
     load = load_of(plan.buffers, len(plan.order))
-    runs = list(_runs(graph))
+    runs = list(runs_of(graph))
     floor = least_load(graph, options, {graph.nodes[index].name for run in runs for index in run})
     model = _Model(graph, plan, steps, options)
     found: list[Node] = []
@@ -84,7 +84,7 @@ def _proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> list[Node
     return found
 
 
-def _runs(graph: Graph) -> Iterator[range]:
+def runs_of(graph: Graph) -> Iterator[range]:
     """Positions of nodes that follow each other and can be computed by rows."""
     start = 0
     for index in range(len(graph.nodes) + 1):

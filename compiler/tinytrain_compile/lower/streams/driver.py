@@ -32,7 +32,7 @@ class _Inner:
 
 
 def stream_kernel(node: Node, name: str, context: KernelContext) -> Kernel:
-    """The kernel of a stream: its calls as a table, and the function that calls those of its inner nodes."""
+    """The kernel of a stream: functions of its inner nodes, its calls as a table, and the function that makes these."""
     attrs = node.attrs
     assert isinstance(attrs, StreamAttrs)
     inner = [_inner(attrs, index, name, context) for index in range(len(attrs.nodes))]
@@ -40,25 +40,26 @@ def stream_kernel(node: Node, name: str, context: KernelContext) -> Kernel:
     head = f"void {name}({', '.join(_signature(node, attrs, places))})"
     calls = ", ".join(f"{{{call.node}, {call.rows}}}" for call in attrs.calls)
     functions = [(one, f) for one in inner for f in (one.kernel.prepare, one.kernel.rows) if f is not None]
-    parts = (Kernel(f.name, f.source, f.declaration, one.kernel.scratch_dtype) for one, f in functions)
+    parts = tuple(Kernel(f.name, f.source, f.declaration, one.kernel.scratch_dtype) for one, f in functions)
     source = "".join(
         [
+            *(part.source for part in parts),
             _comment(attrs),
             f"/* Which node of the stream is next, and how many rows it computes. */\n"
             f"static const uint8_t {name}_calls[{len(attrs.calls)}][2] = {{{calls}}};\n",
             *(f"{line}\n" for line in (f"{head} {{", *_body(attrs, inner, places, name), "}")),
         ]
     )
-    return Kernel(name, source, f"{head};", "uint8", parts=tuple(parts))
+    return Kernel(name, source, f"{head};", "uint8" if attrs.scratch_bytes else "", parts=parts)
 
 
 def with_shared_parts(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    """The same kernels; of parts that are the same but for their names, all take the first."""
+    """The same kernels without the text of their parts; of parts that differ in their names alone, the first serves."""
     names: dict[str, str] = {}  # by text without comment and name
     parts: dict[str, Kernel] = {}
     found: list[Kernel] = []
     for kernel in kernels:
-        source = kernel.source
+        source = kernel.source.removeprefix("".join(part.source for part in kernel.parts))
         for part in kernel.parts:
             name = names.setdefault(part.body, part.name)
             parts.setdefault(name, part)
@@ -128,7 +129,7 @@ def _signature(node: Node, attrs: StreamAttrs, places: Mapping[str, _Place]) -> 
         f"{'const ' if i < read else ''}{_TYPES[value.dtype]} *{places[name].name}"
         for i, (name, value) in enumerate(pairs)
     ]
-    return [*declared, "uint8_t *scratch"]
+    return [*declared, *(["uint8_t *scratch"] if attrs.scratch_bytes else [])]
 
 
 # ---- body -----------------------------------------------------------------------------------------------------------
