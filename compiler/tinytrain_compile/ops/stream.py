@@ -80,5 +80,6 @@ register(
         macs=lambda node: sum(op_def(inner.op).macs(inner) for inner in _attrs(node).nodes),
         overlaps=lambda node: _attrs(node).covers,
         inputs=("x*",),
+        outputs=("y*",),
     )
 )

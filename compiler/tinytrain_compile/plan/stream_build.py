@@ -177,9 +177,12 @@ class _Uses:
                 needed[time] = min(needed[time], row)
             oldest = np.minimum.accumulate(needed[::-1])[::-1]  # the first row that a call or a later one reads
             for output, result in enumerate(outputs):
-                pairs = enumerate(self._written[result.name])
-                far = [(row + 1) * row_pitch(result) - oldest[time] * row_pitch(value) for row, time in pairs]
-                yield Overlap(output, source, max(0, *map(int, far)))
+                far = [
+                    (row + 1) * row_pitch(result) - int(oldest[time]) * row_pitch(value)
+                    for row, time in enumerate(self._written[result.name])
+                    if oldest[time] < value.shape[1]
+                ]
+                yield Overlap(output, source, max([0, *far]))
 
 
 def _packed(items: Sequence[Sequence[_Part]]) -> tuple[list[int], int]:
