@@ -17,7 +17,7 @@ from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.stream_build import build_stream
 
 
-@generator("Stream", 12)
+@generator("Stream", 8)
 def _stream(rng: Rng, _index: int) -> Case:
     return stream(rng)
 

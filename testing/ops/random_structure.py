@@ -9,7 +9,6 @@ import numpy as np
 
 from testing.ops.case import Case, Generator, Rng, make, normal, positive, sizes, spaced
 from testing.ops.case_quantised import RANDOM_QUANTISED
-from testing.ops.case_stream import stream
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs
 from tinytrain_compile.ops.shape import (
@@ -167,7 +166,6 @@ RANDOM: dict[str, Generator] = {
     "Normalize": _normalize,
     "NormalizeGrad": _normalize_grad,
     **RANDOM_QUANTISED,
-    "Stream": lambda rng, _index: stream(rng),
 }
 
 

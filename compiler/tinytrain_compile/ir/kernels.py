@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field, replace
 class Kernel:
     """One C function. Parameters, in order: inputs, outputs that are no input's alias, scratch if it takes any.
 
-    parts: functions that it calls (those of a stream's layers). Where kernels share them, the source has them no more.
+    parts: functions that it calls (those of a stream's layers), which its source begins with. Their names, and whatever
+    else it defines, begin with its own.
     """
 
     name: str
@@ -29,10 +31,14 @@ class Kernel:
 
     def named(self, name: str) -> Kernel:
         """The same function under another name."""
-        source, declaration = (
-            text.replace(f"void {self.name}(", f"void {name}(", 1) for text in (self.source, self.declaration)
-        )
-        return replace(self, name=name, source=source, declaration=declaration)
+
+        def renamed(text: str) -> str:
+            if self.parts:
+                return re.sub(rf"\b{self.name}(?=[_(])", name, text)
+            return text.replace(f"void {self.name}(", f"void {name}(", 1)
+
+        parts = tuple(part.named(renamed(f"{part.name}(")[:-1]) for part in self.parts)
+        return replace(self, name=name, source=renamed(self.source), declaration=renamed(self.declaration), parts=parts)
 
 
 @dataclass(frozen=True)
@@ -51,9 +57,18 @@ class KernelSet:
 
     @property
     def functions(self) -> tuple[Kernel, ...]:
-        """All C functions, those first that others call."""
-        parts = {part.name: part for kernel in self.kernels for part in kernel.parts}
-        return (*parts.values(), *self.kernels)
+        """All C functions, those first that others call: each once, whatever its names."""
+        names: dict[str, str] = {}  # by text without comment and name
+        parts: dict[str, Kernel] = {}
+        kernels: list[Kernel] = []
+        for kernel in self.kernels:
+            source = kernel.source.removeprefix("".join(part.source for part in kernel.parts))
+            for part in kernel.parts:
+                name = names.setdefault(part.body, part.name)
+                parts.setdefault(name, part)
+                source = source.replace(f"{part.name}(", f"{name}(")
+            kernels.append(replace(kernel, source=source))
+        return (*parts.values(), *kernels)
 
     def only(self, nodes: Container[str]) -> KernelSet:
         """The calls of these nodes, and all kernels."""

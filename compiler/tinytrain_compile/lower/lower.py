@@ -20,7 +20,7 @@ from tinytrain_compile.lower.kernels import (
     kernel_spec,
 )
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
-from tinytrain_compile.lower.streams.driver import stream_kernel, with_shared_parts
+from tinytrain_compile.lower.streams.driver import stream_kernel
 from tinytrain_compile.ops import op_def
 
 
@@ -80,7 +80,7 @@ def lower_nodes(
         calls[node.name] = names[key]
         first.setdefault(names[key], node)
     progress(len(todo), len(todo))
-    return name_kernels(KernelSet(with_shared_parts(kernels.values()), calls, transposed=options.transposed), first)
+    return name_kernels(KernelSet(tuple(kernels.values()), calls, transposed=options.transposed), first)
 
 
 def _lowered_once(

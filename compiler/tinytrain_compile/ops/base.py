@@ -148,7 +148,7 @@ class OpDef:
     """The whole meaning of one operator.
 
     inputs, outputs: names of operands and results, in order; everything else asks for them by name (names.py). A name
-        that ends in "?" may be missing, one that ends in "*" stands for one or more operands. A result that is named
+        that ends in "?" may be missing, one that ends in "*" stands for one or more. A result that is named
         like an operand overwrites it (`alias`). Kernels call their C parameters by these names where they can.
     present: which of the "?" operands there are, by the attributes; None: as many as there are operands.
     infer: input values and attributes -> output types; raises ValueError on a shape that makes no sense.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.ir.types import Node, Value
@@ -51,22 +51,6 @@ def stream_kernel(node: Node, name: str, context: KernelContext) -> Kernel:
         ]
     )
     return Kernel(name, source, f"{head};", "uint8" if attrs.scratch_bytes else "", parts=parts)
-
-
-def with_shared_parts(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    """The same kernels without the text of their parts; of parts that differ in their names alone, the first serves."""
-    names: dict[str, str] = {}  # by text without comment and name
-    parts: dict[str, Kernel] = {}
-    found: list[Kernel] = []
-    for kernel in kernels:
-        source = kernel.source.removeprefix("".join(part.source for part in kernel.parts))
-        for part in kernel.parts:
-            name = names.setdefault(part.body, part.name)
-            parts.setdefault(name, part)
-            source = source.replace(f"{part.name}(", f"{name}(")
-        own = dict.fromkeys(names[part.body] for part in kernel.parts)
-        found.append(replace(kernel, source=source, parts=tuple(parts[name] for name in own)))
-    return tuple(found)
 
 
 def _inner(attrs: StreamAttrs, index: int, name: str, context: KernelContext) -> _Inner:
