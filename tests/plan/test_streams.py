@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from testing.ops.cases import cases_of
+from testing.places import SHARED
+from tests.e2e.marks import needs_shared
 from tinytrain_compile.compile.candidates import Planner
 from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.options import CompileOptions
@@ -23,7 +24,6 @@ from tinytrain_compile.plan.stream_rewrite import without_streams
 from tinytrain_compile.plan.validate_streams import validate_stream
 from tinytrain_compile.target import load_target
 
-SHARED = Path(__file__).parents[3] / "shared"
 NETWORKS = ("mcunet-5fps", "mbv2-w0.35", "proxyless-w0.3")
 
 
@@ -123,6 +123,7 @@ def test_a_call_out_of_turn_and_a_cover_that_goes_by_channel_are_seen() -> None:
 # ---- real networks --------------------------------------------------------------------------------------------------
 
 
+@needs_shared
 @pytest.mark.parametrize(("network", "stream_mode"), [*((name, "min") for name in NETWORKS), (NETWORKS[0], "auto")])
 def test_the_memory_wall_of_real_networks_goes(network: str, stream_mode: str) -> None:
     """Transient bytes with a sparse scheme: the image, and the rows of the first layers."""

@@ -63,10 +63,13 @@ def plan_with_fallbacks(graph: Graph, settings: PlanOptions, means: Means) -> tu
     without = plan_graph(graph, settings).plan.arena_bytes
     by_rows = graph if means.stream == "auto" and room is not None and without <= room else streamed(graph, settings)
     planned, (asked, *rest) = _planned(by_rows, settings, means)
-    if by_rows is graph:
+    if by_rows is graph and room is not None and without <= room:
         return planned, (asked, *rest)
-    how = f"--stream {means.stream}"
-    attempts = (replace(asked, arena_bytes=without), Attempt("stream", how, asked.arena_bytes), *rest)
+    gain = "no gain" if by_rows is graph else ""
+    tried = Attempt("stream", f"--stream {means.stream}", asked.arena_bytes, gain)
+    attempts = (replace(asked, arena_bytes=without), tried, *rest)
+    if by_rows is graph:
+        return planned, attempts
     return replace(planned, plan=replace(planned.plan, streams=Streaming(without))), attempts
 
 
