@@ -59,7 +59,7 @@ def _check_streams(options: CompileOptions) -> None:
         ("memories", bool(options.memories)),
         ("lock", options.lock is not None),
         ("optimise", options.optimise is not None),
-        ("micro_batch", options.micro_batch not in (None, 1)),
+        ("micro_batch", "micro_batch" in options.given),
     )
     for name, given in others:
         if given:
