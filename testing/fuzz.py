@@ -13,7 +13,8 @@ from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from testing.sanitised import SCALAR
 from tinytrain_compile.lower.kernels import KernelContext, kernel_context
-from tinytrain_compile.lower.streams.kernels import POINTWISE, NoRowsError, row_block_spec
+from tinytrain_compile.lower.streams.kernels import NoRowsError, row_block_spec
+from tinytrain_compile.ops.int8.rows import POINTWISE
 from tinytrain_compile.target import load_target
 
 CONVOLUTIONS = (

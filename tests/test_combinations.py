@@ -48,6 +48,13 @@ def refused(model: str, flags: str, dry: bool = True) -> str:
         ("--tiles tiles.txt --code size", "--tiles: are of code for speed"),
         ("--lock plan.json --remat off", "--remat: has nothing to choose"),
         ("--lock plan.json --optimise memory", "--optimise: has nothing to choose"),
+        ("--quant int8 --calib xy.npz --stream min --lock plan.json", "--stream min: is not possible with --lock yet"),
+        ("--quant int8 --calib xy.npz --stream auto --optimise time", "--stream auto: is not possible with --optimise"),
+        (
+            "--quant int8 --calib xy.npz --stream min --arena 9KB --memory sram2=1MB",
+            "is not possible with --memory yet",
+        ),
+        ("--quant int8 --calib xy.npz --stream min --batch 4 --micro-batch 2", "is not possible with --micro-batch"),
         ("--count --target host", "--count: host has no board in QEMU"),
         ("--cycles --target host", "--cycles: host has no board"),
         ("--verify qemu --target host", "--verify qemu: host has no board"),

@@ -16,6 +16,7 @@ from testing.ops import (
     case_quantised,
     case_qupdate,
     case_resize,
+    case_stream,
     case_structure,
 )
 from testing.ops.case import GENERATORS, Bits, Case, cases_of, make
@@ -37,6 +38,7 @@ __all__ = [
     "case_quantised",
     "case_qupdate",
     "case_resize",
+    "case_stream",
     "case_structure",
     "cases_of",
     "make",

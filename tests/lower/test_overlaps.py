@@ -25,6 +25,7 @@ OVERLAPPING = {
     "Dequantize": 5,
     "DequantizeError": 10,
     "QClipMask": 0,
+    "Stream": 0,
     "Concat": 5,
     "Slice": 0,
     "Embed": 3,

@@ -65,6 +65,7 @@ def test_memory_and_plan() -> None:
         "peak_node": "d_w",
         "peak_origin": "fc1",
         "steps": 11,
+        "streams": None,
         "remat": None,
         "paging": None,
         "objective": None,

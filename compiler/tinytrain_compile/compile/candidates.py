@@ -29,6 +29,7 @@ from tinytrain_compile.plan import (
     plan_from_lock,
     spread,
     step_cost,
+    without_streams,
 )
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
@@ -79,9 +80,10 @@ class Price:
     attempts: tuple[Attempt, ...]
 
 
-def _with_graph(train: TrainGraph, graph: Graph) -> TrainGraph:
-    """The training graph with what a plan added to it; a checkpoint's identity stays."""
-    if graph is train.graph:
+def _with_graph(train: TrainGraph, planned: Graph) -> TrainGraph:
+    """The training graph with what a plan added to it (its streams are in the plan alone); the identity stays."""
+    graph = without_streams(planned)
+    if planned is train.graph or sorted(n.name for n in graph.nodes) == sorted(n.name for n in train.graph.nodes):
         return train
     return replace(train, graph=graph, before_remat=train.before_remat or train.graph)
 
@@ -108,7 +110,14 @@ class Planner:
         self.options = options
         self.target = target
         memories = further_memories(target, options.memories)
-        self.means = Means(core_model(target), memories, options.remat, options.optimise, options.max_step_ps)
+        self.means = Means(
+            core_model(target),
+            memories,
+            options.remat,
+            options.optimise,
+            options.max_step_ps,
+            stream=options.stream,
+        )
         self.size = options.micro_batch if isinstance(options.micro_batch, int) else 1
         """Samples in a step, unless the arena decides that (`compile/micro_batch.py`)."""
         self._made = _Made()
@@ -276,7 +285,7 @@ class Planner:
         _, train = self._asked(spec)
         means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
         room = self.options.arena_bytes
-        if room is not None:
+        if room is not None and self.means.stream == "off":  # a node of a stream needs less than the bound says
             room += sum(memory.capacity_bytes for memory in self.means.memories)
             once = self.means.remat == "off" and self.means.objective is None
             if arena_bound(train.graph, self.settings(train, True), once) > room:
@@ -288,7 +297,11 @@ class Planner:
         """Whether --arena may hold the candidate's graph with any second runs: what is there for good says no."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
         limit = self.options.arena_bytes
-        return limit is None or arena_bound(train.graph, self.settings(train, True), once=False) <= limit
+        return (
+            limit is None
+            or self.means.stream != "off"
+            or arena_bound(train.graph, self.settings(train, True), once=False) <= limit
+        )
 
     def unhelped(self, candidate: Candidate) -> int:
         """Arena of a candidate that computes nothing twice and moves nothing."""
@@ -297,7 +310,9 @@ class Planner:
         return self._plan(train, False, means)[0].plan.arena_bytes
 
     def moved(self, candidate: Candidate) -> MemoryPlan | None:
-        """The candidate with all of the target's memories at hand, if it then fits."""
+        """The candidate with all of the target's memories at hand, if it then fits; None with streams."""
+        if candidate.plan.streams is not None:
+            return None
         limit, keep = self.options.arena_bytes, (candidate.train.loss.name,)
         settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort="quick", keep=keep)
         whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable}

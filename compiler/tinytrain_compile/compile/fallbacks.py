@@ -1,4 +1,5 @@
-"""What is tried where a plan does not fit, before less is updated: some recomputation, then the further memories.
+"""What is tried where a plan does not fit, before less is updated: layers row by row, some recomputation, then the
+further memories.
 
 Every attempt is a plan of its own. A flag that was given is never changed: `--remat off` leaves that attempt out, and
 only a memory that `--memory` names is used.
@@ -11,6 +12,7 @@ from typing import Literal
 
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Attempt, Objective
+from tinytrain_compile.ir.stages import Streaming
 from tinytrain_compile.plan import (
     CoreModel,
     Goal,
@@ -19,10 +21,12 @@ from tinytrain_compile.plan import (
     PlanOptions,
     RematOptions,
     optimise,
+    plan_graph,
     plan_with_remat,
     share_of,
     spread,
     step_cost,
+    streamed,
 )
 
 FALLBACK_SHARE = 0.25
@@ -34,6 +38,8 @@ class Means:
     """What a plan may use by the user's flags, and what it should be.
 
     limit_ps: longest step by the model. smallest: what does not fit is made as small as it can be, for a message.
+    stream: whether layers may be computed row by row: "min" for the smallest arena, "auto" likewise where --arena needs
+    it, or is not given.
     """
 
     core: CoreModel
@@ -42,6 +48,7 @@ class Means:
     objective: Objective | None
     limit_ps: int | None
     smallest: bool = True
+    stream: Literal["off", "auto", "min"] = "off"
 
     def slow(self, planned: Planned) -> bool:
         """Whether a step of a plan takes too long."""
@@ -50,6 +57,24 @@ class Means:
 
 def plan_with_fallbacks(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
     """A plan, and what was tried on the way to it; the last attempt is the plan."""
+    room = settings.capacity_bytes
+    if means.stream == "off":
+        return _planned(graph, settings, means)
+    without = plan_graph(graph, settings).plan.arena_bytes
+    by_rows = graph if means.stream == "auto" and room is not None and without <= room else streamed(graph, settings)
+    planned, (asked, *rest) = _planned(by_rows, settings, means)
+    if by_rows is graph and room is not None and without <= room:
+        return planned, (asked, *rest)
+    gain = "no gain" if by_rows is graph else ""
+    tried = Attempt("stream", f"--stream {means.stream}", asked.arena_bytes, gain)
+    attempts = (replace(asked, arena_bytes=without), tried, *rest)
+    if by_rows is graph:
+        return planned, attempts
+    return replace(planned, plan=replace(planned.plan, streams=Streaming(without))), attempts
+
+
+def _planned(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
+    """The same of a graph whose layers are streamed already, or shall not be."""
     if means.objective is not None:
         return _optimised(graph, settings, means, means.objective, f"--optimise {means.objective}")
     planned, attempts = _least(graph, settings, means)

@@ -181,6 +181,16 @@ class CompileOptions(UpdateOptions):
             "--remat",
         ),
     )
+    stream: Literal["off", "auto", "min"] = field(
+        default="off",
+        metadata=option(
+            "memory",
+            "Compute early int8 layers row by row: auto, as --arena needs (without it as min); min, smallest arena.",
+            "--stream",
+            int8_only=True,
+            without="off",
+        ),
+    )
     optimise: Objective | None = field(
         default=None,
         metadata=option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import jinja2
@@ -87,7 +87,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     external = [name for name in options.external if name.endswith(".c")]
     sources = [f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c", *external]
     model.update(sources=sources, small_sources=small)
-    model["kernel_declarations"] = [prototype(kernel.declaration) for kernel in kernels.kernels]
+    model["kernel_declarations"] = [prototype(kernel.declaration) for kernel in kernels.functions]
     model["table_declarations"] = [declaration(name, data) for name, data in constants]
 
     def rendered(name: str) -> str:
@@ -113,8 +113,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
 
 def _kernel_files(model: dict[str, object], kernels: KernelSet, prefix: str) -> dict[str, str]:
     """The kernels' C files: those for speed, those for small code, where there are any."""
-    fast = [readable(kernel.source) for kernel in kernels.kernels if not kernel.small]
-    small = [readable(kernel.source) for kernel in kernels.kernels if kernel.small]
+    fast = [readable(kernel.source) for kernel in kernels.functions if not kernel.small]
+    small = [readable(kernel.source) for kernel in kernels.functions if kernel.small]
     files: dict[str, str] = {}
     if fast or not small:
         files[f"{prefix}_kernels.c"] = _source(model, fast, "The kernels, one per distinct operation.")
@@ -248,7 +248,7 @@ def _template_data(
 
 def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer: Sequencer) -> dict[str, object]:
     """The functions of the call sequence: of an inference, of a step up to its loss and behind it, of an update."""
-    graph = train.graph
+    graph = replace(train.graph, nodes=plan.order)  # with its streams
     needed_infer = graph.ancestors(graph.outputs)
     needed_train = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
     step = [node for node in plan.order if node.phase == "step"]

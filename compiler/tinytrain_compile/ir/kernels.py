@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One C function. Parameters, in order: inputs, outputs that are no input's alias, scratch if it takes any."""
+    """One C function. Parameters, in order: inputs, outputs that are no input's alias, scratch if it takes any.
+
+    parts: functions that it calls (those of a stream's layers), which its source begins with. Their names, and whatever
+    else it defines, begin with its own.
+    """
 
     name: str
     source: str
@@ -17,13 +22,23 @@ class Kernel:
     """Element type of its scratch parameter; "" if it has none."""
     small: bool = False
     """Made for small code: compiled with -Os, and may take a table of numbers as its last parameter."""
+    parts: tuple[Kernel, ...] = ()
+
+    @property
+    def body(self) -> str:
+        """Its text without the comment in front of it and without its name."""
+        return self.source.partition("*/\n")[2].replace(f"{self.name}(", "(", 1)
 
     def named(self, name: str) -> Kernel:
         """The same function under another name."""
-        source, declaration = (
-            text.replace(f"void {self.name}(", f"void {name}(", 1) for text in (self.source, self.declaration)
-        )
-        return replace(self, name=name, source=source, declaration=declaration)
+
+        def renamed(text: str) -> str:
+            if self.parts:
+                return re.sub(rf"\b{self.name}(?=[_(])", name, text)
+            return text.replace(f"void {self.name}(", f"void {name}(", 1)
+
+        parts = tuple(part.named(renamed(f"{part.name}(")[:-1]) for part in self.parts)
+        return replace(self, name=name, source=renamed(self.source), declaration=renamed(self.declaration), parts=parts)
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,21 @@ class KernelSet:
     numbers: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     transposed: frozenset[str] = frozenset()
+
+    @property
+    def functions(self) -> tuple[Kernel, ...]:
+        """All C functions, those first that others call: each once, whatever its names."""
+        names: dict[str, str] = {}  # by text without comment and name
+        parts: dict[str, Kernel] = {}
+        kernels: list[Kernel] = []
+        for kernel in self.kernels:
+            source = kernel.source.removeprefix("".join(part.source for part in kernel.parts))
+            for part in kernel.parts:
+                name = names.setdefault(part.body, part.name)
+                parts.setdefault(name, part)
+                source = source.replace(f"{part.name}(", f"{name}(")
+            kernels.append(replace(kernel, source=source))
+        return (*parts.values(), *kernels)
 
     def only(self, nodes: Container[str]) -> KernelSet:
         """The calls of these nodes, and all kernels."""

@@ -180,6 +180,16 @@ class Rematerialisation:
 
 
 @dataclass(frozen=True)
+class Streaming:
+    """Layers that a plan computes row by row: nodes `Stream` of its order.
+
+    arena_without_bytes: of a plan that has none.
+    """
+
+    arena_without_bytes: int
+
+
+@dataclass(frozen=True)
 class FurtherMemory:
     """A memory besides the arena that a plan uses. Offsets in a plan are one line of bytes: here from `base` on.
 
@@ -216,7 +226,8 @@ class MemoryPlan:
 
     lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
     order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
-    remat: what is computed twice; None if nothing is. inference: of one sample, where a step takes several.
+    remat: what is computed twice; None if nothing is. streams: what is computed row by row, likewise. inference: of one
+    sample, where a step takes several.
     """
 
     order: tuple[Node, ...]
@@ -233,6 +244,7 @@ class MemoryPlan:
     further: tuple[FurtherMemory, ...] = ()
     paging: tuple[PageMove, ...] = ()
     inference: Inference | None = None
+    streams: Streaming | None = None
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:

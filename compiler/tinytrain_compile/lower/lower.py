@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-import tvm
-from tvm import s_tir, te
-from tvm.tirx import PrimFunc
-
 from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet, Tiles
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.external import external_kernel, external_names
+from tinytrain_compile.lower.function import describe, lower_spec, parameter_names, printer_of
 from tinytrain_compile.lower.kernel_names import name_kernels
 from tinytrain_compile.lower.kernels import (
     KERNELS,
     VECTOR_KERNELS,
     KernelContext,
-    KernelSpec,
     OperandLayout,
     kernel_spec,
 )
-from tinytrain_compile.lower.loop_names import LoopNames, loop_names
-from tinytrain_compile.lower.passes import lower_schedule
-from tinytrain_compile.lower.printing.float_pairs import PairPrinter
-from tinytrain_compile.lower.printing.float_vectors import FloatVectorPrinter
-from tinytrain_compile.lower.printing.int_vectors import IntVectorPrinter
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
+from tinytrain_compile.lower.streams.driver import stream_kernel
 from tinytrain_compile.ops import op_def
 
 
@@ -84,8 +76,7 @@ def lower_nodes(
             ending += "_small" if context.style.small else ""
             name = _kernel_name(node, options.prefix, taken, ending)
             kernel = _lowered_once(node, name, context, options.fuse_multiply_add, tiles, cache)
-            body = kernel.source.partition("*/\n")[2].replace(f"{name}(", "(", 1)
-            names[key] = kernels.setdefault(body, kernel).name
+            names[key] = kernels.setdefault(kernel.body, kernel).name
         calls[node.name] = names[key]
         first.setdefault(names[key], node)
     progress(len(todo), len(todo))
@@ -134,6 +125,8 @@ def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add:
     """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any."""
     if node.external is not None:
         return external_kernel(node, name, describe(node, external_names(node)))
+    if node.op == "Stream":
+        return stream_kernel(node, name, context)
     definition = op_def(node.op)
     spec = kernel_spec(node, context)
     lowered, computed, loops = lower_spec(spec)
@@ -159,51 +152,9 @@ def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add:
     return Kernel(name, describe(node, labels) + source, declaration, printer.scratch.dtype, context.style.small)
 
 
-def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:
-    """(the lowered TIR function, which outputs of the node it computes: its last parameters, what its loops count)."""
-    outputs = {i: tensor for i, tensor in enumerate(spec.outputs) if tensor is not None}
-    function = te.create_prim_func([*spec.inputs, *outputs.values()])
-    schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
-    spec.schedule(schedule)
-    return lower_schedule(schedule), list(outputs), loop_names(schedule.mod["main"])
-
-
-def printer_of(context: KernelContext) -> type[Printer]:
-    """What prints kernels for such a target."""
-    if context.uses_float_vectors:
-        return FloatVectorPrinter
-    if context.uses_float_pairs:
-        return PairPrinter
-    return IntVectorPrinter if context.uses_vectors else Printer
-
-
 def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: Printer) -> None:
     """Outputs that the kernel does not compute must overwrite inputs whose addresses it hands to helpers."""
     overwritten = {out: i for out, i in op_def(node.op).alias if i in printer.addressed}
     missing = set(range(len(node.outputs))) - set(computed)
     if outputs != len(node.outputs) or not missing <= set(overwritten):
         raise ValueError(f"kernel of {node.op} ({node.name}) does not compute every output")
-
-
-def parameter_names(node: Node, inputs: Iterable[te.Tensor]) -> list[str]:
-    """C names of a node's inputs and outputs."""
-    names = [str(tensor.op.name) for tensor in inputs]
-    outs = ["y"] if len(node.outputs) == 1 else [f"y{i}" for i in range(len(node.outputs))]
-    return names + [out if out not in names else f"{out}_out" for out in outs]
-
-
-def describe(node: Node, names: Sequence[str]) -> str:
-    """A C comment: operator, operands by their names in C with their shapes, what it does. names: inputs, then outputs.
-
-    An output that overwrites an input has that input's name.
-    """
-
-    def operand(value: Value, name: str) -> str:
-        return f"{name} {'x'.join(map(str, value.shape)) or 'scalar'}"
-
-    count, definition = len(node.inputs), op_def(node.op)
-    ins = ", ".join(operand(value, name) for value, name in zip(node.inputs, names, strict=False))
-    written = [operand(value, name) for value, name in zip(node.outputs, names[count:], strict=True)]
-    for out, overwritten in definition.alias:
-        written[out] = f"{names[overwritten]} in place"
-    return f"/* {node.op}: {ins} -> {', '.join(written)}. {definition.doc} */\n"

@@ -21,6 +21,7 @@ from tinytrain_compile.ops import (
     resize,
     shape,
     smooth,
+    stream,
     update,
     views,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "run_node",
     "shape",
     "smooth",
+    "stream",
     "update",
     "views",
 ]

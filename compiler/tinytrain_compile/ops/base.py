@@ -148,7 +148,7 @@ class OpDef:
     """The whole meaning of one operator.
 
     inputs, outputs: names of operands and results, in order; everything else asks for them by name (names.py). A name
-        that ends in "?" may be missing, one that ends in "*" stands for one or more operands. A result that is named
+        that ends in "?" may be missing, one that ends in "*" stands for one or more. A result that is named
         like an operand overwrites it (`alias`). Kernels call their C parameters by these names where they can.
     present: which of the "?" operands there are, by the attributes; None: as many as there are operands.
     infer: input values and attributes -> output types; raises ValueError on a shape that makes no sense.
@@ -225,7 +225,7 @@ def register(definition: OpDef) -> OpDef:
 def _check_names(definition: OpDef) -> None:
     """ValueError unless names are unique identifiers, and those that pairs are made of stand where they always are."""
     stems = [name.rstrip("?*") for name in definition.inputs]
-    for names in (stems, list(definition.outputs)):
+    for names in (stems, [name.rstrip("*") for name in definition.outputs]):
         if not names or len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
             raise ValueError(f"op {definition.name}: names {names}")
     fixed = next((i for i, name in enumerate(definition.inputs) if name[-1] in "?*"), len(stems))
@@ -283,6 +283,20 @@ def input_names(op: str, attrs: Attrs, count: int) -> tuple[str, ...]:
         names = tuple(name.removesuffix("?") for name in declared if name[-1] != "?" or name[:-1] in given)
     if len(names) != count:
         raise ValueError(f"{op} takes {len(names)} operands ({', '.join(names)}), got {count}")
+    return names
+
+
+def output_names(op: str, count: int) -> tuple[str, ...]:
+    """Names of an op's `count` results, in order; ValueError where it has another number.
+
+    A last one that ends in "*" stands for one or more: "y*" for y0, y1, ...
+    """
+    names = OPS[op].outputs
+    if names[-1].endswith("*"):
+        stem = names[-1][:-1]
+        names = (*names[:-1], *(f"{stem}{i}" for i in range(max(1, count - len(names) + 1))))
+    if len(names) != count:
+        raise ValueError(f"{op} has {len(names)} results ({', '.join(names)}), got {count}")
     return names
 
 

@@ -15,9 +15,12 @@ from tinytrain_compile.plan.planner import arena_bound, plan_memory
 from tinytrain_compile.plan.price import CoreModel, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
 from tinytrain_compile.plan.spread import spread
+from tinytrain_compile.plan.stream_rewrite import without_streams
+from tinytrain_compile.plan.stream_search import streamed
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_paging import validate_paging
 from tinytrain_compile.plan.validate_remat import validate_remat
+from tinytrain_compile.plan.validate_streams import validate_streams
 
 __all__ = [
     "CoreModel",
@@ -40,7 +43,10 @@ __all__ = [
     "share_of",
     "spread",
     "step_cost",
+    "streamed",
     "validate_paging",
     "validate_plan",
     "validate_remat",
+    "validate_streams",
+    "without_streams",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from tinytrain_compile.ir import Graph
@@ -54,6 +55,14 @@ def arena_bound(graph: Graph, options: PlanOptions, once: bool) -> int:
         return below + peak_bound(model.tasks)
     sure = [task for task, node in enumerate(model.nodes) if not op_def(node.op).as_view]
     return below + max((_touched(model.tasks, task) for task in sure), default=0)
+
+
+def least_load(graph: Graph, options: PlanOptions, without: Container[str]) -> int:
+    """What no order is below while the input lies there alone, or some node runs but those `without`."""
+    model = build_model(graph, options)
+    below = max((buffer.offset + buffer.size_bytes for buffer in persistent_buffers(model, options)), default=0)
+    sure = [task for task, node in enumerate(model.nodes) if not op_def(node.op).as_view and node.name not in without]
+    return below + max(_touched(model.tasks, task) for task in (*sure, model.tasks.start))
 
 
 def _touched(tasks: TaskGraph, task: int) -> int:

@@ -148,7 +148,8 @@ def _repeatable(
 def is_repeatable(node: Node) -> bool:
     """Whether running a node twice gives the same bytes twice and changes nothing else."""
     definition = op_def(node.op)
-    return node.phase == "step" and not definition.alias and not definition.view and len(node.outputs) == 1
+    plain = not definition.alias and not definition.view and node.op != "Stream"  # no plan repeats these yet
+    return node.phase == "step" and plain and len(node.outputs) == 1
 
 
 def node_cost(node: Node) -> int:

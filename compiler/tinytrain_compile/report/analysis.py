@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
@@ -148,7 +148,7 @@ _PERMANENT: Mapping[str, str] = {
 
 def analyse(train: TrainGraph, plan: MemoryPlan) -> Analysis:
     """Work out roles, loads and contents of a plan of this training graph."""
-    graph = train.graph
+    graph = replace(train.graph, nodes=plan.order)  # with its streams
     forward = graph.ancestors((*graph.outputs, train.loss))
     judged = _dependents(graph, train.label.name)
     again = frozenset(run.name for run in plan.remat.runs) if plan.remat is not None else frozenset[str]()

@@ -10,6 +10,7 @@ from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, LayerUpdate, Summary
 from tinytrain_compile.ops.int8.loss import LOSSES
+from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json
 from tinytrain_compile.report.code import code_json, tiles_json
@@ -221,6 +222,7 @@ def _plan(analysis: Analysis, choice: PlanChoice | None) -> dict[str, Any]:
         "peak_node": node.name if node else None,
         "peak_origin": node.origin if node else None,
         "steps": len(plan.order),
+        "streams": _streams(plan),
         "remat": _remat(analysis),
         "paging": _paging(plan),
         **choice_json(choice),
@@ -239,6 +241,27 @@ def _paging(plan: MemoryPlan) -> dict[str, Any] | None:
         "moved_bytes": sum(m.size_bytes for m in plan.paging),
         "extra_us": sum(m.ps for m in plan.paging) / 1e6,
         "extra_uj": sum(m.pj for m in plan.paging) / 1e6,
+    }
+
+
+def _streams(plan: MemoryPlan) -> dict[str, Any] | None:
+    """What is computed row by row; None if nothing is. ring_rows: of every map that never lies there whole."""
+    if plan.streams is None:
+        return None
+    return {
+        "streams": [
+            {
+                "name": node.name,
+                "origin": node.origin,
+                "nodes": [inner.name for inner in node.attrs.nodes],
+                "ring_rows": {ring.name: ring.rows for ring in node.attrs.rings},
+                "scratch_bytes": node.attrs.scratch_bytes,
+            }
+            for node in plan.order
+            if isinstance(node.attrs, StreamAttrs)
+        ],
+        "arena_without_bytes": plan.streams.arena_without_bytes,
+        "saved_bytes": plan.streams.arena_without_bytes - plan.arena_bytes,
     }
 
 

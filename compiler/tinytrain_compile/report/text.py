@@ -11,6 +11,7 @@ from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.ir.summary import LayerUpdate, Suggestion, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.choice import attempt_lines, choice_rows
 from tinytrain_compile.report.code import code_pieces, tile_pieces
@@ -60,6 +61,7 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         row("work", _work(summary), width, most=2),
         *_float_rows(summary, width),
         *_data_rows(summary, width),
+        *_stream_rows(summary, width),
         *_remat_rows(summary, width),
         *choice_rows(summary, width),
         *_verify_rows(summary, width),
@@ -328,6 +330,16 @@ def _work(summary: Summary) -> list[str]:
     return [
         f"{macs_text(forward)} MAC forward + {macs_text(backward)} backward = {macs_text(forward + backward)} {step}"
     ]
+
+
+def _stream_rows(summary: Summary, width: int) -> Iterator[Row]:
+    """What is computed row by row, and what that saves."""
+    plan = summary.plan
+    if plan.streams is not None:
+        streams = [node for node in plan.order if isinstance(node.attrs, StreamAttrs)]
+        saved = f"saves {bytes_text(plan.streams.arena_without_bytes - plan.arena_bytes)}"
+        names = [printable(node.origin) for node in streams]
+        yield row("row by row", [plural(len(streams), "stream"), saved, *names], width, most=3)
 
 
 def _remat_rows(summary: Summary, width: int) -> Iterator[Row]:

@@ -11,12 +11,13 @@ from tvm.ir import Var
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.function import describe, lower_spec, parameter_names, printer_of
 from tinytrain_compile.lower.kernels import KernelContext
-from tinytrain_compile.lower.lower import describe, lower_spec, parameter_names, printer_of
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
-from tinytrain_compile.lower.streams.kernels import POINTWISE, RowBlockSpec, row_block_spec
+from tinytrain_compile.lower.streams.kernels import RowBlockSpec, row_block_spec
 from tinytrain_compile.lower.tir_walk import buffers_of
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.int8.rows import POINTWISE
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,9 @@ from tinytrain_compile.lower.kernels.int8.operands import error_end, mask_operan
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_phases, is_dense, is_depthwise, is_product
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
+from tinytrain_compile.ops.int8.rows import POINTWISE
 from tinytrain_compile.ops.int8.tiles import packed_row_tiles
 from tinytrain_compile.ops.names import operand, operands, position, result
-
-POINTWISE = {"QAdd": ("a", "b"), "QRescale": ("x",), "ErrorAdd": ("a", "b"), "ErrorScale": ("e",), "QClipMask": ("y",)}
-"""Operators that work element by element: which of their operands are maps (a mask is one too)."""
 
 
 class NoRowsError(ValueError):

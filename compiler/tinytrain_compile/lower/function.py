@@ -1,0 +1,61 @@
+"""What every C function of a kernel is made from: its TIR, who prints it, the names of its operands, its comment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import tvm
+from tvm import s_tir, te
+from tvm.tirx import PrimFunc
+
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.lower.kernels import KernelContext, KernelSpec
+from tinytrain_compile.lower.loop_names import LoopNames, loop_names
+from tinytrain_compile.lower.passes import lower_schedule
+from tinytrain_compile.lower.printing.float_pairs import PairPrinter
+from tinytrain_compile.lower.printing.float_vectors import FloatVectorPrinter
+from tinytrain_compile.lower.printing.int_vectors import IntVectorPrinter
+from tinytrain_compile.lower.printing.printer import Printer
+from tinytrain_compile.ops import op_def
+
+
+def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:
+    """(the lowered TIR function, which outputs of the node it computes: its last parameters, what its loops count)."""
+    outputs = {i: tensor for i, tensor in enumerate(spec.outputs) if tensor is not None}
+    function = te.create_prim_func([*spec.inputs, *outputs.values()])
+    schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
+    spec.schedule(schedule)
+    return lower_schedule(schedule), list(outputs), loop_names(schedule.mod["main"])
+
+
+def printer_of(context: KernelContext) -> type[Printer]:
+    """What prints kernels for such a target."""
+    if context.uses_float_vectors:
+        return FloatVectorPrinter
+    if context.uses_float_pairs:
+        return PairPrinter
+    return IntVectorPrinter if context.uses_vectors else Printer
+
+
+def parameter_names(node: Node, inputs: Iterable[te.Tensor]) -> list[str]:
+    """C names of a node's inputs and outputs."""
+    names = [str(tensor.op.name) for tensor in inputs]
+    outs = ["y"] if len(node.outputs) == 1 else [f"y{i}" for i in range(len(node.outputs))]
+    return names + [out if out not in names else f"{out}_out" for out in outs]
+
+
+def describe(node: Node, names: Sequence[str]) -> str:
+    """A C comment: operator, operands by their names in C with their shapes, what it does. names: inputs, then outputs.
+
+    An output that overwrites an input has that input's name.
+    """
+
+    def operand(value: Value, name: str) -> str:
+        return f"{name} {'x'.join(map(str, value.shape)) or 'scalar'}"
+
+    count, definition = len(node.inputs), op_def(node.op)
+    ins = ", ".join(operand(value, name) for value, name in zip(node.inputs, names, strict=False))
+    written = [operand(value, name) for value, name in zip(node.outputs, names[count:], strict=True)]
+    for out, overwritten in definition.alias:
+        written[out] = f"{names[overwritten]} in place"
+    return f"/* {node.op}: {ins} -> {', '.join(written)}. {definition.doc} */\n"

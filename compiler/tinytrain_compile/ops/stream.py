@@ -1,0 +1,85 @@
+"""Streams: a few layers computed row by row, so that the large maps between them never lie in memory whole.
+
+To the planner a stream is one node. What it computes is what its inner nodes compute, one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, op_def, register, run_node
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The last `rows` rows of an inner map, in scratch from `offset` on: row r lies in slot r modulo rows."""
+
+    name: str
+    rows: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class RowCall:
+    """Inner node number `node` computes rows [first, first + rows) of its result."""
+
+    node: int
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class StreamAttrs(Attrs):
+    """nodes: the inner graph, in order. inputs, outputs: names in it of the stream's operands and results, in order.
+
+    rings: of every inner map that is no result. work: where the working memory of each inner node begins in scratch.
+    calls: what runs, in this order. covers: which results may cover which operands, and how far (see Overlap).
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    rings: tuple[Ring, ...] = ()
+    work: tuple[int, ...] = ()
+    calls: tuple[RowCall, ...] = ()
+    scratch_bytes: int = 0
+    covers: tuple[Overlap, ...] = ()
+
+
+def _infer(inputs: tuple[Value, ...], attrs: StreamAttrs) -> tuple[TensorType, ...]:
+    made = {value.name: value.type for node in attrs.nodes for value in node.outputs}
+    read = {value.name: value.type for node in attrs.nodes for value in node.inputs if value.name not in made}
+    if read != {name: value.type for name, value in zip(attrs.inputs, inputs, strict=True)}:
+        raise ValueError("Stream: its operands are not what its inner nodes read")
+    return tuple(made[name] for name in attrs.outputs)
+
+
+def _reference(arrays: tuple[Array, ...], attrs: StreamAttrs) -> tuple[Array, ...]:
+    known = dict(zip(attrs.inputs, arrays, strict=True))
+    for node in attrs.nodes:
+        results = run_node(node, tuple(known[value.name] for value in node.inputs), exact=True)
+        known.update({value.name: array for value, array in zip(node.outputs, results, strict=True)})
+    return tuple(known[name] for name in attrs.outputs)
+
+
+def _attrs(node: Node) -> StreamAttrs:
+    assert isinstance(node.attrs, StreamAttrs)
+    return node.attrs
+
+
+register(
+    OpDef(
+        "Stream",
+        "Some layers, row by row: their maps lie in ring buffers, as far as nobody else reads them.",
+        _infer,
+        _reference,
+        NonDifferentiable("streams are planned after differentiation"),
+        StreamAttrs,
+        scratch=lambda node: _attrs(node).scratch_bytes,
+        macs=lambda node: sum(op_def(inner.op).macs(inner) for inner in _attrs(node).nodes),
+        overlaps=lambda node: _attrs(node).covers,
+        inputs=("x*",),
+        outputs=("y*",),
+    )
+)

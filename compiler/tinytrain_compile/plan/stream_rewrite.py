@@ -1,0 +1,64 @@
+"""A graph with streams, and back: runs of its nodes become one node each (`ops/stream.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from tinytrain_compile.ir import Graph, Node, Value
+from tinytrain_compile.ops.stream import StreamAttrs
+from tinytrain_compile.plan.stream_build import build_stream
+
+
+def stream_node(graph: Graph, nodes: Sequence[Node], name: str, keep: Iterable[str] = ()) -> Node | None:
+    """The stream of these nodes, which follow each other in the graph; None if there is no such stream.
+
+    keep: names of values that have to be results besides those that other nodes read.
+    """
+    inside, made = {node.name for node in nodes}, {value.name for node in nodes for value in node.outputs}
+    wanted = {*keep, *(value.name for value in graph.outputs), *(new.name for _, new in graph.updates)}
+    wanted |= {value.name for node in graph.nodes if node.name not in inside for value in node.inputs}
+    outputs = tuple(value for node in nodes for value in node.outputs if value.name in wanted)
+    inputs = tuple(dict.fromkeys(v for node in nodes for v in node.inputs if v.name not in made))
+    if any(len(node.outputs) != 1 or node.phase != "step" for node in nodes):
+        return None
+    attrs = build_stream(nodes, inputs, outputs)
+    if attrs is None:
+        return None
+    ends = [node.origin or node.name for node in (nodes[0], nodes[-1])]
+    return Node(name, "Stream", inputs, outputs, attrs, " .. ".join(dict.fromkeys(ends)))
+
+
+def with_streams(graph: Graph, streams: Iterable[Node]) -> Graph:
+    """The graph with these streams, each in the place of its last inner node."""
+    whole = {inner.name: node for node in streams for inner in inner_nodes(node)}
+    last = {inner_nodes(node)[-1].name: node for node in whole.values()}
+    nodes = (last.get(node.name, node) for node in graph.nodes if node.name not in whole or node.name in last)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def without_streams(graph: Graph) -> Graph:
+    """The graph with the inner nodes of streams in their place."""
+    if not any(node.op == "Stream" for node in graph.nodes):
+        return graph
+    return replace(graph, nodes=tuple(inner for node in graph.nodes for inner in _written_out(node)))
+
+
+def inner_nodes(node: Node) -> tuple[Node, ...]:
+    """Those of a stream; of any other node none."""
+    return node.attrs.nodes if isinstance(node.attrs, StreamAttrs) else ()
+
+
+def _written_out(node: Node) -> Iterator[Node]:
+    """A node, or the inner ones of a stream on the values that it reads and makes."""
+    attrs = node.attrs
+    if not isinstance(attrs, StreamAttrs):
+        yield node
+        return
+    values = dict(zip((*attrs.inputs, *attrs.outputs), (*node.inputs, *node.outputs), strict=True))
+
+    def outside(value: Value) -> Value:
+        return values.get(value.name, value)
+
+    for inner in attrs.nodes:
+        yield replace(inner, inputs=tuple(map(outside, inner.inputs)), outputs=tuple(map(outside, inner.outputs)))

@@ -1,0 +1,148 @@
+"""Streams: what their judge must see, and which layers of real networks become some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from testing.ops.cases import cases_of
+from testing.places import SHARED
+from tests.e2e.marks import needs_shared
+from tinytrain_compile.compile.candidates import Planner
+from tinytrain_compile.compile.external_kernels import Externals
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.pipeline import imported, stored
+from tinytrain_compile.ir import Node
+from tinytrain_compile.ops.base import Overlap
+from tinytrain_compile.ops.int8.rows import row_form
+from tinytrain_compile.ops.stream import RowCall, StreamAttrs
+from tinytrain_compile.plan import PlanError, validate_streams
+from tinytrain_compile.plan.stream_rewrite import without_streams
+from tinytrain_compile.plan.validate_streams import validate_stream
+from tinytrain_compile.target import load_target
+
+NETWORKS = ("mcunet-5fps", "mbv2-w0.35", "proxyless-w0.3")
+
+
+def attrs_of(node: Node) -> StreamAttrs:
+    assert isinstance(node.attrs, StreamAttrs)
+    return node.attrs
+
+
+@cache
+def nodes() -> tuple[Node, ...]:
+    return tuple(case.node() for case in cases_of("Stream"))
+
+
+def test_random_streams_are_valid() -> None:
+    for node in nodes():
+        validate_stream(node)
+
+
+def _shorter_ring(attrs: StreamAttrs) -> StreamAttrs | None:
+    long = next((index for index, ring in enumerate(attrs.rings) if ring.rows > 1), None)
+    if long is None:
+        return None
+    ring = replace(attrs.rings[long], rows=attrs.rings[long].rows - 1)
+    return replace(attrs, rings=(*attrs.rings[:long], ring, *attrs.rings[long + 1 :]))
+
+
+def _late_row(attrs: StreamAttrs) -> StreamAttrs | None:
+    """Two calls of different nodes change places, the first of which the second needs."""
+    pairs = zip(attrs.calls, attrs.calls[1:], strict=False)
+    for place, (one, two) in enumerate(pairs):
+        form = row_form(attrs.nodes[two.node])
+        assert form is not None
+        made = attrs.nodes[one.node].outputs[0]
+        reads = [attrs.nodes[two.node].inputs[index] for index in form.maps]
+        if made in reads and one.first in form.reads(two.first, two.rows, made.shape[1]):
+            return replace(attrs, calls=(*attrs.calls[:place], two, one, *attrs.calls[place + 2 :]))
+    return None
+
+
+def _skipped_row(attrs: StreamAttrs) -> StreamAttrs:
+    last = next(index for index, node in enumerate(attrs.nodes) if node.outputs[0].name == attrs.outputs[-1])
+    own = [call for call in attrs.calls if call.node == last]
+    return replace(attrs, calls=tuple(call for call in attrs.calls if call != own[-1]))
+
+
+def _early_cover(attrs: StreamAttrs) -> StreamAttrs | None:
+    far = next((index for index, cover in enumerate(attrs.covers) if cover.distance > 0), None)
+    if far is None:
+        return None
+    cover = replace(attrs.covers[far], distance=attrs.covers[far].distance - 1)
+    return replace(attrs, covers=(*attrs.covers[:far], cover, *attrs.covers[far + 1 :]))
+
+
+def _moved_work(attrs: StreamAttrs) -> StreamAttrs | None:
+    """Working memory over a ring that is in use."""
+    forms = [row_form(node) for node in attrs.nodes]
+    busy = next((i for i, form in enumerate(forms) if form is not None and form.kept_bytes), None)
+    ring = next((ring for ring in attrs.rings if ring.rows > 1), None)
+    if busy is None or ring is None or ring.offset == attrs.work[busy]:
+        return None
+    form = forms[busy]
+    assert form is not None
+    room = max(attrs.scratch_bytes, ring.offset + form.scratch_bytes)
+    return replace(attrs, work=(*attrs.work[:busy], ring.offset, *attrs.work[busy + 1 :]), scratch_bytes=room)
+
+
+FAULTS: dict[str, Callable[[StreamAttrs], StreamAttrs | None]] = {
+    "a ring one row short": _shorter_ring,
+    "row order": _late_row,
+    "a row that is not computed": _skipped_row,
+    "a cover one byte early": _early_cover,
+    "working memory over a ring": _moved_work,
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_seen(name: str) -> None:
+    changed = [(node, found) for node in nodes() if (found := FAULTS[name](attrs_of(node))) is not None]
+    assert len(changed) > 2
+    for node, attrs in changed:
+        with pytest.raises(PlanError, match="stream"):
+            validate_stream(replace(node, attrs=attrs))
+
+
+def test_a_call_out_of_turn_and_a_cover_that_goes_by_channel_are_seen() -> None:
+    node = nodes()[0]
+    attrs = attrs_of(node)
+    first = attrs.calls[0]
+    for bad in (
+        replace(attrs, calls=(RowCall(first.node, 1, 1), *attrs.calls[1:])),
+        replace(attrs, covers=(Overlap(0, 0, 0, 8),)),
+    ):
+        with pytest.raises(PlanError, match="stream"):
+            validate_stream(replace(node, attrs=bad))
+
+
+# ---- real networks --------------------------------------------------------------------------------------------------
+
+
+@needs_shared
+@pytest.mark.parametrize(("network", "stream_mode"), [*((name, "min") for name in NETWORKS), (NETWORKS[0], "auto")])
+def test_the_memory_wall_of_real_networks_goes(network: str, stream_mode: str) -> None:
+    """Transient bytes with a sparse scheme: the image, and the rows of the first layers."""
+    options = CompileOptions(
+        model=SHARED / "models" / f"{network}-qdq.onnx",
+        update=str(SHARED / "schemes" / f"{network}-49kb.toml"),
+        classes=10,
+        quant="int8",
+        remat="off",
+        stream=stream_mode,  # type: ignore[arg-type]
+    )
+    target = load_target("cortex-m7")
+    planner = Planner(stored(imported(options), options), options, target, Externals())
+    candidate = planner.exact(options.update)
+    plan = candidate.plan
+    assert plan.arena_bytes - plan.persistent_bytes <= 57_344
+    assert plan.streams is not None and plan.streams.arena_without_bytes > plan.arena_bytes
+    streams = [node for node in plan.order if node.op == "Stream"]
+    assert 1 < len(streams) < 8
+    flat = replace(candidate.train.graph, nodes=plan.order)
+    validate_streams(candidate.train.graph, flat)
+    assert {node.name for node in without_streams(flat).nodes} == {node.name for node in candidate.train.graph.nodes}
