@@ -51,12 +51,10 @@ def tile_reduction(
     innermost loop, at most (those of a turn are unrolled). lanes: the tiled axis of which four elements are a vector.
     edges: turns of the innermost loop at its ends, where conditions differ within a tile, have code of their own.
     """
-    block, sums = schedule.get_sblock(out), schedule.get_sblock(acc)
-    extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)]
-    outer, inner = _split(schedule, block, tiles)
+    sums = schedule.get_sblock(acc)
+    extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(schedule.get_sblock(out))]
     across = None if lanes is None else sorted(tiles).index(lanes)
-    inner, lane = _lanes(schedule, inner, across)
-    schedule.reorder(*outer, *inner, *lane)
+    outer, inner, lane = _tiles_of_results(schedule, tiles, across)
     schedule.compute_at(sums, outer[-1], preserve_unit_loops=True)
     schedule.set_scope(sums, 0, "local")
     own = schedule.get_loops(sums)[len(outer) :]
@@ -78,6 +76,27 @@ def tile_reduction(
         loops = schedule.get_loops(schedule.get_sblock(f"{acc}_update"))[len(outer) :][: len(reductions)]
         for loop in loops if peel_reduction else loops[-1:]:
             schedule.annotate(loop, HINT, 1)
+
+
+def _tiles_of_results(
+    schedule: s_tir.Schedule, tiles: Mapping[int, int], across: int | None
+) -> tuple[list[LoopRV], list[LoopRV], list[LoopRV]]:
+    """All results of a kernel in one nest over tiles: its loops, those in tiles, and of these those over lanes.
+
+    across: which tiled axis has lanes.
+    """
+    outer: list[list[LoopRV]] = []
+    inner: list[LoopRV] = []
+    lane: list[LoopRV] = []
+    for block in schedule.get_output_blocks("root"):
+        over, within = _split(schedule, block, tiles)
+        within, own = _lanes(schedule, within, across)
+        schedule.reorder(*over, *within, *own)
+        outer, inner, lane = [*outer, over], [*inner, *within], [*lane, *own]
+    if len(outer) > 1:
+        schedule.merge(*(over[-1] for over in outer))
+    last = schedule.get_output_blocks("root")[-1]
+    return schedule.get_loops(last)[: len(outer[0])], inner, lane
 
 
 def _straighten(schedule: s_tir.Schedule, loops: Sequence[LoopRV], lanes: Sequence[LoopRV]) -> None:
