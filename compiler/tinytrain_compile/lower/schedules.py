@@ -12,6 +12,9 @@ from tinytrain_compile.lower.intrinsics.lanes import LANES
 HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
 
+SINGLE = "tt_single"
+"""Annotation of a stage that is computed element by element where others are on vectors."""
+
 
 def _split(schedule: s_tir.Schedule, block: SBlockRV, tiles: Mapping[int, int]) -> tuple[list[LoopRV], list[LoopRV]]:
     """Loops of a block over tiles (and over axes that have none), and over the elements of a tile."""
@@ -65,7 +68,7 @@ def tile_reduction(
     schedule.reorder(*reductions, *turned, *spatial, *own_lane)
     _straighten(schedule, [*turned, *spatial, *inner], [*lane, *own_lane])
     starts = schedule.get_loops(schedule.decompose_reduction(sums, reductions[0]))[len(outer) :]
-    _straighten(schedule, starts[: len(starts) - len(lane)], starts[len(starts) - len(lane) :])
+    _straighten(schedule, starts[: len(starts) - len(own_lane)], starts[len(starts) - len(own_lane) :])
     if gather:
         schedule.compute_at(schedule.get_sblock(gather), outer[gather_axis], preserve_unit_loops=True)
     ragged = [axis for axis, size in tiles.items() if extents[axis] % size]
@@ -90,7 +93,7 @@ def _tiles_of_results(
     lane: list[LoopRV] = []
     for block in schedule.get_output_blocks("root"):
         over, within = _split(schedule, block, tiles)
-        within, own = _lanes(schedule, within, across)
+        within, own = _lanes(schedule, within, None if SINGLE in schedule.get(block).annotations else across)
         schedule.reorder(*over, *within, *own)
         outer, inner, lane = [*outer, over], [*inner, *within], [*lane, *own]
     if len(outer) > 1:

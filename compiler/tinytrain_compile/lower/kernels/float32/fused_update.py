@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tvm import te
+from tvm import s_tir, te
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, Load, kernel, kernel_spec, tensor
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.update import UPDATES
+from tinytrain_compile.lower.kernels.float32.update import ON_VECTORS, UPDATES, stages
+from tinytrain_compile.lower.schedules import SINGLE
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.fused_update import PAIRS, taken_apart
 from tinytrain_compile.ops.names import Named, operand, operands
@@ -26,7 +27,13 @@ def fused_update(node: Node, context: KernelContext) -> KernelSpec:
     results = UPDATES[update.op](update.op, update.attrs, given, _element(sums))
     before, _, after = PAIRS[node.op].cut([*operands(node)])
     inputs = [*(given[name] for name in before), *spec.inputs, *(given[name] for name in after)]
-    return KernelSpec(inputs, results, spec.schedule)
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        for name in [] if update.op in ON_VECTORS else stages(results):
+            sch.annotate(sch.get_sblock(name), SINGLE, 1)
+        spec.schedule(sch)
+
+    return KernelSpec(inputs, results, schedule)
 
 
 def _sums(spec: KernelSpec) -> te.Tensor:
