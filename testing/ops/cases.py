@@ -5,6 +5,7 @@ from __future__ import annotations
 from testing.ops import (
     case_choice,
     case_embedding,
+    case_fused,
     case_groups,
     case_linear,
     case_pointwise,
@@ -25,6 +26,7 @@ __all__ = [
     "Case",
     "case_choice",
     "case_embedding",
+    "case_fused",
     "case_groups",
     "case_linear",
     "case_pointwise",

@@ -12,8 +12,11 @@ from tinytrain_compile.lower.intrinsics.lanes import LANES
 HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
 
-SINGLE = "tt_single"
-"""Annotation of a stage that is computed element by element where others are on vectors."""
+KEPT = "kept"
+"""The stage that puts the sums of a tile into scratch, where what follows them goes over the tile in a loop."""
+
+ROW = "tt_row"
+"""Annotation of that stage: the loop over a row of the tile is unrolled."""
 
 
 def _split(schedule: s_tir.Schedule, block: SBlockRV, tiles: Mapping[int, int]) -> tuple[list[LoopRV], list[LoopRV]]:
@@ -56,8 +59,7 @@ def tile_reduction(
     """
     sums = schedule.get_sblock(acc)
     extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(schedule.get_sblock(out))]
-    across = None if lanes is None else sorted(tiles).index(lanes)
-    outer, inner, lane = _tiles_of_results(schedule, tiles, across)
+    outer, inner, lane = _tiles_of_results(schedule, sums, tiles, lanes)
     schedule.compute_at(sums, outer[-1], preserve_unit_loops=True)
     schedule.set_scope(sums, 0, "local")
     own = schedule.get_loops(sums)[len(outer) :]
@@ -82,24 +84,35 @@ def tile_reduction(
 
 
 def _tiles_of_results(
-    schedule: s_tir.Schedule, tiles: Mapping[int, int], across: int | None
+    schedule: s_tir.Schedule, sums: SBlockRV, tiles: Mapping[int, int], lanes: int | None
 ) -> tuple[list[LoopRV], list[LoopRV], list[LoopRV]]:
-    """All results of a kernel in one nest over tiles: its loops, those in tiles, and of these those over lanes.
+    """What is computed from sums, all in one nest over tiles: its loops, those in tiles to unroll, those over lanes.
 
-    across: which tiled axis has lanes.
+    Results are unrolled behind the sums, one after another, or computed together in a loop over what is KEPT of them.
     """
-    outer: list[list[LoopRV]] = []
+    across = None if lanes is None else sorted(tiles).index(lanes)
+    kept = [block for block in schedule.get_consumers(sums) if schedule.get(block).name_hint == KEPT]
+    nests: list[list[LoopRV]] = []
     inner: list[LoopRV] = []
     lane: list[LoopRV] = []
     for block in schedule.get_output_blocks("root"):
-        over, within = _split(schedule, block, tiles)
-        within, own = _lanes(schedule, within, None if SINGLE in schedule.get(block).annotations else across)
-        schedule.reorder(*over, *within, *own)
-        outer, inner, lane = [*outer, over], [*inner, *within], [*lane, *own]
-    if len(outer) > 1:
-        schedule.merge(*(over[-1] for over in outer))
+        outer, within = _split(schedule, block, tiles)
+        within, own = _lanes(schedule, within, None if kept else across)
+        schedule.reorder(*outer, *within, *own)
+        nests.append([*outer, *within] if kept else outer)
+        inner, lane = [*inner, *within], [*lane, *own]
+    if len(nests) > 1:
+        schedule.merge(*(nest[-1] for nest in nests))
     last = schedule.get_output_blocks("root")[-1]
-    return schedule.get_loops(last)[: len(outer[0])], inner, lane
+    outer = schedule.get_loops(last)[: len(nests[0]) - (len(tiles) if kept else 0)]
+    if not kept:
+        return outer, inner, lane
+    if ROW in schedule.get(kept[0]).annotations:
+        schedule.unroll(schedule.get_loops(last)[-1])
+    schedule.compute_at(kept[0], outer[-1], preserve_unit_loops=True)
+    inner, lane = _lanes(schedule, schedule.get_loops(kept[0])[len(outer) :], lanes)
+    schedule.reorder(*inner, *lane)
+    return outer, inner, lane
 
 
 def _straighten(schedule: s_tir.Schedule, loops: Sequence[LoopRV], lanes: Sequence[LoopRV]) -> None:

@@ -31,6 +31,10 @@ UPDATES = (
 """What takes a gradient `g` element by element; its first operand has the same shape."""
 
 
+KEPT_SUMS = 40
+"""Sums in a tile of a gradient, at most."""
+
+
 @dataclass(frozen=True)
 class FusedUpdateAttrs(Attrs):
     """Attributes of the gradient and of the update."""
@@ -98,6 +102,11 @@ def _run(
     return rules[1]((*before, *rules[0](of_gradient, attrs.gradient), *after), attrs.update)
 
 
+def _kept_bytes(node: Node) -> int:
+    """Of the sums of a tile, which an update of several tensors goes over in a loop."""
+    return 4 * min(KEPT_SUMS, node.outputs[0].elements) if len(node.outputs) > 1 else 0
+
+
 def _fuse(pair: Pair) -> None:
     first, last = pair.gradient, pair.update
     plain = first.reference, last.reference
@@ -112,7 +121,7 @@ def _fuse(pair: Pair) -> None:
             lambda arrays, attrs: _run(pair, plain, arrays, attrs),
             NonDifferentiable("updates are not part of the differentiated function"),
             FusedUpdateAttrs,
-            scratch=lambda node: first.scratch(taken_apart(node)[0]),
+            scratch=lambda node: first.scratch(taken_apart(node)[0]) + _kept_bytes(node),
             macs=lambda node: first.macs(taken_apart(node)[0]),
             exact=lambda arrays, attrs: _run(pair, exact, arrays, attrs),
             inputs=(*last.inputs[: pair.place], *first.inputs, *last.inputs[pair.place + 1 :]),

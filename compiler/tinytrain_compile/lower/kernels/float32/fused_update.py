@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tvm import s_tir, te
+from tvm import te
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, Load, kernel, kernel_spec, tensor
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.update import ON_VECTORS, UPDATES, stages
-from tinytrain_compile.lower.schedules import SINGLE
+from tinytrain_compile.lower.kernels.float32.update import ON_VECTORS, UPDATES
+from tinytrain_compile.lower.schedules import KEPT, ROW
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.fused_update import PAIRS, taken_apart
 from tinytrain_compile.ops.names import Named, operand, operands
@@ -24,16 +24,13 @@ def fused_update(node: Node, context: KernelContext) -> KernelSpec:
     names = [*operands(update)]
     names.remove("g")
     given = Named(update.op, names, [_like(update, name, sums) for name in names])
+    apart = update.op not in ON_VECTORS or (len(node.outputs) > 1 and not context.uses_float_vectors)
+    if apart:
+        sums = te.compute(sums.shape, _element(sums), KEPT, attrs={ROW: 1} if update.op in ON_VECTORS else {})
     results = UPDATES[update.op](update.op, update.attrs, given, _element(sums))
     before, _, after = PAIRS[node.op].cut([*operands(node)])
     inputs = [*(given[name] for name in before), *spec.inputs, *(given[name] for name in after)]
-
-    def schedule(sch: s_tir.Schedule) -> None:
-        for name in [] if update.op in ON_VECTORS else stages(results):
-            sch.annotate(sch.get_sblock(name), SINGLE, 1)
-        spec.schedule(sch)
-
-    return KernelSpec(inputs, results, schedule)
+    return KernelSpec(inputs, results, spec.schedule)
 
 
 def _sums(spec: KernelSpec) -> te.Tensor:
