@@ -28,9 +28,7 @@ def _fused(pair: Pair) -> None:
         operands = [np.resize(a, shape) if a.shape == whole else a for a in of_update.arrays]
         operands[pair.place : pair.place + 1] = of_gradient.arrays
         images = tuple(pair.place + i for i, value in enumerate(of_gradient.inputs) if value.layout)
-        return make(
-            pair.name, tuple(operands), FusedUpdateAttrs(of_gradient.attrs, of_update.attrs), images=images
-        )
+        return make(pair.name, tuple(operands), FusedUpdateAttrs(of_gradient.attrs, of_update.attrs), images=images)
 
 
 for _pair in PAIRS.values():

@@ -59,9 +59,7 @@ def _waiting_bytes(graph: Graph, gradient: Node, update: Node, readers: Mapping[
     """
     before = graph.ancestors(gradient.inputs)
     overwritten = {update.inputs[source].name for _, source in op_def(update.op).alias}
-    later = [
-        node for name in overwritten for node in readers[name] if node is not update and node.name not in before
-    ]
+    later = [node for name in overwritten for node in readers[name] if node is not update and node.name not in before]
     held = {value.name for node in later for value in node.inputs} | set(graph.constants)
     return sum(value.size_bytes for value in _distinct(gradient.inputs) if value.name not in held) if later else 0
 

@@ -16,7 +16,6 @@ from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.names import Named, named, operands
 from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SetAttrs, SgdAttrs
 
-
 Results = list[te.Tensor]
 """What an update makes, as its op lists it: the weight first, which is computed last."""
 UpdateRule = Callable[[str, Any, Named[te.Tensor], Load], Results]
