@@ -12,11 +12,9 @@ from tinytrain_compile.lower.intrinsics.lanes import LANES
 HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
 
-KEPT = "kept"
-"""The stage that puts the sums of a tile into scratch, where what follows them goes over the tile in a loop."""
-
-ROW = "tt_row"
-"""Annotation of that stage: the loop over a row of the tile is unrolled."""
+KEPT, KEPT_ROWS = "kept", "kept_rows"
+"""Stages that put the sums of a tile into scratch, where what follows them goes over the tile in loops: over all of its
+elements, or over its rows, which are unrolled."""
 
 
 def _split(schedule: s_tir.Schedule, block: SBlockRV, tiles: Mapping[int, int]) -> tuple[list[LoopRV], list[LoopRV]]:
@@ -88,10 +86,10 @@ def _tiles_of_results(
 ) -> tuple[list[LoopRV], list[LoopRV], list[LoopRV]]:
     """What is computed from sums, all in one nest over tiles: its loops, those in tiles to unroll, those over lanes.
 
-    Results are unrolled behind the sums, one after another, or computed together in a loop over what is KEPT of them.
+    Results are unrolled behind the sums, one after another, or computed together in loops over what is kept of them.
     """
     across = None if lanes is None else sorted(tiles).index(lanes)
-    kept = [block for block in schedule.get_consumers(sums) if schedule.get(block).name_hint == KEPT]
+    kept = [block for block in schedule.get_consumers(sums) if schedule.get(block).name_hint in (KEPT, KEPT_ROWS)]
     nests: list[list[LoopRV]] = []
     inner: list[LoopRV] = []
     lane: list[LoopRV] = []
@@ -107,7 +105,7 @@ def _tiles_of_results(
     outer = schedule.get_loops(last)[: len(nests[0]) - (len(tiles) if kept else 0)]
     if not kept:
         return outer, inner, lane
-    if ROW in schedule.get(kept[0]).annotations:
+    if schedule.get(kept[0]).name_hint == KEPT_ROWS:
         schedule.unroll(schedule.get_loops(last)[-1])
     schedule.compute_at(kept[0], outer[-1], preserve_unit_loops=True)
     inner, lane = _lanes(schedule, schedule.get_loops(kept[0])[len(outer) :], lanes)

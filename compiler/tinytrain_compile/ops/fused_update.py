@@ -116,7 +116,7 @@ def _fuse(pair: Pair) -> None:
     register(
         OpDef(
             pair.name,
-            f"{last.name} with the gradient of {first.name}, which is never stored.",
+            f"{last.doc.rstrip('.').partition('; operands')[0]}; g is not stored. {first.doc}",
             lambda inputs, attrs: _infer(pair, inputs, attrs),
             lambda arrays, attrs: _run(pair, plain, arrays, attrs),
             NonDifferentiable("updates are not part of the differentiated function"),

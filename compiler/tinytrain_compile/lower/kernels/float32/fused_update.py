@@ -9,7 +9,7 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, Load, kernel, kernel_spec, tensor
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.update import ON_VECTORS, UPDATES
-from tinytrain_compile.lower.schedules import KEPT, ROW
+from tinytrain_compile.lower.schedules import KEPT, KEPT_ROWS
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.fused_update import PAIRS, taken_apart
 from tinytrain_compile.ops.names import Named, operand, operands
@@ -26,7 +26,7 @@ def fused_update(node: Node, context: KernelContext) -> KernelSpec:
     given = Named(update.op, names, [_like(update, name, sums) for name in names])
     apart = update.op not in ON_VECTORS or (len(node.outputs) > 1 and not context.uses_float_vectors)
     if apart:
-        sums = te.compute(sums.shape, _element(sums), KEPT, attrs={ROW: 1} if update.op in ON_VECTORS else {})
+        sums = te.compute(sums.shape, _element(sums), KEPT_ROWS if update.op in ON_VECTORS else KEPT)
     results = UPDATES[update.op](update.op, update.attrs, given, _element(sums))
     before, _, after = PAIRS[node.op].cut([*operands(node)])
     inputs = [*(given[name] for name in before), *spec.inputs, *(given[name] for name in after)]
