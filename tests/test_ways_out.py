@@ -100,7 +100,7 @@ def test_second_runs_are_offered_only_where_they_fit() -> None:
     assert all(way.arena_bytes <= options.arena_bytes for way in recomputing(asked, candidate))
 
 
-@pytest.mark.parametrize(("arena", "needed_for_good"), [("2200", True), ("3400", False)])
+@pytest.mark.parametrize(("arena", "needed_for_good"), [("2200", True), ("3200", False)])
 def test_no_smallest_arena_is_searched_where_second_runs_do_not_fit(
     arena: str, needed_for_good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CHOICES = (
     ("--arena", "256KB"),
-    ("--arena", "36KB"),
-    ("--arena", "32KB"),
-    ("--arena", "32KB", "--update", str(HERE / "scheme.toml")),
+    ("--arena", "30KB"),
     ("--arena", "24KB"),
+    ("--arena", "20KB", "--update", str(HERE / "scheme.toml")),
+    ("--arena", "16KB"),
 )
 
 

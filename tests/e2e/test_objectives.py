@@ -92,7 +92,7 @@ def test_smallest_arena_needs_no_limit(resnet: Path) -> None:
 def test_too_slow_a_step_is_an_error_with_ways_out(resnet: Path, tmp_path: Path) -> None:
     flags = (*MEMORIES, *ONCE, "--verify", "none", "-o", tmp_path / "out")
     failed = run(resnet, *flags, "--max-step-time", "9ms").check_error("E0402", 3)
-    assert "smallest modelled step time found: 10.14 ms" in failed.err
+    assert "smallest modelled step time found: 10.19 ms" in failed.err
     assert "a model from the target file, not a measurement" in failed.err
     assert not (tmp_path / "out").exists()
     ways = [line.split("->")[0].split() for line in failed.err.split("priced by planning it:")[1].splitlines()[1:]]

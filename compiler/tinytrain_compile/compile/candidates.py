@@ -37,6 +37,7 @@ from tinytrain_compile.target import Target
 from tinytrain_compile.training import (
     SamplesMixError,
     build_training,
+    fuse_updates,
     join_pieces,
 )
 
@@ -181,7 +182,7 @@ class Planner:
         train = build_training(self.model, update, chosen)
         if o.quant == "int8":
             train = quantise(train, QuantOptions(seed=o.seed, weight_store=o.weight_store, rescale=o.rescale == "on"))
-        return self.externals.assigned(join_pieces(train), self.target)
+        return fuse_updates(self.externals.assigned(join_pieces(train), self.target))
 
     def settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
         """How a training graph is planned: by list schedules and greedy placement if that must be quick."""

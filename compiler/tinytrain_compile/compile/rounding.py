@@ -17,6 +17,7 @@ from tinytrain_compile.compile.reference import Trainer, inferred
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import op_def, run_node
+from tinytrain_compile.ops.fused_update import taken_apart
 from tinytrain_compile.verify import Rounded, Step
 
 UNIT = 2.0**-24
@@ -143,7 +144,7 @@ class _Changed(Trainer):
     def run_nodes(self, nodes: Iterable[Node], known: Mapping[str, Array]) -> dict[str, Array]:
         """Evaluate nodes in order with changed inputs; updates of the state are noted."""
         values = {name: self._number(np.asarray(array)) for name, array in known.items()}
-        for node in nodes:
+        for node in [part for whole in nodes for part in taken_apart(whole)]:
             arrays = tuple(values[value.name] for value in node.inputs)
             owners = {out: self.owner(node.outputs[out].name) for out, _ in op_def(node.op).alias}
             named = {out: name for out, name in owners.items() if name in self.state}

@@ -12,6 +12,10 @@ from tinytrain_compile.lower.intrinsics.lanes import LANES
 HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
 
+KEPT, KEPT_ROWS = "kept", "kept_rows"
+"""Stages that put the sums of a tile into scratch, where what follows them goes over the tile in loops: over all of its
+elements, or over its rows, which are unrolled."""
+
 
 def _split(schedule: s_tir.Schedule, block: SBlockRV, tiles: Mapping[int, int]) -> tuple[list[LoopRV], list[LoopRV]]:
     """Loops of a block over tiles (and over axes that have none), and over the elements of a tile."""
@@ -51,12 +55,9 @@ def tile_reduction(
     innermost loop, at most (those of a turn are unrolled). lanes: the tiled axis of which four elements are a vector.
     edges: turns of the innermost loop at its ends, where conditions differ within a tile, have code of their own.
     """
-    block, sums = schedule.get_sblock(out), schedule.get_sblock(acc)
-    extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)]
-    outer, inner = _split(schedule, block, tiles)
-    across = None if lanes is None else sorted(tiles).index(lanes)
-    inner, lane = _lanes(schedule, inner, across)
-    schedule.reorder(*outer, *inner, *lane)
+    sums = schedule.get_sblock(acc)
+    extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(schedule.get_sblock(out))]
+    outer, inner, lane = _tiles_of_results(schedule, sums, tiles, lanes)
     schedule.compute_at(sums, outer[-1], preserve_unit_loops=True)
     schedule.set_scope(sums, 0, "local")
     own = schedule.get_loops(sums)[len(outer) :]
@@ -67,7 +68,7 @@ def tile_reduction(
     schedule.reorder(*reductions, *turned, *spatial, *own_lane)
     _straighten(schedule, [*turned, *spatial, *inner], [*lane, *own_lane])
     starts = schedule.get_loops(schedule.decompose_reduction(sums, reductions[0]))[len(outer) :]
-    _straighten(schedule, starts[: len(starts) - len(lane)], starts[len(starts) - len(lane) :])
+    _straighten(schedule, starts[: len(starts) - len(own_lane)], starts[len(starts) - len(own_lane) :])
     if gather:
         schedule.compute_at(schedule.get_sblock(gather), outer[gather_axis], preserve_unit_loops=True)
     ragged = [axis for axis, size in tiles.items() if extents[axis] % size]
@@ -78,6 +79,38 @@ def tile_reduction(
         loops = schedule.get_loops(schedule.get_sblock(f"{acc}_update"))[len(outer) :][: len(reductions)]
         for loop in loops if peel_reduction else loops[-1:]:
             schedule.annotate(loop, HINT, 1)
+
+
+def _tiles_of_results(
+    schedule: s_tir.Schedule, sums: SBlockRV, tiles: Mapping[int, int], lanes: int | None
+) -> tuple[list[LoopRV], list[LoopRV], list[LoopRV]]:
+    """What is computed from sums, all in one nest over tiles: its loops, those in tiles to unroll, those over lanes.
+
+    Results are unrolled behind the sums, one after another, or computed together in loops over what is kept of them.
+    """
+    across = None if lanes is None else sorted(tiles).index(lanes)
+    kept = [block for block in schedule.get_consumers(sums) if schedule.get(block).name_hint in (KEPT, KEPT_ROWS)]
+    nests: list[list[LoopRV]] = []
+    inner: list[LoopRV] = []
+    lane: list[LoopRV] = []
+    for block in schedule.get_output_blocks("root"):
+        outer, within = _split(schedule, block, tiles)
+        within, own = _lanes(schedule, within, None if kept else across)
+        schedule.reorder(*outer, *within, *own)
+        nests.append([*outer, *within] if kept else outer)
+        inner, lane = [*inner, *within], [*lane, *own]
+    if len(nests) > 1:
+        schedule.merge(*(nest[-1] for nest in nests))
+    last = schedule.get_output_blocks("root")[-1]
+    outer = schedule.get_loops(last)[: len(nests[0]) - (len(tiles) if kept else 0)]
+    if not kept:
+        return outer, inner, lane
+    if schedule.get(kept[0]).name_hint == KEPT_ROWS:
+        schedule.unroll(schedule.get_loops(last)[-1])
+    schedule.compute_at(kept[0], outer[-1], preserve_unit_loops=True)
+    inner, lane = _lanes(schedule, schedule.get_loops(kept[0])[len(outer) :], lanes)
+    schedule.reorder(*inner, *lane)
+    return outer, inner, lane
 
 
 def _straighten(schedule: s_tir.Schedule, loops: Sequence[LoopRV], lanes: Sequence[LoopRV]) -> None:

@@ -383,7 +383,7 @@ def _grad_weight_exact(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Arr
     return (dw.reshape(o, *attrs.kernel, per_group),)
 
 
-register(
+CONV_GRAD_WEIGHT = register(
     OpDef(
         "ConvGradWeight",
         "Gradient of Conv for its weight.",

@@ -211,7 +211,7 @@ def _gemm_grad_weight_exact(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[A
     return (product(dy.T, x),)
 
 
-register(
+GEMM_GRAD_WEIGHT = register(
     OpDef(
         "GemmGradWeight",
         "Gradient of Gemm for its weight: dw[n,k] = sum_m dy[m,n] x[m,k].",

@@ -109,7 +109,7 @@ def _sgd(arrays: tuple[Array, ...], attrs: SgdAttrs) -> tuple[Array, ...]:
     return (o["w"] - o["rate"] * _gradient_of(o["w"], o["g"], o.get("scale"), attrs.weight_decay),)
 
 
-register(
+SGD_UPDATE = register(
     OpDef(
         "SgdUpdate",
         "w -= rate (g + decay w); operands (w, g, rate, [scale]).",
@@ -140,7 +140,7 @@ def _momentum(arrays: tuple[Array, ...], attrs: SgdAttrs) -> tuple[Array, ...]:
     return (o["w"] - o["rate"] * move, velocity)
 
 
-register(
+MOMENTUM_UPDATE = register(
     OpDef(
         "MomentumUpdate",
         "v = momentum v + gain (g + decay w); w -= rate v, or by Nesterov rate (g + decay w + momentum v); operands "
@@ -184,7 +184,7 @@ def _adam(arrays: tuple[Array, ...], attrs: AdamAttrs) -> tuple[Array, ...]:
     return (w, m, v)
 
 
-register(
+ADAM_UPDATE = register(
     OpDef(
         "AdamUpdate",
         "Adam (Kingma and Ba, 2015, algorithm 1) or AdamW; operands (w, m, v, g, rate, "
@@ -256,7 +256,7 @@ def _set(arrays: tuple[Array, ...], attrs: SetAttrs) -> tuple[Array, ...]:
     return (np.full_like(x, attrs.value),)
 
 
-register(
+ADAGRAD_UPDATE = register(
     OpDef(
         "AdagradUpdate",
         "g += decay w; s += g^2; w -= rate g / (sqrt(s) + epsilon); operands (w, s, g, rate, [scale]).",
@@ -269,7 +269,7 @@ register(
         present=_present,
     )
 )
-register(
+RMS_PROP_UPDATE = register(
     OpDef(
         "RmsPropUpdate",
         "g += decay w; s = alpha s + (1 - alpha) g^2; w -= rate g / (sqrt(s) + epsilon); operands (w, s, g, rate, "
@@ -283,7 +283,7 @@ register(
         present=_present,
     )
 )
-register(
+RMS_PROP_MOMENTUM_UPDATE = register(
     OpDef(
         "RmsPropMomentumUpdate",
         "As RmsPropUpdate, with v = momentum v + g / (sqrt(s) + epsilon); w -= rate v; operands (w, s, v, g, rate, "
@@ -297,7 +297,7 @@ register(
         present=_present,
     )
 )
-register(
+RMS_PROP_CENTERED_UPDATE = register(
     OpDef(
         "RmsPropCenteredUpdate",
         "As RmsPropMomentumUpdate, with a = alpha a + (1 - alpha) g, and sqrt(max(s - a^2, 0)) in place of sqrt(s); "
@@ -341,7 +341,7 @@ def _accumulate(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
     return (acc + g,)
 
 
-register(
+ACCUMULATE = register(
     OpDef(
         "Accumulate",
         "acc += g; operands (acc, g).",

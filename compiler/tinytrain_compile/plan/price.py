@@ -8,6 +8,7 @@ from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.cost import StepCost
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.fused_update import taken_apart
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class CoreModel:
 
 def step_cost(plan: MemoryPlan, core: CoreModel) -> StepCost:
     """Modelled time and energy of one step of a plan, its second runs and page moves included."""
-    work = sum(_millicycles(node, core) for node in plan.order)
+    work = sum(_millicycles(part, core) for node in plan.order for part in taken_apart(node))
     access = sum(memory.extra_ps for memory in plan.further)
     paging = sum(move.ps for move in plan.paging)
     return StepCost(work * 1000 // core.clock_mhz, access, paging, work * core.pj_per_cycle // 1000, plan.extra_pj)

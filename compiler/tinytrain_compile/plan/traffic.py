@@ -10,6 +10,7 @@ from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import scratch_bytes
+from tinytrain_compile.ops.fused_update import taken_apart
 
 REUSE = 4
 """Products that an element serves once it is in a register: kernels work on tiles of about four."""
@@ -20,6 +21,10 @@ FACTORS = 2
 
 def bytes_read(node: Node) -> list[int]:
     """Per input of a node, the bytes that its kernel reads; nothing for a view; page moves are priced apart."""
+    parts = taken_apart(node)
+    if len(parts) > 1:
+        read = {value.name: size for part in parts for value, size in zip(part.inputs, bytes_read(part), strict=True)}
+        return [read[value.name] for value in node.inputs]
     definition = op_def(node.op)
     if definition.view or definition.page:
         return [0 for _ in node.inputs]

@@ -9,6 +9,7 @@ Extent = Expr | int
 
 class Operation:
     name: str
+    input_tensors: Sequence[Tensor]
 
 class Tensor:
     shape: Sequence[Expr]  # of IntImm, if no extent is a variable

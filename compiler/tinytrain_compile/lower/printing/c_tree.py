@@ -156,12 +156,19 @@ def _narrowed(loop: Loop, inner: If) -> Statement:
     own = [test for test in inner.tests if loop.var in test.variables]
     for limit in dict.fromkeys(test.limits[loop.var] for test in own if loop.var in test.limits):
         if limit.low:
-            loop.low = f"({limit.text} > {loop.low} ? {limit.text} : {loop.low})"
+            loop.low = _one_of(limit.text, ">", loop.low)
         else:
-            loop.high = f"({limit.text} < {loop.high} ? {limit.text} : {loop.high})"
+            loop.high = _one_of(limit.text, "<", loop.high)
     inner.tests = tuple(test for test in own if loop.var not in test.limits)
     loop.body = [inner] if inner.tests else inner.body
     return If(outer, [loop], []) if outer else loop
+
+
+def _one_of(a: str, sign: str, b: str) -> str:
+    """The larger or the smaller of two, known if they are numbers."""
+    if a.isdecimal() and b.isdecimal():
+        return str(max(int(a), int(b)) if sign == ">" else min(int(a), int(b)))
+    return f"({a} {sign} {b} ? {a} : {b})"
 
 
 def render(body: list[Statement], depth: int = 1) -> Iterator[str]:

@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
-from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ir.types import Attrs, Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, flat_tensor, kernel, plain, select
+from tinytrain_compile.lower.kernels.base import KernelSpec, Load, call, f32, flat_tensor, kernel, plain, select
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.names import Named, named, operands
 from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SetAttrs, SgdAttrs
 
+Results = list[te.Tensor]
+"""What an update makes, as its op lists it: the weight first, which is computed last."""
+UpdateRule = Callable[[str, Any, Named[te.Tensor], Load], Results]
+"""(op, attributes, operands but the gradient, the gradient's element at an index) -> results."""
+UPDATES: dict[str, UpdateRule] = {}
+ON_VECTORS = ("Accumulate", "Clear", "SgdUpdate", "MomentumUpdate")
+"""Those without roots and quotients, for which there are no vectors."""
 
-def _operands(node: Node) -> Named[te.Tensor]:
-    """All operands, as vectors."""
-    return named(node.op, [flat_tensor(node, name) for name in operands(node)], node.attrs)
+
+def _update(*ops: str) -> Callable[[UpdateRule], UpdateRule]:
+    """Enter a rule as what these ops compute, and as their kernels."""
+
+    def enter(rule: UpdateRule) -> UpdateRule:
+        for op in ops:
+            UPDATES[op] = rule
+            kernel(op)(_from_stored)
+        return rule
+
+    return enter
+
+
+def _from_stored(node: Node, context: KernelContext) -> KernelSpec:
+    """All that an update makes in one loop over the elements of a stored gradient."""
+    inputs = named(node.op, [flat_tensor(node, name) for name in operands(node)], node.attrs)
+    g = inputs["g"]
+    results = UPDATES[node.op](node.op, node.attrs, inputs, lambda *i: g[i])
+    return KernelSpec([*inputs.values()], results, _schedule(node, context, *stages(results)))
+
+
+def stages(results: Results) -> list[str]:
+    """Names of what an update computes, in this order."""
+    return [str(result.op.name) for result in (*results[1:], results[0])]
 
 
 def _gradient(w: Expr, g: Expr, scale: te.Tensor | None, decay: float) -> Expr:
@@ -30,74 +59,67 @@ def _blend(old: Expr, share: float, new: Expr) -> Expr:
     return f32(share) * old + new if share else new
 
 
-@kernel("SgdUpdate")
-def sgd(node: Node, context: KernelContext) -> KernelSpec:
+@_update("SgdUpdate")
+def sgd(_op: str, attrs: SgdAttrs, inputs: Named[te.Tensor], g: Load) -> Results:
     """w -= rate (g + decay w)."""
-    attrs = node.attrs
-    assert isinstance(attrs, SgdAttrs)
-    inputs = _operands(node)
-    w, g, rate, scale = inputs["w"], inputs["g"], inputs["rate"], inputs.get("scale")
-    out = te.compute(w.shape, lambda i: w[i] - rate[0] * _gradient(w[i], g[i], scale, attrs.weight_decay), "out")
-    return KernelSpec([*inputs.values()], [out], _schedule(node, context, "out"))
+    w, rate, scale = inputs["w"], inputs["rate"], inputs.get("scale")
+
+    def weight(*i: Expr) -> Expr:
+        return w[i] - rate[0] * _gradient(w[i], g(*i), scale, attrs.weight_decay)
+
+    return [te.compute(w.shape, weight, "out")]
 
 
-@kernel("MomentumUpdate")
-def momentum(node: Node, context: KernelContext) -> KernelSpec:
+@_update("MomentumUpdate")
+def momentum(_op: str, attrs: SgdAttrs, inputs: Named[te.Tensor], g: Load) -> Results:
     """v = momentum v + g; w -= rate v (v is stored first, then read back)."""
-    attrs = node.attrs
-    assert isinstance(attrs, SgdAttrs)
-    inputs = _operands(node)
-    w, v, g, rate, scale = inputs["w"], inputs["v"], inputs["g"], inputs["rate"], inputs.get("scale")
-    gain = inputs.get("gain")
+    w, v, rate, scale, gain = inputs["w"], inputs["v"], inputs["rate"], inputs.get("scale"), inputs.get("gain")
 
-    def step(i: Expr) -> Expr:
-        return _gradient(w[i], g[i], scale, attrs.weight_decay)
+    def step(*i: Expr) -> Expr:
+        return _gradient(w[i], g(*i), scale, attrs.weight_decay)
 
-    def share(i: Expr) -> Expr:
-        return step(i) if gain is None else gain[0] * step(i)
+    def share(*i: Expr) -> Expr:
+        return step(*i) if gain is None else gain[0] * step(*i)
 
-    def move(i: Expr) -> Expr:
-        return step(i) + f32(attrs.momentum) * velocity[i] if attrs.nesterov else velocity[i]
+    def move(*i: Expr) -> Expr:
+        return step(*i) + f32(attrs.momentum) * velocity[i] if attrs.nesterov else velocity[i]
 
-    velocity = te.compute(v.shape, lambda i: _blend(v[i], attrs.momentum, share(i)), "v_new")
-    weight = te.compute(w.shape, lambda i: w[i] - rate[0] * move(i), "w_new")
-    return KernelSpec([*inputs.values()], [weight, velocity], _schedule(node, context, "v_new", "w_new"))
+    velocity = te.compute(v.shape, lambda *i: _blend(v[i], attrs.momentum, share(*i)), "v_new")
+    weight = te.compute(w.shape, lambda *i: w[i] - rate[0] * move(*i), "out")
+    return [weight, velocity]
 
 
-def _schedule(node: Node, context: KernelContext, *stages: str) -> Callable[[s_tir.Schedule], None]:
+def _schedule(node: Node, context: KernelContext, *names: str) -> Callable[[s_tir.Schedule], None]:
     """Several stages over the same elements in one loop, on vectors if there are."""
-    if context.uses_float_vectors and node.outputs[0].elements >= LANES:
-        return lambda sch: four_at_a_time(sch, *stages, most=1)
-    return lambda sch: _fuse(sch, *stages)
+    if node.op in ON_VECTORS and context.uses_float_vectors and node.outputs[0].elements >= LANES:
+        return lambda sch: four_at_a_time(sch, *names, most=1)
+    return lambda sch: _fuse(sch, *names)
 
 
-def _fuse(sch: s_tir.Schedule, *stages: str) -> None:
-    if len(stages) > 1:
-        sch.merge(*(sch.get_loops(sch.get_sblock(name))[0] for name in stages))
+def _fuse(sch: s_tir.Schedule, *names: str) -> None:
+    if len(names) > 1:
+        sch.merge(*(sch.get_loops(sch.get_sblock(name))[0] for name in names))
 
 
-@kernel("AdamUpdate")
-def adam(node: Node, _context: KernelContext) -> KernelSpec:
-    """Both moments, then the weight, in one loop."""
-    attrs = node.attrs
-    assert isinstance(attrs, AdamAttrs)
-    inputs = _operands(node)
-    w, m, v, g, rate, power = inputs.several("w", "m", "v", "g", "rate", "power")
+@_update("AdamUpdate")
+def adam(_op: str, attrs: AdamAttrs, inputs: Named[te.Tensor], g: Load) -> Results:
+    """Both moments, then the weight."""
+    w, m, v, rate, power = inputs.several("w", "m", "v", "rate", "power")
     scale = inputs.get("scale")
     decay = 0.0 if attrs.decoupled else attrs.weight_decay
 
-    def grad(i: Expr) -> Expr:
-        return _gradient(w[i], g[i], scale, decay)
+    def grad(*i: Expr) -> Expr:
+        return _gradient(w[i], g(*i), scale, decay)
 
-    first = te.compute(m.shape, lambda i: _blend(m[i], attrs.beta1, f32(1 - attrs.beta1) * grad(i)), "m_new")
+    first = te.compute(m.shape, lambda *i: _blend(m[i], attrs.beta1, f32(1 - attrs.beta1) * grad(*i)), "m_new")
     second = te.compute(
-        v.shape, lambda i: _blend(v[i], attrs.beta2, f32(1 - attrs.beta2) * (grad(i) * grad(i))), "v_new"
+        v.shape, lambda *i: _blend(v[i], attrs.beta2, f32(1 - attrs.beta2) * (grad(*i) * grad(*i))), "v_new"
     )
 
     def share(index: int) -> Expr:
         return select(tirx.EQ(power[index], f32(0)), f32(1), power[index]) if attrs.late else power[index]
 
-    def step(i: Expr) -> Expr:
+    def step(*i: Expr) -> Expr:
         if attrs.raw:
             root = call("tt_sqrtf", second[i]) + f32(attrs.epsilon)
             move = first[i] / share(0) * call("tt_sqrtf", share(1)) / root
@@ -111,8 +133,7 @@ def adam(node: Node, _context: KernelContext) -> KernelSpec:
             moved = moved - rate[0] * (f32(attrs.weight_decay) * moved)
         return moved
 
-    weight = te.compute(w.shape, step, "w_new")
-    return KernelSpec([*inputs.values()], [weight, first, second], lambda sch: _fuse(sch, "m_new", "v_new", "w_new"))
+    return [te.compute(w.shape, step, "out"), first, second]
 
 
 @kernel("AdamTick")
@@ -137,54 +158,46 @@ def set_state(node: Node, _context: KernelContext) -> KernelSpec:
     return KernelSpec([x], [te.compute(x.shape, lambda _i: f32(attrs.value), "out")], plain)
 
 
-@kernel("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate")
-def adaptive(node: Node, _context: KernelContext) -> KernelSpec:
-    """Squares of gradients, then the velocity if there is one, then the weight, in one loop."""
-    attrs = node.attrs
-    assert isinstance(attrs, AdaptiveAttrs)
-    inputs = _operands(node)
-    w, s, g, rate, scale = inputs["w"], inputs["s"], inputs["g"], inputs["rate"], inputs.get("scale")
+@_update("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate")
+def adaptive(op: str, attrs: AdaptiveAttrs, inputs: Named[te.Tensor], g: Load) -> Results:
+    """Squares of gradients, then the velocity if there is one, then the weight."""
+    w, s, rate, scale = inputs["w"], inputs["s"], inputs["rate"], inputs.get("scale")
 
-    def grad(i: Expr) -> Expr:
-        return _gradient(w[i], g[i], scale, attrs.weight_decay)
+    def grad(*i: Expr) -> Expr:
+        return _gradient(w[i], g(*i), scale, attrs.weight_decay)
 
-    def squares(i: Expr) -> Expr:
-        square = grad(i) * grad(i)
-        return s[i] + square if node.op == "AdagradUpdate" else _blend(s[i], attrs.alpha, f32(1 - attrs.alpha) * square)
+    def squares(*i: Expr) -> Expr:
+        square = grad(*i) * grad(*i)
+        return s[i] + square if op == "AdagradUpdate" else _blend(s[i], attrs.alpha, f32(1 - attrs.alpha) * square)
 
     total = te.compute(s.shape, squares, "s_new")
-
-    mean, names = None, ["s_new"]
+    mean = None
     if "a" in inputs:
         a = inputs["a"]
-        mean = te.compute(a.shape, lambda i: _blend(a[i], attrs.alpha, f32(1 - attrs.alpha) * grad(i)), "a_new")
-        names.append("a_new")
+        mean = te.compute(a.shape, lambda *i: _blend(a[i], attrs.alpha, f32(1 - attrs.alpha) * grad(*i)), "a_new")
 
-    def spread(i: Expr) -> Expr:
+    def spread(*i: Expr) -> Expr:
         if mean is None:
             return total[i]
         rest = total[i] - mean[i] * mean[i]
         return select(rest < f32(0), f32(0), rest)
 
-    def step(i: Expr) -> Expr:
-        return grad(i) / (call("tt_sqrtf", spread(i)) + f32(attrs.epsilon))
+    def step(*i: Expr) -> Expr:
+        return grad(*i) / (call("tt_sqrtf", spread(*i)) + f32(attrs.epsilon))
 
     kept = [total] if mean is None else [total, mean]
     if "v" not in inputs:
-        weight = te.compute(w.shape, lambda i: w[i] - rate[0] * step(i), "w_new")
-        return KernelSpec([*inputs.values()], [weight, *kept], lambda sch: _fuse(sch, *names, "w_new"))
+        return [te.compute(w.shape, lambda *i: w[i] - rate[0] * step(*i), "out"), *kept]
     v = inputs["v"]
-    velocity = te.compute(v.shape, lambda i: _blend(v[i], attrs.momentum, step(i)), "v_new")
-    weight = te.compute(w.shape, lambda i: w[i] - rate[0] * velocity[i], "w_new")
-    return KernelSpec([*inputs.values()], [weight, *kept, velocity], lambda sch: _fuse(sch, *names, "v_new", "w_new"))
+    velocity = te.compute(v.shape, lambda *i: _blend(v[i], attrs.momentum, step(*i)), "v_new")
+    return [te.compute(w.shape, lambda *i: w[i] - rate[0] * velocity[i], "out"), *kept, velocity]
 
 
-@kernel("Accumulate")
-def accumulate(node: Node, context: KernelContext) -> KernelSpec:
+@_update("Accumulate")
+def accumulate(_op: str, _attrs: Attrs, inputs: Named[te.Tensor], g: Load) -> Results:
     """acc += g."""
-    acc, g = flat_tensor(node, "acc"), flat_tensor(node, "g")
-    out = te.compute(acc.shape, lambda i: acc[i] + g[i], "out")
-    return KernelSpec([acc, g], [out], _schedule(node, context, "out"))
+    acc = inputs["acc"]
+    return [te.compute(acc.shape, lambda *i: acc[i] + g(*i), "out")]
 
 
 @kernel("Clear")

@@ -1,0 +1,136 @@
+"""Weight gradients that go straight into an update or a sum: one operator for each pair, made of the two.
+
+Its operands are those of the update with the gradient's in place of `g`, and it means one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops import conv, linear, update
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, ReferenceRule, register
+
+T = TypeVar("T")
+
+GRADIENTS = (linear.GEMM_GRAD_WEIGHT, conv.CONV_GRAD_WEIGHT)
+"""What makes a weight gradient element by element, each a sum of its own."""
+
+UPDATES = (
+    update.ACCUMULATE,
+    update.SGD_UPDATE,
+    update.MOMENTUM_UPDATE,
+    update.ADAM_UPDATE,
+    update.ADAGRAD_UPDATE,
+    update.RMS_PROP_UPDATE,
+    update.RMS_PROP_MOMENTUM_UPDATE,
+    update.RMS_PROP_CENTERED_UPDATE,
+)
+"""What takes a gradient `g` element by element; its first operand has the same shape."""
+
+
+KEPT_SUMS = 40
+"""Sums in a tile of a gradient, at most."""
+
+
+@dataclass(frozen=True)
+class FusedUpdateAttrs(Attrs):
+    """Attributes of the gradient and of the update."""
+
+    gradient: Attrs = NO_ATTRS
+    update: Attrs = NO_ATTRS
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two operators that a fused one is made of."""
+
+    gradient: OpDef
+    update: OpDef
+
+    @property
+    def name(self) -> str:
+        """Of the fused operator."""
+        return self.gradient.name + self.update.name
+
+    @property
+    def place(self) -> int:
+        """Where the update takes its gradient."""
+        return self.update.inputs.index("g")
+
+    def cut(self, operands: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
+        """Operands of the update in front of its gradient, those of the gradient, those of the update behind it."""
+        first, last = self.place, self.place + len(self.gradient.inputs)
+        return (*operands[:first],), (*operands[first:last],), (*operands[last:],)
+
+
+PAIRS: dict[str, Pair] = {}
+
+
+def fused_name(gradient: str, update: str) -> str | None:
+    """The operator that does both, if there is one."""
+    return gradient + update if gradient + update in PAIRS else None
+
+
+def taken_apart(node: Node) -> tuple[Node, ...]:
+    """A fused node as the two that it means, with a gradient between them; any other node as it is."""
+    pair = PAIRS.get(node.op)
+    if pair is None:
+        return (node,)
+    assert isinstance(node.attrs, FusedUpdateAttrs)
+    before, of_gradient, after = pair.cut(node.inputs)
+    ((shape, dtype, layout),) = pair.gradient.infer(of_gradient, node.attrs.gradient)
+    g = Value(f"{node.name}.{pair.gradient.name}", shape, dtype, layout)
+    gradient = replace(
+        node, name=g.name, op=pair.gradient.name, inputs=of_gradient, outputs=(g,), attrs=node.attrs.gradient
+    )
+    return gradient, replace(node, op=pair.update.name, inputs=(*before, g, *after), attrs=node.attrs.update)
+
+
+def _infer(pair: Pair, inputs: tuple[Value, ...], attrs: FusedUpdateAttrs) -> tuple[TensorType, ...]:
+    before, of_gradient, after = pair.cut(inputs)
+    ((shape, dtype, layout),) = pair.gradient.infer(of_gradient, attrs.gradient)
+    return pair.update.infer((*before, Value("g", shape, dtype, layout), *after), attrs.update)
+
+
+def _run(
+    pair: Pair, rules: tuple[ReferenceRule, ReferenceRule], arrays: tuple[Array, ...], attrs: FusedUpdateAttrs
+) -> tuple[Array, ...]:
+    before, of_gradient, after = pair.cut(arrays)
+    return rules[1]((*before, *rules[0](of_gradient, attrs.gradient), *after), attrs.update)
+
+
+def _kept_bytes(node: Node) -> int:
+    """Of the sums of a tile, which an update of several tensors goes over in a loop."""
+    return 4 * min(KEPT_SUMS, node.outputs[0].elements) if len(node.outputs) > 1 else 0
+
+
+def _fuse(pair: Pair) -> None:
+    first, last = pair.gradient, pair.update
+    plain = first.reference, last.reference
+    exact = first.exact or first.reference, last.exact or last.reference
+    present = last.present
+    PAIRS[pair.name] = pair
+    register(
+        OpDef(
+            pair.name,
+            f"{last.doc.rstrip('.').partition('; operands')[0]}; g is not stored. {first.doc}",
+            lambda inputs, attrs: _infer(pair, inputs, attrs),
+            lambda arrays, attrs: _run(pair, plain, arrays, attrs),
+            NonDifferentiable("updates are not part of the differentiated function"),
+            FusedUpdateAttrs,
+            scratch=lambda node: first.scratch(taken_apart(node)[0]) + _kept_bytes(node),
+            macs=lambda node: first.macs(taken_apart(node)[0]),
+            exact=lambda arrays, attrs: _run(pair, exact, arrays, attrs),
+            inputs=(*last.inputs[: pair.place], *first.inputs, *last.inputs[pair.place + 1 :]),
+            outputs=last.outputs,
+            present=None if present is None else lambda attrs: present(attrs.update),
+        )
+    )
+
+
+for _gradient in GRADIENTS:
+    for _update in UPDATES:
+        _fuse(Pair(_gradient, _update))

@@ -1,0 +1,35 @@
+"""Random cases of updates that make their gradient themselves: a case of the gradient, and one of the update on it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from testing.ops import case_groups, case_linear
+from testing.ops.case import GENERATORS, Case, Rng, generator, make
+from tinytrain_compile.ops.fused_update import PAIRS, FusedUpdateAttrs, Pair
+
+__all__ = ["case_groups", "case_linear"]
+
+FEW = 8
+"""Cases of an update whose loops are those of another one, of which all gradients are tried."""
+THOROUGH = ("SgdUpdate", "MomentumUpdate", "AdamUpdate")
+
+
+def _fused(pair: Pair) -> None:
+    gradients, updates = (GENERATORS[op.name] for op in (pair.gradient, pair.update))
+    count = max(gradients[1], updates[1]) if pair.update.name in THOROUGH else FEW
+
+    @generator(pair.name, count)
+    def _case(rng: Rng, index: int) -> Case:
+        of_gradient = gradients[0](rng, (index if count > FEW else 5 * index) % gradients[1])
+        of_update = updates[0](rng, index % updates[1])
+        shape = of_gradient.node().outputs[0].shape
+        whole = of_update.inputs[0].shape  # what is neither updated nor a gradient is a scalar or a pair of numbers
+        operands = [np.resize(a, shape) if a.shape == whole else a for a in of_update.arrays]
+        operands[pair.place : pair.place + 1] = of_gradient.arrays
+        images = tuple(pair.place + i for i, value in enumerate(of_gradient.inputs) if value.layout)
+        return make(pair.name, tuple(operands), FusedUpdateAttrs(of_gradient.attrs, of_update.attrs), images=images)
+
+
+for _pair in PAIRS.values():
+    _fused(_pair)

@@ -1,0 +1,89 @@
+"""An update that makes its gradient itself gives the bytes of the gradient's kernel and the update's, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from testing.ops.case import Case
+from testing.ops.cases import cases_of, make
+from tests.e2e.marks import needs_qemu
+from tests.lower.kernel_harness import Built, build, run
+from tests.lower.on_board import on_board
+from tinytrain_compile.ops import run_node
+from tinytrain_compile.ops.fused_update import PAIRS, FusedUpdateAttrs, taken_apart
+
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    "pairs": {"fpu": True},
+    "plain": {"fpu": True, "float_pairs": False},
+    "vectors": {"fpu": True, "float_vectors": True, "flags": ("-DTT_HAS_FMA=1",)},
+    "no FPU": {"fpu": False},
+    "two roundings": {"fpu": True, "fuse_multiply_add": False},
+    "small": {"fpu": True, "small": True},
+}
+"""How kernels are made for the cores that there are, and for --code size."""
+
+
+def _gradient(case: Case) -> Case:
+    pair, attrs = PAIRS[case.op], case.attrs
+    assert isinstance(attrs, FusedUpdateAttrs)
+    images = tuple(i for i, value in enumerate(pair.cut(case.inputs)[1]) if value.layout)
+    return make(pair.gradient.name, pair.cut(case.arrays)[1], attrs.gradient, images=images)
+
+
+def _update(case: Case, gradient: np.ndarray) -> Case:
+    pair, attrs = PAIRS[case.op], case.attrs
+    assert isinstance(attrs, FusedUpdateAttrs)
+    before, _, after = pair.cut(case.arrays)
+    return make(pair.update.name, (*before, gradient.astype(np.float64), *after), attrs.update)
+
+
+def _one_by_one(cases: list[Case], folder: Path, form: Mapping[str, Any]) -> list[tuple[np.ndarray, ...]]:
+    """What both kernels give; float32 -> float64 -> float32 keeps every gradient as it is."""
+    gradients = build([_gradient(case) for case in cases], _new(folder / "gradients"), **form)
+    updates = [_update(case, run(item)[0]) for case, item in zip(cases, gradients, strict=True)]
+    return [run(item) for item in build(updates, _new(folder / "updates"), **form)]
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+FORMS_OF = [
+    *((op, form) for op in PAIRS for form in ("pairs", "vectors")),
+    *((f"ConvGradWeight{update}", form) for update in ("SgdUpdate", "AdamUpdate") for form in FORMS),
+]
+
+
+@pytest.mark.parametrize(("op", "form"), dict.fromkeys(FORMS_OF))
+def test_fused_bytes_are_those_of_both_kernels(op: str, form: str, tmp_path: Path) -> None:
+    cases = cases_of(op) if op in ("ConvGradWeightSgdUpdate", "ConvGradWeightAdamUpdate") else cases_of(op)[:4]
+    fused = [run(item) for item in build(cases, _new(tmp_path / "fused"), **FORMS[form])]
+    for case, got, wanted in zip(cases, fused, _one_by_one(cases, tmp_path, FORMS[form]), strict=True):
+        assert [a.tobytes() for a in got] == [b.tobytes() for b in wanted], str(case)
+
+
+@pytest.mark.parametrize("op", PAIRS)
+def test_the_reference_is_both_references(op: str) -> None:
+    for case in cases_of(op):
+        first, second = taken_apart(case.node())
+        for exact in (False, True):
+            before, of_gradient, after = PAIRS[op].cut(case.float32())
+            parts = (*before, *run_node(first, of_gradient, exact), *after)
+            got = run_node(case.node(), case.float32(), exact)
+            assert [a.tobytes() for a in got] == [b.tobytes() for b in run_node(second, parts, exact)]
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize(("target", "form"), [("cortex-m7", "pairs"), ("cortex-m55", "vectors")])
+def test_a_board_gives_the_bytes_of_the_host(target: str, form: str, tmp_path: Path) -> None:
+    cases = [case for op in PAIRS for case in cases_of(op)[:3]]
+    built: list[Built] = build(cases, tmp_path, **{**FORMS[form], "flags": ("-DTT_HAS_FMA=1",)})
+    wrong = [str(item.case) for item, equal in zip(built, on_board(built, target), strict=True) if not equal]
+    assert wrong == []
