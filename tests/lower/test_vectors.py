@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from testing.boards import measure
+from testing.ops.case_quantised import GEOMETRIES
 from testing.ops.case_vectors import VECTORS, vector_cases
+from testing.ops.cases import cases_of
 from testing.sanitised import VECTORS as FEATURES
 from testing.sanitised import run_sanitised
 from tests.e2e.marks import needs_qemu
@@ -53,6 +55,21 @@ def test_plain_c_gives_the_bytes_of_the_reference_and_stays_inside(tmp_path: Pat
 @pytest.mark.parametrize("op", [op for op in sorted(VECTORS) if hasattr(vector_cases(op, 1)[0].attrs, "x_zero")])
 def test_a_zero_point_of_0_has_a_form_of_its_own(op: str, tmp_path: Path) -> None:
     cases = [replace(case, attrs=replace(case.attrs, x_zero=0)) for case in vector_cases(op, CASES)]  # type: ignore[call-arg]
+    run_sanitised(cases, tmp_path, context=FEATURES)
+
+
+def test_geometries_of_all_kinds_are_computed_on_a_core_with_vectors(tmp_path: Path) -> None:
+    """Those with no kernel on vectors, too: several channels of a group, channels that are no whole vectors."""
+    ops = (
+        "QConv",
+        "QConvGradInput",
+        "QConvUpdate",
+        "QConvUpdateFine",
+        "QConvMomentum",
+        "QConvMomentumFine",
+        "QConvSum",
+    )
+    cases = [case for op in ops for case in cases_of(op)[: len(GEOMETRIES)]]
     run_sanitised(cases, tmp_path, context=FEATURES)
 
 

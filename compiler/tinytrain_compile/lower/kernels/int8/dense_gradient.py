@@ -85,7 +85,7 @@ def row_gradient(
 def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
     """Tiles of a weight gradient if it is to run over widened maps."""
     tiles = weight_tiles(node)
-    if tiles is None or (context.uses_vectors and lane_sums(node.outputs[0].shape)):
+    if tiles is None or (context.uses_vectors and lane_sums(node.outputs[0].shape, geometry(node).groups)):
         return None
     return tiles if context.widens(tiles.tile == (2, 2), False) else None
 
@@ -117,7 +117,7 @@ def weight_gradient(
     _, height, width, _ = operand(node, "x").shape
     window = TapWindow(conv, (height, width))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else context.integer_tile
-    lanes = lane_sums(shape) if context.uses_vectors else None
+    lanes = lane_sums(shape, conv.groups) if context.uses_vectors else None
     out, schedule = weight_sums(shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, tile, schedule=lanes)
     return x, g, out, schedule
 

@@ -329,7 +329,7 @@ def vector_update(node: Node, _context: KernelContext) -> KernelSpec | None:
         o, r, s, i = index
         return moved(old[index], acc, o, ((o * kernel_h + r) * kernel_w + s) * inputs + i)
 
-    window, lanes = TapWindow(conv, (image[1], image[2])), lane_sums(shape, True, kept)
+    window, lanes = TapWindow(conv, (image[1], image[2])), lane_sums(shape, 1, True, kept)
     out, schedule = weight_sums(
         shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, (1, 1), schedule=lanes
     )

@@ -20,14 +20,16 @@ def vectors_of(extent: int) -> int:
     return max(count for count in range(1, MOST_VECTORS + 1) if extent % (count * LANES) == 0)
 
 
-def lane_sums(shape: tuple[int, ...], ends: bool = False, tables: Sequence[te.Tensor] = ()) -> Schedule | None:
+def lane_sums(
+    shape: tuple[int, ...], groups: int, ends: bool = False, tables: Sequence[te.Tensor] = ()
+) -> Schedule | None:
     """Of weight gradients (out, row, column, in): four input channels, or four of a depthwise one, at a time.
 
     ends: what becomes of the sums is in lanes too, and not scalar; tables: what it reads of an output channel. None:
-    there are no whole vectors.
+    there are no whole vectors, or several output channels read the same one.
     """
     axis = 0 if shape[3] == 1 else 3
-    if shape[axis] % LANES:
+    if shape[axis] % LANES or (axis == 0 and 1 < groups < shape[0]):
         return None
     vectors = vectors_of(shape[axis])
     pair = 2 if axis == 3 and shape[0] % 2 == 0 else 1
