@@ -73,9 +73,7 @@ def peak(rng: Rng, kind: int) -> np.ndarray:
 
 
 def zero_point(rng: Rng, kind: int) -> int:
-    """Often 0, which kernels have a form of their own for."""
-    chosen = int(rng.integers(-128, 128))
-    return (0 if chosen % 3 == 0 else chosen) if kind < 2 else (127, -128)[kind - 2]
+    return int(rng.integers(-128, 128)) if kind < 2 else (127, -128)[kind - 2]
 
 
 def bounds(rng: Rng) -> tuple[int, int]:

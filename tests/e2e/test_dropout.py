@@ -9,7 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.e2e import chain
 from tests.e2e.command import run
+from tests.e2e.marks import needs_qemu
 from tests.frontend.models import write
 from tests.frontend.nets import Net
 from tinytrain_compile.compile.candidates import Planner
@@ -195,3 +197,11 @@ def test_what_cannot_be(training: bool, more: tuple[str, ...], what: str, tmp_pa
     given = [str(tmp_path / a) if a.endswith("npz") else a for a in more]
     found = run(path, "--out", tmp_path / "out", "--dropout", "on", *given).check_error("E0101", 2)
     assert what in found.err
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_all_cores_drop_the_same(tmp_path: Path) -> None:
+    reports = chain.check_on_boards(train_graph(tmp_path), steps=2)
+    assert list(reports) == list(chain.BOARDS)
+    assert {report.result for report in reports.values()} == {"pass"}

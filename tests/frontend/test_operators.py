@@ -128,7 +128,7 @@ def test_gate_that_is_read_elsewhere_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("exponent", "ops"),
-    [(2.0, ["Mul"]), (3.0, ["Mul", "Mul"]), (0.5, ["Sqrt"]), (-0.5, ["Sqrt", "Div"]), (-1.0, ["Div"]), (1.0, [])],
+    [(2.0, ["Mul"]), (3.0, ["Power"]), (0.5, ["Sqrt"]), (-0.5, ["Sqrt", "Div"]), (-1.0, ["Div"]), (1.0, [])],
 )
 def test_powers(exponent: float, ops: list[str], tmp_path: Path) -> None:
     net = Net("float[1, 4] x", "float[1, 4] y")
@@ -136,6 +136,12 @@ def test_powers(exponent: float, ops: list[str], tmp_path: Path) -> None:
     net.add(f"p = Pow (e, {net.table('power', exponent, np.float32)})")
     net.add("y = Log (p)")
     assert ops_of(check_against_onnxruntime(net.model(), tmp_path)) == ["Exp", *ops, "Log"]
+
+
+def test_a_cube_of_what_may_be_negative_is_no_trained_power(tmp_path: Path) -> None:
+    net = Net("float[1, 4] x", "float[1, 4] y")
+    net.add(f"y = Pow (x, {net.table('power', 3.0, np.float32)})")
+    assert ops_of(check_against_onnxruntime(net.model(), tmp_path)) == ["Mul", "Mul"]
 
 
 def test_layer_norm_as_exported_before_opset_17(tmp_path: Path) -> None:

@@ -21,12 +21,13 @@ from tinytrain_compile.lower.kernels.float32 import conv, pool
 from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
 from tinytrain_compile.ops import OPS, exact, linear, loss, run_node
 from tinytrain_compile.ops import pool as pooling
+from tinytrain_compile.ops.fused_update import PAIRS
 from tinytrain_compile.ops.interpreter import run_nodes
 
 CASES = 5
 RANDOM_CASES = 12
 FUSED = ("-DTT_HAS_FMA=1",)
-TILED = tuple(sorted(RANDOM_PRODUCTS))
+TILED = tuple(sorted({*RANDOM_PRODUCTS, *PAIRS}))
 """Ops whose kernels depend on the target's register tile."""
 
 EXACT_BY_CONSTRUCTION = (

@@ -74,7 +74,7 @@ def _product_before(
         maker = makers.get(source.name)
     if maker is None or source is None or maker.op != "Gemm" or len(readers.get(source.name, [])) != 1:
         return None
-    return None if "bias" in operands(maker) else maker.inputs[1].origin or maker.origin
+    return None if "bias" in operands(maker) else operands(maker)["w"].origin or maker.origin
 
 
 def _is_bias(node: Node, operand_name: str) -> bool:
