@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from testing.boards import measure
-from testing.ops.case_quantised import CONVS, GEOMETRIES
+from testing.ops.case_linear import CONVS
+from testing.ops.case_quantised import GEOMETRIES
 from testing.ops.case_vectors import VECTORS, vector_cases
 from testing.ops.cases import cases_of
 from testing.sanitised import VECTORS as FEATURES
