@@ -84,7 +84,7 @@ def file_check() -> None:
             start = time.monotonic()
             finished = subprocess.run([*command, "--verify", "host", "-o", str(out)], capture_output=True, text=True)
             whole = time.monotonic() - start
-            line = re.search(r"^file +compared.*?, ([0-9.]+) s of CPU time$", finished.stdout, re.MULTILINE)
+            line = re.search(r"file compared .*?, ([0-9.]+) s of CPU time", " ".join(finished.stdout.split()))
             if finished.returncode != 0 or line is None:
                 sys.exit(f"{name}: {finished.stderr.strip() or finished.stdout}")
             found = json.loads((out / "report.json").read_text(encoding="utf-8"))["verify"]["file"]
