@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.frontend.models import parse, run_imported, write
 from tinytrain_compile.errors import ERRORS, CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.frontend.file_model import FileModel
 
 Edit = Callable[[onnx.ModelProto], None]
 
@@ -284,6 +285,11 @@ def test_external_data_beside_the_model(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(bytes(16) + data)
     imported = load_model(write(model, tmp_path))
     np.testing.assert_array_equal(imported.graph.constants["w"], numpy_helper.to_array(weight(dense())))
+    (tmp_path / "weights.bin").write_bytes(bytes(16) + data + bytes(64))  # no length is said, and there is more
+    np.testing.assert_array_equal(load_model(tmp_path / "net.onnx").graph.constants["w"], imported.graph.constants["w"])
+    np.testing.assert_array_equal(
+        FileModel(tmp_path / "net.onnx").constants["w"], numpy_helper.to_array(weight(dense()))
+    )
     (tmp_path / "weights.bin").write_bytes(bytes(16) + data[:-1])
     assert error_of(tmp_path / "net.onnx").code == "E0220"
 

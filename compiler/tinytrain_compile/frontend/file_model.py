@@ -5,6 +5,7 @@ Other floats are float32 there as well: in which of them a result was rounded is
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -168,9 +169,18 @@ def _file_node(proto: onnx.NodeProto, opset: int = 0) -> FileNode:
     return FileNode(_name(proto), proto.op_type, inputs, outputs, proto, result_scale(proto), opset)
 
 
+def _say_length(tensor: onnx.TensorProto) -> None:
+    """Of external data that says none: what its shape needs. onnx reads all the rest of the file then."""
+    if external_data_helper.uses_external_data(tensor) and all(entry.key != "length" for entry in tensor.external_data):
+        size = math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        tensor.external_data.append(onnx.StringStringEntryProto(key="length", value=str(size)))
+
+
 def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     """Weights in the message, one opset per domain (of several the last, as onnx's tools have it), 21 for Q/DQ."""
     try:
+        for tensor in proto.graph.initializer:
+            _say_length(tensor)
         external_data_helper.load_external_data_for_model(proto, str(folder))
     except Exception as problem:  # onnx's own rules for such files are not quite ours
         raise EvaluatorLacksError("", f"onnx does not read its external data ({problem})") from problem
