@@ -23,7 +23,7 @@ from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
 from testing.layers import LAYERS, rows_layer
 from testing.ledger import SHORT_TARGETS, TARGETS, layer_rows
-from tinytrain_compile.lower.streams.kernels import NoRowsError
+from tinytrain_compile.lower.kernels.row_blocks import NoRowsError
 
 BAR = 1.05
 """Largest ratio."""

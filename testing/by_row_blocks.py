@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.lower.kernels import KernelContext
+from tinytrain_compile.lower.kernels.row_blocks import Windows
 from tinytrain_compile.lower.streams.functions import TABLE, CFunction, RowKernel, lower_rows
-from tinytrain_compile.lower.streams.kernels import Windows
 from tinytrain_compile.ops import op_def
 
 

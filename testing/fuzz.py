@@ -13,8 +13,7 @@ from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from testing.sanitised import SCALAR
 from tinytrain_compile.lower.kernels import KernelContext, kernel_context
-from tinytrain_compile.lower.streams.kernels import NoRowsError, row_block_spec
-from tinytrain_compile.ops.int8.rows import POINTWISE
+from tinytrain_compile.lower.kernels.row_blocks import ROW_KERNELS, NoRowsError, row_block_spec
 from tinytrain_compile.target import load_target
 
 CONVOLUTIONS = (
@@ -30,7 +29,7 @@ CONVOLUTIONS = (
 OTHERS = ("QAdd", "QRescale", "ErrorScale", "ErrorAdd", "QClipMask", "QBiasUpdate", "QWeightApply")
 """Operators with the shapes of their tests, then random ones."""
 OPS = (*CONVOLUTIONS, *OTHERS)
-ROW_OPS = ("QConv", "QConvGradInput", *POINTWISE)
+ROW_OPS = tuple(ROW_KERNELS)
 """Those that have kernels of a few rows."""
 
 

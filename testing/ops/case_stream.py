@@ -11,8 +11,8 @@ from testing.ops.case import Case, Rng, generator
 from testing.ops.case_qpointwise import clip_mask, qadd
 from testing.ops.case_quantised import Geometry, qconv
 from tinytrain_compile.ir import Node, Value
+from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.rows import row_form
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.stream_build import build_stream
 

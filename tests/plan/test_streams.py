@@ -16,8 +16,7 @@ from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import imported, stored
 from tinytrain_compile.ir import Node
-from tinytrain_compile.ops.base import Overlap
-from tinytrain_compile.ops.int8.rows import row_form
+from tinytrain_compile.ops.base import Overlap, row_form
 from tinytrain_compile.ops.stream import RowCall, StreamAttrs
 from tinytrain_compile.plan import PlanError, validate_streams
 from tinytrain_compile.plan.stream_rewrite import without_streams

@@ -12,6 +12,7 @@ import numpy as np
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.fixed_point import INT32_MAX
+from tinytrain_compile.ops.row_form import RowForm
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,10 @@ def _no_overlaps(_node: Node) -> tuple[Overlap, ...]:
     return ()
 
 
+def _no_rows(_node: Node) -> RowForm | None:
+    return None
+
+
 def _same_attrs(_node: Node, attrs: Attrs, _count: int) -> Attrs:
     return attrs
 
@@ -172,6 +177,7 @@ class OpDef:
         times as long; ValueError where the op would then mix samples. Only of ops of a forward pass.
     sums_samples: whether the results are sums over axis 0 of the operands, the samples.
     error: of an op whose result 0 is an int8 error: what is kept of it.
+    rows: how a few rows of result 0, a map of one image, are computed at a time; None: a node is not (see row_form).
     traits: see Trait.
     """
 
@@ -197,6 +203,7 @@ class OpDef:
     outputs: tuple[str, ...] = ("y",)
     present: Callable[[Any], Iterable[str]] | None = None
     error: ErrorState | None = None
+    rows: Callable[[Node], RowForm | None] = _no_rows
     traits: frozenset[Trait] = frozenset()
 
     @cached_property
@@ -254,6 +261,14 @@ def ops_with(trait: Trait) -> tuple[str, ...]:
 def scratch_bytes(node: Node) -> int:
     """Working memory of what computes a node: our kernel, or the external one that it has."""
     return op_def(node.op).scratch(node) if node.external is None else node.external.workspace_bytes
+
+
+def row_form(node: Node) -> RowForm | None:
+    """How a node is computed a few rows of a map at a time; None if it is not: only of one image, by our own kernel."""
+    shape = node.outputs[0].shape
+    if node.external is not None or len(shape) != 4 or shape[0] != 1:
+        return None
+    return op_def(node.op).rows(node)
 
 
 def overlaps_of(node: Node) -> tuple[Overlap, ...]:

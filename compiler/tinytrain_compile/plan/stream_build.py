@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.ir import Node, Value
-from tinytrain_compile.ops.base import Overlap
-from tinytrain_compile.ops.int8.rows import RowForm, row_form, row_pitch
+from tinytrain_compile.ops.base import Overlap, row_form
+from tinytrain_compile.ops.row_form import RowForm, row_pitch
 from tinytrain_compile.ops.stream import Ring, RowCall, StreamAttrs
 
 ALIGNMENT = 8

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ops.int8.rows import row_form
+from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planned import plan_graph

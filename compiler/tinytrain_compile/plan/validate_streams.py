@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.ir import Graph, Node, Value
-from tinytrain_compile.ops.base import Overlap, op_def
-from tinytrain_compile.ops.int8.rows import RowForm, row_form, row_pitch
+from tinytrain_compile.ops.base import Overlap, op_def, row_form
+from tinytrain_compile.ops.row_form import RowForm, row_pitch
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.options import PlanError
 

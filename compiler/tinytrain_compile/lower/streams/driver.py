@@ -9,8 +9,9 @@ from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.streams.functions import TABLE, CFunction, RowKernel, lower_rows
-from tinytrain_compile.ops.int8.rows import RowForm, row_form, row_pitch
+from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.names import names_of
+from tinytrain_compile.ops.row_form import RowForm, row_pitch
 from tinytrain_compile.ops.stream import Ring, StreamAttrs
 
 _TYPES = {"int8": "int8_t", "int16": "int16_t", "int32": "int32_t", "bits": "uint8_t", "uint8": "uint8_t"}

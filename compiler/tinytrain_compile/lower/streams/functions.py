@@ -13,11 +13,10 @@ from tvm.tirx import Buffer, Stmt
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.function import describe, lower_spec, parameter_names, printer_of
 from tinytrain_compile.lower.kernels import KernelContext
+from tinytrain_compile.lower.kernels.row_blocks import RowBlockSpec, row_block_spec
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
-from tinytrain_compile.lower.streams.kernels import RowBlockSpec, row_block_spec
 from tinytrain_compile.lower.tir_walk import buffers_of
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.int8.rows import POINTWISE
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def lower_rows(node: Node, name: str, context: KernelContext) -> RowKernel:
     extra = [TABLE] * (len(spec.inputs) - count)
     given = [*names[:count], *extra, *(names[count + i] for i in computed)]
     maps = {names[i] for i in block.maps} | {names[count]}
-    shared = maps if node.op in POINTWISE else set[str]()
+    shared = maps if block.in_place else set[str]()
     parameters = [Parameter(n, p, n in shared, n == TABLE) for n, p in zip(given, lowered.params, strict=True)]
     same = {given.index(names[count + out]): i for out, i in op_def(node.op).alias if out in computed}
     printer = printer_of(context)(lowered, parameters, same, True, context.style.unroll_moves, loops)

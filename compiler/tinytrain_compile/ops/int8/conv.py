@@ -30,6 +30,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
+from tinytrain_compile.ops.int8.rows import convolution_rows
 from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
@@ -185,6 +186,7 @@ register(
         accumulator=_conv_bound,
         macs=_conv_macs,
         overlaps=_conv_overlaps,
+        rows=convolution_rows,
         inputs=("x", "w", "w_rest?", "bias", "multiplier", "shift"),
         present=lambda attrs: present_parts(attrs.conv.split),
     )

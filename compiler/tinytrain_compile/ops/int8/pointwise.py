@@ -12,6 +12,7 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import ELEMENTWISE, ErrorState, OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
+from tinytrain_compile.ops.int8.rows import rows_of_elements
 from tinytrain_compile.ops.names import named
 from tinytrain_compile.ops.overlap import element_by_element, packed_bits
 
@@ -110,6 +111,7 @@ register(
         QAddAttrs,
         inputs=("a", "b"),
         reuses=("a", "b"),
+        rows=rows_of_elements("a", "b"),
         traits=ELEMENTWISE,
     )
 )
@@ -150,6 +152,7 @@ register(
         accumulator=_rescale_bound,
         inputs=("x",),
         reuses=("x",),
+        rows=rows_of_elements("x"),
     )
 )
 
@@ -364,6 +367,7 @@ register(
         BACKWARD,
         MaskAttrs,
         overlaps=packed_bits,
+        rows=rows_of_elements("y"),
         inputs=("y",),
         outputs=("mask",),
     )

@@ -1,13 +1,13 @@
 """Which integer operators can be computed a few rows of a map at a time, what rows they read, and in how much memory.
 
-Kernels of this form are made in `lower/streams/`; the planner has to know their memory before there are any.
+Kernels of this form are in `lower/kernels/int8/rows.py`; the planner has to know their memory before there are any.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.int8.conv_form import (
     forward_dense,
     forward_depthwise,
@@ -18,64 +18,33 @@ from tinytrain_compile.ops.int8.conv_form import (
 )
 from tinytrain_compile.ops.int8.tiles import packed_row_tiles
 from tinytrain_compile.ops.names import operand, operands, position, result
+from tinytrain_compile.ops.row_form import RowForm
 
-POINTWISE = {"QAdd": ("a", "b"), "QRescale": ("x",), "ErrorAdd": ("a", "b"), "ErrorScale": ("e",), "QClipMask": ("y",)}
-"""Operators that work element by element: which of their operands are maps (a mask is one too)."""
-STREAMED = ("QConv", "QAdd", "QRescale", "QClipMask")
-"""Operators of a forward pass that streams compute by rows."""
 _ON = 8
 _WIDE = 2
+_PADDING = 1
+"""Elements by which a widened row may be longer, so that it has whole words."""
 
 
-@dataclass(frozen=True)
-class RowForm:
-    """One row of a node's result. maps: the inputs that are read by rows; all others are read as a whole.
+def rows_of_elements(*names: str) -> Callable[[Node], RowForm | None]:
+    """The rule of an operator that works element by element, on maps with these names (a mask is one too)."""
 
-    Row r reads the rows r step - pad and on, `reach` of them, of its maps, as far as these have them.
-    scratch_bytes: working memory at most, on any core, of which the first kept_bytes hold what is prepared once.
-    windows: whether the kernel finds the rows through a table; else those of a call lie one behind the other.
-    """
+    def rule(node: Node) -> RowForm | None:
+        shape = node.outputs[0].shape
+        maps = tuple(position(node, name) for name in names)
+        bits = any(value.dtype == "bits" for value in (*node.inputs, *node.outputs))
+        read = [node.inputs[index] for index in maps]
+        if any(value.shape != shape for value in read) or len(set(read)) < len(read):
+            return None
+        if getattr(node.attrs, "axes", ()) or "mask" in operands(node) or (bits and shape[2] * shape[3] % 8):
+            return None
+        return RowForm(maps)
 
-    maps: tuple[int, ...]
-    reach: int = 1
-    step: int = 1
-    pad: int = 0
-    kept_bytes: int = 0
-    scratch_bytes: int = 0
-    windows: bool = False
-
-    def reads(self, first: int, rows: int, height: int) -> range:
-        """The rows of a map of this height that rows [first, first + rows) of the result need."""
-        low = first * self.step - self.pad
-        return range(max(low, 0), min(low + (rows - 1) * self.step + self.reach, height))
+    return rule
 
 
-def row_pitch(value: Value) -> int:
-    """Bytes from one row of a map to the next."""
-    return value.size_bytes // value.shape[1]
-
-
-def row_form(node: Node) -> RowForm | None:
-    """How a node of a forward pass is computed by rows of one image; None if it is not."""
-    shape = node.outputs[0].shape
-    if node.op not in STREAMED or node.external is not None or len(shape) != 4 or shape[0] != 1:
-        return None
-    return _convolution(node) if node.op == "QConv" else _pointwise(node)
-
-
-def _pointwise(node: Node) -> RowForm | None:
-    shape = node.outputs[0].shape
-    maps = tuple(position(node, name) for name in POINTWISE[node.op])
-    bits = any(value.dtype == "bits" for value in (*node.inputs, *node.outputs))
-    read = [node.inputs[index] for index in maps]
-    if any(value.shape != shape for value in read) or len(set(read)) < len(read):
-        return None
-    if getattr(node.attrs, "axes", ()) or "mask" in operands(node) or (bits and shape[2] * shape[3] % 8):
-        return None
-    return RowForm(maps)
-
-
-def _convolution(node: Node) -> RowForm | None:
+def convolution_rows(node: Node) -> RowForm | None:
+    """The rule of a convolution: 1x1, depthwise, or dense k x k."""
     conv, (_, _, width, outputs), channels = geometry(node), result(node, "y").shape, operand(node, "x").shape[3]
     maps = (position(node, "x"),)
     if is_product(conv):
@@ -93,10 +62,6 @@ def _convolution(node: Node) -> RowForm | None:
     kept = _aligned(_WIDE * outputs * dense.taps * dense.run)
     rows = _aligned(_WIDE * dense.taps * (dense.pitch + _PADDING))
     return RowForm(maps, reach, step, pad, kept, kept + rows, True)
-
-
-_PADDING = 1
-"""Elements by which a widened row may be longer, so that it has whole words."""
 
 
 def _aligned(size: int) -> int:

@@ -57,7 +57,7 @@ def channel_product(
     """out[m,n] = finish(sum_k (left(m,k) - zero) right(n,k), m, n), four channels n at a time for all m of a strip.
 
     strip: rows of a copied left operand in scratch. None: all rows are a strip, none is copied, and what is made of the
-    right operand lies in scratch before (see streams/kernels.py).
+    right operand lies in scratch before (see rows.py).
     """
     (m, n, k), zero = extents, end.zero
     a, b = _copied(left, (m, k)) if left.how == "copied" else left.load, _stage(right, (n, k), "right")

@@ -1,16 +1,11 @@
-"""Kernels for a few rows of a map at a time: the call says how many, and where the rows lie that they read.
-
-What they compute is what the kernel of the whole map does, to the byte. See functions.py for their functions.
-"""
+"""Integer kernels for a few rows of a map at a time."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, replace
 
 from tvm import te, tirx
 from tvm.ir import Expr, Var
 
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import KernelSpec, kernel_spec, tensors, weight_parts, whole_weight
 from tinytrain_compile.lower.kernels.context import KernelContext
@@ -26,50 +21,20 @@ from tinytrain_compile.lower.kernels.int8.helium.conv import (
     vector_product,
 )
 from tinytrain_compile.lower.kernels.int8.operands import error_end, mask_operand, requantised_end
+from tinytrain_compile.lower.kernels.row_blocks import (
+    NoRowsError,
+    RowBlockSpec,
+    RowRule,
+    Windows,
+    few_rows,
+    row_kernel,
+    with_table,
+)
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_phases, is_dense, is_depthwise, is_product
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
-from tinytrain_compile.ops.int8.rows import POINTWISE
 from tinytrain_compile.ops.int8.tiles import packed_row_tiles
 from tinytrain_compile.ops.names import operand, operands, position, result
-
-
-class NoRowsError(ValueError):
-    """An operator, or this form of it, has no kernel for a few rows."""
-
-
-@dataclass(frozen=True)
-class Windows:
-    """What the rows of a call read. sources: for every row of the table of the whole map, the row of the image, or -1.
-
-    step: rows of the table from one row of the map to the next; reach: rows of the table for one row of the map.
-    """
-
-    sources: tuple[int, ...]
-    step: int
-    reach: int
-
-
-@dataclass(frozen=True)
-class RowBlockSpec:
-    """kernel: of `count` rows. maps: the inputs that are given from the first of these rows on.
-
-    rows: of the whole map (of each phase of a strided data gradient). windows: None where a row needs its own alone;
-    else the first of maps is given whole, and the last placeholder is the table that says where its rows begin.
-    """
-
-    kernel: KernelSpec
-    count: Var
-    maps: tuple[int, ...]
-    rows: int
-    windows: Windows | None = None
-
-
-def row_block_spec(node: Node, context: KernelContext) -> RowBlockSpec:
-    """The kernel of a few rows of one image. Errors: NoRowsError."""
-    count = tirx.Var("count", "int32")
-    rule = {"QConv": _convolution, "QConvGradInput": _data_gradient}.get(node.op, _pointwise)
-    return rule(node, context, count)
 
 
 def _row_block(node: Node, image: str, count: Var) -> RowBlock:
@@ -80,6 +45,7 @@ def _row_block(node: Node, image: str, count: Var) -> RowBlock:
 # ---- forward --------------------------------------------------------------------------------------------------------
 
 
+@row_kernel("QConv")
 def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
@@ -106,11 +72,9 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
     reach, step = conv.kernel[0], conv.strides[0]
     inside = [y - conv.pads[0] for y in range((rows - 1) * step + reach)]
     sources = tuple(y if 0 <= y < height else -1 for y in inside)
-    return RowBlockSpec(_with_table(spec, block), count, (position(node, "x"),), rows, Windows(sources, step, reach))
-
-
-def _with_table(spec: KernelSpec, block: RowBlock) -> KernelSpec:
-    return replace(spec, inputs=[*spec.inputs, block.row_at])
+    return RowBlockSpec(
+        with_table(spec, block.row_at), count, (position(node, "x"),), rows, Windows(sources, step, reach)
+    )
 
 
 def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
@@ -137,6 +101,7 @@ def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 
+@row_kernel("QConvGradInput")
 def _data_gradient(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
@@ -149,7 +114,7 @@ def _data_gradient(node: Node, context: KernelContext, count: Var) -> RowBlockSp
         return RowBlockSpec(_error_product(node, context, count), count, maps, rows)
     phases = backward_phases(node)
     block = _row_block(node, "g", count)
-    spec = _with_table(_error_depthwise(node, context, block), block)
+    spec = with_table(_error_depthwise(node, context, block), block.row_at)
     return RowBlockSpec(spec, count, maps, rows // phases[0], _error_windows(node))
 
 
@@ -158,12 +123,12 @@ def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpe
     assert isinstance(attrs, QConvGradInputAttrs)
     (_, _, width, channels), out_c = result(node, "error").shape, operand(node, "g").shape[3]
     if context.uses_vectors:
-        spec = vector_error_product(_few(node, count), context, count * width)
+        spec = vector_error_product(few_rows(node, count), context, count * width)
         if spec is not None:
             return spec
     exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
     pixels = count * width
-    masks, keep = mask_operand(_few(node, count), attrs.mask, (pixels, channels))
+    masks, keep = mask_operand(few_rows(node, count), attrs.mask, (pixels, channels))
     g = te.placeholder((pixels, out_c), "int8", "g")
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node)
@@ -183,7 +148,7 @@ def _error_depthwise(node: Node, context: KernelContext, block: RowBlock) -> Ker
     assert isinstance(attrs, QConvGradInputAttrs)
     exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
     shape = result(node, "error").shape
-    masks, keep = mask_operand(_few(node, block.count * backward_phases(node)[0]), attrs.mask, shape)
+    masks, keep = mask_operand(few_rows(node, block.count * backward_phases(node)[0]), attrs.mask, shape)
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node)
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
@@ -207,30 +172,27 @@ def _error_windows(node: Node) -> Windows:
 # ---- element by element ---------------------------------------------------------------------------------------------
 
 
-def _pointwise(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
-    """The rule of the whole map, for a node of `count` rows."""
-    if node.op not in POINTWISE or (isinstance(node.attrs, QRescaleAttrs) and node.attrs.axes):
-        raise NoRowsError(f"{node.name}: {node.op} has no kernel for a few rows")
-    shape = node.outputs[0].shape
-    if len(shape) != 4:
-        raise NoRowsError(f"{node.name}: no map")
-    names = (*POINTWISE[node.op], *(name for name in ("mask",) if name in operands(node)))
-    maps = tuple(position(node, name) for name in names)
-    _check_mask(node, shape[2] * shape[3])
-    if shape[2] * shape[3] % LANES:
-        context = context.without_int_vectors()
-    return RowBlockSpec(kernel_spec(_few(node, count), context), count, maps, shape[1])
+def _of_elements(*maps: str) -> RowRule:
+    """The rule of the whole map, for a node of `count` rows; maps: names of the operands that are maps."""
+
+    def rule(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
+        shape = node.outputs[0].shape
+        if len(shape) != 4 or (isinstance(node.attrs, QRescaleAttrs) and node.attrs.axes):
+            raise NoRowsError(f"{node.name}: no map, or a sum")
+        names = (*maps, *(name for name in ("mask",) if name in operands(node)))
+        _check_mask(node, shape[2] * shape[3])
+        if shape[2] * shape[3] % LANES:
+            context = context.without_int_vectors()
+        places = tuple(position(node, name) for name in names)
+        return RowBlockSpec(kernel_spec(few_rows(node, count), context), count, places, shape[1], in_place=True)
+
+    return rule
 
 
-def _few(node: Node, count: Expr) -> Node:
-    """The node with `count` rows, a variable: rules that only multiply extents do not notice."""
-    whole = node.outputs[0].shape
-
-    def few(value: Value) -> Value:
-        same = len(value.shape) == 4 and value.shape[:3] == whole[:3]
-        return replace(value, shape=(1, count, *value.shape[2:])) if same else value
-
-    return replace(node, inputs=tuple(map(few, node.inputs)), outputs=tuple(map(few, node.outputs)))
+row_kernel("QAdd", "ErrorAdd")(_of_elements("a", "b"))
+row_kernel("QRescale")(_of_elements("x"))
+row_kernel("ErrorScale")(_of_elements("e"))
+row_kernel("QClipMask")(_of_elements("y"))
 
 
 def _check_mask(node: Node, elements: int) -> None:

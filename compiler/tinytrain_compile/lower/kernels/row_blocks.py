@@ -1,0 +1,90 @@
+"""The table of kernels for a few rows of a map at a time: a call says how many, and where those lie that they read.
+
+What they compute is what the kernel of the whole map does, to the byte. `lower/streams/` makes functions of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tvm import te, tirx
+from tvm.ir import Expr, Var
+
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.lower.kernels.base import KernelSpec
+from tinytrain_compile.lower.kernels.context import KernelContext
+
+
+class NoRowsError(ValueError):
+    """An operator, or this form of it, has no kernel for a few rows."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What the rows of a call read. sources: for every row of the table of the whole map, the row of the image, or -1.
+
+    step: rows of the table from one row of the map to the next; reach: rows of the table for one row of the map.
+    """
+
+    sources: tuple[int, ...]
+    step: int
+    reach: int
+
+
+@dataclass(frozen=True)
+class RowBlockSpec:
+    """kernel: of `count` rows. maps: the inputs that are given from the first of these rows on.
+
+    rows: of the whole map (of each phase of a strided data gradient). windows: None where a row needs its own alone;
+    else the first of maps is given whole, and the last placeholder is the table that says where its rows begin.
+    in_place: whether the rows that are written may be those that are read.
+    """
+
+    kernel: KernelSpec
+    count: Var
+    maps: tuple[int, ...]
+    rows: int
+    windows: Windows | None = None
+    in_place: bool = False
+
+
+RowRule = Callable[[Node, KernelContext, Var], RowBlockSpec]
+"""(node, context, number of rows of a call) -> how these are computed. Errors: NoRowsError."""
+ROW_KERNELS: dict[str, RowRule] = {}
+
+
+def row_kernel(*ops: str) -> Callable[[RowRule], RowRule]:
+    """Enter a rule as the kernel of a few rows of these ops."""
+
+    def enter(rule: RowRule) -> RowRule:
+        for op in ops:
+            if op in ROW_KERNELS:
+                raise ValueError(f"op {op} has two kernels of rows")
+            ROW_KERNELS[op] = rule
+        return rule
+
+    return enter
+
+
+def row_block_spec(node: Node, context: KernelContext) -> RowBlockSpec:
+    """The kernel of a few rows of one image. Errors: NoRowsError."""
+    if node.op not in ROW_KERNELS:
+        raise NoRowsError(f"{node.name}: {node.op} has no kernel for a few rows")
+    return ROW_KERNELS[node.op](node, context, tirx.Var("count", "int32"))
+
+
+def with_table(spec: KernelSpec, table: te.Tensor) -> KernelSpec:
+    """A kernel with the table of where rows begin as its last operand."""
+    return replace(spec, inputs=[*spec.inputs, table])
+
+
+def few_rows(node: Node, count: Expr) -> Node:
+    """The node with `count` rows, a variable: rules that only multiply extents do not notice."""
+    whole = node.outputs[0].shape
+
+    def few(value: Value) -> Value:
+        same = len(value.shape) == 4 and value.shape[:3] == whole[:3]
+        return replace(value, shape=(1, count, *value.shape[2:])) if same else value
+
+    return replace(node, inputs=tuple(map(few, node.inputs)), outputs=tuple(map(few, node.outputs)))
