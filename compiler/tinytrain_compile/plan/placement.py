@@ -110,23 +110,32 @@ def build_packing(items: Sequence[Rectangle]) -> Packing:
         size = item.size_bytes // unit
         boxes.append(Box(begin, end, size, min(size, item.over.distance // unit) if item.over else size))
     ties = _ties(items, [(index, over) for index, over in overs], unit)
-    apart = {(tie.output, tie.source) for tie in ties}
-    meets: list[list[int]] = [[] for _ in boxes]
-    for slot, live in enumerate(slots):
-        for position, index in enumerate(live):
-            if boxes[index].begin < slot:
-                continue  # its meetings were noted when it, or the other one, was born
-            for place, other in enumerate(live):
-                tied = (index, other) in apart or (other, index) in apart
-                if not tied and (boxes[other].begin < slot or place < position):
-                    meets[index].append(other)
-                    meets[other].append(index)
-    neighbours = tuple(tuple(sorted(found)) for found in meets)
+    neighbours = _meetings(slots, boxes, {(tie.output, tie.source) for tie in ties})
     loads = [
         sum(boxes[i].first if boxes[i].begin == s else boxes[i].size for i in slot) for s, slot in enumerate(slots)
     ]
     packing = Packing(tuple(boxes), unit, _maximal(slots, boxes), neighbours, max(loads, default=0), ties)
     return replace(packing, shifts=_shifts(packing))
+
+
+def _meetings(
+    slots: Sequence[Sequence[int]], boxes: Sequence[Box], apart: set[tuple[int, int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Of every box those that live at the same time, but for ties. Each meeting is noted when the later one is born."""
+    meets: list[list[int]] = [[] for _ in boxes]
+    tied = {index for pair in apart for index in pair}
+    for slot, live in enumerate(slots):
+        there = [index for index in live if boxes[index].begin < slot]
+        for index in live:
+            if boxes[index].begin == slot:
+                met = there
+                if index in tied:
+                    met = [other for other in there if (index, other) not in apart and (other, index) not in apart]
+                meets[index] += met
+                for other in met:
+                    meets[other].append(index)
+                there = [*there, index]
+    return tuple(tuple(sorted(found)) for found in meets)
 
 
 def _ties(items: Sequence[Rectangle], overs: Sequence[tuple[int, Over]], unit: int) -> tuple[Tie, ...]:

@@ -12,6 +12,8 @@ from tinytrain_compile.plan.views import candidates, with_views
 
 TURNS = 8
 """With effort "full": how many are then tried the other way, one by one."""
+TRIED_NODES = 24_000
+"""Nodes in all plans that are tried, at most (two plans always are): what a large graph wins is not worth minutes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +46,12 @@ def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
     concats = [node.name for node in graph.nodes if node.op == "Concat"]
     joined = candidates(graph, options.alignment_bytes, [name for name in views if name not in concats])
     cut = candidates(graph, options.alignment_bytes, concats)
-    best, least = min((price(names), names) for names in dict.fromkeys((views, joined, cut, ())))
+    ways = list(dict.fromkeys((views, (), joined, cut)))
+    most = max(2, min(len(ways) + TURNS, TRIED_NODES // len(graph.nodes)))
+    best, least = min((price(names), names) for names in ways[:most])
     copied = [name for name in views if name not in least]
-    for name in views[:TURNS] if options.effort == "full" else ():
+    turns = max(0, most - len(ways)) if options.effort == "full" else 0
+    for name in views[:turns]:
         turned = [*copied, name] if name not in copied else [other for other in copied if other != name]
         names = candidates(graph, options.alignment_bytes, turned)
         found = price(names)

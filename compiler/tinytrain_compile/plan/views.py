@@ -8,7 +8,7 @@ node that reads a value of one may write a value of the other over it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -142,8 +142,11 @@ class ViewStorages:
     def __init__(self, graph: Graph, held: Collection[str]) -> None:
         self._groups = groups = ViewGroups(graph)
         self._held = held
-        self._storage = [Place(home, 0) for home in range(len(groups.members))]
-        self._homes = [[home] for home in range(len(groups.members))]
+        homes = range(len(groups.members))
+        self._storage = [Place(home, 0) for home in homes]
+        self._homes = [[home] for home in homes]
+        self._hulls = [_hull([groups.span(name) for name in groups.members[home]]) for home in homes]
+        self._writes = [groups.writes(home) for home in homes]
         self._parted = [len({groups.span(name) for name in names}) > 1 for names in groups.members]
         self.place: dict[str, Place] = {}
         self.sizes: dict[int, int] = {}
@@ -151,17 +154,13 @@ class ViewStorages:
             self._share(graph)
         for storage, homes in enumerate(self._homes):
             if homes and self._parted[storage]:
-                low, high = self._hull(storage)
+                low, high = self._hulls[storage]
                 self.sizes[storage] = high - low
                 names = (name for home in homes for name in groups.members[home])
                 self.place |= {name: Place(storage, self._span(name).low - low) for name in names}
 
     def _span(self, name: str) -> Span:
         return self._groups.span(name).moved(self._storage[self._groups.place[name].home].start)
-
-    def _hull(self, storage: int) -> Span:
-        spans = [self._span(name) for home in self._homes[storage] for name in self._groups.members[home]]
-        return Span(min(span.low for span in spans), max(span.high for span in spans))
 
     def _share(self, graph: Graph) -> None:
         """Join storages by in-place pairs; at most one per node."""
@@ -190,21 +189,26 @@ class ViewStorages:
             return False
         span = self._span(source)
         shift = span.low - self._span(output).low
-        for one in self._writes(old):
-            for other in self._writes(new):
-                both = one.shared(other.moved(shift))
+        hull, added = self._hulls[old], self._hulls[new].moved(shift)
+        joined = _hull((hull, added))
+        if joined not in (hull, added):
+            return False  # neither lies inside the other: together they would be larger than the larger one
+        written = [other.moved(shift) for other in self._writes[new]]
+        for other in written:
+            for one in self._writes[old]:
+                both = one.shared(other)
                 if both is not None and both.shared(span) != both:
                     return False
-        hull, added = self._hull(old), self._hull(new).moved(shift)
-        if Span(min(hull.low, added.low), max(hull.high, added.high)) not in (hull, added):
-            return False  # neither lies inside the other: together they would be larger than the larger one
         for moved in self._homes[new]:
             self._storage[moved] = Place(old, self._storage[moved].start + shift)
         self._homes[old] += self._homes[new]
+        self._writes[old] += written
+        self._hulls[old] = joined
         self._homes[new] = []
         self._parted[old] = True
         return True
 
-    def _writes(self, storage: int) -> list[Span]:
-        groups = self._groups
-        return [span.moved(self._storage[home].start) for home in self._homes[storage] for span in groups.writes(home)]
+
+def _hull(spans: Sequence[Span]) -> Span:
+    """The bytes from the first to the last of any; none of nothing."""
+    return Span(min((span.low for span in spans), default=0), max((span.high for span in spans), default=0))
