@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from testing.chains import random_chain
 from testing.streams import random_streams
 from tests.e2e import chain
+from tests.e2e.broken import write
+from tests.e2e.command import run as command
+from tests.e2e.command import tree
 from tests.e2e.marks import needs_qemu
 from tests.e2e.test_watched_plans import bundle_of, outcome
 from tests.quantize import nets
@@ -65,3 +71,73 @@ def test_the_same_bytes_on_a_board(core: str) -> None:
     assert len(streams) > 1
     made = chain.emitted(train, *planned(train, graph, core), 8, fma=False)
     assert chain.check(made, core).result == "pass"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a chain of layers and samples for it."""
+    folder, model, random = tmp_path_factory.mktemp("chain"), random_chain(5), np.random.default_rng(7)
+    write(model, folder)
+    shape = [8, *(axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim[1:])]
+    np.savez(folder / "own.npz", x=random.normal(size=shape).astype(np.float32), y=random.integers(0, 3, 8))
+    return folder
+
+
+def int8(place: Path) -> tuple[str, ...]:
+    return ("--quant", "int8", "--calib", str(place / "own.npz"), "--update", "head")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--optimise", "memory"),
+        ("--arena", "1500", "--memory", "sram2=4KB"),
+        ("--batch", "4", "--micro-batch", "2"),
+        ("--batch", "2", "--remat", "min"),
+        ("--flash-budget", "64KB"),
+        ("--code", "size"),
+    ],
+    ids=lambda flags: flags[0],
+)
+def test_beside_other_options(flags: tuple[str, ...], place: Path, tmp_path: Path) -> None:
+    """The reference knows nothing of streams; a lock of the plan gives the same code again."""
+    asked = (place / "net.onnx", *int8(place), "--verify", "host", *flags)
+    command(*asked, "--stream", "min", "-o", tmp_path / "min").check_success()
+    report = json.loads((tmp_path / "min/report.json").read_text(encoding="utf-8"))
+    streams = report["plan"]["streams"]
+    assert (streams is None) == ("--micro-batch" in flags)  # rows of one image
+    kept = [flag for flag in flags if flag not in ("--optimise", "memory", "--remat", "min")]
+    again = (place / "net.onnx", *int8(place), "--verify", "none", *kept, "--lock", tmp_path / "min/plan.json")
+    command(*again, "-o", tmp_path / "again").check_success()
+    old, new = tree(tmp_path / "min"), tree(tmp_path / "again")
+    assert [path for path in old if path.endswith((".c", ".h")) and old[path] != new[path]] == []
+
+
+def test_a_damaged_lock_of_streams(place: Path, tmp_path: Path) -> None:
+    """Which nodes a stream computes is in the lock; whether they can be is judged anew."""
+    asked = (place / "net.onnx", *int8(place), "--verify", "none")
+    command(*asked, "--stream", "min", "-o", tmp_path / "min").check_success()
+    plan = json.loads((tmp_path / "min/plan.json").read_text(encoding="utf-8"))
+    first = plan["streams"][0]["nodes"]
+    last = plan["order"][-1]["name"]
+    for nodes in (first[:-1], first[1:], [*first, last], first[::-1], [first[0]] * len(first), []):
+        wrong = {**plan, "streams": [{**plan["streams"][0], "nodes": nodes}, *plan["streams"][1:]]}
+        (tmp_path / "wrong.json").write_text(json.dumps(wrong), encoding="utf-8")
+        command(*asked, "--lock", tmp_path / "wrong.json", "-o", tmp_path / "no").check_error("E0106", 2)
+    (tmp_path / "wrong.json").write_text(json.dumps({**plan, "streams": [3]}), encoding="utf-8")
+    command(*asked, "--lock", tmp_path / "wrong.json", "-o", tmp_path / "no").check_error("E0106", 2)
+
+
+def test_auto_streams_where_it_is_worth_it(place: Path, tmp_path: Path) -> None:
+    """Not where a plan without fits the arena, nor for the fastest step; with neither given, where it saves 5 %."""
+
+    def streams(*flags: str) -> dict[str, Any] | None:
+        command(place / "net.onnx", *int8(place), "--verify", "none", *flags, "-o", tmp_path / "out").check_success()
+        return json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))["plan"]["streams"]
+
+    found = streams()
+    assert found is not None and found["saved_bytes"] >= 0.05 * found["arena_without_bytes"]
+    assert streams("--arena", str(found["arena_without_bytes"])) is None
+    assert streams("--arena", str(found["arena_without_bytes"] - 8)) == found
+    assert streams("--optimise", "time") is None
+    assert streams("--stream", "off") is None

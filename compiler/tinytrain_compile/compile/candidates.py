@@ -29,6 +29,7 @@ from tinytrain_compile.plan import (
     plan_from_lock,
     spread,
     step_cost,
+    with_streams,
     without_streams,
 )
 from tinytrain_compile.quantize import QuantOptions, quantise
@@ -311,11 +312,10 @@ class Planner:
         return self._plan(train, False, means)[0].plan.arena_bytes
 
     def moved(self, candidate: Candidate) -> MemoryPlan | None:
-        """The candidate with all of the target's memories at hand, if it then fits; None with streams."""
-        if candidate.plan.streams is not None:
-            return None
+        """The candidate with all of the target's memories at hand, if it then fits."""
         limit, keep = self.options.arena_bytes, (candidate.train.loss.name,)
         settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort="quick", keep=keep)
         whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable}
-        planned = spread(candidate.train.graph, candidate.plan, settings, further_memories(self.target, whole))
+        graph = with_streams(candidate.train.graph, (node for node in candidate.plan.order if node.op == "Stream"))
+        planned = spread(graph, candidate.plan, settings, further_memories(self.target, whole))
         return None if planned is None else planned.plan

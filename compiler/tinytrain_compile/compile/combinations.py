@@ -27,6 +27,7 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
     ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
     ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
+    ("stream", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("tiles", lambda o: o.code == "size", "are of code for speed, and --code size has none", "leave out --code"),
 )
 """Option that is given, when it has no meaning, why, and what to do."""
@@ -41,7 +42,6 @@ def check_options(options: CompileOptions) -> None:
             raise CompileError("E0101", flag, what, f"{way}, or leave {flag} out")
     _check_counting(options)
     _check_memories(options)
-    _check_streams(options)
 
 
 def _check_memories(options: CompileOptions) -> None:
@@ -49,22 +49,6 @@ def _check_memories(options: CompileOptions) -> None:
         what = "without --arena nothing has to lie in another memory"
         way = "add --arena SIZE, the size of the first memory, or --optimise memory"
         raise CompileError("E0101", "--memory", what, way)
-
-
-def _check_streams(options: CompileOptions) -> None:
-    """E0101 for --stream with what no plan of streams can do yet."""
-    if options.stream == "off":
-        return
-    others = (
-        ("memories", bool(options.memories)),
-        ("lock", options.lock is not None),
-        ("optimise", options.optimise is not None),
-        ("micro_batch", "micro_batch" in options.given),
-    )
-    for name, given in others:
-        if given:
-            what = f"is not possible with {OPTIONS[name].flag} yet"
-            raise CompileError("E0101", f"--stream {options.stream}", what, "leave one of the two out")
 
 
 def _check_counting(options: CompileOptions) -> None:

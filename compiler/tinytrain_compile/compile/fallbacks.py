@@ -20,6 +20,7 @@ from tinytrain_compile.plan import (
     Planned,
     PlanOptions,
     RematOptions,
+    arena_bound,
     optimise,
     plan_graph,
     plan_with_remat,
@@ -33,13 +34,17 @@ FALLBACK_SHARE = 0.25
 """Without --remat: extra multiply-accumulates, as a share of a step's, that are spent before less is updated."""
 
 
+LEAST_SAVED = 0.05
+"""Of the arena, that --stream auto must save where no --arena is given: rows cost a little time."""
+
+
 @dataclass(frozen=True)
 class Means:
     """What a plan may use by the user's flags, and what it should be.
 
     limit_ps: longest step by the model. smallest: what does not fit is made as small as it can be, for a message.
     stream: whether layers may be computed row by row: "min" for the smallest arena, "auto" likewise where --arena needs
-    it, or is not given.
+    it, or is not given and LEAST_SAVED is saved.
     """
 
     core: CoreModel
@@ -48,7 +53,7 @@ class Means:
     objective: Objective | None
     limit_ps: int | None
     smallest: bool = True
-    stream: Literal["off", "auto", "min"] = "off"
+    stream: Literal["off", "auto", "min"] = "auto"
 
     def slow(self, planned: Planned) -> bool:
         """Whether a step of a plan takes too long."""
@@ -57,20 +62,29 @@ class Means:
 
 def plan_with_fallbacks(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
     """A plan, and what was tried on the way to it; the last attempt is the plan."""
-    room = settings.capacity_bytes
-    if means.stream == "off":
-        return _planned(graph, settings, means)
-    without = plan_graph(graph, settings).plan.arena_bytes
-    by_rows = graph if means.stream == "auto" and room is not None and without <= room else streamed(graph, settings)
-    planned, (asked, *rest) = _planned(by_rows, settings, means)
-    if by_rows is graph and room is not None and without <= room:
-        return planned, (asked, *rest)
-    gain = "no gain" if by_rows is graph else ""
-    tried = Attempt("stream", f"--stream {means.stream}", asked.arena_bytes, gain)
-    attempts = (replace(asked, arena_bytes=without), tried, *rest)
+    by_rows = streamed(graph, settings) if _needs_rows(graph, settings, means) else graph
+    planned, attempts = _planned(by_rows, settings, means)
     if by_rows is graph:
         return planned, attempts
-    return replace(planned, plan=replace(planned.plan, streams=Streaming(without))), attempts
+    without, asked = plan_graph(graph, settings).plan.arena_bytes, attempts[0].kind == "asked"
+    alone = attempts[0].arena_bytes if asked else None
+    alone = plan_graph(by_rows, settings).plan.arena_bytes if alone is None else alone
+    if means.stream == "auto" and settings.capacity_bytes is None and without - alone < LEAST_SAVED * without:
+        return _planned(graph, settings, means)
+    tried = Attempt("asked", "as asked", without), Attempt("stream", f"--stream {means.stream}", alone)
+    planned = replace(planned, plan=replace(planned.plan, streams=Streaming(without, alone)))
+    return planned, (*tried, *attempts[asked:])
+
+
+def _needs_rows(graph: Graph, settings: PlanOptions, means: Means) -> bool:
+    """Whether layers row by row may help. auto: not where a plan without them fits, and not for the fastest step."""
+    room = settings.capacity_bytes
+    if means.stream != "auto" or room is None:
+        return means.stream != "off" and (means.stream == "min" or means.objective in (None, "memory"))
+    if plan_graph(graph, replace(settings, effort="quick")).plan.arena_bytes <= room:
+        return False
+    possible = settings.effort == "full" and arena_bound(graph, settings, once=True) <= room
+    return not possible or plan_graph(graph, settings).plan.arena_bytes > room
 
 
 def _planned(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:

@@ -182,13 +182,11 @@ class CompileOptions(UpdateOptions):
         ),
     )
     stream: Literal["off", "auto", "min"] = field(
-        default="off",
+        default="auto",
         metadata=option(
             "memory",
-            "Compute early int8 layers row by row: auto, as --arena needs (without it as min); min, smallest arena.",
+            "Compute early layers row by row: auto, as --arena needs (without: if 5 % is saved); min, smallest arena.",
             "--stream",
-            int8_only=True,
-            without="off",
         ),
     )
     optimise: Objective | None = field(

@@ -183,10 +183,16 @@ class Rematerialisation:
 class Streaming:
     """Layers that a plan computes row by row: nodes `Stream` of its order.
 
-    arena_without_bytes: of a plan that has none.
+    arena_without_bytes, arena_with_bytes: of plans in one memory without them and with them, nothing computed twice.
     """
 
     arena_without_bytes: int
+    arena_with_bytes: int
+
+    @property
+    def saved_bytes(self) -> int:
+        """What they save."""
+        return self.arena_without_bytes - self.arena_with_bytes
 
 
 @dataclass(frozen=True)

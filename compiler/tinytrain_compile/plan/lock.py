@@ -16,7 +16,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_TEXT_BYTES, read_file
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of, offsets_of
-from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation
+from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation, Streaming
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.bounds import peak_bound
 from tinytrain_compile.plan.model import build_model
@@ -26,10 +26,12 @@ from tinytrain_compile.plan.pages import Memory
 from tinytrain_compile.plan.planned import Planned, plan_graph
 from tinytrain_compile.plan.remat_rewrite import replay
 from tinytrain_compile.plan.spread import POINTER_BYTES
+from tinytrain_compile.plan.stream_rewrite import inner_nodes, stream_node, with_streams
 from tinytrain_compile.plan.traffic import accessed
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_paging import validate_paging
 from tinytrain_compile.plan.validate_remat import validate_remat
+from tinytrain_compile.plan.validate_streams import validate_streams
 from tinytrain_compile.plan.views import VIEWS, with_views
 
 ARENA = "arena"
@@ -57,6 +59,8 @@ class Lock:
     moves: Mapping[str, Move] = field(default_factory=dict[str, Move])
     views: tuple[str, ...] = ()
     micro_batch: int = 1
+    streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Name of each stream -> names of the nodes that it computes row by row."""
 
 
 def read_lock(path: Path) -> Lock:
@@ -72,7 +76,10 @@ def read_lock(path: Path) -> Lock:
         views = tuple(_text(node["name"]) for node in content["order"] if _text(node.get("op", "")) in VIEWS)
         del bases[ARENA]
         micro = max(_number(content.get("micro_batch", 1)), 1)
-        return Lock(path.name, _text(content["update"]), order, buffers, names, again, bases, moves, views, micro)
+        streams = {_text(s["name"]): tuple(map(_text, s["nodes"])) for s in content.get("streams", ())}
+        return Lock(
+            path.name, _text(content["update"]), order, buffers, names, again, bases, moves, views, micro, streams
+        )
     except OSError as problem:
         what = f"cannot be read ({problem.strerror or problem})"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem
@@ -136,7 +143,8 @@ def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Seq
     try:
         further = _memories(lock, memories)
         options = replace(options, header_bytes=options.header_bytes + POINTER_BYTES * len(further))
-        rewritten, runs = replay(graph, lock.graph, lock.again) if lock.again else (graph, ())
+        by_rows = _with_streams(graph, lock.streams, options)
+        rewritten, runs = replay(by_rows, lock.graph, lock.again) if lock.again else (by_rows, ())
         viewed = _with_views(rewritten, lock.views)
         moved = replay_moves(viewed, lock.order, lock.moves) if lock.moves else viewed
         plan = _plan(moved, lock, options, further)
@@ -144,12 +152,33 @@ def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Seq
         if lock.moves:
             validate_paging(_in_order(viewed, lock, plan), plan)
         if runs:
-            validate_remat(graph, rewritten, _in_order(rewritten, lock, plan))
-            without = plan_graph(graph, replace(options, effort="quick")).plan.arena_bytes
+            validate_remat(by_rows, rewritten, _in_order(rewritten, lock, plan))
+            without = plan_graph(by_rows, replace(options, effort="quick")).plan.arena_bytes
             plan = replace(plan, remat=Rematerialisation(runs, without, plan.arena_bytes, False, lock.graph))
+        if lock.streams:
+            both = (plan_graph(one, replace(options, effort="quick")).plan.arena_bytes for one in (graph, by_rows))
+            plan = replace(plan, streams=Streaming(*both))
     except PlanError as problem:
         raise CompileError("E0106", lock.file, f"does not fit this model and options ({problem})", WAY_OUT) from problem
     return Planned(moved, plan)
+
+
+def _with_streams(graph: Graph, streams: Mapping[str, Sequence[str]], options: PlanOptions) -> Graph:
+    """The graph with the lock's streams, made anew: the lock says of which nodes, the judge whether they are right."""
+    if not streams:
+        return graph
+    nodes, found = {node.name: node for node in graph.nodes}, list[Node]()
+    for name, inner in streams.items():
+        stream = stream_node(graph, [nodes[part] for part in inner if part in nodes], name, options.keep)
+        if stream is None or name in nodes:
+            raise PlanError("another computation", f"{name!r} cannot be computed row by row")
+        found.append(stream)
+    made = [inner.name for stream in found for inner in inner_nodes(stream)]
+    if len(set(made)) < len(made):
+        raise PlanError("another computation", "two streams compute the same node")
+    by_rows = with_streams(graph, found)
+    validate_streams(graph, by_rows)
+    return by_rows
 
 
 def _with_views(graph: Graph, names: Sequence[str]) -> Graph:

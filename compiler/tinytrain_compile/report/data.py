@@ -88,9 +88,20 @@ def plan_json(summary: Summary) -> dict[str, Any]:
             for memory, offset in (plan.place(holding.buffer.offset),)
         ],
         "load_bytes": list(analysis.load),
+        **_streams_of(summary.plan),
         **_second_runs(summary),
         **_page_moves(summary),
     }
+
+
+def _streams_of(plan: MemoryPlan) -> dict[str, Any]:
+    """What --lock needs to find the graph with its streams again; nothing if there are none."""
+    found = [
+        {"name": node.name, "nodes": [inner.name for inner in node.attrs.nodes]}
+        for node in plan.order
+        if isinstance(node.attrs, StreamAttrs)
+    ]
+    return {"streams": found} if found else {}
 
 
 def _second_runs(summary: Summary) -> dict[str, Any]:
@@ -261,7 +272,7 @@ def _streams(plan: MemoryPlan) -> dict[str, Any] | None:
             if isinstance(node.attrs, StreamAttrs)
         ],
         "arena_without_bytes": plan.streams.arena_without_bytes,
-        "saved_bytes": plan.streams.arena_without_bytes - plan.arena_bytes,
+        "saved_bytes": plan.streams.saved_bytes,
     }
 
 

@@ -337,7 +337,7 @@ def _stream_rows(summary: Summary, width: int) -> Iterator[Row]:
     plan = summary.plan
     if plan.streams is not None:
         streams = [node for node in plan.order if isinstance(node.attrs, StreamAttrs)]
-        saved = f"saves {bytes_text(plan.streams.arena_without_bytes - plan.arena_bytes)}"
+        saved = f"saves {bytes_text(plan.streams.saved_bytes)}"
         names = [printable(node.origin) for node in streams]
         yield row("row by row", [plural(len(streams), "stream"), saved, *names], width, most=3)
 
