@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from testing.boards import measure
+from testing.fuzz import CONVOLUTIONS
 from testing.ops.case_linear import CONVS
 from testing.ops.case_quantised import GEOMETRIES
 from testing.ops.case_vectors import VECTORS, vector_cases
@@ -61,16 +62,7 @@ def test_a_zero_point_of_0_has_a_form_of_its_own(op: str, tmp_path: Path) -> Non
 
 def test_geometries_of_all_kinds_are_computed_on_a_core_with_vectors(tmp_path: Path) -> None:
     """Those with no kernel on vectors, too: several channels of a group, channels that are no whole vectors."""
-    ops = (
-        "QConv",
-        "QConvGradInput",
-        "QConvUpdate",
-        "QConvUpdateFine",
-        "QConvMomentum",
-        "QConvMomentumFine",
-        "QConvSum",
-    )
-    cases = [case for op in ops for case in cases_of(op)[len(CONVS) : len(GEOMETRIES)]]
+    cases = [case for op in CONVOLUTIONS for case in cases_of(op)[len(CONVS) : len(GEOMETRIES)]]
     run_sanitised(cases, tmp_path, context=FEATURES)
 
 
