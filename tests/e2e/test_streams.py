@@ -136,7 +136,9 @@ def test_auto_streams_where_it_is_worth_it(place: Path, tmp_path: Path) -> None:
         return json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))["plan"]["streams"]
 
     found = streams()
-    assert found is not None and found["saved_bytes"] >= 0.05 * found["arena_without_bytes"]
+    picture = (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert found is not None and picture.count('class="ring"') == sum(len(s["ring_rows"]) for s in found["streams"])
+    assert found["saved_bytes"] >= 0.05 * found["arena_without_bytes"]
     assert streams("--arena", str(found["arena_without_bytes"])) is None
     assert streams("--arena", str(found["arena_without_bytes"] - 8)) == found
     assert streams("--optimise", "time") is None

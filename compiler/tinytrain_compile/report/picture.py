@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ops.row_form import row_pitch
+from tinytrain_compile.ops.stream import Ring, StreamAttrs
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, Category, Holding, Role, Tenant
 from tinytrain_compile.report.words import bytes_text, plural, printable, shorten
 
@@ -33,6 +36,14 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class DrawnRing:
+    """A ring of a stream inside the rectangle of its scratch; top: as in DrawnBuffer."""
+
+    top: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class DrawnBuffer:
     """A buffer's rectangle. top: distance of its upper edge from the upper edge of the picture, in bytes."""
 
@@ -42,6 +53,7 @@ class DrawnBuffer:
     details: str
     top: int
     pieces: tuple[Piece, ...]
+    rings: tuple[DrawnRing, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,7 +165,23 @@ def describe(analysis: Analysis, holding: Holding) -> str:
             lines.append(f"then {plural(len(holding.tenants) - VALUES_SHOWN, 'more value')}")
     elif buffer.kind == "scratch":
         lines.append(f"working memory of {name_of(analysis.node_label(buffer.first_step))}")
+        rings = [
+            f"{plural(ring.rows, 'row')} of {name_of(ring.name)} ({bytes_text(size)})"
+            for ring, size in _rings(analysis, buffer)
+        ]
+        lines += rings[:VALUES_SHOWN]
+        if len(rings) > VALUES_SHOWN:
+            lines.append(f"and rows of {plural(len(rings) - VALUES_SHOWN, 'more map')}")
     return "\n".join(lines)
+
+
+def _rings(analysis: Analysis, buffer: Buffer) -> list[tuple[Ring, int]]:
+    """The rings in a stream's scratch, and the bytes of each; none in any other buffer."""
+    attrs = analysis.plan.order[buffer.first_step].attrs if buffer.kind == "scratch" else None
+    if not isinstance(attrs, StreamAttrs):
+        return []
+    pitch = {value.name: row_pitch(value) for node in attrs.nodes for value in node.outputs}
+    return [(ring, ring.rows * pitch[ring.name]) for ring in attrs.rings]
 
 
 def _tenant_line(analysis: Analysis, tenant: Tenant) -> str:
@@ -173,7 +201,9 @@ def _box(analysis: Analysis, number: int, holding: Holding, height: int) -> Draw
         for run in _runs(holding.tenants)
     ]
     top = height - buffer.offset - buffer.size_bytes
-    return DrawnBuffer(number, holding, name_of(buffer.name), describe(analysis, holding), top, tuple(pieces))
+    bottom = top + buffer.size_bytes
+    rings = tuple(DrawnRing(bottom - ring.offset - size, size) for ring, size in _rings(analysis, buffer))
+    return DrawnBuffer(number, holding, name_of(buffer.name), describe(analysis, holding), top, tuple(pieces), rings)
 
 
 def _runs(tenants: tuple[Tenant, ...]) -> list[list[Tenant]]:
