@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from testing.ops.case import Case, Rng, generator, make, normal, spaced
+from testing.ops.case import Case, Rng, generator, listed, make, normal, spaced
+from tinytrain_compile.ir import NO_ATTRS, Value
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs
 from tinytrain_compile.ops.shape import (
     ConcatAttrs,
@@ -169,6 +170,17 @@ def _page(op: str) -> None:
     @generator(op, 3)
     def _case(rng: Rng, index: int) -> Case:
         return make(op, (normal(rng, ((3,), (2, 4), (1, 3, 2, 5))[index]),), differentiable=())
+
+
+LINES = ((1, 3, 4, 2), (1, 1, 1, 1), (1, 5, 3, 3), (1, 4, 7, 4))
+
+
+@generator("InputLines", len(LINES))
+def _lines(rng: Rng, index: int) -> Case:
+    shape = (1, *listed(rng, LINES, index, 1)[1:])
+    dtype, low = (("int8", -128), ("uint8", 0))[index % 2]
+    image = Value("x", shape, dtype, "NHWC")  # type: ignore[arg-type]
+    return Case("InputLines", NO_ATTRS, (image,), (rng.integers(low, low + 256, shape).astype(dtype),), ())
 
 
 _page("PageOut")

@@ -15,7 +15,7 @@ from tinytrain_compile.ops.base import has_trait, ops_with
 from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.ops.names import named, operand, result
 
-PLANNED = ("ConcatView", "SliceView", "PageIn", "PageOut", "Stream")
+PLANNED = ("ConcatView", "SliceView", "PageIn", "PageOut", "Stream", "InputLines")
 """Made by the planner of what other tests cover."""
 
 

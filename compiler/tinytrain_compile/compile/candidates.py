@@ -11,6 +11,7 @@ from typing import Any
 from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.fallbacks import Means, plan_with_fallbacks
 from tinytrain_compile.compile.inference import NoRoomError, infer_one
+from tinytrain_compile.compile.lines import check_lines
 from tinytrain_compile.compile.memories import core_model, further_memories
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.training_options import training_options
@@ -30,10 +31,11 @@ from tinytrain_compile.plan import (
     spread,
     step_cost,
     with_streams,
+    without_lines,
     without_streams,
 )
 from tinytrain_compile.quantize import QuantOptions, quantise
-from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.target import Target
 from tinytrain_compile.training import (
     SamplesMixError,
@@ -84,7 +86,7 @@ class Price:
 
 def _with_graph(train: TrainGraph, planned: Graph) -> TrainGraph:
     """The training graph with what a plan added to it (its streams are in the plan alone); the identity stays."""
-    graph = without_streams(planned)
+    graph = without_lines(without_streams(planned))
     if planned is train.graph or sorted(n.name for n in graph.nodes) == sorted(n.name for n in train.graph.nodes):
         return train
     return replace(train, graph=graph, before_remat=train.before_remat or train.graph)
@@ -119,6 +121,8 @@ class Planner:
             options.optimise,
             options.max_step_ps,
             stream=options.stream,
+            lines=options.input_lines,
+            as_bytes=options.input_type == "uint8",
         )
         self.size = options.micro_batch if isinstance(options.micro_batch, int) else 1
         """Samples in a step, unless the arena decides that (`compile/micro_batch.py`)."""
@@ -146,6 +150,11 @@ class Planner:
         o = self.options
         least = o.optimise == "memory" or (o.optimise is None and o.remat == "min" and not o.memories)
         return least and o.max_step_ps is None
+
+    @property
+    def layer_count(self) -> int:
+        """Layers that may be updated: the first one reads the image, of which there may be some rows at a time alone."""
+        return max(len(layers_of(self.model.graph)) - self.options.input_lines, 1)
 
     def meets(self, arena_bytes: int, ps: int) -> bool:
         """Whether a plan keeps to --arena and --max-step-time."""
@@ -194,6 +203,8 @@ class Planner:
     def _plan(self, train: TrainGraph, quick: bool, means: Means | None = None) -> tuple[Planned, PlanChoice]:
         means = means or self.means
         planned, attempts = plan_with_fallbacks(train.graph, self.settings(train, quick), means)
+        if means.lines:
+            check_lines(train, planned.plan, self.options)
         return planned, PlanChoice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, attempts)
 
     def _asked(self, spec: str) -> tuple[UpdatePlan, TrainGraph]:
@@ -312,7 +323,9 @@ class Planner:
         return self._plan(train, False, means)[0].plan.arena_bytes
 
     def moved(self, candidate: Candidate) -> MemoryPlan | None:
-        """The candidate with all of the target's memories at hand, if it then fits."""
+        """The candidate with all of the target's memories at hand, if it then fits; not with --input-lines (yet)."""
+        if self.options.input_lines:
+            return None
         limit, keep = self.options.arena_bytes, (candidate.train.loss.name,)
         settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort="quick", keep=keep)
         whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable}

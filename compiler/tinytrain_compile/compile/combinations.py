@@ -28,6 +28,7 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
     ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("stream", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
+    ("input_type", lambda o: not o.input_lines, "is about the rows of --input-lines", "add that"),
     ("tiles", lambda o: o.code == "size", "are of code for speed, and --code size has none", "leave out --code"),
 )
 """Option that is given, when it has no meaning, why, and what to do."""
@@ -42,6 +43,7 @@ def check_options(options: CompileOptions) -> None:
             raise CompileError("E0101", flag, what, f"{way}, or leave {flag} out")
     _check_counting(options)
     _check_memories(options)
+    _check_lines(options)
 
 
 def _check_memories(options: CompileOptions) -> None:
@@ -49,6 +51,24 @@ def _check_memories(options: CompileOptions) -> None:
         what = "without --arena nothing has to lie in another memory"
         way = "add --arena SIZE, the size of the first memory, or --optimise memory"
         raise CompileError("E0101", "--memory", what, way)
+
+
+def _check_lines(options: CompileOptions) -> None:
+    """E0101 for --input-lines with what takes the image as a whole."""
+    if not options.input_lines:
+        return
+    others = (
+        ("stream", options.stream == "off" and "stream" in options.given),
+        ("lock", options.lock is not None),
+        ("memories", bool(options.memories)),
+        ("optimise", options.optimise is not None),
+        ("micro_batch", "micro_batch" in options.given),
+        ("cycles", options.cycles),
+    )
+    for name, given in others:
+        if given:
+            what = f"is not possible with {OPTIONS[name].flag} {getattr(options, name) if name == 'stream' else ''}"
+            raise CompileError("E0101", "--input-lines", what.rstrip(), "leave one of the two out")
 
 
 def _check_counting(options: CompileOptions) -> None:

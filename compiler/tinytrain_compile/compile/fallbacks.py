@@ -28,6 +28,7 @@ from tinytrain_compile.plan import (
     spread,
     step_cost,
     streamed,
+    with_lines,
 )
 
 FALLBACK_SHARE = 0.25
@@ -44,7 +45,8 @@ class Means:
 
     limit_ps: longest step by the model. smallest: what does not fit is made as small as it can be, for a message.
     stream: whether layers may be computed row by row: "min" for the smallest arena, "auto" likewise where --arena needs
-    it, or is not given and LEAST_SAVED is saved.
+    it, or is not given and LEAST_SAVED is saved. lines: the image comes row by row, which a stream takes; as_bytes: as
+    bytes of a camera.
     """
 
     core: CoreModel
@@ -54,6 +56,8 @@ class Means:
     limit_ps: int | None
     smallest: bool = True
     stream: Literal["off", "auto", "min"] = "auto"
+    lines: bool = False
+    as_bytes: bool = False
 
     def slow(self, planned: Planned) -> bool:
         """Whether a step of a plan takes too long."""
@@ -62,16 +66,19 @@ class Means:
 
 def plan_with_fallbacks(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
     """A plan, and what was tried on the way to it; the last attempt is the plan."""
-    by_rows = streamed(graph, settings) if _needs_rows(graph, settings, means) else graph
+    graph = with_lines(graph, means.as_bytes) if means.lines else graph
+    by_rows = streamed(graph, settings) if means.lines or _needs_rows(graph, settings, means) else graph
     planned, attempts = _planned(by_rows, settings, means)
     if by_rows is graph:
         return planned, attempts
     without, asked = plan_graph(graph, settings).plan.arena_bytes, attempts[0].kind == "asked"
     alone = attempts[0].arena_bytes if asked else None
     alone = plan_graph(by_rows, settings).plan.arena_bytes if alone is None else alone
-    if means.stream == "auto" and settings.capacity_bytes is None and without - alone < LEAST_SAVED * without:
+    little = settings.capacity_bytes is None and without - alone < LEAST_SAVED * without
+    if means.stream == "auto" and little and not means.lines:
         return _planned(graph, settings, means)
-    tried = Attempt("asked", "as asked", without), Attempt("stream", f"--stream {means.stream}", alone)
+    how = "--input-lines" if means.lines else f"--stream {means.stream}"
+    tried = Attempt("asked", "as asked", without), Attempt("stream", how, alone)
     planned = replace(planned, plan=replace(planned.plan, streams=Streaming(without, alone)))
     return planned, (*tried, *attempts[asked:])
 

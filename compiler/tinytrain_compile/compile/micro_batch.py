@@ -13,7 +13,7 @@ from tinytrain_compile.compile.candidates import Candidate, Planner
 from tinytrain_compile.compile.update_search import search_update
 from tinytrain_compile.ir.cost import Attempt
 from tinytrain_compile.ir.stages import UpdatePlan
-from tinytrain_compile.sparse import layers_of, resolve_update
+from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import SamplesMixError
 
 
@@ -21,7 +21,7 @@ def choose(planner: Planner) -> Candidate:
     """What a command makes of a model: the update that was asked for or fits, and the largest micro-batch for it."""
     update = planner.options.update
     if update == "auto":
-        return with_micro_batch(planner, search_update(planner, len(layers_of(planner.model.graph))))
+        return with_micro_batch(planner, search_update(planner, planner.layer_count))
     return with_micro_batch(planner, planner.exact(update))
 
 

@@ -189,6 +189,21 @@ class CompileOptions(UpdateOptions):
             "--stream",
         ),
     )
+    input_lines: bool = field(
+        default=False,
+        metadata=option(
+            "memory",
+            "The firmware hands over rows of the image as they come, so that it is never in RAM (int8).",
+            "--input-lines",
+            int8_only=True,
+        ),
+    )
+    input_type: Literal["int8", "uint8"] = field(
+        default="int8",
+        metadata=option(
+            "memory", "Of rows that --input-lines takes; uint8: bytes of a camera.", "--input-type", int8_only=True
+        ),
+    )
     optimise: Objective | None = field(
         default=None,
         metadata=option(

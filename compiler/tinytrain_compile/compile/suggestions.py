@@ -17,7 +17,6 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import Suggestion
 from tinytrain_compile.ops.int8.rescale import fractions
 from tinytrain_compile.plan import share_of
-from tinytrain_compile.sparse import layers_of
 
 Note = Callable[[Candidate], str]
 
@@ -107,7 +106,7 @@ def _step(candidate: Candidate) -> str:
 
 def _less(asked: _Asked) -> list[Suggestion]:
     """The deepest update that keeps to the limits. Where auto did not find one there is none."""
-    planner, count = asked.planner, len(layers_of(asked.planner.model.graph))
+    planner, count = asked.planner, asked.planner.layer_count
     if planner.options.update == "auto":
         return []
     if planner.searches_smallest:

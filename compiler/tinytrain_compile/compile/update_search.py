@@ -11,7 +11,8 @@ from tinytrain_compile.ir.cost import Attempt
 def search_update(planner: Planner, layer_count: int) -> Candidate:
     """The deepest last:N that keeps to the limits, for --update auto; the head alone if even that does not."""
     if planner.options.arena_bytes is None and planner.options.max_step_ps is None:
-        return replace(planner.exact("all"), automatic=True)
+        every = f"last:{layer_count}" if planner.options.input_lines else "all"
+        return replace(planner.exact(every), automatic=True)
     depth, best = deepest(planner, layer_count) or (1, planner.exact("last:1"))
     label = f"last:{depth}"
     if depth < layer_count:

@@ -21,10 +21,13 @@ from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
-from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.input_lines import BYTE_ZERO, takes_lines
 from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.row_form import row_pitch
+from tinytrain_compile.ops.stream import StreamAttrs
 
 LICENCE = "LicenseRef-model-owner"
 """What generated files say: we claim no rights in them (docs/licence.md)."""
@@ -150,12 +153,25 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         accumulates=train.batch > 1,
         state=slots,
         micro_batch=train.micro_batch,
-        input_dtype=train.graph.inputs[0].dtype,
+        input_dtype=_image(train, plan).dtype,
         exact=train.integer,
         further_bytes=tuple(memory.used_bytes for memory in plan.further),
         terms=train.terms,
         transient_offsets=_transient_offsets(plan),
+        input_rows=train.graph.inputs[0].shape[1] if _line_stream(plan) else 0,
     )
+
+
+def _image(train: TrainGraph, plan: MemoryPlan) -> Value:
+    """The image as the caller gives it."""
+    stream = _line_stream(plan)
+    image = train.graph.inputs[0]
+    return image if stream is None else next(value for value in stream.inputs if value.name == image.name)
+
+
+def _line_stream(plan: MemoryPlan) -> Node | None:
+    """The stream that takes the image row by row from the caller, if the plan has one."""
+    return next((node for node in plan.order if takes_lines(node)), None)
 
 
 def _transient_offsets(plan: MemoryPlan) -> tuple[int, ...]:
@@ -224,7 +240,7 @@ def _template_data(
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
         "state_block": _state_block(train, sequencer, tables),
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],
-        "input": sequencer.pointer(graph.inputs[0].name),
+        **_input(_image(train, plan), plan, sequencer),
         "loss": sequencer.pointer(train.loss.name),
         "rate": sequencer.pointer(train.learning_rate.name),
         "rate_float": sequencer.typed("F32", train.learning_rate.name),
@@ -234,8 +250,9 @@ def _template_data(
         "exponent": _first_exponent(train, sequencer),
         "batch": train.batch,
         "in_place": train.in_place,
-        "input_ctype": C_TYPES[graph.inputs[0].dtype],
+        "input_ctype": C_TYPES[interface.input_dtype],
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
+        "input_zero_more": BYTE_ZERO if interface.input_dtype == "uint8" else 0,
         "dropout": sequencer.typed("I32", train.dropout.name) if train.dropout else "",
         "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
@@ -244,6 +261,24 @@ def _template_data(
         **parts,
         "offsets": sequencer.offsets(),
     }
+
+
+def _input(image: Value, plan: MemoryPlan, sequencer: Sequencer) -> dict[str, object]:
+    """Where the image lies; of one that comes row by row, where the next row does."""
+    stream = _line_stream(plan)
+    if stream is None:
+        return {"input": sequencer.pointer(image.name), "lines": None}
+    attrs = stream.attrs
+    assert isinstance(attrs, StreamAttrs), "a plan whose image comes row by row has a stream that takes it"
+    ring = next(ring for ring in attrs.rings if ring.name == attrs.nodes[0].outputs[0].name)
+    at, pitch = sequencer.scratch(stream, ring.offset), row_pitch(image)
+    slot = f"m->rows % {ring.rows}u" if ring.rows > 1 else ""
+    lines = {
+        "rows": image.shape[1],
+        "row_elements": image.elements // image.shape[1],
+        "next": f"{at} + {slot} * {pitch}u" if slot else at,
+    }
+    return {"input": "", "lines": lines}
 
 
 def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer: Sequencer) -> dict[str, object]:
@@ -256,13 +291,20 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     judged = 1 + next(i for i, node in enumerate(training) if train.loss in node.outputs)
     after_loss = next(node.name for node in training[judged:] if not op_def(node.op).view)
     starts = _common_runs(step, needed_infer, needed_train) if options.small_calls else set[str]()
+    stream = _line_stream(plan)
+    until = 0 if stream is None else 1 + step.index(stream)
+    behind = {node.name for node in step[until:]}
     infer = sequencer.parts(
-        "infer" if plan.inference is None else "infer_batch", (n for n in step if n.name in needed_infer), starts=starts
+        "infer" if plan.inference is None else "infer_batch",
+        (n for n in step if n.name in needed_infer & behind),
+        starts=starts,
     )
-    train_parts = sequencer.parts("step", training, infer, {*starts, after_loss})
+    train_parts = sequencer.parts("step", (n for n in training if n.name in behind), infer, {*starts, after_loss})
     cut = next(i for i, part in enumerate(train_parts) if part.first == after_loss)
     return {
         **_inference(train, plan, sequencer, infer),
+        "begin_parts": sequencer.parts("begin", step[: max(until - 1, 0)]),
+        "row_parts": sequencer.parts("take_row", step[max(until - 1, 0) : until]),
         "loss_parts": train_parts[:cut],
         "gradient_parts": train_parts[cut:],
         "loss_waits": sequencer.pending(training[:judged]),

@@ -11,6 +11,7 @@ from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
 from tinytrain_compile.ops.names import operand, position
 
@@ -23,6 +24,7 @@ class Part:
     """One static function of the sequence: its name and body lines, and what it takes besides the arena.
 
     first: the node that it calls first. finds_exponents: it holds errors whose exponents the first step finds.
+    reads_row: it takes a row of the image from the caller.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Part:
     lines: tuple[str, ...]
     reads_label: bool
     finds_exponents: bool
+    reads_row: bool = False
 
 
 class Sequencer:
@@ -94,6 +97,13 @@ class Sequencer:
         self._offsets[name] = self._plan.place(offset)[1]
         return name
 
+    def scratch(self, node: Node, offset: int = 0) -> str:
+        """The C expression of a place in a node's working memory."""
+        memory, _ = self._plan.place(self._scratch[node.name])
+        label = self._label(f"{node.name}.scratch", self._scratch[node.name])
+        base = f"memory_{memory}(arena)" if memory else "arena"
+        return f"{base} + {label}" + (f" + {offset}" if offset else "")
+
     def parts(
         self, stem: str, nodes: Iterable[Node], known: Sequence[Part] = (), starts: Container[str] = ()
     ) -> list[Part]:
@@ -131,7 +141,7 @@ class Sequencer:
             lines += watch.around(node, self._call(node)) if watch else self._call(node)
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
         finds = not self._train.exponents_known and any(error_operands(node) for node in nodes)
-        return Part(name, nodes[0].name, tuple(lines), reads_label, finds)
+        return Part(name, nodes[0].name, tuple(lines), reads_label, finds, any(map(takes_lines, nodes)))
 
     def _views_of(self, node: Node) -> list[str]:
         """Which operands of a call are other names of bytes that lie there under a name of their own."""
@@ -216,6 +226,8 @@ class Sequencer:
             value = self._base(value)
         if value == self._train.label:
             return "label"
+        if value.name == self._train.graph.inputs[0].name and value.name not in self._places:
+            return "row"
         if value.name in self._constants and value.name not in self._state:
             return self._tables.of(value.name)
         return self.typed(_ACCESS[value.dtype], value.name)

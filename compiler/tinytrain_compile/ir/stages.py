@@ -329,6 +329,7 @@ class Interface:
     terms: LossTerms = MEAN_OF_SAMPLES
     transient_offsets: tuple[int, ...] = ()
     """Per memory, where what is carried from one call to the next ends (nothing: unknown)."""
+    input_rows: int = 0  # of an image that comes row by row; 0: it is given as a whole
 
 
 @dataclass(frozen=True)

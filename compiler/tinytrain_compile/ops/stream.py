@@ -35,6 +35,8 @@ class StreamAttrs(Attrs):
 
     rings: of every inner map that is no result. work: where the working memory of each inner node begins in scratch.
     calls: what runs, in this order. covers: which results may cover which operands, and how far (see Overlap).
+    position: of a stream that begins with InputLines, where in scratch it keeps how far it is (position_bytes of it):
+    it stops before every call that takes a row of the image, until the caller has that row. -1: it runs at once.
     """
 
     nodes: tuple[Node, ...]
@@ -45,6 +47,12 @@ class StreamAttrs(Attrs):
     calls: tuple[RowCall, ...] = ()
     scratch_bytes: int = 0
     covers: tuple[Overlap, ...] = ()
+    position: int = -1
+
+
+def position_bytes(nodes: int) -> int:
+    """Of what a resumable stream of so many nodes keeps: its next call, and rows done of every node, as int32."""
+    return 4 * (1 + nodes)
 
 
 def _infer(inputs: tuple[Value, ...], attrs: StreamAttrs) -> tuple[TensorType, ...]:

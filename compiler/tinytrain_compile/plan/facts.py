@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.input_lines import arena_inputs
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 
 
@@ -41,7 +42,7 @@ def is_view(node: Node, position: int) -> bool:
 
 
 def _planned_values(graph: Graph, plan: MemoryPlan) -> dict[str, Value]:
-    planned = {value.name: value for value in (*graph.state, *graph.accumulators, *graph.inputs[:1])}
+    planned = {value.name: value for value in (*graph.state, *graph.accumulators, *arena_inputs(graph))}
     for node in plan.order:
         for position, value in enumerate(node.outputs):
             # A view of something in flash or in the caller's memory stays there.

@@ -19,6 +19,7 @@ from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import BufferKind
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import Overlap, inplace_of, overlaps_of, scratch_bytes
+from tinytrain_compile.ops.input_lines import arena_inputs, takes_lines
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.views import ViewStorages
 
@@ -121,7 +122,7 @@ class _Collector:
             self.open_storage(value, "state")
         for value in graph.accumulators:
             self.open_storage(value, "accumulator")
-        for value in graph.inputs[:1]:
+        for value in arena_inputs(graph):
             self.touch(len(graph.nodes), self.open_storage(value, "input"))
         for index, node in enumerate(graph.nodes):
             self.visit(index, node)
@@ -286,6 +287,16 @@ def _phase_edges(graph: Graph) -> list[tuple[int, int]]:
     return edges
 
 
+def _image_edges(graph: Graph) -> list[tuple[int, int]]:
+    """What takes the image row by row runs before what it does not need: the label comes later."""
+    edges: list[tuple[int, int]] = []
+    for index, node in enumerate(graph.nodes):
+        if takes_lines(node):
+            needed = graph.ancestors(node.outputs)
+            edges += [(index, other) for other, one in enumerate(graph.nodes) if one.name not in needed]
+    return edges
+
+
 def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
     """Collect storages, precedence and in-place possibilities; PlanError if no order can run the graph safely."""
     found = _Collector(graph, options)
@@ -297,7 +308,7 @@ def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
     found.hold_outputs(graph)
     before: list[dict[int, None]] = [{} for _ in range(barrier + 1)]
     after: list[dict[int, None]] = [{} for _ in range(barrier + 1)]
-    edges = (*_data_edges(graph), *_phase_edges(graph))
+    edges = (*_data_edges(graph), *_phase_edges(graph), *_image_edges(graph))
     for first, second in (*edges, *found.write_after_read(), *found.guarded(graph)):
         before[second][first] = None
         after[first][second] = None

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.ir import Node, Value
 from tinytrain_compile.ops.base import Overlap, row_form
+from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.row_form import RowForm, row_pitch
-from tinytrain_compile.ops.stream import Ring, RowCall, StreamAttrs
+from tinytrain_compile.ops.stream import Ring, RowCall, StreamAttrs, position_bytes
 
 ALIGNMENT = 8
 """Of everything that lies in a stream's scratch, in bytes."""
@@ -46,16 +47,18 @@ def build_stream(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequen
     uses = _Uses(chain, calls)
     rings = {value.name: uses.ring_rows(value) for value in chain.inner}
     items = [*(uses.ring(value, rings[value.name]) for value in chain.inner), *map(uses.work, range(len(nodes)))]
-    places, scratch = _packed(items)
+    resumable = nodes[0].op == LINES
+    places, scratch = _packed([*items, *([uses.always(position_bytes(len(nodes)))] if resumable else [])])
     return StreamAttrs(
         tuple(nodes),
         tuple(value.name for value in inputs),
         tuple(value.name for value in outputs),
         tuple(Ring(v.name, rings[v.name], at) for v, at in zip(chain.inner, places[: len(rings)], strict=True)),
-        tuple(places[len(rings) :]),
+        tuple(places[len(rings) : len(items)]),
         tuple(calls),
         scratch,
         tuple(uses.covers(inputs, outputs)),
+        places[len(items)] if resumable else -1,
     )
 
 
@@ -165,6 +168,10 @@ class _Uses:
         kept = _Part(0, form.kept_bytes, np.ones(len(self._calls), bool))
         rest = _Part(form.kept_bytes, form.scratch_bytes - form.kept_bytes, own)
         return [part for part in (kept, rest) if part.size]
+
+    def always(self, size: int) -> list[_Part]:
+        """So many bytes that stay from the first call to the last."""
+        return [_Part(0, size, np.ones(len(self._calls), bool))]
 
     def covers(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Iterator[Overlap]:
         """Which results may lie over which maps from outside, and how far these have to begin above them."""

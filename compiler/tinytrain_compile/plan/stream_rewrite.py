@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tinytrain_compile.ir import Graph, Node, Value
+from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.stream_build import build_stream
 
@@ -35,6 +36,35 @@ def with_streams(graph: Graph, streams: Iterable[Node]) -> Graph:
     last = {inner_nodes(node)[-1].name: node for node in whole.values()}
     nodes = (last.get(node.name, node) for node in graph.nodes if node.name not in whole or node.name in last)
     return replace(graph, nodes=tuple(nodes))
+
+
+def with_lines(graph: Graph, as_bytes: bool = False) -> Graph:
+    """The graph with its image taken row by row: one node more, whose result all others read in place of the image.
+
+    as_bytes: an int8 image comes as bytes of a camera.
+    """
+    image = graph.inputs[0]
+    given = replace(image, dtype="uint8") if as_bytes else image
+    taken = {value.name for node in graph.nodes for value in node.outputs} | {value.name for value in graph.inputs}
+    name = next(name for k in range(len(taken) + 1) if (name := f"{image.name}.lines{k or ''}") not in taken)
+    rows = replace(image, name=name)
+
+    def instead(node: Node) -> Node:
+        return replace(node, inputs=tuple(rows if value == image else value for value in node.inputs))
+
+    nodes = (Node(name, LINES, (given,), (rows,)), *map(instead, graph.nodes))
+    return replace(graph, nodes=nodes, inputs=(given, *graph.inputs[1:]))
+
+
+def without_lines(graph: Graph) -> Graph:
+    """The graph with its image as a whole again."""
+    rows = [node.outputs[0] for node in graph.nodes if node.op == LINES]
+    if not rows:
+        return graph
+    image = replace(rows[0], name=graph.inputs[0].name)
+    nodes = (replace(n, inputs=tuple(image if v == rows[0] else v for v in n.inputs)) for n in graph.nodes)
+    whole = tuple(node for node in nodes if node.op != LINES)
+    return replace(graph, nodes=whole, inputs=(image, *graph.inputs[1:]))
 
 
 def without_streams(graph: Graph) -> Graph:

@@ -15,6 +15,7 @@ from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.base import row_form
+from tinytrain_compile.ops.input_lines import LINES, takes_lines
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planned import plan_graph
@@ -24,6 +25,8 @@ from tinytrain_compile.plan.validate_streams import validate_streams
 
 LONGEST = 12
 """Layers in a stream, at most."""
+_NEVER = 1 << 62
+"""Bytes of what no plan may do."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,10 @@ class _Cut:
 
 
 def streamed(graph: Graph, options: PlanOptions) -> Graph:
-    """The graph with those layers as streams that make its arena smallest by quick plans; itself where none does."""
+    """The graph with those layers as streams that make its arena smallest by quick plans; itself where none does.
+
+    An image that comes row by row (`with_lines`) always begins a stream, if any can begin with it.
+    """
     quick = replace(options, effort="quick", capacity_bytes=None)
     without = plan_graph(graph, quick).plan
     chosen = _proposed(graph, without, options)
@@ -51,11 +57,13 @@ def streamed(graph: Graph, options: PlanOptions) -> Graph:
 
     least = arena(chosen)
     for stream in tuple(chosen):
+        if takes_lines(stream):
+            continue
         fewer = [other for other in chosen if other != stream]
         found = arena(fewer)
         if found <= least:
             chosen, least = fewer, found
-    if not chosen or least >= without.arena_bytes:
+    if not any(map(takes_lines, chosen)) and (not chosen or least >= without.arena_bytes):
         return graph
     result = with_streams(graph, chosen)
     validate_streams(graph, result)
@@ -74,10 +82,12 @@ def _proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> list[Node
         best = [_Cut(floor, 0, ())]
         for end in range(1, len(run) + 1):
             alone = load[steps[graph.nodes[run[end - 1]].name]]
+            if graph.nodes[run[end - 1]].op == LINES:
+                alone = _NEVER  # its rows come into a stream
             ways = [replace(best[end - 1], load=max(best[end - 1].load, alone))]
             for start in range(max(0, end - LONGEST), end - 1):
                 nodes = graph.nodes[run[start] : run[end - 1] + 1]
-                if max(load[steps[node.name]] for node in nodes) > floor:
+                if nodes[0].op == LINES or max(load[steps[node.name]] for node in nodes) > floor:
                     ways += model.ways(best[start], nodes)
             best.append(min(ways, key=lambda cut: cut.price))
         found += best[-1].streams
@@ -101,6 +111,7 @@ class _Model:
     def __init__(self, graph: Graph, plan: MemoryPlan, steps: dict[str, int], options: PlanOptions) -> None:
         self._graph, self._plan, self._steps, self._options = graph, plan, steps, options
         self._ends = {name: buffer.last_step for buffer in plan.buffers for name in buffer.values}
+        self._made = {value.name: step for step, node in enumerate(plan.order) for value in node.outputs}
 
     def ways(self, before: _Cut, nodes: Sequence[Node]) -> Iterator[_Cut]:
         """What is before, and these nodes as a stream, if they can be one."""
@@ -116,7 +127,7 @@ class _Model:
             buffer.size_bytes
             for buffer in self._plan.buffers
             if any(buffer.first_step <= step <= buffer.last_step for step in steps)
-            and not own.issuperset(buffer.values or (buffer.name,))
+            and min(buffer.values or (buffer.name,), key=lambda name: self._made.get(name, -1)) not in own
         )
         reserved = self._options.reserved
         results = sum(reserved(value.size_bytes) for value in stream.outputs)

@@ -15,6 +15,7 @@ from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import inplace_of, overlaps_of, scratch_bytes
+from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.plan.facts import Facts, gather, is_view
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.validate_buffers import check_buffers, check_totals
@@ -23,6 +24,7 @@ from tinytrain_compile.plan.validate_buffers import check_buffers, check_totals
 def validate_plan(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
     """Raise PlanError, with a verdict per way to be wrong, unless running the plan corrupts nothing."""
     _check_order(graph, plan)
+    _check_image(graph, plan)
     facts = gather(graph, plan, options)
     _check_addresses(facts)
     _check_shared_addresses(facts)
@@ -53,6 +55,20 @@ def _check_order(graph: Graph, plan: MemoryPlan) -> None:
         if applying and node.phase == "step":
             raise PlanError("phase", f"{node.name!r} of phase step runs after an apply node")
         applying = applying or node.phase == "apply"
+
+
+def _check_image(graph: Graph, plan: MemoryPlan) -> None:
+    """An image that comes row by row has no place: nobody else may read it, or run before it without need."""
+    image = graph.inputs[:1]
+    others = [node.name for node in graph.nodes if not takes_lines(node) and any(v in image for v in node.inputs)]
+    takers = sum(takes_lines(node) for node in graph.nodes)
+    if takers > 1 or (takers and others):
+        raise PlanError("image", f"it is taken row by row, and by {(*others, 'another node')[0]!r} too")
+    for step, node in enumerate(plan.order):
+        if takes_lines(node):
+            early = {other.name for other in plan.order[:step]} - graph.ancestors(node.outputs)
+            if early:
+                raise PlanError("image", f"{min(early)!r} runs before the image is there")
 
 
 # ---- addresses ------------------------------------------------------------------------------------------------------

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ops.base import Overlap, op_def, row_form
+from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.row_form import RowForm, row_pitch
-from tinytrain_compile.ops.stream import StreamAttrs
+from tinytrain_compile.ops.stream import StreamAttrs, position_bytes
 from tinytrain_compile.plan.options import PlanError
 
-_NOTHING, _PREPARED = -1, 1 << 40
-"""What a byte says that holds working memory, and (plus the number of a node) prepared weights."""
+_NOTHING, _PREPARED, _POSITION = -1, 1 << 40, 1 << 41
+"""What a byte says that holds working memory, (plus the number of a node) prepared weights, and how far a stream is."""
 _ROWS = 1 << 20
 _ALIGNMENT = 8
 
@@ -138,13 +139,32 @@ class _Replay:
             if low < 0 or low % _ALIGNMENT or low + form.scratch_bytes > attrs.scratch_bytes:
                 raise PlanError("stream scratch", f"node {index} of {self._node.name!r} works outside of scratch")
             self._scratch[low : low + form.kept_bytes] = _PREPARED + index
+        self._begin()
         for call in attrs.calls:
             if not 0 <= call.node < len(done) or call.first != done[call.node] or call.rows < 1:
                 raise PlanError("stream order", f"{self._node.name!r} computes row {call.first} out of turn")
             done[call.node] += call.rows
             self._call(call.node, call.first, call.rows)
+            self._position()
         for name, value in zip(attrs.outputs, self._node.outputs, strict=True):
             self._check(name, range(value.shape[1]), "the end")
+
+    def _begin(self) -> None:
+        """A stream that waits for rows keeps its position; these come one a call, and only where it begins."""
+        attrs = self._attrs
+        taken = [index for index, inner in enumerate(attrs.nodes) if inner.op == LINES]
+        if taken != ([0] if attrs.position >= 0 else []) or any(c.rows != 1 for c in attrs.calls if c.node in taken):
+            raise PlanError("stream order", f"{self._node.name!r} takes rows from its caller otherwise than it says")
+        if attrs.position >= 0:
+            high = attrs.position + position_bytes(len(attrs.nodes))
+            if attrs.position % _ALIGNMENT or high > attrs.scratch_bytes:
+                raise PlanError("stream scratch", f"the position of {self._node.name!r} does not lie in scratch")
+            self._scratch[attrs.position : high] = _POSITION
+
+    def _position(self) -> None:
+        low, size = self._attrs.position, position_bytes(len(self._attrs.nodes))
+        if low >= 0 and np.any(self._scratch[low : low + size] != _POSITION):
+            raise PlanError("stream scratch", f"the position of {self._node.name!r} is overwritten")
 
     def _call(self, index: int, first: int, rows: int) -> None:
         """Reads, works, writes: what it reads and works in has to be there until the end."""

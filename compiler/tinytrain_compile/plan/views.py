@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ops import OPS, op_def
 from tinytrain_compile.ops.base import inplace_of
+from tinytrain_compile.ops.input_lines import arena_inputs
 
 VIEWS = frozenset(definition.as_view for definition in OPS.values() if definition.as_view)
 """Operators that a Concat or Slice becomes."""
@@ -53,7 +54,7 @@ class ViewGroups:
         self.written: set[str] = set()
         overwritten = {node.inputs[source].name for node in graph.nodes for _, source in op_def(node.op).alias}
         self.outside = overwritten | {value.name for value in (*graph.state, *graph.accumulators)}
-        for value in graph.inputs[:1]:
+        for value in arena_inputs(graph):
             self._open(value.name, value.size_bytes)
         for node in graph.nodes:
             aliased = {output for output, _ in op_def(node.op).alias}

@@ -9,6 +9,7 @@ from typing import Any
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, LayerUpdate, Summary
+from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
@@ -256,7 +257,10 @@ def _paging(plan: MemoryPlan) -> dict[str, Any] | None:
 
 
 def _streams(plan: MemoryPlan) -> dict[str, Any] | None:
-    """What is computed row by row; None if nothing is. ring_rows: of every map that never lies there whole."""
+    """What is computed row by row; None if nothing is. ring_rows: of every map that never lies there whole.
+
+    input_lines: whether the image is one of these, since its rows come from the caller.
+    """
     if plan.streams is None:
         return None
     return {
@@ -271,6 +275,7 @@ def _streams(plan: MemoryPlan) -> dict[str, Any] | None:
             for node in plan.order
             if isinstance(node.attrs, StreamAttrs)
         ],
+        "input_lines": any(map(takes_lines, plan.order)),
         "arena_without_bytes": plan.streams.arena_without_bytes,
         "saved_bytes": plan.streams.saved_bytes,
     }

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.ir.summary import LayerUpdate, Suggestion, Summary
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
@@ -308,7 +309,8 @@ def _stack(summary: Summary) -> list[str]:
     static, painted = summary.verify.stack_bytes, summary.verify.stack_measured_bytes
     if static is None and painted is None:
         return [NOT_MEASURED]
-    return [f"static bound {bytes_text(static)}", f"high-water in the run {bytes_text(painted)}"]
+    apart = " but callbacks" if any(map(takes_lines, summary.plan.order)) else ""
+    return [f"static bound {bytes_text(static)}{apart}", f"high-water in the run {bytes_text(painted)}"]
 
 
 def _flash(summary: Summary) -> list[str]:

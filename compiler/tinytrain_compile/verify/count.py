@@ -114,14 +114,37 @@ def instruction_counts(
 ) -> InstructionCounts:
     """Step COUNTED_STEP (of a batch: its first micro-batch, and the update), and the inference after training."""
     prefix = interface.prefix
-    train = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
+    train, infer = _ends(interface)
+    calls = _whole(calls, interface)
     applied = _nth(calls, f"{prefix}_apply", COUNTED_STEP) if interface.accumulates else None
     code: dict[str, int] = {}
     for function in functions:
         if function.kind != _PROGRAM:
             code[function.name] = code.get(function.name, 0) + function.high - function.low
     step = _nth(calls, train, COUNTED_STEP * (batch // interface.micro_batch if interface.accumulates else 1))
-    return InstructionCounts(COUNTED_STEP, step, _nth(calls, f"{prefix}_infer", 1), applied, code)
+    return InstructionCounts(COUNTED_STEP, step, _nth(calls, infer, 0 if interface.input_rows else 1), applied, code)
+
+
+def _ends(interface: Interface) -> tuple[str, str]:
+    """The calls that end a step and an inference."""
+    train, infer = ("accumulate" if interface.accumulates else "train_step"), "infer"
+    if interface.input_rows:
+        train, infer = ("accumulate_end" if interface.accumulates else "train_end"), "infer_end"
+    return f"{interface.prefix}_{train}", f"{interface.prefix}_{infer}"
+
+
+def _whole(calls: list[Call], interface: Interface) -> list[Call]:
+    """With what begins an image that comes row by row, and takes its rows, in the call that ends it."""
+    begin, open_calls = f"{interface.prefix}_begin", {f"{interface.prefix}_{name}" for name in ("begin", "push_rows")}
+    found, before = list[Call](), dict[str, int]()
+    for call in calls if interface.input_rows else ():
+        before = {} if call.name == begin else before
+        for name, count in call.instructions.items():
+            before[name] = before.get(name, 0) + count
+        if call.name not in open_calls:
+            found.append(Call(call.name, before))
+            before = {}
+    return found if interface.input_rows else calls
 
 
 def counted_calls(calls: list[Call], interface: Interface, batch: int) -> tuple[int, int]:

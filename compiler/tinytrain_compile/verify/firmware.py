@@ -12,6 +12,7 @@ import numpy as np
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
+from tinytrain_compile.ops.input_lines import BYTE_ZERO
 from tinytrain_compile.target import QemuBoard, Region, Target
 
 GUARD_BYTES = 4096
@@ -95,6 +96,7 @@ def _main(interface: Interface) -> str:
     return _template(
         "main.c",
         {
+            **_image(interface),
             "prefix": prefix,
             "PREFIX": prefix.upper(),
             "GUARD_SIZE": str(GUARD_BYTES),
@@ -107,10 +109,32 @@ def _main(interface: Interface) -> str:
             "BATCH_OUTPUT": f"static {prefix}_output_batch_t predictions;\n" if interface.micro_batch > 1 else "",
             "INFER_BATCH": infer_batch if interface.micro_batch > 1 else "",
             "MICRO_BATCH": f"{interface.micro_batch}u",
-            "TRAIN_CALL": f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step",
             "APPLY": apply if interface.accumulates else "",
         },
     )
+
+
+def _image(interface: Interface) -> dict[str, str]:
+    """How the check program gives an image to the model: as a whole, or row by row."""
+    prefix = interface.prefix
+    if interface.input_rows:
+        end = f"{prefix}_accumulate_end" if interface.accumulates else f"{prefix}_train_end"
+        return {
+            "IMAGE": f"struct {{\n    {prefix}_row_t rows[{prefix.upper()}_INPUT_ROWS];\n}}",
+            "LINES": _template("lines.c", {"prefix": prefix, "PREFIX": prefix.upper()}),
+            "INFER": "    status = infer_lines(model);\n",
+            "TRAIN": "    push_file(model);\n    get(&label, sizeof label);\n"
+            f"    PORT_MEASURED(stack_high_water, status = (uint32_t){end}(model, &label, &loss));\n",
+        }
+    call = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
+    return {
+        "IMAGE": f"{prefix}_input_t",
+        "LINES": "",
+        "INFER": f"    memcpy({prefix}_input(model), &probe, sizeof probe);\n"
+        f"    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_infer(model, &prediction));\n",
+        "TRAIN": f"    get({prefix}_input(model), sizeof probe);\n    get(&label, sizeof label);\n"
+        f"    PORT_MEASURED(stack_high_water, status = (uint32_t){call}(model, &label, &loss));\n",
+    }
 
 
 def _further(interface: Interface) -> range:
@@ -239,9 +263,9 @@ def verification_input(
     Samples are taken in turn, from the start again when they run out; a call takes a micro-batch.
     """
     count, together = len(samples.x), interface.micro_batch
-    x = np.ascontiguousarray(
-        samples.x, dtype={"float32": "<f4", "int8": "i1", "int32": "<i4"}[interface.input_dtype]
-    ).reshape(count, -1)
+    stored = samples.x.astype(np.int16) + BYTE_ZERO if interface.input_dtype == "uint8" else samples.x
+    dtype = {"float32": "<f4", "int8": "i1", "int32": "<i4", "uint8": "u1"}[interface.input_dtype]
+    x = np.ascontiguousarray(stored, dtype=dtype).reshape(count, -1)
     y = np.ascontiguousarray(samples.y, dtype="<i4" if interface.label_ctype == "int32_t" else "<f4").reshape(count, -1)
     for array, expected, name in ((x, interface.input_elements, "x"), (y, interface.label_elements, "y")):
         if count == 0 or array.shape[1] * together != expected:

@@ -1,7 +1,6 @@
 """Static stack bound: GCC's call graph of the generated objects plus a checked-in table for library functions.
 
-The bound covers everything that an API call may push, except the frames of exceptions and of the callbacks that
-save and load are given.
+The bound covers everything that an API call may push, except the frames of exceptions and of callbacks.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ _NODE = re.compile(r'node: \{ title: "(?P<title>[^"]*)" label: "(?P<label>[^"]*)
 _EDGE = re.compile(r'edge: \{ sourcename: "(?P<source>[^"]*)" targetname: "(?P<target>[^"]*)"')
 _FRAME = re.compile(r"(\d+) bytes \(([a-z,]+)\)")
 _INDIRECT = "__indirect_call"
+CALLBACKS = ("save", "load", "infer_rows", "train_step_rows", "accumulate_rows")
+"""Functions of the API that take callbacks."""
 _HINT = "please report this with the model"
 
 
@@ -73,11 +74,12 @@ def stack_bound(graph: CallGraph, prefix: str, library: Mapping[str, int], extra
 
     extra: library helpers that the assembler text calls but the call graph does not show (switch tables); any
     function may call them. Errors (E0601): recursion, a frame of variable size, an unknown callee, a call through
-    a pointer outside save and load.
+    a pointer outside of functions that take callbacks.
     """
     search = _StackSearch(graph, library, max((_known(library, name) for name in extra), default=0))
     roots = sorted(name for name in graph.frames if ":" not in name)
-    bounds = [search.bound(name, name in (f"{prefix}_save", f"{prefix}_load")) for name in roots]
+    calling = {f"{prefix}_{name}" for name in CALLBACKS}
+    bounds = [search.bound(name, name in calling) for name in roots]
     return max(bounds, key=lambda bound: bound.size_bytes, default=StackBound(0, ()))
 
 

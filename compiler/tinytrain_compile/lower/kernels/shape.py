@@ -6,15 +6,17 @@ import math
 from collections.abc import Sequence
 
 from tvm import s_tir, te, tirx
-from tvm.ir import Expr
+from tvm.ir import Expr, Var
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import KernelSpec, both, f32, kernel, plain, reduce_axes, tensor, total
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import LIGHT, broadcast, pointwise
+from tinytrain_compile.lower.kernels.row_blocks import RowBlockSpec, row_kernel
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
-from tinytrain_compile.ops.names import operand, operands, result
+from tinytrain_compile.ops.input_lines import BYTE_ZERO
+from tinytrain_compile.ops.names import operand, operands, position, result
 from tinytrain_compile.ops.shape import (
     ConcatAttrs,
     EmbedAttrs,
@@ -62,6 +64,27 @@ def transpose(node: Node, _context: KernelContext) -> KernelSpec:
         return x[tuple(index[i] for i in order)] if order else x[0]
 
     return KernelSpec([x], [te.compute(tuple(extents), element, "out")], plain)
+
+
+@kernel("InputLines")
+def input_lines(node: Node, _context: KernelContext) -> KernelSpec:
+    """A copy, in which bytes become int8."""
+    x = tensor(node, "x", (operand(node, "x").elements,))
+    return KernelSpec([x], [te.compute(x.shape, lambda i: _pixel(x[i]), "out")], plain)
+
+
+def _pixel(x: Expr) -> Expr:
+    return (x.astype("int32") - BYTE_ZERO).astype("int8") if x.dtype == "uint8" else x
+
+
+@row_kernel("InputLines")
+def lines(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
+    """A copy of rows that the caller has."""
+    image = operand(node, "x")
+    x = te.placeholder((count, image.elements // image.shape[1]), image.dtype, "x")
+    spec = KernelSpec([x], [te.compute(x.shape, lambda i, j: _pixel(x[i, j]), "out")], plain)
+    in_place = image.dtype == "uint8"  # rows that were asked for lie where they belong, as bytes
+    return RowBlockSpec(spec, count, (position(node, "x"),), image.shape[1], in_place=in_place)
 
 
 @kernel("Concat")

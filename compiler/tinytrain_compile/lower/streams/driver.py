@@ -10,9 +10,10 @@ from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.streams.functions import TABLE, CFunction, RowKernel, lower_rows
 from tinytrain_compile.ops.base import row_form
+from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.ops.row_form import RowForm, row_pitch
-from tinytrain_compile.ops.stream import Ring, StreamAttrs
+from tinytrain_compile.ops.stream import Ring, StreamAttrs, position_bytes
 
 _TYPES = {"int8": "int8_t", "int16": "int16_t", "int32": "int32_t", "bits": "uint8_t", "uint8": "uint8_t"}
 
@@ -58,7 +59,8 @@ def _inner(attrs: StreamAttrs, index: int, name: str, context: KernelContext) ->
     node, form = attrs.nodes[index], row_form(attrs.nodes[index])
     kernel = lower_rows(node, f"{name}_{index}", context)
     windows = kernel.spec.windows
-    same = form is not None and form.maps == kernel.spec.maps and form.windows == (windows is not None)
+    maps = () if node.op == LINES else kernel.spec.maps  # the caller's rows are no map
+    same = form is not None and form.maps == maps and form.windows == (windows is not None)
     if form is None or not same or kernel.scratch_bytes > form.scratch_bytes:
         planned = 0 if form is None else form.scratch_bytes
         raise RowScratchError(f"rows of {node.op} ({node.name}) need {kernel.scratch_bytes} B, planned {planned}")
@@ -92,7 +94,7 @@ def _places(node: Node, attrs: StreamAttrs) -> Mapping[str, _Place]:
     """Every value of the inner graph: operands by what their first reader calls them, results, rings."""
     found: dict[str, _Place] = {}
     rings: dict[str, Ring] = {ring.name: ring for ring in attrs.rings}
-    taken = {"y", "scratch", "call", "node", "count", "row", "done", TABLE}
+    taken = {"y", "scratch", "call", "node", "count", "row", "done", "at", TABLE}
     for index, inner in enumerate(attrs.nodes):
         for word, value in zip(names_of(inner)[0], inner.inputs, strict=True):
             if value.name in attrs.inputs and value.name not in found:
@@ -129,15 +131,16 @@ def _body(attrs: StreamAttrs, inner: Sequence[_Inner], places: Mapping[str, _Pla
     ]
     reach = max((one.form.reach for one in inner if one.form.windows), default=0)
     prepare = [f"{_call(one, one.kernel.prepare, places)};" for one in inner if one.kernel.prepare is not None]
+    begin, call = _begin(attrs, prepare)
     lines = [
         *rings,
-        f"int32_t done[{len(inner)}] = {{0}};",
         *([f"int32_t {TABLE}[{_most_rows(attrs, inner, reach)}];"] if reach else []),
-        *prepare,
-        f"for (int32_t call = 0; call < {len(attrs.calls)}; ++call) {{",
-        f"    const int32_t node = {name}_calls[call][0];",
-        f"    const int32_t count = {name}_calls[call][1];",
+        *begin,
+        f"for (; {call} < {len(attrs.calls)}; ++{call}) {{",
+        f"    const int32_t node = {name}_calls[{call}][0];",
+        f"    const int32_t count = {name}_calls[{call}][1];",
         "    const int32_t row = done[node];",
+        *([] if attrs.position < 0 else _waits(inner[0], places)),
         "    done[node] = row + count;",
         "    switch (node) {",
         *(f"    {line}" for one in inner for line in _case(one, places, one.index == len(inner) - 1)),
@@ -145,6 +148,36 @@ def _body(attrs: StreamAttrs, inner: Sequence[_Inner], places: Mapping[str, _Pla
         "}",
     ]
     return [f"    {line}" for line in lines]
+
+
+def _begin(attrs: StreamAttrs, prepare: Sequence[str]) -> tuple[list[str], str]:
+    """(how a stream begins, the C expression of the number of its next call)."""
+    if attrs.position < 0:
+        return [f"int32_t call = 0, done[{len(attrs.nodes)}] = {{0}};", *prepare], "call"
+    return [
+        f"int32_t *const at = {_at('int32_t', attrs.position)}; /* the next call, then rows done of each node */",
+        "int32_t *const done = at + 1;",
+        "if (x == NULL) {",
+        f"    memset(at, 0, {position_bytes(len(attrs.nodes))}u);",
+        *(f"    {line}" for line in prepare),
+        "}",
+    ], "at[0]"
+
+
+def _waits(first: _Inner, places: Mapping[str, _Place]) -> list[str]:
+    """A stream that takes rows of the image from its caller stops where it needs one that is not there."""
+    value, take = first.node.outputs[0], f"{_call(first, first.kernel.rows, places)};"
+    if first.node.inputs[0].dtype == value.dtype:  # else it has to be converted, where it lies too
+        take = f"if (x != {_row(value, places[value.name], True)}) {{ {take} }}"
+    return [
+        "    if (node == 0) {",
+        "        if (x == NULL) {",
+        "            return; /* until the caller has the next row */",
+        "        }",
+        f"        {take}",
+        "        x = NULL;",
+        "    }",
+    ]
 
 
 def _most_rows(attrs: StreamAttrs, inner: Sequence[_Inner], reach: int) -> int:
@@ -159,6 +192,8 @@ def _most_rows(attrs: StreamAttrs, inner: Sequence[_Inner], reach: int) -> int:
 def _case(one: _Inner, places: Mapping[str, _Place], last: bool) -> list[str]:
     form, node = one.form, one.node
     lines = ["default:" if last else f"case {one.index}:"]
+    if node.op == LINES:
+        return [*lines, "    break;"]
     if form.windows:
         source = node.inputs[form.maps[0]]
         slots = places[source.name].slots or source.shape[1]

@@ -53,7 +53,7 @@ static const struct {
 @STATE_TABLE@};
 
 static int32_t input_file, output_file;
-static @prefix@_input_t probe; /* what is inferred before and after training */
+static @IMAGE@ probe; /* what is inferred before and after training */
 static @prefix@_output_t prediction;
 static @prefix@_label_t label;
 @BATCH_OUTPUT@static uint32_t arena_high_water; /* bytes of the arena, from its start, that any call wrote */
@@ -141,12 +141,10 @@ static void repaint(void)
     }
 }
 
-static void infer(@prefix@_t *model)
+@LINES@static void infer(@prefix@_t *model)
 {
     uint32_t status;
-    memcpy(@prefix@_input(model), &probe, sizeof probe);
-    PORT_MEASURED(stack_high_water, status = (uint32_t)@prefix@_infer(model, &prediction));
-    put_tag(TAG_INFER, sizeof status + sizeof prediction);
+@INFER@    put_tag(TAG_INFER, sizeof status + sizeof prediction);
     put(&status, sizeof status);
     put(&prediction, sizeof prediction);
     repaint();
@@ -156,10 +154,7 @@ static void train_samples(@prefix@_t *model)
 {
     uint32_t status;
     float loss = 0.0f;
-    get(@prefix@_input(model), sizeof probe);
-    get(&label, sizeof label);
-    PORT_MEASURED(stack_high_water, status = (uint32_t)@TRAIN_CALL@(model, &label, &loss));
-    put_tag(TAG_SAMPLE, sizeof status + sizeof loss);
+@TRAIN@    put_tag(TAG_SAMPLE, sizeof status + sizeof loss);
     put(&status, sizeof status);
     put(&loss, sizeof loss);
     repaint();

@@ -1,0 +1,60 @@
+"""InputLines: where the rows of an image come in that its caller hands over one after the other.
+
+Its operand is the image in the caller's hands: never in the arena, as a label; bytes of a camera, which are 128 more,
+or int8. Its result is the image for the rest of the graph; inside a stream that is a ring of some rows, outside of one
+the whole image.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, TensorType, Value
+from tinytrain_compile.ops.base import MOVES_DATA, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.row_form import RowForm
+from tinytrain_compile.ops.stream import StreamAttrs
+
+LINES = "InputLines"
+BYTE_ZERO = 128
+"""What a byte of a camera is more than the int8 that it stands for."""
+
+
+def _infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    given = inputs[0].type
+    return (given._replace(dtype="int8") if given.dtype == "uint8" else given,)
+
+
+def _reference(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    (x,) = arrays
+    return ((x.astype(np.int16) - BYTE_ZERO).astype(np.int8) if x.dtype == np.uint8 else x.copy(),)
+
+
+def _rows(_node: Node) -> RowForm:
+    """It reads no map: its rows are those that its caller has, one a call."""
+    return RowForm(())
+
+
+def takes_lines(node: Node) -> bool:
+    """Whether a node takes the image row by row from the caller: InputLines, or a stream that begins with it."""
+    attrs = node.attrs
+    return node.op == LINES or (isinstance(attrs, StreamAttrs) and attrs.nodes[0].op == LINES)
+
+
+def arena_inputs(graph: Graph) -> tuple[Value, ...]:
+    """The graph's inputs that lie in the arena: the image, unless it comes by rows. Labels are the caller's."""
+    return () if any(takes_lines(node) for node in graph.nodes) else graph.inputs[:1]
+
+
+register(
+    OpDef(
+        LINES,
+        "The image, row by row from the caller.",
+        _infer,
+        _reference,
+        NonDifferentiable("lines are planned after differentiation"),
+        rows=_rows,
+        inputs=("x",),
+        outputs=("y",),
+        traits=MOVES_DATA,
+    )
+)

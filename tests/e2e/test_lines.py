@@ -1,0 +1,117 @@
+"""Images that come row by row: the same bytes as with the image in the arena, on the host and on boards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from testing import models
+from tests.e2e import chain
+from tests.e2e.broken import write
+from tests.e2e.command import run
+from tests.e2e.marks import needs_qemu
+from tests.e2e.test_watched_plans import bundle_of, outcome
+from tests.quantize import lines, nets
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.verify import RunResult
+
+LAYERS = 5
+
+
+def run_of(train: TrainGraph, made: chain.Project, folder: Path, mode: str) -> RunResult:
+    bundle = bundle_of(train, made.plan, made.kernels, mode == "debug")
+    result = outcome(train, bundle, folder, mode)
+    assert result.status == "ok"
+    return result
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_bytes_by_rows(seed: int, tmp_path: Path) -> None:
+    """Watched: each row that comes is a call around which dead bytes are poisoned, under AddressSanitizer."""
+    core = ("cortex-m7", "cortex-m55", "cortex-m0plus")[seed % 3]
+    train = lines.train_of(seed, 1 + seed % 2)
+    graph = lines.lined(train) if seed < 3 else lines.longest(train, LAYERS)
+    whole = run_of(train, lines.project(train, train.graph, core), tmp_path / "whole", "host")
+    assert chain.same(run_of(train, lines.project(train, graph, core), tmp_path / "rows", "debug"), whole)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bytes_of_a_camera(seed: int, tmp_path: Path) -> None:
+    """They are 128 more than the int8 of the same pixels, pushed or asked for."""
+    train = lines.train_of(seed)
+    made = lines.project(train, lines.longest(train, LAYERS, as_bytes=True))
+    whole = lines.project(train, train.graph)
+    header, other = (project.bundle.files["net_train.h"] for project in (made, whole))
+    zeros = [int(text.split("_INPUT_ZERO (")[1].split(")")[0]) for text in (header, other)]
+    assert zeros[0] == zeros[1] + 128 and "uint8_t values[NET_ROW_ELEMENTS]" in header
+    assert chain.same(run_of(train, made, tmp_path / "rows", "debug"), run_of(train, whole, tmp_path / "whole", "host"))
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("core", ["cortex-m0plus", "cortex-m7", "cortex-m55"])
+def test_the_same_bytes_on_a_board(core: str) -> None:
+    """Reference, host and board agree over ten steps; the reference knows nothing of rows."""
+    train = lines.train_of(5)
+    assert chain.check(lines.project(train, lines.longest(train, LAYERS), core), core, steps=10).result == "pass"
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A float network, samples with and without labels; the command runs there."""
+    model = nets.cnn()
+    write(model, tmp_path)
+    x = nets.calibration(model)
+    np.savez(tmp_path / "xy.npz", x=x, y=np.arange(len(x)) % 5)
+    np.savez(tmp_path / "x.npz", x=x)
+    write(models.mlp(), tmp_path, "flat.onnx")
+    np.savez(tmp_path / "flat.npz", x=np.random.default_rng(0).standard_normal((8, 12)), y=np.arange(8) % 4)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+INT8 = ("--quant", "int8", "--calib", "xy.npz", "--input-lines")
+
+
+def test_auto_leaves_the_first_layer_alone(folder: Path) -> None:
+    text = run("net.onnx", *INT8, "--verify-steps", "2").check_success().out
+    report = json.loads((folder / "out" / "report.json").read_text())
+    assert report["verify"]["result"] == "pass"
+    assert [layer["layer"] for layer in report["update"]] == ["deep/Conv", "point/Conv", "last/Conv", "fc/Gemm"]
+    assert report["plan"]["streams"]["input_lines"] is True
+    header = (folder / "out" / "net_train.h").read_text()
+    assert "net_push_rows" in header and "NET_INPUT_ROWS 8u" in header
+    assert " B but callbacks" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--update all", "trains a layer that reads the image"),
+        ("--calib x.npz", "compute errors twice"),
+        ("--stream off", "is not possible with --stream off"),
+        ("--lock plan.json", "is not possible with --lock"),
+        ("--arena 9KB --memory sram2=1MB", "is not possible with --memory"),
+        ("--optimise memory", "is not possible with --optimise"),
+        ("--batch 4 --micro-batch 2", "is not possible with --micro-batch"),
+        ("--batch 4 --micro-batch auto", "is not possible with --micro-batch"),
+        ("--cycles", "is not possible with --cycles"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_needs_the_whole_image_is_refused(flags: str, says: str) -> None:
+    assert says in run("net.onnx", *INT8, *flags.split(), "--dry-run").check_error("E0101", 2).err
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_input_that_is_no_image_is_refused() -> None:
+    flags = ("--input-lines", "--dry-run")
+    int8 = ("--quant", "int8", "--calib", "flat.npz", *flags)
+    assert "cannot be computed row by row" in run("flat.onnx", *int8).check_error("E0101", 2).err
+    assert "--input-lines: has no meaning for --quant fp32" in run("net.onnx", *flags).check_error("E0101", 2).err
