@@ -185,10 +185,8 @@ class CompileOptions(UpdateOptions):
         default="off",
         metadata=option(
             "memory",
-            "Compute early int8 layers row by row: auto, as --arena needs (without it as min); min, smallest arena.",
+            "Compute early layers row by row: auto, as --arena needs (without it as min); min, smallest arena.",
             "--stream",
-            int8_only=True,
-            without="off",
         ),
     )
     optimise: Objective | None = field(
