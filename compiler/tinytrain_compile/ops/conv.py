@@ -23,7 +23,7 @@ from tinytrain_compile.ops.conv_form import (
 from tinytrain_compile.ops.linear import WEIGHT, join_split, present_parts, split_operands, whole_shape
 from tinytrain_compile.ops.names import named, operand, operands, result
 from tinytrain_compile.ops.row_form import RowForm
-from tinytrain_compile.ops.rows import window_rows
+from tinytrain_compile.ops.rows import LEAST, few_elements, window_rows
 
 
 def _check_weight(w: tuple[int, ...], attrs: ConvAttrs, channels_in: int) -> None:
@@ -155,11 +155,12 @@ def _conv_scratch(node: Node) -> int:
     return 4 * forward_patch(attrs, operand(node, "x").shape).elements(TILE_WIDTH) if gathers(attrs) else 0
 
 
-def _conv_rows(node: Node) -> RowForm:
+def _conv_rows(node: Node) -> RowForm | None:
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
     if is_product(attrs):
-        return RowForm((0,))
+        _, rows, width, channels = result(node, "y").shape
+        return None if channels < LEAST and few_elements(width, rows) else RowForm((0,))
     return window_rows(attrs.kernel, attrs.strides, attrs.dilations, attrs.pads, _conv_scratch(node))
 
 

@@ -94,10 +94,6 @@ class KernelContext:
         """The same for kernels of integers that are not on vectors."""
         return replace(self, isa=replace(self.isa, int_vectors=False))
 
-    def without_float_vectors(self) -> KernelContext:
-        """The same for kernels of floats that are not on vectors."""
-        return replace(self, isa=replace(self.isa, float_vectors=False))
-
     @property
     def uses_vectors(self) -> bool:
         """Whether kernels are on vectors: not those that layers share, which lack the constants that assembly takes."""

@@ -129,7 +129,7 @@ def masked_grad(node: Node, context: KernelContext) -> KernelSpec:
     size = result(node, "dx").elements
     dy, mask = flat_tensor(node, "dy"), tensor(node, "mask")
 
-    schedule = element_schedule((size,), context, LIGHT)
+    schedule = element_schedule(size, context, LIGHT)
 
     def element(i: Expr) -> Expr:
         bits = tirx.shift_right(mask[tirx.indexdiv(i, 8)].astype("int32"), tirx.indexmod(i, 8))

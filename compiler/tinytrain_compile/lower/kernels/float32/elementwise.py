@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from tvm import te
@@ -32,10 +32,9 @@ LIGHT, HEAVY = 4, 1
 """Vectors in a turn of the loop: of functions of a few instructions, and of others."""
 
 
-def element_schedule(extents: Sequence[Index], context: KernelContext, most: int) -> Schedule:
-    """Of loops over elements; most: see `unary`. Elements of a few rows are fewer than lanes only where all are not."""
-    few = len(extents) == 1 and isinstance(extents[0], int) and extents[0] < LANES
-    if not context.uses_float_vectors or most == 0 or few:
+def element_schedule(extent: Index, context: KernelContext, most: int) -> Schedule:
+    """Of loops over elements, the last of this extent; most: see `unary`."""
+    if not context.uses_float_vectors or most == 0 or (isinstance(extent, int) and extent < LANES):
         return plain
     return lambda sch: four_at_a_time(sch, most=most)
 
@@ -55,8 +54,8 @@ def _of_rows(rule: KernelRule, node: Node, context: KernelContext, count: Var) -
     result = node.outputs[0]
     if len(result.shape) != 4 or any(value.shape != result.shape for value in node.inputs):
         raise NoRowsError(f"{node.name}: its operands are no maps")
-    if result.elements < LANES:
-        context = context.without_float_vectors()  # as the kernel of the whole map is
+    if context.uses_float_vectors and math.prod(result.shape[2:]) < LANES <= result.elements:
+        raise NoRowsError(f"{node.name}: a row is no vector")
     maps = tuple(range(len(node.inputs)))
     return RowBlockSpec(rule(few_rows(node, count), context), count, maps, result.shape[1], in_place=True)
 
@@ -74,7 +73,7 @@ def pointwise(node: Node, function: Callable[..., Expr], context: KernelContext 
     size = element_loops(node.outputs[0])
     inputs = [placeholder(v, name, size) for v, name in zip(node.inputs, ("a", "b", "c"), strict=False)]
     out = te.compute(size, lambda *i: function(*(x[i] for x in inputs)), "out")
-    return KernelSpec(inputs, [out], element_schedule(size, context, most))
+    return KernelSpec(inputs, [out], element_schedule(size[-1], context, most))
 
 
 def broadcast(node: Node, function: Callable[..., Expr], context: KernelContext = SCALAR, most: int = 0) -> KernelSpec:
@@ -93,7 +92,7 @@ def broadcast(node: Node, function: Callable[..., Expr], context: KernelContext 
         loads = [x(*(i if int(dim) > 1 else 0 for i, dim in zip(index, x.shape, strict=True))) for x in inputs]
         return function(*loads)
 
-    return KernelSpec(inputs, [te.compute(tuple(extents), body, "out")], element_schedule(extents[-1:], context, most))
+    return KernelSpec(inputs, [te.compute(tuple(extents), body, "out")], element_schedule(extents[-1], context, most))
 
 
 def _aligned(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Layer, TapWindow
 from tinytrain_compile.lower.kernels.float32.linear import product_schedule
-from tinytrain_compile.lower.kernels.row_blocks import RowBlockSpec, Windows, row_kernel, with_table
+from tinytrain_compile.lower.kernels.row_blocks import NoRowsError, RowBlockSpec, Windows, row_kernel, with_table
 from tinytrain_compile.ops.conv import forward_patch, is_product
 from tinytrain_compile.ops.names import operand, result
 
@@ -85,6 +85,8 @@ def _product(node: Node, layer: Layer, context: KernelContext, count: Expr) -> K
     )
     out = te.compute((count, width, out_c), lambda *i: layer.finish(sums(*i), *i), "out")
     vectors = context.uses_float_vectors and not split and max(rows * width, out_c) >= LANES
+    if vectors and max(width, out_c) < LANES:
+        raise NoRowsError(f"{node.name}: a row is no vector")
     schedule = product_schedule((width, out_c), context, vectors, split, apart=(True, True), first=1)
     return KernelSpec([x, *layer.operands], [out], schedule)
 
