@@ -75,7 +75,7 @@ def run_sanitised(
         for value, expected in zip(node.outputs, run_node(node, case.float32()), strict=True):
             assert value.dtype != "float32", "floats are not compared to the byte here"
             data += np.ascontiguousarray(expected).tobytes()
-    _run(kernels, calls, data, folder)
+    _run(kernels, calls, bytes(data), folder)
 
 
 def run_alike(cases: Sequence[Case], folder: Path, context: KernelContext, one: Make, other: Make) -> None:
@@ -97,12 +97,12 @@ def run_alike(cases: Sequence[Case], folder: Path, context: KernelContext, one: 
             names += own
         lines += [f"alike(one_{n}, other_{n}, {v.size_bytes}u, {index});" for n, v in enumerate(node.outputs)]
         calls += "{ " + " ".join([*lines, *(f"free({name});" for name in names)]) + " }\n"
-    _run(kernels, calls, data, folder)
+    _run(kernels, calls, bytes(data), folder)
 
 
 def _run(kernels: str, calls: str, data: bytes, folder: Path) -> None:
     main = f'int main(void) {{ data = fopen("data.bin", "rb"); if (data == NULL) {{ return 3; }}\n{calls}return 0; }}\n'
-    (folder / "data.bin").write_bytes(bytes(data))
+    (folder / "data.bin").write_bytes(data)
     (folder / "fuzz.c").write_text(HEAD + kernels + main)
     command = ["gcc", *FLAGS, f"-I{data_dir('runtime_c')}", "fuzz.c", "-o", "fuzz", "-lm"]
     for step in (command, ["./fuzz"]):

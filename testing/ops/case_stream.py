@@ -16,13 +16,14 @@ from tinytrain_compile.ir import Node, Value
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.stream_build import build_stream
 
 
 @generator("Stream", 12)
 def _stream(rng: Rng, index: int) -> Case:
-    return stream(rng, integer=index % 3 < 2)
+    return stream(rng, integer=index % 2 == 1)
 
 
 def stream(rng: Rng, integer: bool = True) -> Case:
@@ -41,6 +42,7 @@ class _Layers(Protocol):
     def conv(self, shape: tuple[int, ...]) -> Case: ...
     def clip(self, shape: tuple[int, ...]) -> Case | None: ...
     def mask(self, shape: tuple[int, ...]) -> Case: ...
+    def pool(self, shape: tuple[int, ...]) -> Case: ...
 
 
 class _Integers:
@@ -62,6 +64,9 @@ class _Integers:
     def mask(self, shape: tuple[int, ...]) -> Case:
         return clip_mask(self._rng, shape)
 
+    def pool(self, shape: tuple[int, ...]) -> Case:
+        return make("MaxPool", (self.image(shape),), pool_window(self._rng, shape), images=(0,))
+
 
 class _Floats:
     def __init__(self, rng: Rng) -> None:
@@ -81,6 +86,10 @@ class _Floats:
 
     def mask(self, shape: tuple[int, ...]) -> Case:
         return make("ClipMask", (self.image(shape),), self._bounds(), images=(0,))
+
+    def pool(self, shape: tuple[int, ...]) -> Case:
+        op = str(self._rng.choice(["MaxPool", "AveragePool"]))
+        return make(op, (self.image(shape),), pool_window(self._rng, shape), images=(0,))
 
     def _bounds(self) -> ClipAttrs:
         return ClipAttrs(0.0, math.inf if self._rng.random() < 0.5 else 1.0)
@@ -120,6 +129,17 @@ def geometry(rng: Rng, shape: tuple[int, ...]) -> Geometry:
         return (1, height, width, channels), channels if deep else int(rng.integers(1, 12)), conv
 
 
+def pool_window(rng: Rng, shape: tuple[int, ...]) -> PoolAttrs:
+    """A window of at most 3x3 that fits an image of this shape."""
+    image = shape[1:3]
+    kernel = tuple(min(int(rng.integers(1, 4)), size) for size in image)
+    pads = tuple(int(rng.integers(0, (kernel[axis % 2] + 1) // 2)) for axis in range(4))
+    strides = tuple(int(n) for n in rng.integers(1, 3, 2))
+    sizes = zip(image, kernel, pads[:2], pads[2:], strides, strict=True)
+    out = tuple((size + begin + end - window) // step + 1 for size, window, begin, end, step in sizes)
+    return PoolAttrs(kernel, strides, pads, output_hw=out)  # type: ignore[arg-type]
+
+
 class _Chain:
     """Grows layer by layer; maps: those that a later layer may read again."""
 
@@ -143,6 +163,8 @@ class _Chain:
         again = [value for value in self._maps[:-1] if value.shape == x.shape]
         if again and rng.random() < 0.5:
             self._add(self._layers.add(x.shape), (x, again[int(rng.integers(len(again)))]))
+        elif rng.random() < 0.15:
+            self._add(self._layers.pool(x.shape), (x,))
         else:
             self._add(self._layers.conv(x.shape), (x,))
         clip = self._layers.clip(self._maps[-1].shape)

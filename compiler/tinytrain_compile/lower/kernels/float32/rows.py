@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvm import te, tirx
+from tvm import te
 from tvm.ir import Expr, Var
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import (
-    Index,
     KernelSpec,
     MapShape,
     Schedule,
@@ -25,41 +24,26 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import Layer, TapWindow
 from tinytrain_compile.lower.kernels.float32.linear import product_schedule
-from tinytrain_compile.lower.kernels.row_blocks import NoRowsError, RowBlockSpec, Windows, row_kernel, with_table
+from tinytrain_compile.lower.kernels.row_blocks import (
+    NoRowsError,
+    RowBlockSpec,
+    RowImage,
+    row_kernel,
+    windows_of,
+    with_table,
+)
 from tinytrain_compile.ops.conv import forward_patch, is_product
 from tinytrain_compile.ops.names import operand, result
-
-
-class RowImage:
-    """The image of a call: rows that windows see, counted from the first of the call's, found through a table.
-
-    flat, row_at: the placeholders. It is read like a tensor (n, row, column, channel).
-    """
-
-    def __init__(self, width: int, channels: int) -> None:
-        self.flat = te.placeholder((tirx.Var("extent", "int32"),), "float32", "x")
-        self.row_at = te.placeholder((tirx.Var("places", "int32"),), "int32", "row_at")
-        self.shape, self.channels = (1, 1, width, channels), channels
-
-    def exists(self, row: Expr) -> Expr:
-        """Whether a row is one of the image."""
-        return self.row_at[row] >= 0
-
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> Expr:
-        """The element at an index."""
-        assert isinstance(index, tuple)
-        _, row, column, channel = index
-        return self.flat[self.row_at[row] + column * self.channels + channel]
 
 
 @row_kernel("Conv")
 def conv(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
     """Forward convolution of every form."""
-    layer, (_, height, width, channels) = Layer(node, context), map_shape(operand(node, "x"))
+    layer, (_, height, width, _) = Layer(node, context), map_shape(operand(node, "x"))
     _, rows, across, out_c = map_shape(result(node, "y"))
     if is_product(layer.attrs):
         return RowBlockSpec(_product(node, layer, context, count), count, (0,), rows)
-    attrs, image, shape = layer.attrs, RowImage(width, channels), (1, count, across, out_c)
+    attrs, image, shape = layer.attrs, RowImage(operand(node, "x")), (1, count, across, out_c)
     if attrs.groups == 1:
         out, schedule = _dense(layer, image, (height, width), shape)
     else:
@@ -68,12 +52,6 @@ def conv(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
     reach, step = (attrs.kernel[0] - 1) * attrs.dilations[0] + 1, attrs.strides[0]
     windows = windows_of(rows, height, reach, step, attrs.pads[0])
     return RowBlockSpec(with_table(spec, image.row_at), count, (0,), rows, windows)
-
-
-def windows_of(rows: int, height: int, reach: int, step: int, pad: int) -> Windows:
-    """What `rows` rows of a result read of a map of this height."""
-    inside = (row - pad for row in range((rows - 1) * step + reach))
-    return Windows(tuple(row if 0 <= row < height else -1 for row in inside), step, reach)
 
 
 def _product(node: Node, layer: Layer, context: KernelContext, count: Expr) -> KernelSpec:
