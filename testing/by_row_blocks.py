@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
+from tinytrain_compile.ir.types import ELEMENT_BYTES
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.kernels.row_blocks import Windows
 from tinytrain_compile.lower.streams.functions import TABLE, CFunction, RowKernel, lower_rows
 from tinytrain_compile.ops import op_def
+
+KINDS = {"int8": "int8_t", "float32": "float"}
 
 
 def by_row_blocks(node: Node, name: str, context: KernelContext, step: int, ring: bool = False) -> tuple[Kernel, int]:
@@ -20,22 +23,23 @@ def by_row_blocks(node: Node, name: str, context: KernelContext, step: int, ring
     rows = lower_rows(node, f"{name}_rows", context)
     spec, count, alias = rows.spec, len(node.inputs), dict(op_def(node.op).alias)
     values, images = [*node.inputs, *node.outputs], node.outputs[0].shape[0]
-    image_bytes = {rows.names[i]: values[i].size_bytes // images for i in (*spec.maps, count)}
+    units = {n: ELEMENT_BYTES.get(v.dtype, 1) for n, v in zip(rows.names, values, strict=True)}
+    image_size = {rows.names[i]: values[i].size_bytes // units[rows.names[i]] // images for i in (*spec.maps, count)}
+    kinds = {n: KINDS.get(v.dtype, "uint8_t") for n, v in zip(rows.names, values, strict=True)}
     place = {n: n for n in rows.names}
-    for map_name, size in image_bytes.items():
+    for map_name, size in image_size.items():
         place[map_name] = f"{map_name} + image * {size} + first * {size // spec.rows}"
     table, windows = "", ""
     if spec.windows is not None:
         read = rows.names[spec.maps[0]]
-        pitch = image_bytes[read] // values[spec.maps[0]].shape[1]
-        image = place[read] = f"{read} + image * {image_bytes[read]}"
+        pitch = image_size[read] // values[spec.maps[0]].shape[1]
+        image = place[read] = f"{read} + image * {image_size[read]}"
         table, place[TABLE] = _table(f"{name}_at", spec.windows, pitch), f"{name}_at + first * {spec.windows.step}"
         if ring:
-            windows = _ring(image, place[TABLE], spec.windows, step, pitch)
+            windows = _ring(image, place[TABLE], spec.windows, step, pitch, kinds[read])
             place[read], place[TABLE] = "ring", TABLE
     own = [n for i, n in enumerate(rows.names) if i < count or i - count not in alias]
-    kinds = {n: "int8_t" if v.dtype == "int8" else "uint8_t" for n, v in zip(rows.names, values, strict=True)}
-    declared = [f"{kinds[n] if n in image_bytes else 'void'} *{n}" for n in own]
+    declared = [f"{kinds[n] if n in image_size else 'void'} *{n}" for n in own]
     head = f"void {name}({', '.join([*declared, *(['void *scratch'] if rows.scratch_dtype else [])])})"
     prepared = "" if rows.prepare is None else f"    {_call(rows, rows.prepare, place, [])}\n"
     loops = (
@@ -60,19 +64,19 @@ def _table(name: str, windows: Windows, pitch: int) -> str:
     return f"static const int32_t {name}[] = {{{', '.join(str(max(-1, row * pitch)) for row in windows.sources)}}};\n"
 
 
-def _ring(image: str, table: str, windows: Windows, step: int, pitch: int) -> str:
+def _ring(image: str, table: str, windows: Windows, step: int, pitch: int, kind: str) -> str:
     """What a call needs in a ring buffer, which has no more slots than that."""
     most = (step - 1) * windows.step + windows.reach
     starts = range(0, len(windows.sources) - windows.reach + 1, windows.step)
     needed = [[row for row in windows.sources[at : at + most] if row >= 0] for at in starts]
     slots = max(max(rows) - min(rows) + 1 for rows in needed if rows)
-    return f"""            static int8_t ring[{slots * pitch}];
+    return f"""            static {kind} ring[{slots * pitch}];
             int32_t {TABLE}[{most}];
             for (int32_t i = 0; i < (count - 1) * {windows.step} + {windows.reach}; i++) {{
                 const int32_t from = ({table})[i];
                 {TABLE}[i] = from < 0 ? -1 : from / {pitch} % {slots} * {pitch};
                 if (from >= 0) {{
-                    memcpy(ring + {TABLE}[i], {image} + from, {pitch});
+                    memcpy(ring + {TABLE}[i], {image} + from, {pitch} * sizeof *ring);
                 }}
             }}
 """

@@ -20,7 +20,9 @@ FLAGS = ("-std=c11", "-Og", "-g", "-fsanitize=address,undefined", "-fno-sanitize
 Make = Callable[[Node, str, KernelContext], tuple[Kernel, int]]
 """(node, name, context) -> its kernel, bytes of scratch"""
 SCALAR, VECTORS = KernelContext(), KernelContext(InstructionSet(int_vectors=True))
-HEAD = """#include "tt_mve.h"
+HEAD = """#include "tt_float_pairs.h"
+#include "tt_mve.h"
+#include "tt_mve_float.h"
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,13 +35,17 @@ static void *operand(size_t bytes, bool filled)
     }
     return block;
 }
-static void check(const void *got, size_t bytes, int index)
+static void alike(const void *got, const void *expected, size_t bytes, int index)
 {
-    void *const expected = operand(bytes, true);
     if (memcmp(got, expected, bytes) != 0) {
         fprintf(stderr, "kernel %d differs\\n", index);
         exit(1);
     }
+}
+static void check(const void *got, size_t bytes, int index)
+{
+    void *const expected = operand(bytes, true);
+    alike(got, expected, bytes, index);
     free(expected);
 }
 """
@@ -69,8 +75,34 @@ def run_sanitised(
         for value, expected in zip(node.outputs, run_node(node, case.float32()), strict=True):
             assert value.dtype != "float32", "floats are not compared to the byte here"
             data += np.ascontiguousarray(expected).tobytes()
+    _run(kernels, calls, bytes(data), folder)
+
+
+def run_alike(cases: Sequence[Case], folder: Path, context: KernelContext, one: Make, other: Make) -> None:
+    """Run two kernels of each case, which overwrite no operand; AssertionError unless they give the same bytes."""
+    kernels, calls, data = "", "", bytearray()
+    for index, case in enumerate(cases):
+        node, lines = case.node(), list[str]()
+        arrays = [np.ascontiguousarray(array).tobytes() for array in case.float32()]
+        data += b"".join(arrays)
+        lines += [f"void *i{n} = operand({len(array)}u, true);" for n, array in enumerate(arrays)]
+        names = [f"i{n}" for n in range(len(arrays))]
+        for prefix, make in (("one", one), ("other", other)):
+            kernel, scratch_bytes = make(node, f"{prefix}{index}", context)
+            kernels += f"{kernel.declaration}\n{kernel.source}"
+            own = [f"{prefix}_{n}" for n in range(len(node.outputs))] + ([prefix] if kernel.scratch_dtype else [])
+            sizes = [*(value.size_bytes for value in node.outputs), scratch_bytes]
+            lines += [f"void *{n} = operand({size}u, false);" for n, size in zip(own, sizes, strict=False)]
+            lines.append(f"{prefix}{index}({', '.join([*names[: len(arrays)], *own])});")
+            names += own
+        lines += [f"alike(one_{n}, other_{n}, {v.size_bytes}u, {index});" for n, v in enumerate(node.outputs)]
+        calls += "{ " + " ".join([*lines, *(f"free({name});" for name in names)]) + " }\n"
+    _run(kernels, calls, bytes(data), folder)
+
+
+def _run(kernels: str, calls: str, data: bytes, folder: Path) -> None:
     main = f'int main(void) {{ data = fopen("data.bin", "rb"); if (data == NULL) {{ return 3; }}\n{calls}return 0; }}\n'
-    (folder / "data.bin").write_bytes(bytes(data))
+    (folder / "data.bin").write_bytes(data)
     (folder / "fuzz.c").write_text(HEAD + kernels + main)
     command = ["gcc", *FLAGS, f"-I{data_dir('runtime_c')}", "fuzz.c", "-o", "fuzz", "-lm"]
     for step in (command, ["./fuzz"]):

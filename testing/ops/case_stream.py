@@ -1,48 +1,159 @@
-"""Streams of random layers: convolutions of every form that has rows, residual adds, masks, results beside the last."""
+"""Streams of random layers, in integers or floats: convolutions of every form that has rows, residual adds, clips,
+masks, results beside the last."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
-from testing.ops.case import Case, Rng, generator
+from testing.ops.case import DTYPES, Case, Rng, generator, make, normal
 from testing.ops.case_qpointwise import clip_mask, qadd
 from testing.ops.case_quantised import Geometry, qconv
 from tinytrain_compile.ir import Node, Value
+from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.stream_build import build_stream
 
 
-@generator("Stream", 8)
-def _stream(rng: Rng, _index: int) -> Case:
-    return stream(rng)
+@generator("Stream", 12)
+def _stream(rng: Rng, index: int) -> Case:
+    return stream(rng, integer=index % 2 == 1)
 
 
-def stream(rng: Rng) -> Case:
+def stream(rng: Rng, integer: bool = True) -> Case:
     """A chain of two to six layers on a random image."""
-    chain = _Chain(rng)
+    chain = _Chain(rng, _Integers(rng) if integer else _Floats(rng))
     for _ in range(int(rng.integers(2, 7))):
         chain.grow()
     return chain.case()
 
 
+class _Layers(Protocol):
+    """Layers of a number format, each as a case whose first operands are maps."""
+
+    def image(self, shape: tuple[int, ...]) -> np.ndarray: ...
+    def add(self, shape: tuple[int, ...]) -> Case: ...
+    def conv(self, shape: tuple[int, ...]) -> Case: ...
+    def clip(self, shape: tuple[int, ...]) -> Case | None: ...
+    def mask(self, shape: tuple[int, ...]) -> Case: ...
+    def pool(self, shape: tuple[int, ...]) -> Case: ...
+
+
+class _Integers:
+    def __init__(self, rng: Rng) -> None:
+        self._rng = rng
+
+    def image(self, shape: tuple[int, ...]) -> np.ndarray:
+        return self._rng.integers(-128, 128, shape).astype(np.int8)
+
+    def add(self, shape: tuple[int, ...]) -> Case:
+        return qadd(self._rng, shape, 0)
+
+    def conv(self, shape: tuple[int, ...]) -> Case:
+        return qconv(self._rng, geometry(self._rng, shape), 0)
+
+    def clip(self, shape: tuple[int, ...]) -> Case | None:
+        return None  # a part of the layer before it
+
+    def mask(self, shape: tuple[int, ...]) -> Case:
+        return clip_mask(self._rng, shape)
+
+    def pool(self, shape: tuple[int, ...]) -> Case:
+        return make("MaxPool", (self.image(shape),), pool_window(self._rng, shape), images=(0,))
+
+
+class _Floats:
+    def __init__(self, rng: Rng) -> None:
+        self._rng = rng
+
+    def image(self, shape: tuple[int, ...]) -> np.ndarray:
+        return normal(self._rng, shape)
+
+    def add(self, shape: tuple[int, ...]) -> Case:
+        return make("Add", (self.image(shape), self.image(shape)), images=(0, 1))
+
+    def conv(self, shape: tuple[int, ...]) -> Case:
+        return float_conv(self._rng, shape)
+
+    def clip(self, shape: tuple[int, ...]) -> Case | None:
+        return make("Clip", (self.image(shape),), self._bounds(), images=(0,))
+
+    def mask(self, shape: tuple[int, ...]) -> Case:
+        return make("ClipMask", (self.image(shape),), self._bounds(), images=(0,))
+
+    def pool(self, shape: tuple[int, ...]) -> Case:
+        op = str(self._rng.choice(["MaxPool", "AveragePool"]))
+        return make(op, (self.image(shape),), pool_window(self._rng, shape), images=(0,))
+
+    def _bounds(self) -> ClipAttrs:
+        return ClipAttrs(0.0, math.inf if self._rng.random() < 0.5 else 1.0)
+
+
+def float_conv(rng: Rng, shape: tuple[int, ...]) -> Case:
+    """A convolution of an image of this shape, of every form, in float32."""
+    image, out, conv = geometry(rng, shape)
+    if conv.groups == 1 and rng.random() < 0.3:
+        wide = replace(conv, dilations=(int(rng.integers(1, 3)), int(rng.integers(1, 3))))
+        groups = int(rng.choice([g for g in range(1, image[3] + 1) if image[3] % g == 0]))
+        try:
+            wide.output_hw(image[1], image[2])
+            conv, out = replace(wide, groups=groups), out * groups
+        except ValueError:
+            pass
+    conv = replace(conv, bias=bool(rng.random() < 0.5))
+    weight = normal(rng, (out, *conv.kernel, image[3] // conv.groups))
+    bias = (normal(rng, (out,)),) if conv.bias else ()
+    return make("Conv", (normal(rng, shape), weight, *bias), conv, images=(0,))
+
+
+def geometry(rng: Rng, shape: tuple[int, ...]) -> Geometry:
+    """A 1x1, depthwise or dense convolution whose windows fit an image of this shape."""
+    _, height, width, channels = shape
+    while True:
+        form = str(rng.choice(["product", "depthwise", "dense"]))
+        kernel = (1, 1) if form == "product" else tuple(int(k) for k in rng.integers(1, 8, 2))
+        strides = (1, 1) if form == "product" or rng.random() < 0.5 else tuple(int(s) for s in rng.integers(1, 4, 2))
+        pads = tuple(int(rng.integers(0, kernel[axis % 2])) for axis in range(4))
+        deep = form == "depthwise" and channels > 1
+        conv = ConvAttrs(kernel, strides, pads, groups=channels if deep else 1)  # type: ignore[arg-type]
+        try:
+            conv.output_hw(height, width)
+        except ValueError:
+            continue
+        return (1, height, width, channels), channels if deep else int(rng.integers(1, 12)), conv
+
+
+def pool_window(rng: Rng, shape: tuple[int, ...]) -> PoolAttrs:
+    """A window of at most 3x3 that fits an image of this shape."""
+    image = shape[1:3]
+    kernel = tuple(min(int(rng.integers(1, 4)), size) for size in image)
+    pads = tuple(int(rng.integers(0, (kernel[axis % 2] + 1) // 2)) for axis in range(4))
+    strides = tuple(int(n) for n in rng.integers(1, 3, 2))
+    sizes = zip(image, kernel, pads[:2], pads[2:], strides, strict=True)
+    out = tuple((size + begin + end - window) // step + 1 for size, window, begin, end, step in sizes)
+    return PoolAttrs(kernel, strides, pads, output_hw=out)  # type: ignore[arg-type]
+
+
 class _Chain:
     """Grows layer by layer; maps: those that a later layer may read again."""
 
-    def __init__(self, rng: Rng) -> None:
-        self._rng = rng
+    def __init__(self, rng: Rng, layers: _Layers) -> None:
+        self._rng, self._layers = rng, layers
         shape = (1, *(int(n) for n in rng.integers(3, 15, 2)), int(rng.integers(1, 9)))
         self._arrays: dict[Value, np.ndarray] = {}
         self._nodes: list[Node] = []
-        self._maps = [self._operand(rng.integers(-128, 128, shape).astype(np.int8))]
+        self._maps = [self._operand(layers.image(shape))]
         self._marked: list[Value] = []
 
     def _operand(self, data: np.ndarray) -> Value:
-        value = Value(f"in{len(self._arrays)}", data.shape, str(data.dtype), "NHWC" if data.ndim == 4 else "")  # type: ignore[arg-type]
+        dtype = DTYPES[str(data.dtype)]
+        value = Value(f"in{len(self._arrays)}", data.shape, dtype, "NHWC" if data.ndim == 4 else "")  # type: ignore[arg-type]
         self._arrays[value] = data
         return value
 
@@ -51,29 +162,17 @@ class _Chain:
         rng, x = self._rng, self._maps[-1]
         again = [value for value in self._maps[:-1] if value.shape == x.shape]
         if again and rng.random() < 0.5:
-            self._add(qadd(rng, x.shape, 0), (x, again[int(rng.integers(len(again)))]))
+            self._add(self._layers.add(x.shape), (x, again[int(rng.integers(len(again)))]))
+        elif rng.random() < 0.15:
+            self._add(self._layers.pool(x.shape), (x,))
         else:
-            self._add(qconv(rng, self._geometry(x.shape), 0), (x,))
+            self._add(self._layers.conv(x.shape), (x,))
+        clip = self._layers.clip(self._maps[-1].shape)
+        if clip is not None and rng.random() < 0.5:
+            self._add(clip, (self._maps[-1],))
         y = self._maps[-1]
         if rng.random() < 0.2 and y.shape[2] * y.shape[3] % 8 == 0:
-            self._add(clip_mask(rng, y.shape), (y,), "bits")
-
-    def _geometry(self, shape: tuple[int, ...]) -> Geometry:
-        rng, (_, height, width, channels) = self._rng, shape
-        while True:
-            form = str(rng.choice(["product", "depthwise", "dense"]))
-            kernel = (1, 1) if form == "product" else tuple(int(k) for k in rng.integers(1, 8, 2))
-            strides = (
-                (1, 1) if form == "product" or rng.random() < 0.5 else tuple(int(s) for s in rng.integers(1, 4, 2))
-            )
-            pads = tuple(int(rng.integers(0, kernel[axis % 2])) for axis in range(4))
-            deep = form == "depthwise" and channels > 1
-            conv = ConvAttrs(kernel, strides, pads, groups=channels if deep else 1)  # type: ignore[arg-type]
-            try:
-                conv.output_hw(height, width)
-            except ValueError:
-                continue
-            return (1, height, width, channels), channels if deep else int(rng.integers(1, 12)), conv
+            self._add(self._layers.mask(y.shape), (y,), "bits")
 
     def _add(self, case: Case, maps: tuple[Value, ...], kind: str = "") -> None:
         """The node of a case on other maps, in place of its first operands."""

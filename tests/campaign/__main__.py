@@ -79,7 +79,8 @@ def _keep(result: Result, seed: int, folder: Path) -> Path:
     here = Path.cwd()
     os.chdir(place)
     try:
-        command = shlex.join(("tinytrain-compile", *KINDS[result.kind].case(seed, result.index, place).arguments))
+        case = KINDS[result.kind].case(seed, result.index, place)
+        command = shlex.join((case.program, *case.arguments))
     except Exception as wrong:
         command = f"the case could not be made: {type(wrong).__name__}: {wrong}"
     finally:

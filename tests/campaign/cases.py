@@ -16,13 +16,16 @@ REFUSALS = frozenset(("E0101", "E0303", "E0304", "E0306", "E0401", "E0402", "E04
 """What may be said to a sound model and sound options: they do not go together, do not fit, or are not supported."""
 
 
+COMMAND = "tinytrain-compile"
+
+
 @dataclass(frozen=True)
 class Case:
     """One run of the command, in a folder of its own that holds the files of the case.
 
     arguments: of the command; sound: a valid input, which must PASS or be refused by one of REFUSALS; never: errors
     that it may not get; check: of the folder after a success, returns how many things it checked, AssertionError with
-    what is wrong; run: the command.
+    what is wrong; run: the command, or whatever else (program: its name) has these arguments and writes no files.
     """
 
     arguments: tuple[str, ...]
@@ -30,6 +33,12 @@ class Case:
     never: frozenset[str] = NEVER
     check: Callable[[Path], int] | None = None
     run: Callable[..., Outcome] = run
+    program: str = COMMAND
+
+    @property
+    def writes(self) -> bool:
+        """Whether a success leaves an output."""
+        return self.program == COMMAND and not {"--dry-run", "--dump-after"} & set(self.arguments)
 
 
 @dataclass(frozen=True)

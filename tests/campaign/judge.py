@@ -52,7 +52,7 @@ def left_behind(case: Case, outcome: Outcome, before: Contents, folder: Path, te
     if after != before:
         changed = sorted(name for name in after.keys() | before.keys() if after.get(name) != before.get(name))
         return f"these files came, went or changed: {changed}"
-    wanted = outcome.exit_code == 0 and not {"--dry-run", "--dump-after"} & set(case.arguments)
+    wanted = outcome.exit_code == 0 and case.writes
     if OUT not in before and (written is not None) != wanted:
         return "an output was written" if written is not None else "no output was written"
     if wanted and not (folder / OUT / "report.json").is_file():

@@ -24,6 +24,8 @@ SHORT = {
     "graphs: float": (0, 1, 2, 4, 5),
     "graphs: int8 calibrated": range(2),
     "graphs: int8 QDQ": range(2),
+    "chains: float": range(4),
+    "chains: int8": range(4),
     "checkpoints": (1,),
     "locks": range(40),
     "schemes": range(40),

@@ -27,7 +27,7 @@ from tinytrain_compile.ops.interpreter import run_nodes
 CASES = 5
 RANDOM_CASES = 12
 FUSED = ("-DTT_HAS_FMA=1",)
-TILED = tuple(sorted({*RANDOM_PRODUCTS, *PAIRS}))
+TILED = tuple(sorted({*RANDOM_PRODUCTS, *PAIRS, "Stream"}))
 """Ops whose kernels depend on the target's register tile."""
 
 EXACT_BY_CONSTRUCTION = (

@@ -153,7 +153,7 @@ class Planner:
 
     @property
     def layer_count(self) -> int:
-        """Layers that may be updated: the first one reads the image, of which there may be some rows at a time alone."""
+        """Layers that may be updated: the first one reads the image, of which there may be only rows."""
         return max(len(layers_of(self.model.graph)) - self.options.input_lines, 1)
 
     def meets(self, arena_bytes: int, ps: int) -> bool:

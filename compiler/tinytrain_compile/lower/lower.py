@@ -126,7 +126,7 @@ def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add:
     if node.external is not None:
         return external_kernel(node, name, describe(node, external_names(node)))
     if node.op == "Stream":
-        return stream_kernel(node, name, context)
+        return stream_kernel(node, name, context, fuse_multiply_add)
     definition = op_def(node.op)
     spec = kernel_spec(node, context)
     lowered, computed, loops = lower_spec(spec)

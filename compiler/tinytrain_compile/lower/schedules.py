@@ -56,7 +56,8 @@ def tile_reduction(
     edges: turns of the innermost loop at its ends, where conditions differ within a tile, have code of their own.
     """
     sums = schedule.get_sblock(acc)
-    extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(schedule.get_sblock(out))]
+    whole = schedule.get_loops(schedule.get_sblock(out))
+    extents = {axis: int(schedule.get(whole[axis]).extent) for axis in tiles}
     outer, inner, lane = _tiles_of_results(schedule, sums, tiles, lanes)
     schedule.compute_at(sums, outer[-1], preserve_unit_loops=True)
     schedule.set_scope(sums, 0, "local")

@@ -23,6 +23,7 @@ from tinytrain_compile.ops.base import (
 from tinytrain_compile.ops.elementwise import SECOND_ORDER, erf, from_input, from_output, same_infer, upstream
 from tinytrain_compile.ops.exact import F32, clamp, scaled, shifted
 from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.rows import element_rows
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def _enter(
             outputs=(output,),
             reuses=inputs,
             exact=rules[1],
+            rows=element_rows,
             traits=ELEMENTWISE,
         )
     )

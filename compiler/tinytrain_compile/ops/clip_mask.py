@@ -8,6 +8,7 @@ from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops.activation import ClipAttrs, inside
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.elementwise import SECOND_ORDER
+from tinytrain_compile.ops.rows import element_rows
 
 
 def _mask_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
@@ -28,6 +29,7 @@ register(
         _mask,
         NonDifferentiable("a mask is piecewise constant"),
         ClipAttrs,
+        rows=element_rows,
         inputs=("y",),
         outputs=("mask",),
     )

@@ -3,92 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Split, register
+from tinytrain_compile.ir.types import Array, Node, TensorType, Value
+from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.conv_form import (
+    TILE_WIDTH,
+    ConvAttrs,
+    ConvGradInputAttrs,
+    backward_patch,
+    backward_phases,
+    forward_patch,
+    gathers,
+    gathers_error,
+    is_product,
+)
 from tinytrain_compile.ops.linear import WEIGHT, join_split, present_parts, split_operands, whole_shape
 from tinytrain_compile.ops.names import named, operand, operands, result
-from tinytrain_compile.ops.reach import Patch, Reach
-
-TILE_WIDTH = 4
-"""Output pixels (of a phase), neighbours in a row, whose taps' pixels are copied at a time, at most."""
-
-
-@dataclass(frozen=True)
-class ConvAttrs(Attrs):
-    """kernel, strides, dilations: (height, width); pads: (top, left, bottom, right); split: a weight in two parts."""
-
-    kernel: tuple[int, int]
-    strides: tuple[int, int] = (1, 1)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
-    dilations: tuple[int, int] = (1, 1)
-    groups: int = 1
-    bias: bool = False
-    split: Split | None = None
-
-    def output_hw(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the output for an input of this height and width."""
-        sizes: list[int] = []
-        for axis, size in enumerate((height, width)):
-            reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
-            padded = size + self.pads[axis] + self.pads[axis + 2]
-            if padded < reach:
-                raise ValueError(f"a window of {reach} does not fit an input of {padded}")
-            sizes.append((padded - reach) // self.strides[axis] + 1)
-        return sizes[0], sizes[1]
-
-
-@dataclass(frozen=True)
-class ConvGradInputAttrs(Attrs):
-    """conv: the convolution whose data gradient this is (bias ignored); input_hw: its input's height and width."""
-
-    conv: ConvAttrs
-    input_hw: tuple[int, int]
-
-
-def is_depthwise(conv: ConvAttrs, weight_shape: tuple[int, ...]) -> bool:
-    """Whether every output channel reads exactly one input channel."""
-    return conv.groups > 1 and weight_shape[3] == 1
-
-
-def gathers(conv: ConvAttrs) -> bool:
-    """Whether the kernel gathers receptive fields: dense convolutions wider than 1x1, or with padding."""
-    return conv.groups == 1 and (conv.kernel != (1, 1) or any(conv.pads))
-
-
-def forward_patch(conv: ConvAttrs, image: tuple[int, ...]) -> Patch:
-    """What a k x k kernel copies of an image (n, height, width, channels)."""
-    rows, columns = (
-        Reach(conv.kernel[i], conv.strides[i], -conv.pads[i], conv.dilations[i], image[1 + i]) for i in (0, 1)
-    )
-    return Patch(rows, columns, conv.output_hw(image[1], image[2]), image[3])
-
-
-def backward_phases(conv: ConvAttrs, image_hw: tuple[int, int]) -> tuple[int, int]:
-    """The images that a data gradient is cut into: as many as strides are, where these divide it and taps are dense."""
-    rows, columns = (
-        stride if 1 in (conv.dilations[i], conv.kernel[i]) and image_hw[i] % stride == 0 else 1
-        for i, stride in enumerate(conv.strides)
-    )
-    return rows, columns
-
-
-def gathers_error(conv: ConvAttrs, image_hw: tuple[int, int]) -> bool:
-    """Whether the kernel of a data gradient copies what its taps read: also where zeros lie between errors."""
-    return gathers(conv) or (conv.groups == 1 and backward_phases(conv, image_hw) != conv.strides)
-
-
-def backward_patch(conv: ConvAttrs, image_hw: tuple[int, int], dy: tuple[int, ...]) -> Patch:
-    """What the kernel of a data gradient copies of dy (n, height, width, channels)."""
-    phases = backward_phases(conv, image_hw)
-    rows, columns = (
-        Reach(conv.kernel[i], 1, conv.pads[i], -conv.dilations[i], dy[1 + i], phases[i], conv.strides[i] // phases[i])
-        for i in (0, 1)
-    )
-    return Patch(rows, columns, image_hw, dy[3])
+from tinytrain_compile.ops.row_form import RowForm
+from tinytrain_compile.ops.rows import LEAST, few_elements, window_rows
 
 
 def _check_weight(w: tuple[int, ...], attrs: ConvAttrs, channels_in: int) -> None:
@@ -220,6 +155,15 @@ def _conv_scratch(node: Node) -> int:
     return 4 * forward_patch(attrs, operand(node, "x").shape).elements(TILE_WIDTH) if gathers(attrs) else 0
 
 
+def _conv_rows(node: Node) -> RowForm | None:
+    attrs = node.attrs
+    assert isinstance(attrs, ConvAttrs)
+    if is_product(attrs):
+        _, rows, width, channels = result(node, "y").shape
+        return None if channels < LEAST and few_elements(width, rows) else RowForm((0,))
+    return window_rows(attrs.kernel, attrs.strides, attrs.dilations, attrs.pads, _conv_scratch(node))
+
+
 def _conv_macs(node: Node) -> int:
     attrs = node.attrs
     assert isinstance(attrs, ConvAttrs)
@@ -238,6 +182,7 @@ register(
         scratch=_conv_scratch,
         macs=_conv_macs,
         exact=_conv_exact,
+        rows=_conv_rows,
         inputs=("x", "w", "w_rest?", "bias?"),
         present=_present,
         traits=MATRIX,
@@ -398,3 +343,17 @@ CONV_GRAD_WEIGHT = register(
         outputs=("dw",),
     )
 )
+
+
+__all__ = [
+    "CONV_GRAD_WEIGHT",
+    "TILE_WIDTH",
+    "ConvAttrs",
+    "ConvGradInputAttrs",
+    "backward_patch",
+    "backward_phases",
+    "forward_patch",
+    "gathers",
+    "gathers_error",
+    "is_product",
+]

@@ -11,6 +11,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.rows import element_rows
 
 SECOND_ORDER = NonDifferentiable("second derivatives are never needed")
 
@@ -58,6 +59,7 @@ def _binary(
             gradient,
             inputs=("a", "b"),
             reuses=("a", "b"),
+            rows=element_rows,
             traits=ELEMENTWISE,
         )
     )
@@ -116,6 +118,7 @@ def unary(
             gradient,
             inputs=("x",),
             reuses=("x",),
+            rows=element_rows,
             traits=ELEMENTWISE,
             exact=lambda arrays, _attrs: (exact(*arrays),),
         )
@@ -140,6 +143,7 @@ def gradient_op(
             inputs=("dy", kept),
             outputs=("dx",),
             reuses=("dy", kept),
+            rows=element_rows,
             traits=ELEMENTWISE,
             exact=None if exact is None else lambda arrays, _attrs: (exact(*arrays),),
         )

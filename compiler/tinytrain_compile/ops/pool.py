@@ -18,6 +18,8 @@ from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, NonDifferent
 from tinytrain_compile.ops.exact import F32, LOWEST, largest_of, sequential_sum
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.overlap import windows
+from tinytrain_compile.ops.row_form import RowForm
+from tinytrain_compile.ops.rows import window_rows
 
 
 @dataclass(frozen=True)
@@ -298,6 +300,16 @@ def _overlaps(node: Node) -> tuple[Overlap, ...]:
     return windows(node, attrs.strides, attrs.pads)
 
 
+def _rows(node: Node) -> RowForm | None:
+    """A mean's divisor may depend on the row, if at all, by what of the image is under the window."""
+    attrs = node.attrs
+    assert isinstance(attrs, PoolAttrs)
+    counts = taps_in_range(attrs, 0, operand(node, "x").shape[1])
+    if node.op == "AveragePool" and attrs.count_include_pad and counts.min() != counts.max():
+        return None
+    return window_rows(attrs.kernel, attrs.strides, attrs.dilations, attrs.pads)
+
+
 register(
     OpDef(
         "MaxPool",
@@ -308,6 +320,7 @@ register(
         PoolAttrs,
         exact=_max_pool_exact,
         overlaps=_overlaps,
+        rows=_rows,
         inputs=("x",),
         traits=MOVES_DATA,
     )
@@ -321,6 +334,7 @@ register(
         NonDifferentiable("an index: piecewise constant in its input"),
         PoolAttrs,
         exact=_max_pool_index_exact,
+        rows=_rows,
         inputs=("x",),
         outputs=("index",),
     )
@@ -347,6 +361,7 @@ register(
         PoolAttrs,
         exact=_average_pool_exact,
         overlaps=_overlaps,
+        rows=_rows,
         inputs=("x",),
     )
 )

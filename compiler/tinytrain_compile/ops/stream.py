@@ -63,10 +63,10 @@ def _infer(inputs: tuple[Value, ...], attrs: StreamAttrs) -> tuple[TensorType, .
     return tuple(made[name] for name in attrs.outputs)
 
 
-def _reference(arrays: tuple[Array, ...], attrs: StreamAttrs) -> tuple[Array, ...]:
+def _reference(arrays: tuple[Array, ...], attrs: StreamAttrs, exact: bool = False) -> tuple[Array, ...]:
     known = dict(zip(attrs.inputs, arrays, strict=True))
     for node in attrs.nodes:
-        results = run_node(node, tuple(known[value.name] for value in node.inputs), exact=True)
+        results = run_node(node, tuple(known[value.name] for value in node.inputs), exact)
         known.update({value.name: array for value, array in zip(node.outputs, results, strict=True)})
     return tuple(known[name] for name in attrs.outputs)
 
@@ -84,6 +84,7 @@ register(
         _reference,
         NonDifferentiable("streams are planned after differentiation"),
         StreamAttrs,
+        exact=lambda arrays, attrs: _reference(arrays, attrs, exact=True),
         scratch=lambda node: _attrs(node).scratch_bytes,
         macs=lambda node: sum(op_def(inner.op).macs(inner) for inner in _attrs(node).nodes),
         overlaps=lambda node: _attrs(node).covers,

@@ -125,6 +125,12 @@ def pixel_rows(value: Value) -> tuple[int, int]:
     return value.elements // value.shape[-1], value.shape[-1]
 
 
+def map_shape(value: Value) -> tuple[int, int, int, int]:
+    """The shape of an image, or of several."""
+    count, height, width, channels = value.shape
+    return count, height, width, channels
+
+
 def weight_parts(node: Node) -> list[te.Tensor]:
     """The weight of a layer or of its data gradient, in one part or two."""
     return tensors(node, *WEIGHT)

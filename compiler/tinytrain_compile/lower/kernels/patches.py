@@ -13,7 +13,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, both, guard, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import Finish, Load, MapShape, Schedule, both, guard, reduce_axes, total
 from tinytrain_compile.lower.schedules import best_tile, four_at_a_time, tile_reduction
 from tinytrain_compile.ops.reach import Patch, Reach
 
@@ -27,7 +27,7 @@ class PatchForm:
     lanes: a tile's channels are vectors. turn: see tile_reduction.
     """
 
-    shape: tuple[int, ...]
+    shape: MapShape
     tile: tuple[int, int]
     copies: bool
     peel: bool
@@ -45,17 +45,26 @@ def patch_conv(
     finish: Finish,
     widen: Callable[[Expr], Expr] = lambda x: x,
     schedule: Callable[[s_tir.Schedule, int], None] | None = None,
+    row_exists: Callable[[Expr], Expr] | None = None,
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,o] = finish(sum over taps and channels of widen(element) * weight(o, tap row, tap column, channel)).
 
     element(n, row, column, channel): of what is read. schedule(sch, pixels of a tile): another one than _schedule.
+    row_exists(row): another test than whether it lies within patch.rows.
     """
     rows, columns, channels = patch.rows, patch.columns, patch.channels
-    count, height, width, out_c = form.shape[0], patch.shape[0] // rows.phases, patch.width, form.shape[3]
+    count, height, width, out_c = form.shape[0], form.shape[1], patch.width, form.shape[3]
+    if isinstance(height, int):
+        height //= rows.phases  # else it is what a call says, and there are no phases
     across = min(best_tile(width, form.tile[0]), form.tile[0])
 
     def copied(b: Expr, y: Expr, x: Expr, i: Expr, j: Expr, k: Expr) -> Expr:
-        row, rows_in = _inside(rows, 1, height, rows.source(1, y, i))
+        rows_in: list[Expr] = []
+        row = rows.source(1, y, i)
+        if row_exists is not None:
+            rows_in.append(row_exists(row))
+        elif isinstance(height, int):
+            row, rows_in = _inside(rows, 1, height, row)
         column, columns_in = _inside(columns, across, width, columns.source(across, x * across, j))
         return guard(both([*rows_in, *columns_in]), element(b, row, column, k))
 

@@ -12,7 +12,7 @@ from tvm import te, tirx
 from tvm.ir import Expr, Var
 
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.lower.kernels.base import KernelSpec
+from tinytrain_compile.lower.kernels.base import Index, KernelSpec
 from tinytrain_compile.lower.kernels.context import KernelContext
 
 
@@ -88,3 +88,32 @@ def few_rows(node: Node, count: Expr) -> Node:
         return replace(value, shape=(1, count, *value.shape[2:])) if same else value
 
     return replace(node, inputs=tuple(map(few, node.inputs)), outputs=tuple(map(few, node.outputs)))
+
+
+class RowImage:
+    """The image of a call: rows that windows see, counted from the first of the call's, found through a table.
+
+    flat, row_at: the placeholders. It is read like a tensor (n, row, column, channel).
+    """
+
+    def __init__(self, image: Value) -> None:
+        _, _, width, channels = image.shape
+        self.flat = te.placeholder((tirx.Var("extent", "int32"),), image.dtype, "x")
+        self.row_at = te.placeholder((tirx.Var("places", "int32"),), "int32", "row_at")
+        self.shape, self.channels = (1, 1, width, channels), channels
+
+    def exists(self, row: Expr) -> Expr:
+        """Whether a row is one of the image."""
+        return self.row_at[row] >= 0
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Expr:
+        """The element at an index."""
+        assert isinstance(index, tuple)
+        _, row, column, channel = index
+        return self.flat[self.row_at[row] + column * self.channels + channel]
+
+
+def windows_of(rows: int, height: int, reach: int, step: int, pad: int) -> Windows:
+    """What `rows` rows of a result read of a map of this height."""
+    inside = (row - pad for row in range((rows - 1) * step + reach))
+    return Windows(tuple(row if 0 <= row < height else -1 for row in inside), step, reach)

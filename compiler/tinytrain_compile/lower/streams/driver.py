@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tinytrain_compile.ir.kernels import Kernel
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.types import ELEMENT_BYTES, Node, Value
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.streams.functions import TABLE, CFunction, RowKernel, lower_rows
 from tinytrain_compile.ops.base import row_form
@@ -15,7 +15,14 @@ from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.ops.row_form import RowForm, row_pitch
 from tinytrain_compile.ops.stream import Ring, StreamAttrs, position_bytes
 
-_TYPES = {"int8": "int8_t", "int16": "int16_t", "int32": "int32_t", "bits": "uint8_t", "uint8": "uint8_t"}
+_TYPES = {
+    "float32": "float",
+    "int8": "int8_t",
+    "int16": "int16_t",
+    "int32": "int32_t",
+    "bits": "uint8_t",
+    "uint8": "uint8_t",
+}
 
 
 class RowScratchError(ValueError):
@@ -33,11 +40,11 @@ class _Inner:
     work: int
 
 
-def stream_kernel(node: Node, name: str, context: KernelContext) -> Kernel:
+def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool) -> Kernel:
     """The kernel of a stream: functions of its inner nodes, its calls as a table, and the function that makes these."""
     attrs = node.attrs
     assert isinstance(attrs, StreamAttrs)
-    inner = [_inner(attrs, index, name, context) for index in range(len(attrs.nodes))]
+    inner = [_inner(attrs, index, name, context, fused) for index in range(len(attrs.nodes))]
     places = _places(node, attrs)
     head = f"void {name}({', '.join(_signature(node, attrs, places))})"
     calls = ", ".join(f"{{{call.node}, {call.rows}}}" for call in attrs.calls)
@@ -55,9 +62,9 @@ def stream_kernel(node: Node, name: str, context: KernelContext) -> Kernel:
     return Kernel(name, source, f"{head};", "uint8" if attrs.scratch_bytes else "", parts=parts)
 
 
-def _inner(attrs: StreamAttrs, index: int, name: str, context: KernelContext) -> _Inner:
+def _inner(attrs: StreamAttrs, index: int, name: str, context: KernelContext, fused: bool) -> _Inner:
     node, form = attrs.nodes[index], row_form(attrs.nodes[index])
-    kernel = lower_rows(node, f"{name}_{index}", context)
+    kernel = lower_rows(node, f"{name}_{index}", context, fused)
     windows = kernel.spec.windows
     maps = () if node.op == LINES else kernel.spec.maps  # the caller's rows are no map
     same = form is not None and form.maps == maps and form.windows == (windows is not None)
@@ -199,7 +206,7 @@ def _case(one: _Inner, places: Mapping[str, _Place], last: bool) -> list[str]:
         slots = places[source.name].slots or source.shape[1]
         rows = f"count * {form.step} + {form.reach - form.step}" if form.reach != form.step else f"count * {form.step}"
         first = f"row * {form.step} - {form.pad}"
-        arguments = f"{TABLE}, {rows}, {first}, {source.shape[1]}, {slots}, {row_pitch(source)}"
+        arguments = f"{TABLE}, {rows}, {first}, {source.shape[1]}, {slots}, {_row_elements(source)}"
         lines.append(f"    tt_find_rows({arguments});")
     lines += [f"    {_call(one, one.kernel.rows, places)};", "    break;"]
     return lines
@@ -226,7 +233,12 @@ def _row(value: Value, place: _Place, is_map: bool) -> str:
     if not is_map or place.slots == 1:
         return place.name
     row = f"row % {place.slots}" if place.slots else "row"
-    return f"{place.name} + {row} * {row_pitch(value)}"
+    return f"{place.name} + {row} * {_row_elements(value)}"
+
+
+def _row_elements(value: Value) -> int:
+    """Elements (of bits: bytes) from one row of a map to the next."""
+    return row_pitch(value) // ELEMENT_BYTES.get(value.dtype, 1)
 
 
 def _at(ctype: str, offset: int) -> str:

@@ -50,8 +50,8 @@ TABLE = "row_at"
 """Name of the table of a kernel with windows."""
 
 
-def lower_rows(node: Node, name: str, context: KernelContext) -> RowKernel:
-    """The kernel of an integer node for a few rows of one image. Errors: NoRowsError (there is none)."""
+def lower_rows(node: Node, name: str, context: KernelContext, fused: bool = True) -> RowKernel:
+    """The kernel of a node for a few rows of one image; fused: see lower_node. Errors: NoRowsError (there is none)."""
     block = row_block_spec(node, context)
     spec, count = block.kernel, len(node.inputs)
     lowered, computed, loops = lower_spec(spec)
@@ -62,7 +62,7 @@ def lower_rows(node: Node, name: str, context: KernelContext) -> RowKernel:
     shared = maps if block.in_place else set[str]()
     parameters = [Parameter(n, p, n in shared, n == TABLE) for n, p in zip(given, lowered.params, strict=True)]
     same = {given.index(names[count + out]): i for out, i in op_def(node.op).alias if out in computed}
-    printer = printer_of(context)(lowered, parameters, same, True, context.style.unroll_moves, loops)
+    printer = printer_of(context)(lowered, parameters, same, fused, context.style.unroll_moves, loops)
     before, each = _split(lowered.body, printer, maps | {TABLE})
     comment = describe(node, names)
     prepare = None

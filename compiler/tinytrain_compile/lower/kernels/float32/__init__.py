@@ -14,6 +14,7 @@ from tinytrain_compile.lower.kernels.float32 import (
     pool,
     power,
     resize,
+    rows,
     smooth,
     update,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "pool",
     "power",
     "resize",
+    "rows",
     "smooth",
     "update",
 ]

@@ -30,6 +30,7 @@ from tinytrain_compile.lower.kernels.float32.elementwise import (
     HEAVY,
     LIGHT,
     broadcast,
+    element_kernel,
     element_schedule,
     pointwise,
     unary,
@@ -54,7 +55,7 @@ def _inside(y: Expr, attrs: ClipAttrs) -> Expr | None:
     return both([above, below])
 
 
-@kernel("Clip")
+@element_kernel("Clip")
 def clip(node: Node, context: KernelContext) -> KernelSpec:
     """Clamp to the bounds."""
     attrs = node.attrs
@@ -62,7 +63,7 @@ def clip(node: Node, context: KernelContext) -> KernelSpec:
     return pointwise(node, lambda x: clamp(x, attrs.low, attrs.high), context, LIGHT)
 
 
-@kernel("ClipGrad")
+@element_kernel("ClipGrad")
 def clip_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Pass dy where the clip was not active."""
     attrs = node.attrs
@@ -105,7 +106,7 @@ def packed(
     return KernelSpec([x], [te.compute((result(node, "mask").size_bytes,), byte, "mask")], plain)
 
 
-@kernel("ClipMask")
+@element_kernel("ClipMask")
 def clip_mask(node: Node, context: KernelContext) -> KernelSpec:
     """Where the clip was not active."""
     attrs = node.attrs
@@ -146,7 +147,7 @@ def _leaky(node: Node, context: KernelContext) -> KernelSpec:
     return pointwise(node, lambda v, *sign: select((sign or (v,))[0] > f32(0), v, v * slope), context, LIGHT)
 
 
-kernel("LeakyRelu", "LeakyReluGrad")(_leaky)
+element_kernel("LeakyRelu", "LeakyReluGrad")(_leaky)
 kernel("PRelu")(lambda node, _f: broadcast(node, lambda x, slope: select(x > f32(0), x, x * slope)))
 kernel("PReluGrad")(lambda node, _f: broadcast(node, lambda dy, x, slope: select(x > f32(0), dy, dy * slope)))
 
@@ -165,7 +166,7 @@ def _silu_grad(dy: Expr, x: Expr) -> Expr:
 unary("SiluGrad", _silu_grad)
 
 
-@kernel("HardSigmoid", "HardSigmoidGrad")
+@element_kernel("HardSigmoid", "HardSigmoidGrad")
 def hard_sigmoid(node: Node, _context: KernelContext) -> KernelSpec:
     """clip(alpha x + beta, 0, 1), and its slope from the output."""
     attrs = node.attrs
@@ -193,7 +194,7 @@ def _normal(x: Expr) -> Expr:
     return f32(0.5) * (f32(1) + call("tt_erff", x * f32(math.sqrt(0.5))))
 
 
-@kernel("Gelu", "GeluGrad")
+@element_kernel("Gelu", "GeluGrad")
 def gelu(node: Node, context: KernelContext) -> KernelSpec:
     """x times the normal distribution function, and its slope."""
     attrs = node.attrs

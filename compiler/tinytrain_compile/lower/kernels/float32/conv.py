@@ -16,10 +16,12 @@ from tinytrain_compile.lower.kernels.base import (
     Finish,
     KernelSpec,
     Load,
+    MapShape,
     Schedule,
     both,
     guard,
     kernel,
+    map_shape,
     reduce_axes,
     tensor,
     tensors,
@@ -45,8 +47,10 @@ from tinytrain_compile.ops.conv import (
     forward_patch,
     gathers,
     gathers_error,
+    is_product,
 )
 from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.reach import Patch
 
 CHANNEL_TILE = 4
 """Channels that a depthwise kernel handles per visit of a tap, so that the border test is paid once for all of them."""
@@ -70,18 +74,24 @@ class TapWindow:
 
     def forward(self, y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
         """(row, column, condition or None) of the input pixel under tap (r, s) of output pixel (y, x)."""
-        rows: list[Expr] = []
-        tests: list[Expr | None] = []
-        for axis, (position, tap) in enumerate(((y, r), (x, s))):
-            begin, end = self._conv.pads[axis], self._conv.pads[axis + 2]
-            index = position * self._conv.strides[axis] + tap * self._conv.dilations[axis] - begin
-            rows.append(index)
-            tests.append(index >= 0 if begin else None)
-            reach = (self._out[axis] - 1) * self._conv.strides[axis] + (
-                self._conv.kernel[axis] - 1
-            ) * self._conv.dilations[axis]
-            tests.append(index < self._image[axis] if end or reach - begin >= self._image[axis] else None)
-        return rows[0], rows[1], both(tests)
+        (row, row_in), (column, column_in) = self.along(0, y, r), self.along(1, x, s)
+        return row, column, both([row_in, column_in])
+
+    def along(self, axis: int, position: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
+        """(index along rows, 0, or columns, 1; condition or None) of what is under a tap of an output position."""
+        begin = self._conv.pads[axis]
+        index = position * self._conv.strides[axis] + tap * self._conv.dilations[axis] - begin
+        before, behind = self._beyond(axis)
+        return index, both([index >= 0 if before else None, index < self._image[axis] if behind else None])
+
+    def leaves(self, axis: int) -> bool:
+        """Whether windows reach beyond the image along rows, 0, or columns, 1."""
+        return any(self._beyond(axis))
+
+    def _beyond(self, axis: int) -> tuple[bool, bool]:
+        conv, (begin, end) = self._conv, self._conv.pads[axis::2]
+        reach = (self._out[axis] - 1) * conv.strides[axis] + (conv.kernel[axis] - 1) * conv.dilations[axis]
+        return begin > 0, end > 0 or reach - begin >= self._image[axis]
 
     def backward(self, y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
         """(row, column, condition or None) of the output pixel whose tap (r, s) reads input pixel (y, x)."""
@@ -99,48 +109,63 @@ class TapWindow:
         return rows[0], rows[1], both(tests)
 
 
-@kernel("Conv")
-def conv(node: Node, context: KernelContext) -> KernelSpec:
-    """Forward convolution: picks the form by groups and kernel size."""
-    attrs = node.attrs
-    assert isinstance(attrs, ConvAttrs)
-    x_value, y_value = operand(node, "x"), result(node, "y")
-    weights = weight_parts(node)
-    bias = tensor(node, "bias") if attrs.bias else None
-    extra = [] if bias is None else [bias]
-    w = whole_weight(weights, attrs.split, 0, 3)
-    n, height, width, c = x_value.shape
-    out_c = y_value.shape[3]
-    if attrs.groups == 1 and not gathers(attrs) and attrs.strides == (1, 1):
-        x = tensor(node, "x", (n * height * width, c))
-        extents = (n * height * width, out_c, c)
-        inputs = [x, *weights, *extra]
-        peel = attrs.split is not None
-        return matrix_product(
-            inputs,
-            extents,
-            lambda i, a: x[i, a],
-            lambda a, j: w(j, 0, 0, a),
-            context,
-            bias,
-            peel,
-            apart=(True, True),
-        )
-    x = tensor(node, "x")
-    inputs = [x, *weights, *extra]
-    window = TapWindow(attrs, (height, width))
-    finish = add_bias(bias)
-    if attrs.groups == 1:
-        patch, lanes = forward_patch(attrs, x_value.shape), _has_lanes(context, attrs, out_c)
+class Layer:
+    """A forward convolution but for its image: operands behind that, and the forms that are no matrix product.
+
+    operands: as placeholders, in order. weight: access to all of it, in one part or in two. finish: adds the bias.
+    """
+
+    def __init__(self, node: Node, context: KernelContext) -> None:
+        assert isinstance(node.attrs, ConvAttrs)
+        self.attrs, self._context = node.attrs, context
+        self.bias = tensor(node, "bias") if node.attrs.bias else None
+        weights = weight_parts(node)
+        self.operands = [*weights, *([] if self.bias is None else [self.bias])]
+        self.weight = whole_weight(weights, node.attrs.split, 0, 3)
+        self.finish = add_bias(self.bias)
+
+    def dense(
+        self, shape: MapShape, patch: Patch, element: Load, row_exists: Callable[[Expr], Expr] | None = None
+    ) -> tuple[te.Tensor, Schedule]:
+        """With one group; element, row_exists: see patch_conv."""
+        attrs, context, out_c = self.attrs, self._context, shape[3]
+        lanes = _has_lanes(context, attrs, out_c)
         tile, turn = _patch_tile(patch.width, out_c, context, attrs)
         if lanes:
             tile = _lane_tile(patch.width, out_c, context, apart=True)
-        form = PatchForm(y_value.shape, tile, gathers(attrs), attrs.split is not None, lanes=lanes, turn=turn)
-        out, schedule = patch_conv(patch, form, lambda *i: x[i], w, finish)
+        form = PatchForm(shape, tile, gathers(attrs), attrs.split is not None, lanes=lanes, turn=turn)
+        return patch_conv(patch, form, element, self.weight, self.finish, row_exists=row_exists)
+
+    def in_groups(self, shape: MapShape, x: Elements, place: Place) -> tuple[te.Tensor, Schedule]:
+        """With several groups; place: the pixel under a tap."""
+        depthwise = _is_depthwise(self.attrs, int(x.shape[3]), shape[3])
+        lanes = depthwise and _has_lanes(self._context, self.attrs, shape[3])
+        return grouped(shape, self.attrs, x, self.weight, place, self.finish, lanes)
+
+
+@kernel("Conv")
+def conv(node: Node, context: KernelContext) -> KernelSpec:
+    """Forward convolution: picks the form by groups and kernel size."""
+    layer, image = Layer(node, context), operand(node, "x").shape
+    n, height, width, out_c = shape = map_shape(result(node, "y"))
+    if is_product(layer.attrs):
+        x, w = tensor(node, "x", (n * height * width, image[3])), layer.weight
+        return matrix_product(
+            [x, *layer.operands],
+            (n * height * width, out_c, image[3]),
+            lambda i, a: x[i, a],
+            lambda a, j: w(j, 0, 0, a),
+            context,
+            layer.bias,
+            layer.attrs.split is not None,
+            apart=(True, True),
+        )
+    x = tensor(node, "x")
+    if layer.attrs.groups == 1:
+        out, schedule = layer.dense(shape, forward_patch(layer.attrs, image), lambda *i: x[i])
     else:
-        lanes = _is_depthwise(attrs, x_value.shape[3], out_c) and _has_lanes(context, attrs, out_c)
-        out, schedule = grouped(y_value.shape, attrs, x, w, window.forward, finish, lanes)
-    return KernelSpec(inputs, [out], schedule)
+        out, schedule = layer.in_groups(shape, x, TapWindow(layer.attrs, (image[1], image[2])).forward)
+    return KernelSpec([x, *layer.operands], [out], schedule)
 
 
 def _has_lanes(context: KernelContext, conv: ConvAttrs, channels: int) -> bool:
@@ -167,9 +192,7 @@ def _lane_tile(width: int, channels: int, context: KernelContext, apart: bool) -
     return tile
 
 
-def _by_channels(
-    shape: tuple[int, ...], term: Callable[..., Expr], finish: Finish, lanes: bool
-) -> tuple[te.Tensor, Schedule]:
+def _by_channels(shape: MapShape, term: Callable[..., Expr], finish: Finish, lanes: bool) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,c] = finish(term(n, y, x, c), n, y, x, c), where term is a sum; a few channels together."""
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
@@ -179,7 +202,7 @@ def _by_channels(
 
 
 def grouped(
-    shape: tuple[int, ...],
+    shape: MapShape,
     attrs: ConvAttrs,
     data: Elements,
     weight: Load,
@@ -209,7 +232,7 @@ def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     c = attrs.conv
     weights, error = weight_parts(node), operand(node, "dy").shape
     w = whole_weight(weights, c.split, 0, 3)
-    n, height, width, in_c = shape = result(node, "dx").shape
+    n, height, width, in_c = shape = map_shape(result(node, "dx"))
     out_c = error[3]
     if c.groups == 1 and not gathers(c) and c.strides == (1, 1):
         dy = tensor(node, "dy", (n * height * width, out_c))
@@ -245,7 +268,7 @@ def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
 
 
 def grouped_grad_input(
-    shape: tuple[int, ...],
+    shape: MapShape,
     c: ConvAttrs,
     dy: Elements,
     weight: Load,

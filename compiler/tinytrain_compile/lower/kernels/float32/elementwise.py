@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
-from tvm import s_tir, te
-from tvm.ir import Expr
+from tvm import te
+from tvm.ir import Expr, Var
 
-from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, kernel, placeholder, plain, select
+from tinytrain_compile.lower.kernels.base import (
+    Index,
+    KernelRule,
+    KernelSpec,
+    Schedule,
+    call,
+    f32,
+    kernel,
+    placeholder,
+    plain,
+    select,
+)
 from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.row_blocks import NoRowsError, RowBlockSpec, few_rows, row_kernel
 from tinytrain_compile.lower.schedules import four_at_a_time
 
 SCALAR = KernelContext()
@@ -19,19 +32,48 @@ LIGHT, HEAVY = 4, 1
 """Vectors in a turn of the loop: of functions of a few instructions, and of others."""
 
 
-def element_schedule(extent: int, context: KernelContext, most: int) -> Callable[[s_tir.Schedule], None]:
+def element_schedule(extent: Index, context: KernelContext, most: int) -> Schedule:
     """Of loops over elements, the last of this extent; most: see `unary`."""
-    if not context.uses_float_vectors or most == 0 or extent < LANES:
+    if not context.uses_float_vectors or most == 0 or (isinstance(extent, int) and extent < LANES):
         return plain
     return lambda sch: four_at_a_time(sch, most=most)
 
 
+def element_kernel(*ops: str) -> Callable[[KernelRule], KernelRule]:
+    """Enter a rule as the kernel of ops that work element by element: of all elements, and of a few rows of a map."""
+
+    def enter(rule: KernelRule) -> KernelRule:
+        kernel(*ops)(rule)
+        row_kernel(*ops)(partial(_of_rows, rule))
+        return rule
+
+    return enter
+
+
+def _of_rows(rule: KernelRule, node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
+    result = node.outputs[0]
+    if len(result.shape) != 4 or any(value.shape != result.shape for value in node.inputs):
+        raise NoRowsError(f"{node.name}: its operands are no maps")
+    if context.uses_float_vectors and math.prod(result.shape[2:]) < LANES <= result.elements:
+        raise NoRowsError(f"{node.name}: a row is no vector")
+    maps = tuple(range(len(node.inputs)))
+    return RowBlockSpec(rule(few_rows(node, count), context), count, maps, result.shape[1], in_place=True)
+
+
+def element_loops(value: Value) -> tuple[Index, ...]:
+    """Extents of the loops over a value's elements: one; of a number of rows that a call says, two."""
+    shape: tuple[Index, ...] = value.shape
+    if len(shape) == 4 and isinstance(shape[1], Expr):
+        return shape[1], math.prod(value.shape[2:])
+    return (value.elements,)
+
+
 def pointwise(node: Node, function: Callable[..., Expr], context: KernelContext = SCALAR, most: int = 0) -> KernelSpec:
     """A kernel that applies a scalar function to every element of operands of one shape; most: see `unary`."""
-    size = (node.outputs[0].elements,)
+    size = element_loops(node.outputs[0])
     inputs = [placeholder(v, name, size) for v, name in zip(node.inputs, ("a", "b", "c"), strict=False)]
-    out = te.compute(size, lambda i: function(*(x[i] for x in inputs)), "out")
-    return KernelSpec(inputs, [out], element_schedule(size[0], context, most))
+    out = te.compute(size, lambda *i: function(*(x[i] for x in inputs)), "out")
+    return KernelSpec(inputs, [out], element_schedule(size[-1], context, most))
 
 
 def broadcast(node: Node, function: Callable[..., Expr], context: KernelContext = SCALAR, most: int = 0) -> KernelSpec:
@@ -74,7 +116,7 @@ def _merge_axes(shape: tuple[int, ...], operands: list[tuple[int, ...]]) -> list
 
 
 def _binary(op: str, function: Callable[[Expr, Expr], Expr], most: int = 0) -> None:
-    kernel(op)(lambda node, context: broadcast(node, function, context, most))
+    element_kernel(op)(lambda node, context: broadcast(node, function, context, most))
 
 
 def unary(op: str, function: Callable[..., Expr], most: int = 0) -> None:
@@ -82,7 +124,7 @@ def unary(op: str, function: Callable[..., Expr], most: int = 0) -> None:
 
     most: vectors in a turn of the loop, where there are vectors; 0: lanes cannot do what is computed.
     """
-    kernel(op)(lambda node, context: pointwise(node, function, context, most))
+    element_kernel(op)(lambda node, context: pointwise(node, function, context, most))
 
 
 def magnitude(x: Expr) -> Expr:
@@ -109,4 +151,13 @@ unary("SqrtGrad", lambda dy, y: dy / (y + y))
 unary("ErfGrad", lambda dy, x: dy * (call("tt_expf", f32(0) - x * x) * f32(2 / math.sqrt(math.pi))), HEAVY)
 
 
-__all__ = ["LIGHT", "KernelContext", "broadcast", "element_schedule", "magnitude", "pointwise", "unary"]
+__all__ = [
+    "LIGHT",
+    "KernelContext",
+    "broadcast",
+    "element_kernel",
+    "element_schedule",
+    "magnitude",
+    "pointwise",
+    "unary",
+]

@@ -14,6 +14,7 @@ from tinytrain_compile.lower.kernels.base import (
     Finish,
     KernelSpec,
     Load,
+    Schedule,
     kernel,
     reduce_axes,
     tensor,
@@ -53,15 +54,30 @@ def matrix_product(
     acc = te.compute((m, n), lambda i, j: total(left(i, axis) * right(axis, j), [axis]), "acc")
     finish = add_bias(bias)
     out = te.compute((m, n), lambda i, j: finish(acc[i, j], i, j), "out")
-    if context.uses_float_vectors and not peel and max(m, n) >= LANES:
-        tile, lanes = vector_tiles((m, n), context, apart)
-        return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, dict(enumerate(tile)), lanes=lanes))
+    lanes = context.uses_float_vectors and not peel and max(m, n) >= LANES
+    return KernelSpec(inputs, [out], product_schedule((m, n), context, lanes, peel, long, apart))
+
+
+def product_schedule(
+    extents: tuple[int, int],
+    context: KernelContext,
+    vectors: bool,
+    peel: bool = False,
+    long: int | None = None,
+    apart: tuple[bool, bool] = (False, False),
+    first: int = 0,
+) -> Schedule:
+    """Of a product whose axes `first` and the next one have m rows and n columns; vectors: whether it is on them."""
+    m, n = extents
+    if vectors:
+        tile, lanes = vector_tiles(extents, context, apart)
+        return lambda sch: tile_reduction(sch, dict(enumerate(tile, first)), lanes=first + lanes)
     if context.uses_float_pairs and not peel and any(apart):
-        tiles, turn = dict(enumerate(paired_tile(m, n, context))), PAIR_TERMS
+        tiles, turn = dict(enumerate(paired_tile(m, n, context), first)), PAIR_TERMS
     else:
-        tiles, turn = product_tiles(m, n, context, long), 1
+        tiles, turn = product_tiles(m, n, context, long, first), 1
     turn = max(turn, vector_turn(m, n, tiles, context))
-    return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, tiles, peel_reduction=peel, turn=turn))
+    return lambda sch: tile_reduction(sch, tiles, peel_reduction=peel, turn=turn)
 
 
 def paired_tile(m: int, n: int, context: KernelContext) -> tuple[int, int]:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from tvm import s_tir, te, tirx
-from tvm.ir import Expr
+from tvm.ir import Expr, Var
 from tvm.tirx import IterVar
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
+    Elements,
     Index,
     KernelSpec,
+    MapShape,
     both,
     f32,
     guard,
     i32,
     kernel,
+    map_shape,
     reduce_axes,
     select,
     tensor,
     total,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.row_blocks import RowBlockSpec, RowImage, row_kernel, windows_of, with_table
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range
@@ -47,18 +52,21 @@ class PoolWindow:
 
     def pixel(self, window: Sequence[Expr], tap: Sequence[Expr]) -> tuple[Expr, Expr, Expr | None]:
         """(row, column, test or None) of the image pixel under a tap of a window."""
-        at: list[Expr] = []
-        tests: list[Expr] = []
-        for axis in (0, 1):
-            a = self._attrs
-            begin, stride, dilation = a.pads[axis], a.strides[axis], a.dilations[axis]
-            index = window[axis] * stride + tap[axis] * dilation - begin
-            at.append(index)
-            if begin:
-                tests.append(index >= 0)
-            if (a.output_hw[axis] - 1) * stride + (a.kernel[axis] - 1) * dilation - begin >= self._image[axis]:
-                tests.append(index < self._image[axis])
-        return at[0], at[1], both(tests)
+        (row, row_in), (column, column_in) = (self.along(axis, window[axis], tap[axis]) for axis in (0, 1))
+        return row, column, both([row_in, column_in])
+
+    def along(self, axis: int, window: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
+        """(index on an axis, test or None) of what is under a tap of a window."""
+        a = self._attrs
+        index = window * a.strides[axis] + tap * a.dilations[axis] - a.pads[axis]
+        before, behind = self.beyond(axis)
+        return index, both([index >= 0 if before else None, index < self._image[axis] if behind else None])
+
+    def beyond(self, axis: int) -> tuple[bool, bool]:
+        """Whether windows reach beyond the first, and beyond the last element of an axis."""
+        a = self._attrs
+        last = (a.output_hw[axis] - 1) * a.strides[axis] + (a.kernel[axis] - 1) * a.dilations[axis] - a.pads[axis]
+        return a.pads[axis] > 0, last >= self._image[axis]
 
     def candidates(self, axis: int) -> int:
         """How many windows have to be looked at for one pixel of an axis."""
@@ -113,22 +121,78 @@ class PoolWindow:
         return value / i32(rows * columns).astype("float32")
 
 
+class RowWindow(PoolWindow):
+    """The same for a few rows of windows: the table says which of the rows under them are of the image."""
+
+    def __init__(self, attrs: PoolAttrs, image_hw: tuple[int, int], image: RowImage) -> None:
+        super().__init__(attrs, image_hw)
+        self._rows = image
+
+    def along(self, axis: int, window: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
+        """Rows count from the first of the call's."""
+        if axis == 1:
+            return super().along(axis, window, tap)
+        row = window * self._attrs.strides[0] + tap * self._attrs.dilations[0]
+        return row, self._rows.exists(row) if any(self.beyond(0)) else None
+
+    def taps(self, axis: int, window: Expr) -> Index:
+        """Where their number varies along rows, all that count are of the image."""
+        counts = taps_in_range(self._attrs, 0, self._image[0])
+        if axis == 1 or counts.min() == counts.max():
+            return super().taps(axis, window)
+        rows = (self.along(0, window, _integer(tap))[0] for tap in range(self._attrs.kernel[0]))
+        return sum((select(self._rows.exists(row), _integer(1), _integer(0)) for row in rows), start=_integer(0))
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """x: what windows slide over; given: its placeholder; shape: of the result."""
+
+    attrs: PoolAttrs
+    window: PoolWindow
+    x: Elements
+    given: te.Tensor
+    shape: MapShape
+
+
+def _kernel(op: str) -> Callable[[Callable[[Node, _Forward], KernelSpec]], None]:
+    """Enter a rule as the kernel of an op: of the whole map, and of a few rows."""
+
+    def enter(rule: Callable[[Node, _Forward], KernelSpec]) -> None:
+        def whole(node: Node, _context: KernelContext) -> KernelSpec:
+            x, (attrs, image_hw) = tensor(node, "x"), _window(node)
+            return rule(node, _Forward(attrs, PoolWindow(attrs, image_hw), x, x, map_shape(node.outputs[0])))
+
+        def of_rows(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
+            (attrs, image_hw), image = _window(node), RowImage(operand(node, "x"))
+            _, rows, width, channels = map_shape(node.outputs[0])
+            window = RowWindow(attrs, image_hw, image)
+            spec = rule(node, _Forward(attrs, window, image, image.flat, (1, count, width, channels)))
+            reach = (attrs.kernel[0] - 1) * attrs.dilations[0] + 1
+            windows = windows_of(rows, image_hw[0], reach, attrs.strides[0], attrs.pads[0])
+            return RowBlockSpec(with_table(spec, image.row_at), count, (0,), rows, windows)
+
+        kernel(op)(whole)
+        row_kernel(op)(of_rows)
+
+    return enter
+
+
+def _window(node: Node) -> tuple[PoolAttrs, tuple[int, int]]:
+    attrs, (_, height, width, _) = node.attrs, operand(node, "x").shape
+    assert isinstance(attrs, PoolAttrs)
+    return attrs, (height, width)
+
+
 def channel_tiles(channels: int) -> dict[int, int]:
     """Tile sizes of an image: a few channels at a time."""
     return {3: best_tile(channels, CHANNEL_TILE)}
 
 
-def _forward(node: Node) -> tuple[PoolAttrs, PoolWindow, te.Tensor, tuple[int, ...]]:
-    attrs = node.attrs
-    assert isinstance(attrs, PoolAttrs)
-    _, height, width, _ = operand(node, "x").shape
-    return attrs, PoolWindow(attrs, (height, width)), tensor(node, "x"), node.outputs[0].shape
-
-
-@kernel("MaxPool")
-def max_pool(node: Node, _context: KernelContext) -> KernelSpec:
+@_kernel("MaxPool")
+def max_pool(node: Node, of: _Forward) -> KernelSpec:
     """The largest tap that lies in the image."""
-    attrs, window, x, shape = _forward(node)
+    attrs, window, x, shape = of.attrs, of.window, of.x, of.shape
     r, s = reduce_axes(*attrs.kernel)
     lowest = tirx.const(-128, "int8") if operand(node, "x").dtype == "int8" else f32(LOWEST)
 
@@ -139,7 +203,7 @@ def max_pool(node: Node, _context: KernelContext) -> KernelSpec:
 
     acc = te.compute(shape, best, "acc")
     out = te.compute(shape, lambda *i: acc[i], "out")
-    return KernelSpec([x], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
+    return KernelSpec([of.given], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
 
 
 def _first_largest(lowest: Expr) -> Callable[[tuple[Expr, ...], Sequence[IterVar]], tuple[Expr, ...]]:
@@ -152,10 +216,10 @@ def _first_largest(lowest: Expr) -> Callable[[tuple[Expr, ...], Sequence[IterVar
     return te.comm_reducer(combine, lambda _index, _value: (_integer(0), lowest), "first_largest")
 
 
-@kernel("MaxPoolIndex")
-def max_pool_index(node: Node, _context: KernelContext) -> KernelSpec:
+@_kernel("MaxPoolIndex")
+def max_pool_index(node: Node, of: _Forward) -> KernelSpec:
     """Which tap of each window was largest."""
-    attrs, window, x, shape = _forward(node)
+    attrs, window, x, shape = of.attrs, of.window, of.x, of.shape
     r, s = reduce_axes(*attrs.kernel)
     integer = operand(node, "x").dtype == "int8"
     lowest = i32(BELOW_INT8) if integer else f32(LOWEST)
@@ -173,7 +237,7 @@ def max_pool_index(node: Node, _context: KernelContext) -> KernelSpec:
         sch.set_scope(sch.get_sblock("acc"), 1, "local")
         tile_reduction(sch, channel_tiles(shape[3]))
 
-    return KernelSpec([x], [out], schedule)
+    return KernelSpec([of.given], [out], schedule)
 
 
 def _backward(node: Node) -> tuple[PoolGradAttrs, PoolWindow, te.Tensor, tuple[int, ...]]:
@@ -209,10 +273,10 @@ def won_gradient(
     return term
 
 
-@kernel("AveragePool")
-def average_pool(node: Node, _context: KernelContext) -> KernelSpec:
+@_kernel("AveragePool")
+def average_pool(_node: Node, of: _Forward) -> KernelSpec:
     """The sum of the taps that lie in the image, divided by the number that counts."""
-    attrs, window, x, shape = _forward(node)
+    attrs, window, x, shape = of.attrs, of.window, of.x, of.shape
     r, s = reduce_axes(*attrs.kernel)
 
     def term(b: Expr, y: Expr, q: Expr, c: Expr) -> Expr:
@@ -222,7 +286,7 @@ def average_pool(node: Node, _context: KernelContext) -> KernelSpec:
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda b, y, q, c: window.mean(acc[b, y, q, c], (y, q)), "out")
-    return KernelSpec([x], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
+    return KernelSpec([of.given], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
 
 
 @kernel("AveragePoolGrad")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, kernel, select
+from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, select
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.elementwise import magnitude, pointwise, unary
+from tinytrain_compile.lower.kernels.float32.elementwise import element_kernel, magnitude, pointwise, unary
 from tinytrain_compile.ops.smooth import EluAttrs
 
 
@@ -34,7 +34,7 @@ unary("Softsign", lambda x: x / (f32(1) + magnitude(x)))
 unary("SoftsignGrad", _softsign_grad)
 
 
-@kernel("Elu")
+@element_kernel("Elu")
 def elu(node: Node, _context: KernelContext) -> KernelSpec:
     """A line above 0, an exponential below."""
     attrs = node.attrs
@@ -47,7 +47,7 @@ def elu(node: Node, _context: KernelContext) -> KernelSpec:
     return pointwise(node, value)
 
 
-@kernel("EluGrad")
+@element_kernel("EluGrad")
 def elu_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """The slope, from the output."""
     attrs = node.attrs

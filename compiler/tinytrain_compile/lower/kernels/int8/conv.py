@@ -16,6 +16,7 @@ from tinytrain_compile.lower.kernels.base import (
     guarded,
     i32,
     kernel,
+    map_shape,
     tensor,
     tensors,
     weight_parts,
@@ -56,7 +57,7 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
     """Sums of (x - zero) w, plus bias, requantised per channel; k x k gathers centred pixels as int16."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    conv, shape, image = attrs.conv, result(node, "y").shape, operand(node, "x").shape
+    conv, shape, image = attrs.conv, map_shape(result(node, "y")), operand(node, "x").shape
     weights = weight_parts(node)
     whole = whole_weight(weights, conv.split, 0, 3)
     bias, multiplier, shift = tensors(node, "bias", "multiplier", "shift")
@@ -142,7 +143,7 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """Sums of g w, requantised per input channel to the exponent of the error that comes out."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    conv, shape, error = attrs.conv, result(node, "error").shape, operand(node, "g").shape
+    conv, shape, error = attrs.conv, map_shape(result(node, "error")), operand(node, "g").shape
     out_c = error[3]
     peak, p_out, p_in = tensors(node, "peak", "p_out", "p_in")
     multiplier, shift = tensors(node, "multiplier", "shift")

@@ -19,6 +19,7 @@ from tinytrain_compile.lower.kernels.base import (
     address,
     call_int,
     i32,
+    map_shape,
     placeholder,
     tensor,
     tensors,
@@ -223,7 +224,7 @@ def vector_error_product(
 
 def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
     """k x k over all channels: an error, which all lanes share, times the weights of four neighbouring channels."""
-    conv, shape = attrs.conv, result(node, "error").shape
+    conv, shape = attrs.conv, map_shape(result(node, "error"))
     g, w = tensors(node, "g", "w")
     patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
     masks, keep = mask_lanes(node, attrs.mask, shape)

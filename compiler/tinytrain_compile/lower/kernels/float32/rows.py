@@ -1,0 +1,87 @@
+"""Float kernels of windows and products for a few rows of a map at a time; those of elements are in elementwise.py.
+
+Every sum has the terms of the whole map's kernel in the same order, on vectors where that is on vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tvm import te
+from tvm.ir import Expr, Var
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import (
+    KernelSpec,
+    MapShape,
+    Schedule,
+    both,
+    map_shape,
+    reduce_axes,
+    total,
+)
+from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.float32.conv import Layer, TapWindow
+from tinytrain_compile.lower.kernels.float32.linear import product_schedule
+from tinytrain_compile.lower.kernels.row_blocks import (
+    NoRowsError,
+    RowBlockSpec,
+    RowImage,
+    row_kernel,
+    windows_of,
+    with_table,
+)
+from tinytrain_compile.ops.conv import forward_patch, is_product
+from tinytrain_compile.ops.names import operand, result
+
+
+@row_kernel("Conv")
+def conv(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
+    """Forward convolution of every form."""
+    layer, (_, height, width, _) = Layer(node, context), map_shape(operand(node, "x"))
+    _, rows, across, out_c = map_shape(result(node, "y"))
+    if is_product(layer.attrs):
+        return RowBlockSpec(_product(node, layer, context, count), count, (0,), rows)
+    attrs, image, shape = layer.attrs, RowImage(operand(node, "x")), (1, count, across, out_c)
+    if attrs.groups == 1:
+        out, schedule = _dense(layer, image, (height, width), shape)
+    else:
+        out, schedule = _in_groups(layer, image, (height, width), shape)
+    spec = KernelSpec([image.flat, *layer.operands], [out], schedule)
+    reach, step = (attrs.kernel[0] - 1) * attrs.dilations[0] + 1, attrs.strides[0]
+    windows = windows_of(rows, height, reach, step, attrs.pads[0])
+    return RowBlockSpec(with_table(spec, image.row_at), count, (0,), rows, windows)
+
+
+def _product(node: Node, layer: Layer, context: KernelContext, count: Expr) -> KernelSpec:
+    (*_, width, channels), (_, rows, _, out_c) = operand(node, "x").shape, map_shape(result(node, "y"))
+    x, split = te.placeholder((count, width, channels), "float32", "x"), layer.attrs.split is not None
+    (axis,) = reduce_axes(channels)
+    sums = te.compute(
+        (count, width, out_c), lambda y, i, j: total(x[y, i, axis] * layer.weight(j, 0, 0, axis), [axis]), "acc"
+    )
+    out = te.compute((count, width, out_c), lambda *i: layer.finish(sums(*i), *i), "out")
+    vectors = context.uses_float_vectors and not split and max(rows * width, out_c) >= LANES
+    if vectors and max(width, out_c) < LANES:
+        raise NoRowsError(f"{node.name}: a row is no vector")
+    schedule = product_schedule((width, out_c), context, vectors, split, apart=(True, True), first=1)
+    return KernelSpec([x, *layer.operands], [out], schedule)
+
+
+def _dense(layer: Layer, image: RowImage, image_hw: tuple[int, int], shape: MapShape) -> tuple[te.Tensor, Schedule]:
+    patch = forward_patch(layer.attrs, (1, *image_hw, image.channels))
+    patch = replace(patch, rows=replace(patch.rows, ahead=0))  # the table has the rows of the border
+    bordered = TapWindow(layer.attrs, image_hw).leaves(0)
+    return layer.dense(shape, patch, lambda *i: image[i], image.exists if bordered else None)
+
+
+def _in_groups(layer: Layer, image: RowImage, image_hw: tuple[int, int], shape: MapShape) -> tuple[te.Tensor, Schedule]:
+    window, conv = TapWindow(layer.attrs, image_hw), layer.attrs
+
+    def place(y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
+        row = y * conv.strides[0] + r * conv.dilations[0]
+        column, inside = window.along(1, x, s)
+        return row, column, both([image.exists(row) if window.leaves(0) else None, inside])
+
+    return layer.in_groups(shape, image, place)

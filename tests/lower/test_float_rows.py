@@ -1,0 +1,93 @@
+"""Float kernels of a few rows give, call by call, the bytes of the whole map: the same sums in the same order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from testing.by_row_blocks import by_row_blocks
+from testing.fuzz import ROW_OPS, has_rows
+from testing.ops.case import Case
+from testing.ops.case_stream import float_conv
+from testing.ops.cases import GENERATORS, cases_of
+from testing.ops.random_linear import random_products
+from testing.ops.random_structure import random_cases
+from testing.sanitised import run_alike, whole
+from tinytrain_compile.lower.kernels import SIZE, InstructionSet, KernelContext
+from tinytrain_compile.lower.kernels.row_blocks import ROW_KERNELS
+from tinytrain_compile.ops.base import row_form
+
+CONTEXTS = {
+    "no FPU": KernelContext(InstructionSet(fpu=False)),
+    "pairs": KernelContext(InstructionSet(float_pairs=True)),
+    "vectors": KernelContext(InstructionSet(float_vectors=True)),
+    "small": KernelContext(style=SIZE),
+}
+OTHERS = {*ROW_OPS, "Conv", "MaxPool", "MaxPoolIndex", "AveragePool"}
+"""Operators that are not of floats, or not element by element."""
+SPECIAL = np.asarray([0.0, -0.0, 1e-40, -1e-45, 3e38, -3e38, 1e-20])
+"""Zeros of both signs, denormals (which vectors take for 0), and what overflows."""
+
+
+def layers(count: int) -> list[Case]:
+    """Convolutions of every form and pools, a third of their operands' numbers special."""
+    made = random_products("Conv", count)
+    for index in range(count):
+        random = np.random.default_rng([7, index])
+        made.append(float_conv(random, (1, *(int(n) for n in random.integers(2, 13, 2)), int(random.integers(1, 9)))))
+    pools = [case for op in ("MaxPool", "MaxPoolIndex", "AveragePool") for case in random_cases(op, count)]
+    of_bytes = [in_bytes(case) for case in pools if case.op != "AveragePool"]
+    return [*(with_special(case, index) for index, case in enumerate([*made, *pools])), *of_bytes]
+
+
+def in_bytes(case: Case) -> Case:
+    """A pool of an int8 image."""
+    (value,), (array,) = case.inputs, case.arrays
+    return replace(case, inputs=(replace(value, dtype="int8"),), arrays=((array * 100).astype(np.int8),))
+
+
+def with_special(case: Case, seed: int) -> Case:
+    random = np.random.default_rng([seed, 3])
+    arrays = (
+        np.where(random.random(a.shape) < 0.3, random.choice(SPECIAL, a.shape), a) if a.dtype == np.float64 else a
+        for a in case.arrays
+    )
+    return replace(case, arrays=tuple(arrays))
+
+
+def elements() -> list[Case]:
+    """What works element by element, on maps; with few channels and columns too."""
+    found: list[Case] = []
+    for op in ROW_KERNELS:
+        for case in cases_of(op)[:1] if op in GENERATORS and op not in OTHERS else ():
+            random = np.random.default_rng(len(found))
+            shape = (1, *(int(n) for n in random.integers(1, 6, 3)))
+            if any(value.dtype == "bits" or value.shape != case.inputs[0].shape for value in case.inputs):
+                continue
+            if op == "ClipMask":
+                shape = (*shape[:3], 8)
+            values = tuple(replace(value, shape=shape, layout="NHWC") for value in case.inputs)
+            arrays = tuple(random.standard_normal(shape) for _ in values)
+            found.append(with_special(replace(case, inputs=values, arrays=arrays), len(found)))
+    return found
+
+
+@pytest.mark.parametrize(("name", "step"), [("no FPU", 3), ("pairs", 1), ("vectors", 1), ("vectors", 3), ("small", 2)])
+def test_rows_from_a_ring_are_those_of_the_map(name: str, step: int, tmp_path: Path) -> None:
+    cases = [case for case in (*layers(8), *elements()) if has_rows(case, CONTEXTS[name])]
+    assert len(cases) > 40 and len({case.op for case in cases}) > 20
+    run_alike(cases, tmp_path, CONTEXTS[name], partial(by_row_blocks, step=step, ring=True), whole)
+
+
+def test_the_planner_knows_of_no_more_rows_than_there_are_kernels() -> None:
+    """And of no fewer bytes of scratch than they need."""
+    for name in ("pairs", "vectors"):
+        for case in (*layers(8), *elements()):
+            form = row_form(case.node())
+            if form is not None:
+                _, scratch_bytes = by_row_blocks(case.node(), "k", CONTEXTS[name], 1)
+                assert scratch_bytes <= form.scratch_bytes, case
