@@ -24,7 +24,7 @@ from tinytrain_compile.plan import (
 )
 from tinytrain_compile.plan.validate_streams import validate_stream
 
-SEEDS = range(6)
+SEEDS = lines.SEEDS
 LAYERS = 5
 
 
