@@ -18,7 +18,6 @@ from tinytrain_compile.plan.stream_rewrite import stream_node, with_streams
 from tinytrain_compile.plan.stream_search import runs_of
 from tinytrain_compile.target import load_target
 
-
 SEEDS = (1, 2, 3, 4, 5, 8)
 """Chains whose first layers have kernels of rows."""
 
