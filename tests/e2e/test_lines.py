@@ -33,9 +33,18 @@ def test_the_same_bytes_by_rows(seed: int, tmp_path: Path) -> None:
     """Watched: each row that comes is a call around which dead bytes are poisoned, under AddressSanitizer."""
     core = ("cortex-m7", "cortex-m55", "cortex-m0plus")[seed % 3]
     train = lines.train_of(seed, 1 + seed % 2)
-    graph = lines.lined(train) if seed < 5 else lines.longest(train, LAYERS)
+    graph = lines.lined(train) if seed < 4 else lines.longest(train, LAYERS)
     whole = run_of(train, lines.project(train, train.graph, core), tmp_path / "whole", "host")
     assert chain.same(run_of(train, lines.project(train, graph, core), tmp_path / "rows", "debug"), whole)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_bytes_in_float32(seed: int, tmp_path: Path) -> None:
+    train = lines.float_train(seed)
+    whole = run_of(train, lines.project(train, train.graph), tmp_path / "whole", "host")
+    made = lines.project(train, lines.longest(train, LAYERS))
+    assert made.bundle.interface.input_dtype == "float32"
+    assert chain.same(run_of(train, made, tmp_path / "rows", "debug"), whole)
 
 
 @pytest.mark.parametrize("seed", lines.SEEDS[:3])
@@ -114,4 +123,7 @@ def test_an_input_that_is_no_image_is_refused() -> None:
     flags = ("--input-lines", "--dry-run")
     int8 = ("--quant", "int8", "--calib", "flat.npz", *flags)
     assert "cannot be computed row by row" in run("flat.onnx", *int8).check_error("E0101", 2).err
-    assert "--input-lines: has no meaning for --quant fp32" in run("net.onnx", *flags).check_error("E0101", 2).err
+    assert "cannot be computed row by row" in run("flat.onnx", *flags).check_error("E0101", 2).err
+    camera = run("net.onnx", *flags, "--input-type", "uint8").check_error("E0101", 2).err
+    assert "--input-type: has no meaning for --quant fp32" in camera
+    assert "--input-type: is about the rows" in run("net.onnx", *INT8[:4], "--input-type", "uint8", "--dry-run").err

@@ -24,6 +24,7 @@ from tinytrain_compile.plan import (
 )
 from tinytrain_compile.plan.validate_streams import validate_stream
 
+SEEDS = lines.SEEDS
 LAYERS = 5
 
 
@@ -35,7 +36,7 @@ def stream_of(graph: Graph) -> tuple[Node, StreamAttrs]:
 
 def test_the_image_is_in_no_plan() -> None:
     """Only a ring of its rows is, and where the stream is."""
-    for seed in lines.SEEDS:
+    for seed in SEEDS:
         train = lines.train_of(seed)
         graph = lines.longest(train, LAYERS)
         validate_streams(with_lines(train.graph), graph)
@@ -103,7 +104,7 @@ FAULTS: dict[str, Callable[[StreamAttrs], StreamAttrs | None]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_seen(name: str) -> None:
-    found = [stream_of(lines.longest(lines.train_of(seed), LAYERS)) for seed in lines.SEEDS]
+    found = [stream_of(lines.longest(lines.train_of(seed), LAYERS)) for seed in SEEDS]
     changed = [(node, attrs) for node, old in found if (attrs := FAULTS[name](old)) is not None]
     assert len(changed) > 2
     for node, attrs in changed:

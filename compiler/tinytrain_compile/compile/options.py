@@ -193,9 +193,8 @@ class CompileOptions(UpdateOptions):
         default=False,
         metadata=option(
             "memory",
-            "The firmware hands over rows of the image as they come, so that it is never in RAM (int8).",
+            "The firmware hands over rows of the image as they come, so that it is never in RAM.",
             "--input-lines",
-            int8_only=True,
         ),
     )
     input_type: Literal["int8", "uint8"] = field(
