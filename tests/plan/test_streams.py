@@ -123,6 +123,19 @@ def test_a_call_out_of_turn_and_a_cover_that_goes_by_channel_are_seen() -> None:
 
 
 @needs_shared
+@pytest.mark.parametrize("network", NETWORKS)
+def test_float_networks_train_their_head_in_a_quarter_of_a_megabyte(network: str) -> None:
+    """The image alone is 196,608 bytes: results of streams lie over it."""
+    options = CompileOptions(
+        model=SHARED / "models" / f"{network}.onnx", update="head", classes=10, quant="fp32", remat="off", stream="min"
+    )
+    planner = Planner(stored(imported(options), options), options, load_target("cortex-m7"), Externals())
+    candidate = planner.exact(options.update)
+    assert candidate.plan.arena_bytes <= 240_000
+    validate_streams(candidate.train.graph, replace(candidate.train.graph, nodes=candidate.plan.order))
+
+
+@needs_shared
 @pytest.mark.parametrize(("network", "stream_mode"), [*((name, "min") for name in NETWORKS), (NETWORKS[0], "auto")])
 def test_the_memory_wall_of_real_networks_goes(network: str, stream_mode: str) -> None:
     """Transient bytes with a sparse scheme: the image, and the rows of the first layers."""
