@@ -75,7 +75,7 @@ docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in 
 zoo: $(STAMP) ## Networks of other frameworks: losses and weights of five steps against theirs, and the C on the host
 	$(BIN)/python -m benchmarks.zoo --verify host
 
-campaign: $(STAMP) ## Mutated files, random graphs, damaged checkpoints: all, or KIND=.. COUNT=.. FIRST=.. SEED=.. JOBS=..
+campaign: $(STAMP) ## Mutated files, random graphs, chains by rows, damaged checkpoints: all, or KIND=.. COUNT=.. FIRST=.. SEED=.. JOBS=..
 	$(BIN)/python -m tests.campaign $(if $(KIND),--kind "$(KIND)") $(if $(COUNT),--count $(COUNT)) \
 		--first $(or $(FIRST),0) --seed $(or $(SEED),0) --jobs $(or $(JOBS),1)
 

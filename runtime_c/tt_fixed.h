@@ -376,8 +376,8 @@ static inline void tt_multiply_rate(int32_t *rate, uint32_t samples)
     rate[0] = (int32_t)product;
 }
 
-/* A stream keeps the last few rows of an image, row r in slot r modulo `slots`, slots `pitch` bytes apart. Of `rows` rows
- * from row `first` on: where each begins, in bytes, or -1 outside of the image of `height` rows. */
+/* A stream keeps the last few rows of an image, row r in slot r modulo `slots`, slots `pitch` elements apart. Of `rows` rows
+ * from row `first` on: at which element each begins, or -1 outside of the image of `height` rows. */
 static inline void tt_find_rows(
     int32_t *row_at, int32_t rows, int32_t first, int32_t height, int32_t slots, int32_t pitch)
 {

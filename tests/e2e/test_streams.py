@@ -32,8 +32,9 @@ UPDATES = ("head", "last:3", "all")
 
 
 @cache
-def train_of(seed: int) -> TrainGraph:
-    return nets.int8_train(random_chain(seed), UPDATES[seed % len(UPDATES)], learning_rate=0.05)
+def train_of(seed: int, integer: bool = True) -> TrainGraph:
+    made = nets.int8_train if integer else chain.train_graph
+    return made(random_chain(seed), UPDATES[seed % len(UPDATES)], learning_rate=0.05)
 
 
 def run(train: TrainGraph, graph: Graph, folder: Path, mode: str, core: str = "cortex-m7") -> RunResult:
@@ -45,14 +46,16 @@ def run(train: TrainGraph, graph: Graph, folder: Path, mode: str, core: str = "c
 
 def planned(train: TrainGraph, graph: Graph, core: str) -> tuple[MemoryPlan, KernelSet]:
     plan = plan_memory(graph, PlanOptions(alignment_bytes=8, effort="quick", keep=(train.loss.name,)))
-    context = kernel_context(load_target(core).features, False)
-    return plan, lower_nodes(plan.order, LowerOptions("net", context, False), cache=chain.KERNELS)
+    fused = not train.integer
+    context = kernel_context(load_target(core).features, fused)
+    return plan, lower_nodes(plan.order, LowerOptions("net", context, fused), cache=chain.KERNELS)
 
 
+@pytest.mark.parametrize("integer", [True, False], ids=["int8", "fp32"])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_same_bytes_row_by_row(seed: int, tmp_path: Path) -> None:
+def test_the_same_bytes_row_by_row(seed: int, integer: bool, tmp_path: Path) -> None:
     """Watched: dead bytes are poisoned around the call of a stream, under AddressSanitizer."""
-    train = train_of(seed)
+    train = train_of(seed, integer)
     graph, streams = random_streams(train, seed)
     assert streams
     validate_streams(train.graph, graph)
@@ -63,13 +66,14 @@ def test_the_same_bytes_row_by_row(seed: int, tmp_path: Path) -> None:
 
 @needs_qemu
 @pytest.mark.qemu
+@pytest.mark.parametrize("integer", [True, False], ids=["int8", "fp32"])
 @pytest.mark.parametrize("core", ["cortex-m0plus", "cortex-m7", "cortex-m55"])
-def test_the_same_bytes_on_a_board(core: str) -> None:
-    """Reference, host and board agree to the byte; the reference knows nothing of streams."""
-    train = train_of(5)
+def test_the_same_bytes_on_a_board(core: str, integer: bool) -> None:
+    """Host and board agree to the byte, int8 with the reference too, which knows nothing of streams."""
+    train = train_of(5, integer)
     graph, streams = random_streams(train, 5)
     assert len(streams) > 1
-    made = chain.emitted(train, *planned(train, graph, core), 8, fma=False)
+    made = chain.emitted(train, *planned(train, graph, core), 8, fma=load_target(core).features.fma and not integer)
     assert chain.check(made, core).result == "pass"
 
 

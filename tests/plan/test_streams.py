@@ -15,10 +15,14 @@ from tinytrain_compile.compile.candidates import Planner
 from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import imported, stored
-from tinytrain_compile.ir import Node
+from tinytrain_compile.ir import Node, Value
+from tinytrain_compile.ops import new_builder
+from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import Overlap, row_form
+from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.stream import RowCall, StreamAttrs
 from tinytrain_compile.plan import PlanError, validate_streams
+from tinytrain_compile.plan.stream_build import build_stream
 from tinytrain_compile.plan.stream_rewrite import without_streams
 from tinytrain_compile.plan.validate_streams import validate_stream
 from tinytrain_compile.target import load_target
@@ -39,6 +43,19 @@ def nodes() -> tuple[Node, ...]:
 def test_random_streams_are_valid() -> None:
     for node in nodes():
         validate_stream(node)
+
+
+def test_rows_that_the_last_map_does_not_need_are_computed_once() -> None:
+    """A mask has more rows than the pool behind its map reads."""
+    builder = new_builder()
+    x = Value("x", (1, 5, 4, 2), "float32", "NHWC")
+    y = builder.emit("Clip", (x,), ClipAttrs(0.0))
+    mask = builder.emit("ClipMask", (y,), ClipAttrs(0.0))
+    pool = builder.emit("MaxPool", (y,), PoolAttrs((2, 2), (2, 2), (0, 0, 0, 0), output_hw=(2, 2)))
+    attrs = build_stream(builder.nodes, (x,), (mask, pool))
+    assert attrs is not None
+    assert [sum(call.node == node for call in attrs.calls) for node in range(3)] == [5, 5, 2]
+    validate_stream(Node("stream", "Stream", (x,), (mask, pool), attrs))
 
 
 def _shorter_ring(attrs: StreamAttrs) -> StreamAttrs | None:
@@ -120,6 +137,19 @@ def test_a_call_out_of_turn_and_a_cover_that_goes_by_channel_are_seen() -> None:
 
 
 # ---- real networks --------------------------------------------------------------------------------------------------
+
+
+@needs_shared
+@pytest.mark.parametrize("network", NETWORKS)
+def test_float_networks_train_their_head_in_a_quarter_of_a_megabyte(network: str) -> None:
+    """The image alone is 196,608 bytes: results of streams lie over it."""
+    options = CompileOptions(
+        model=SHARED / "models" / f"{network}.onnx", update="head", classes=10, quant="fp32", remat="off", stream="min"
+    )
+    planner = Planner(stored(imported(options), options), options, load_target("cortex-m7"), Externals())
+    candidate = planner.exact(options.update)
+    assert candidate.plan.arena_bytes <= 240_000
+    validate_streams(candidate.train.graph, replace(candidate.train.graph, nodes=candidate.plan.order))
 
 
 @needs_shared

@@ -98,11 +98,12 @@ class _Chain:
                     done[other] += 1
 
         def ensure(index: int, until: int) -> None:
-            while done[index] < until:
+            while (row := done[index]) < until:
                 for value in self.maps(index):
                     if value.name in self.maker:
-                        ensure(self.maker[value.name], self._until(index, done[index], value))
-                compute(index)
+                        ensure(self.maker[value.name], self._until(index, row, value))
+                if done[index] == row:  # or it was computed as soon as it could be
+                    compute(index)
 
         for index in (last, *(i for i, node in enumerate(self.nodes) if node.outputs[0].name in self.kept)):
             for row in range(self.heights[index]):
