@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -118,6 +119,9 @@ ROW_BYTES = 6144
 LEAST_ROW_BYTES = 3072
 """What they may take in a data gradient, which is computed where much is alive: more if both errors are larger."""
 
+ENOUGH_BYTES = 1024
+"""Scratch below which less is worth no further part of the channels."""
+
 
 @dataclass(frozen=True)
 class DenseTiles:
@@ -158,6 +162,9 @@ def dense_tiles(
 ) -> DenseTiles:
     """Tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels).
 
+    Those that widen the fewest elements, and of them those with the least scratch: where the whole image is widened at
+    once, every weight is widened once however few lie there at a time.
+
     phases divide height and width; kernel, strides: of each. budget: see ROW_BYTES.
     """
     height, width, out_channels = out_shape[1] // phases[0], out_shape[2] // phases[1], out_shape[3]
@@ -170,10 +177,15 @@ def dense_tiles(
 
     tile = (2 if width % 2 == 0 else 1, 2 if out_channels % 2 == 0 else 1)
     strips = [s for s in range(1, height + 1) if height % s == 0]
-    strip = max((s for s in strips if _WIDE * rows(s) * pitch <= budget), default=1)
+    strips = [s for s in strips if _WIDE * rows(s) * pitch <= budget] or [1]
     parts = [c for c in range(tile[1], out_channels + 1, tile[1]) if out_channels % c == 0]
     depth = math.prod(phases) * kernel[0] * run
-    part = max((c for c in parts if _WIDE * c * depth <= budget), default=parts[0])
-    image, weights = height // strip * rows(strip) * pitch, out_channels * depth
-    weights_first = weights + image * (out_channels // part) <= image + weights * (height // strip)
-    return DenseTiles(strip, part, tile, terms, run, pitch, rows(height), rows(strip), kernel[0], weights_first, phases)
+    parts = [c for c in parts if _WIDE * c * depth <= budget] or parts[:1]
+    weights, ways = out_channels * depth, list[tuple[int, DenseTiles]]()
+    for strip, part in itertools.product(strips, parts):
+        image = height // strip * rows(strip) * pitch
+        costs = (weights + image * (out_channels // part), image + weights * (height // strip))
+        first = costs[0] < costs[1]
+        cut = DenseTiles(strip, part, tile, terms, run, pitch, rows(height), rows(strip), kernel[0], first, phases)
+        ways.append((min(costs), cut))
+    return min(ways, key=lambda way: (way[0], max(way[1].scratch_bytes, ENOUGH_BYTES), -way[1].channels))[1]
