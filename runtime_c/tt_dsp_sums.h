@@ -319,4 +319,99 @@ static inline TT_ALWAYS void tt_gather_two(
 #endif
 }
 
+/* Sums of products of rows of int16, as tt_widen_two or (one row) tt_widen4 make them, and rows of int8 as they lie in
+ * memory, `pitch` behind each other, 4 * blocks elements each. What is used for one or two rows is widened on the way:
+ * that is less work than to store it and to load it again. tt_dot_direct adds to one sum, the others to four. */
+#if TT_HAS_DSP
+#define TT_SPREAD_ROW(load) load "sxtb16 %[even], %[odd]\n\tsxtb16 %[odd], %[odd], ror #8\n\t"
+#define TT_FIRST_OF(rows) TT_SPREAD_ROW("ldr %[odd], [%[" #rows "]], #4\n\t")
+#define TT_NEXT_OF(rows) TT_SPREAD_ROW("ldr %[odd], [%[" #rows "], %[back]]\n\t")
+#define TT_PRODUCTS(sum, k, k_next)                                                                                    \
+    "smlad %[s" #sum "], %[even], %[" #k "], %[s" #sum "]\n\tsmlad %[s" #sum "], %[odd], %[" #k_next "], %[s" #sum "]\n\t"
+#define TT_LOAD_ONE_ROW "ldrd %[x], %[x_next], [%[a]], #8\n\t"
+#define TT_DIRECT_2X2                                                                                                  \
+    "ldmia %[a]!, {%[x0], %[x1], %[x2], %[x3]}\n\t" TT_FIRST_OF(b) TT_PRODUCTS(00, x0, x1) TT_PRODUCTS(10, x2, x3)     \
+        TT_NEXT_OF(b) TT_PRODUCTS(01, x0, x1) TT_PRODUCTS(11, x2, x3)
+#define TT_DIRECT_1X4                                                                                                  \
+    TT_LOAD_ONE_ROW TT_FIRST_OF(b) TT_PRODUCTS(00, x, x_next) TT_NEXT_OF(b) TT_PRODUCTS(01, x, x_next) TT_FIRST_OF(c)  \
+        TT_PRODUCTS(10, x, x_next) TT_NEXT_OF(c) TT_PRODUCTS(11, x, x_next)
+#define TT_DIRECT_1X1 TT_LOAD_ONE_ROW TT_FIRST_OF(b) TT_PRODUCTS(00, x, x_next)
+#define TT_DIRECT(block, outputs, inputs)                                                                              \
+    do {                                                                                                               \
+        uint32_t even, odd;                                                                                            \
+        if (blocks >= 8) {                                                                                             \
+            int32_t turns = blocks / 4;                                                                                \
+            __asm__ volatile("1:\n\t" block block block block "subs %[turns], #1\n\tbne 1b"                           \
+                    : outputs, [even] "=&r"(even), [odd] "=&r"(odd), [a] "+&r"(a), [b] "+&r"(b), [turns] "+&r"(turns)  \
+                    : inputs                                                                                           \
+                    : "memory", "cc");                                                                                 \
+            blocks %= 4;                                                                                               \
+        }                                                                                                              \
+        for (; blocks > 0; blocks--) {                                                                                 \
+            __asm__ volatile(block                                                                                     \
+                    : outputs, [even] "=&r"(even), [odd] "=&r"(odd), [a] "+&r"(a), [b] "+&r"(b)                        \
+                    : inputs                                                                                           \
+                    : "memory");                                                                                       \
+        }                                                                                                              \
+    } while (0)
+#endif
+static inline TT_ALWAYS void tt_dot_direct_2x2(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
+    const int16_t *a, const int8_t *b, int32_t pitch, int32_t blocks)
+{
+#if TT_HAS_DSP
+    TT_FOUR_REGISTERS
+    TT_DIRECT(TT_DIRECT_2X2, TT_LIST(TT_SUMS("+&r"), TT_FOUR), [back] "r"(pitch - 4));
+#else
+    const int8_t *b_1 = b + pitch;
+    for (int32_t i = 0; i < blocks; i++, a += 8, b += 4, b_1 += 4) {
+        TT_UNROLL
+        for (int32_t k = 0; k < 4; k++) {
+            const int32_t place = (k & 1) * 2 + (k >> 1), x_0 = a[place], x_1 = a[place + 4];
+            *sum_00 += x_0 * b[k];
+            *sum_01 += x_0 * b_1[k];
+            *sum_10 += x_1 * b[k];
+            *sum_11 += x_1 * b_1[k];
+        }
+    }
+#endif
+}
+
+static inline TT_ALWAYS void tt_dot_direct_1x4(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
+    const int16_t *a, const int8_t *b, int32_t pitch, int32_t blocks)
+{
+#if TT_HAS_DSP
+    uint32_t x, x_next;
+    const int8_t *c = b + 2 * pitch;
+    TT_DIRECT(TT_DIRECT_1X4, TT_LIST(TT_SUMS("+&r"), [x] "=&r"(x), [x_next] "=&r"(x_next), [c] "+&r"(c)),
+        [back] "r"(pitch - 4));
+#else
+    for (int32_t i = 0; i < blocks; i++, a += 4, b += 4) {
+        TT_UNROLL
+        for (int32_t k = 0; k < 4; k++) {
+            const int32_t x = a[(k & 1) * 2 + (k >> 1)];
+            *sum_00 += x * b[k];
+            *sum_01 += x * b[k + pitch];
+            *sum_10 += x * b[k + 2 * pitch];
+            *sum_11 += x * b[k + 3 * pitch];
+        }
+    }
+#endif
+}
+
+static inline TT_ALWAYS int32_t tt_dot_direct(int32_t sum, const int16_t *a, const int8_t *b, int32_t blocks)
+{
+#if TT_HAS_DSP
+    uint32_t x, x_next;
+    TT_DIRECT(TT_DIRECT_1X1, TT_LIST([s00] "+&r"(sum), [x] "=&r"(x), [x_next] "=&r"(x_next)), );
+#else
+    for (int32_t i = 0; i < blocks; i++, a += 4, b += 4) {
+        TT_UNROLL
+        for (int32_t k = 0; k < 4; k++) {
+            sum += a[(k & 1) * 2 + (k >> 1)] * b[k];
+        }
+    }
+#endif
+    return sum;
+}
+
 #endif

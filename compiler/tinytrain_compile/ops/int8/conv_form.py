@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles, correlation_tiles
@@ -10,8 +12,10 @@ from tinytrain_compile.ops.int8.tiles import (
     ROW_BYTES,
     DenseTiles,
     DepthwiseTiles,
+    PackedTiles,
     dense_tiles,
     depthwise_tiles,
+    packed_tiles,
 )
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
@@ -27,6 +31,12 @@ def geometry(node: Node) -> ConvAttrs:
 def is_product(conv: ConvAttrs) -> bool:
     """Whether a convolution is a plain matrix product over pixels."""
     return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
+
+
+def forward_product(node: Node) -> PackedTiles:
+    """Tiles of a 1x1 QConv: pixels by output channels; a weight in two parts does not lie as it is read."""
+    *pixels, channels = operand(node, "x").shape
+    return packed_tiles(math.prod(pixels), result(node, "y").shape[3], channels, geometry(node).split is None)
 
 
 def is_depthwise(node: Node) -> bool:

@@ -10,29 +10,40 @@ DOT_TERMS = 4
 """Products that are summed by one helper call."""
 SCRATCH_BYTES = (2048, 21504)
 """What widened operands may take at least and at most; between these, twice the bytes of the activations."""
-_WIDE = 2
+DIRECT_ROWS = (1, 2, 4)
+"""So many rows of the left operand make it more work to widen a row of the right than to read it as it lies: its four
+elements take three instructions for every two rows, and 3.7 to widen and one for every two rows if they are widened."""
+_WIDE, _SUMS = 2, 4
 
 
 @dataclass(frozen=True)
 class PackedTiles:
     """tile: rows of (left, right) per register tile. strip: rows of operand strip_axis that lie widened at a time.
 
-    depth: products in a sum, filled up with zeros to whole DOT_TERMS.
+    depth: products in a sum, filled up with zeros to whole DOT_TERMS. direct: the right operand is read as it lies, as
+    int8; then the strip is one of the left.
     """
 
     tile: tuple[int, int]
     strip_axis: int
     strip: int
     depth: int
+    direct: bool = False
 
     @property
     def scratch_bytes(self) -> int:
         """Of the strip, and of one tile of the other operand."""
-        return _WIDE * self.depth * (self.strip + self.tile[1 - self.strip_axis])
+        return _WIDE * self.depth * (self.strip + (0 if self.direct else self.tile[1 - self.strip_axis]))
 
 
-def packed_tiles(m: int, n: int, k: int) -> PackedTiles:
-    """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget."""
+def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False) -> PackedTiles:
+    """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget.
+
+    rows_lie: rows of the right operand lie as they are read; where few of the left meet them, they are not widened.
+    """
+    if rows_lie and k % DOT_TERMS == 0 and k > DOT_TERMS and m in DIRECT_ROWS:
+        tile = register_tile(m, n)
+        return PackedTiles(tile if math.prod(tile) == _SUMS else (1, 1), 0, m, k, True)
     budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), SCRATCH_BYTES[1])
     tile = register_tile(m, n)
     depth = -(-k // DOT_TERMS) * DOT_TERMS

@@ -9,6 +9,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics import dsp
+from tinytrain_compile.lower.intrinsics.direct import dot_direct
 from tinytrain_compile.lower.kernels.base import Finish, Index, Load, Schedule, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
@@ -48,11 +49,16 @@ def packed_product(
     """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n); tables: what finish reads of a channel, m or n."""
     m, n, k = extents
     (ti, tj), steps = tiles.tile, tiles.depth // DOT_TERMS
-    a, b = _stage(left, (m, k), ti, tiles, "left"), _stage(right, (n, k), tj, tiles, "right")
+    a = _stage(left, (m, k), ti, tiles, "left")
+    b = None if tiles.direct else _stage(right, (n, k), tj, tiles, "right")
     step, odd, half = axes = reduce_axes(steps, 2, 2)
 
     def term(i: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
-        return total(i32(a[i, step, p, odd, half]) * i32(b[j, step, q, odd, half]), axes)
+        if b is None:
+            other = right.load(j * tj + q, step * DOT_TERMS + odd + half * 2)
+        else:
+            other = b[j, step, q, odd, half]
+        return total(i32(a[i, step, p, odd, half]) * i32(other), axes)
 
     acc = te.compute((m // ti, n // tj, ti, tj), term, "acc")
     div, mod = tirx.indexdiv, tirx.indexmod
@@ -60,9 +66,12 @@ def packed_product(
 
     def schedule(sch: s_tir.Schedule) -> None:
         _loops(sch, tiles, tables, channel_axis)
-        _sums(sch, tiles, style.pair_steps)
+        if tiles.direct:
+            _direct_sums(sch, tiles, right.pitch)
+        else:
+            _sums(sch, tiles, style.pair_steps)
+            _widen(sch, "right", right, tiles.depth == k)
         _widen(sch, "left", left, tiles.depth == k)
-        _widen(sch, "right", right, tiles.depth == k)
 
     return out, schedule
 
@@ -92,7 +101,8 @@ def _loops(sch: s_tir.Schedule, tiles: PackedTiles, tables: Sequence[te.Tensor],
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, inside, preserve_unit_loops=True)
     names = ("left", "right")
-    sch.compute_at(sch.get_sblock(names[moved]), outer, preserve_unit_loops=True)
+    if not tiles.direct:
+        sch.compute_at(sch.get_sblock(names[moved]), outer, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock(names[kept]), strip, preserve_unit_loops=True)
     for loop in inner:
         sch.unroll(loop)
@@ -118,6 +128,16 @@ def _sums(sch: s_tir.Schedule, tiles: PackedTiles, most_steps: int) -> None:
         sch.tensorize(rows, dsp.dot_2x2(steps))
     else:
         sch.tensorize(lanes[0], dsp.dot4_spread())
+
+
+def _direct_sums(sch: s_tir.Schedule, tiles: PackedTiles, pitch: int) -> None:
+    acc = sch.get_sblock("acc")
+    rows, columns, step, _, _ = sch.get_loops(acc)[-5:]
+    start = sch.decompose_reduction(acc, rows)
+    for loop in sch.get_loops(start)[-2:]:
+        sch.unroll(loop)
+    place = {(2, 2): rows, (1, 4): columns, (1, 1): step}[tiles.tile]
+    sch.tensorize(place, dot_direct(tiles.tile, tiles.depth // DOT_TERMS, pitch))
 
 
 def _widen(sch: s_tir.Schedule, name: str, operand: PackedOperand, whole: bool) -> None:
