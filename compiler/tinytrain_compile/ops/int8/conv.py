@@ -153,12 +153,12 @@ def _conv_scratch(node: Node) -> int:
 def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
     """What a turn reads of the image is widened first; an image that is widened anew for every part of the weights is
     wanted until the end."""
-    conv, channels, outputs = geometry(node), operand(node, "x").shape[3], result(node, "y").shape[3]
+    conv, (*pixels, channels), outputs = geometry(node), operand(node, "x").shape, result(node, "y").shape[3]
     if is_product(conv):
         tiles = forward_product(node)
-        if tiles.strip_axis == 0:
-            return pixel_strips(node, tiles.strip)
-        return pixel_strips(node, tiles.tile[0]) if tiles.strip == outputs else ()
+        if tiles.strip_axis == 1 and tiles.strip < outputs:
+            return ()
+        return pixel_strips(node, tiles.unit(math.prod(pixels)))
     if is_depthwise(node):
         return row_strips(node, forward_depthwise(node).strip, conv.strides[0], conv.pads[0], channels)
     if is_dense(node):

@@ -10,9 +10,9 @@ DOT_TERMS = 4
 """Products that are summed by one helper call."""
 SCRATCH_BYTES = (2048, 21504)
 """What widened operands may take at least and at most; between these, twice the bytes of the activations."""
-DIRECT_ROWS = (1, 2, 4)
-"""So many rows of the left operand make it more work to widen a row of the right than to read it as it lies: its four
-elements take three instructions for every two rows, and 3.7 to widen and one for every two rows if they are widened."""
+DIRECT_ROWS = 4
+"""Rows of the left operand for which those of the right are not worth widening: four of their elements take three
+instructions for every two rows if they are read as they lie, else one for every two rows, and 3.75 once."""
 _WIDE, _SUMS = 2, 4
 
 
@@ -35,20 +35,29 @@ class PackedTiles:
         """Of the strip, and of one tile of the other operand."""
         return _WIDE * self.depth * (self.strip + (0 if self.direct else self.tile[1 - self.strip_axis]))
 
+    def unit(self, m: int) -> int:
+        """How many of the m rows of the left operand are copied before any of their output is written, at least.
+
+        Kernels may take any number of units, and one row if no unit divides m.
+        """
+        rows = min(m, self.strip if self.strip_axis == 0 else self.tile[0])
+        return rows if m % rows == 0 else 1
+
 
 def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False) -> PackedTiles:
     """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget.
 
     rows_lie: rows of the right operand lie as they are read; where few of the left meet them, they are not widened.
     """
-    if rows_lie and k % DOT_TERMS == 0 and k > DOT_TERMS and m in DIRECT_ROWS:
-        tile = register_tile(m, n)
-        return PackedTiles(tile if math.prod(tile) == _SUMS else (1, 1), 0, m, k, True)
+    tile = product_tile(m, n)
+    if rows_lie and k % DOT_TERMS == 0 and k > DOT_TERMS and m <= DIRECT_ROWS:
+        tile = tile if math.prod(tile) == _SUMS else (1, 1)
+        return PackedTiles(tile, 0, -(-m // tile[0]) * tile[0], k, True)
     budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), SCRATCH_BYTES[1])
-    tile = register_tile(m, n)
+    whole = -(-m // tile[0]) * tile[0]
     depth = -(-k // DOT_TERMS) * DOT_TERMS
     ways: list[tuple[int, PackedTiles]] = []
-    for axis, (own, other) in enumerate(((m, n), (n, m))):
+    for axis, (own, other) in enumerate(((whole, n), (n, whole))):
         rows = [r for r in range(tile[axis], own + 1, tile[axis]) if own % r == 0]
         fitting = [r for r in rows if _WIDE * depth * (r + tile[1 - axis]) <= budget]
         strip = max(fitting, default=rows[0])
@@ -59,6 +68,11 @@ def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False) -> PackedTiles:
 def packed_row_tiles(width: int, n: int, k: int) -> PackedTiles:
     """Tiles for some rows of `width` pixels: all n rows of the other operand lie widened from call to call."""
     return PackedTiles(register_tile(width, n), 1, n, -(-k // DOT_TERMS) * DOT_TERMS)
+
+
+def product_tile(m: int, n: int) -> tuple[int, int]:
+    """register_tile; of an odd m above 1 too, if n is even: of the last tile a row is computed in vain."""
+    return register_tile(m + m % 2, n) if m > 1 and n % 2 == 0 else register_tile(m, n)
 
 
 def register_tile(m: int, n: int) -> tuple[int, int]:
