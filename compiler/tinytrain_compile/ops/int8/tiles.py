@@ -50,9 +50,8 @@ def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False) -> PackedTiles:
     rows_lie: rows of the right operand lie as they are read; where few of the left meet them, they are not widened.
     """
     tile = product_tile(m, n)
-    if rows_lie and k % DOT_TERMS == 0 and k > DOT_TERMS and m <= DIRECT_ROWS:
-        tile = tile if math.prod(tile) == _SUMS else (1, 1)
-        return PackedTiles(tile, 0, -(-m // tile[0]) * tile[0], k, True)
+    if rows_lie and m <= DIRECT_ROWS and _whole_terms(k):
+        return _direct_tiles(tile, m, k)
     budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), SCRATCH_BYTES[1])
     whole = -(-m // tile[0]) * tile[0]
     depth = -(-k // DOT_TERMS) * DOT_TERMS
@@ -65,9 +64,30 @@ def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False) -> PackedTiles:
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1]
 
 
+def _whole_terms(k: int) -> bool:
+    """Whether rows of k elements can be read as they lie."""
+    return k % DOT_TERMS == 0 and k > DOT_TERMS
+
+
+def _direct_tiles(tile: tuple[int, int], m: int, k: int) -> PackedTiles:
+    tile = tile if math.prod(tile) == _SUMS else (1, 1)
+    return PackedTiles(tile, 0, -(-m // tile[0]) * tile[0], k, True)
+
+
 def packed_row_tiles(width: int, n: int, k: int) -> PackedTiles:
     """Tiles for some rows of `width` pixels: all n rows of the other operand lie widened from call to call."""
     return PackedTiles(register_tile(width, n), 1, n, -(-k // DOT_TERMS) * DOT_TERMS)
+
+
+def light_row_tiles(width: int, n: int, k: int, rows_lie: bool) -> PackedTiles:
+    """Tiles for some rows of `width` pixels of which nothing stays from call to call.
+
+    Rows of the other operand are widened in every call, or, where few pixels meet them, read as they lie.
+    """
+    tile = register_tile(width, n)
+    if rows_lie and (width <= DIRECT_ROWS or width % 2) and _whole_terms(k):
+        return _direct_tiles(tile, width, k)
+    return PackedTiles(tile, 0, width, -(-k // DOT_TERMS) * DOT_TERMS)
 
 
 def product_tile(m: int, n: int) -> tuple[int, int]:
