@@ -164,9 +164,6 @@ ROW_BYTES = 6144
 LEAST_ROW_BYTES = 3072
 """What they may take in a data gradient, which is computed where much is alive: more if both errors are larger."""
 
-ENOUGH_BYTES = 1024
-"""Scratch below which less is worth no further part of the channels."""
-
 
 @dataclass(frozen=True)
 class DenseTiles:
@@ -207,8 +204,8 @@ def dense_tiles(
 ) -> DenseTiles:
     """Tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels).
 
-    Those that widen the fewest elements, and of them those with the least scratch: where the whole image is widened at
-    once, every weight is widened once however few lie there at a time.
+    Those that widen the fewest elements, and of them those with the least scratch, above the least that operands may
+    take: where the whole image is widened at once, every weight is widened once however few lie there at a time.
 
     phases divide height and width; kernel, strides: of each. budget: see ROW_BYTES.
     """
@@ -233,4 +230,4 @@ def dense_tiles(
         first = costs[0] < costs[1]
         cut = DenseTiles(strip, part, tile, terms, run, pitch, rows(height), rows(strip), kernel[0], first, phases)
         ways.append((min(costs), cut))
-    return min(ways, key=lambda way: (way[0], max(way[1].scratch_bytes, ENOUGH_BYTES), -way[1].channels))[1]
+    return min(ways, key=lambda way: (way[0], max(way[1].scratch_bytes, SCRATCH_BYTES[0]), -way[1].channels))[1]
