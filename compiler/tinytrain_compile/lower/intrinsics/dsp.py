@@ -31,7 +31,16 @@ def _callers() -> list[inspect.FrameInfo]:
 # T.prim_func asks for its callers, because of the names that they know; that took half of the time of an intrinsic.
 entry.inspect = SimpleNamespace(**{**vars(inspect), "stack": _callers})
 
-READS_ONLY = ("tt_dot4", "tt_dot2", "tt_dot_direct", "tt_passed8", "tt_passed_x8", "tt_sum8", "tt_above8_f32", "tt_between8_f32")
+READS_ONLY = (
+    "tt_dot4",
+    "tt_dot2",
+    "tt_dot_direct",
+    "tt_passed8",
+    "tt_passed_x8",
+    "tt_sum8",
+    "tt_above8_f32",
+    "tt_between8_f32",
+)
 """Helpers that only read what their arguments point to."""
 WRITES_FIRST = {
     "tt_widen4": 1,

@@ -31,7 +31,13 @@ from tinytrain_compile.lower.kernels.row_blocks import (
     with_table,
 )
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
-from tinytrain_compile.ops.int8.conv_form import backward_phases, forward_row_product, is_dense, is_depthwise, is_product
+from tinytrain_compile.ops.int8.conv_form import (
+    backward_phases,
+    forward_row_product,
+    is_dense,
+    is_depthwise,
+    is_product,
+)
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
 from tinytrain_compile.ops.int8.tiles import packed_row_tiles
 from tinytrain_compile.ops.names import operand, operands, position, result

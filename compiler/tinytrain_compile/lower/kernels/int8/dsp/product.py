@@ -1,4 +1,7 @@
-"""Integer products: both operands widened to int16 in scratch, then summed in pairs (SMLAD where the core has it)."""
+"""Integer products: operands widened to int16 in scratch, then summed in pairs (SMLAD where the core has it).
+
+Where few rows meet the right operand, it is read as it lies.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,17 @@ from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics import dsp
 from tinytrain_compile.lower.intrinsics.direct import dot_direct
-from tinytrain_compile.lower.kernels.base import Finish, Index, Load, Schedule, guarded, i32, left_over, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    Index,
+    Load,
+    Schedule,
+    guarded,
+    i32,
+    left_over,
+    reduce_axes,
+    total,
+)
 from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS, PackedTiles
@@ -54,10 +67,7 @@ def packed_product(
     step, odd, half = axes = reduce_axes(steps, 2, 2)
 
     def term(i: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
-        if b is None:
-            other = right.load(j * tj + q, step * DOT_TERMS + odd + half * 2)
-        else:
-            other = b[j, step, q, odd, half]
+        other = right.load(j * tj + q, step * DOT_TERMS + odd + half * 2) if b is None else b[j, step, q, odd, half]
         return total(i32(a[i, step, p, odd, half]) * i32(other), axes)
 
     acc = te.compute((_tiles_of(m, ti), n // tj, ti, tj), term, "acc")
