@@ -6,6 +6,7 @@
 #ifndef TT_DSP_H
 #define TT_DSP_H
 
+#include "tt_dsp_direct.h"
 #include "tt_dsp_sums.h"
 
 /* tt_add: one instruction where there is one. */

@@ -86,6 +86,32 @@ def _dots(blocks: int, zero: bool = False) -> Helper:
     return Helper(f"dot_2x2_{blocks}", body, (WORD, WORD, SUM), twin, 4)
 
 
+def _direct(pixels: int, channels: int, blocks: int) -> Helper:
+    """Of 2x2, 1x4 or 1x1 sums: a as widened rows, whose four elements are in the order SPREAD, b as int8."""
+    pitch, wide = 4 * blocks + 1, 4 * blocks * pixels
+    size, sums = (channels - 1) * pitch + 4 * blocks, pixels * channels
+    name = f"dot_direct_{pixels}x{channels}"
+    call = f"tt_{name}(&y0, &y1, &y2, &y3, a, b, {pitch}, {blocks});"
+    body = (
+        f"_Alignas(8) int16_t a[{wide}]; int8_t b[{size}]; y0 = a2; {'y1 = 1; y2 = -a2; y3 = 0;' if sums > 1 else ''}"
+        f"for (int32_t k = 0; k < {wide}; k++) {{ a[k] = {ROW.format(0)}; }}"
+        f"for (int32_t k = 0; k < {size}; k++) {{ b[k] = (int8_t)({ROW.format(1)} / 3); }}"
+        + (call if sums > 1 else f"y0 = tt_dot_direct(y0, a, b, {blocks});")
+    )
+
+    def twin(left: Any, right: Any, start: Any) -> Sequence[Any]:
+        a, b = _row(left, wide), [np.sign(v) * (abs(v) // 3) for v in _row(right, size)]
+
+        def dot(p: int, q: int) -> Any:
+            places = [(s, k) for s in range(blocks) for k in range(4)]
+            return sum(a[4 * (pixels * s + p) + k] * b[q * pitch + 4 * s + SPREAD[k]] for s, k in places)
+
+        firsts = (start, 1, -start, 0)[:sums]
+        return [first + dot(*divmod(index, channels)) for index, first in enumerate(firsts)]
+
+    return Helper(f"{name}_{blocks}", body, (WORD, WORD, SUM), twin, sums)
+
+
 def _windows(rows: int, run: int, apart: int, in_turn: bool = False) -> Helper:
     """in_turn: rows of the two windows of b follow each other in turn."""
     pitch = -(-(apart + run) // 2) * 2
@@ -161,6 +187,7 @@ GATHER = (
 )
 
 DSP_HELPERS = (
+    *(_direct(*tile, blocks) for tile in ((2, 2), (1, 4), (1, 1)) for blocks in (2, 3, 7, 9, 12, 13)),
     Helper("quick_add", "y0 = tt_quick_add(a0, a1);", (WORD, WORD), lambda a, b: (fx.saturate(a + b),)),
     Helper("halve", "y0 = tt_halve(a0, 8);", (WORD,), lambda a: (fx.shift_right(a, 8),)),
     Helper("halve_once", "y0 = tt_halve(a0, 1);", (WORD,), lambda a: (fx.shift_right(a, 1),)),

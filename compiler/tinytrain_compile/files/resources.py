@@ -6,8 +6,19 @@ import re
 from pathlib import Path
 
 HEADERS = (
-    *("tt_config.h", "tt_runtime.h", "tt_float_pairs.h", "tt_fixed.h", "tt_qloss.h", "tt_dsp_sums.h", "tt_dsp.h"),
-    *("tt_mve_sums.h", "tt_mve.h", "tt_mve_float.h", "tt_state.h", "tt_state_int8.h", "tt_page.h", "tt_external.h"),
+    *("tt_config.h", "tt_runtime.h", "tt_float_pairs.h", "tt_fixed.h", "tt_qloss.h"),
+    *(
+        "tt_dsp_sums.h",
+        "tt_dsp_direct.h",
+        "tt_dsp.h",
+        "tt_mve_sums.h",
+        "tt_mve.h",
+        "tt_mve_float.h",
+        "tt_state.h",
+        "tt_state_int8.h",
+        "tt_page.h",
+        "tt_external.h",
+    ),
 )
 """Of runtime_c/: what may go beside generated C, where it needs that. tt_debug.h is for the tests."""
 _PACKAGE = Path(__file__).resolve().parent.parent

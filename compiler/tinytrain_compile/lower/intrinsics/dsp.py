@@ -31,7 +31,16 @@ def _callers() -> list[inspect.FrameInfo]:
 # T.prim_func asks for its callers, because of the names that they know; that took half of the time of an intrinsic.
 entry.inspect = SimpleNamespace(**{**vars(inspect), "stack": _callers})
 
-READS_ONLY = ("tt_dot4", "tt_dot2", "tt_passed8", "tt_passed_x8", "tt_sum8", "tt_above8_f32", "tt_between8_f32")
+READS_ONLY = (
+    "tt_dot4",
+    "tt_dot2",
+    "tt_dot_direct",
+    "tt_passed8",
+    "tt_passed_x8",
+    "tt_sum8",
+    "tt_above8_f32",
+    "tt_between8_f32",
+)
 """Helpers that only read what their arguments point to."""
 WRITES_FIRST = {
     "tt_widen4": 1,
@@ -39,6 +48,8 @@ WRITES_FIRST = {
     "tt_widen_two": 1,
     "tt_gather_two": 1,
     "tt_dot_2x2": 4,
+    "tt_dot_direct_2x2": 4,
+    "tt_dot_direct_1x4": 4,
     "tt_dot_windows": 4,
     "tt_dot8_x4": 4,
     "tt_dot16_x4": 4,
@@ -154,13 +165,20 @@ def dot_2x2(blocks: int) -> str:
 
 
 def four_sums(
-    helper: str, dtype: str, shapes: Sequence[tuple[int, ...]], *numbers: int, strides: tuple[int, ...] | None = None
+    helper: str,
+    dtype: str,
+    shapes: Sequence[tuple[int, ...]],
+    *numbers: int,
+    strides: tuple[int, ...] | None = None,
+    right: tuple[str, tuple[int, ...]] | None = None,
 ) -> PrimFunc:
     """The call of a helper that adds to four sums: their addresses, those of two operands, and numbers.
 
-    shapes: of the operands, of `dtype`, and of the sums; strides: of the first operand, if it is not dense.
+    shapes: of the operands, of `dtype`, and of the sums; strides: of the first operand, if it is not dense; right: type
+    and strides of the second, if it differs.
     """
-    left, right, sums = shapes
+    left, other, sums = shapes
+    other_dtype, other_strides = right or (dtype, None)
     whole = [tuple(slice(0, extent) for extent in shape) for shape in shapes]
     first = [(0,) * len(shape) for shape in shapes]
     each = list(itertools.product(*map(range, sums)))
@@ -168,7 +186,7 @@ def four_sums(
     @T.prim_func(s_tir=True)
     def code(
         a: T.Buffer(left, dtype, strides=strides, offset_factor=1),
-        b: T.Buffer(right, dtype, offset_factor=1),
+        b: T.Buffer(other, other_dtype, strides=other_strides, offset_factor=1),
         c: T.Buffer(sums, "int32", offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):

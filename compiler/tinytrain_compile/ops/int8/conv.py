@@ -23,6 +23,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     error_patch,
     forward_dense,
     forward_depthwise,
+    forward_product,
     geometry,
     is_dense,
     is_depthwise,
@@ -139,8 +140,7 @@ def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
 def _conv_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
-        *pixels, channels = operand(node, "x").shape
-        return packed_tiles(math.prod(pixels), result(node, "y").shape[3], channels).scratch_bytes
+        return forward_product(node).scratch_bytes
     if is_depthwise(node):
         return forward_depthwise(node).scratch_bytes
     if is_dense(node):
@@ -155,10 +155,10 @@ def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
     wanted until the end."""
     conv, (*pixels, channels), outputs = geometry(node), operand(node, "x").shape, result(node, "y").shape[3]
     if is_product(conv):
-        tiles = packed_tiles(math.prod(pixels), outputs, channels)
-        if tiles.strip_axis == 0:
-            return pixel_strips(node, tiles.strip)
-        return pixel_strips(node, tiles.tile[0]) if tiles.strip == outputs else ()
+        tiles = forward_product(node)
+        if tiles.strip_axis == 1 and tiles.strip < outputs:
+            return ()
+        return pixel_strips(node, tiles.unit(math.prod(pixels)))
     if is_depthwise(node):
         return row_strips(node, forward_depthwise(node).strip, conv.strides[0], conv.pads[0], channels)
     if is_dense(node):

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles, correlation_tiles
 from tinytrain_compile.ops.int8.tiles import (
     LEAST_ROW_BYTES,
     ROW_BYTES,
+    SCRATCH_BYTES,
     DenseTiles,
     DepthwiseTiles,
+    PackedTiles,
     dense_tiles,
     depthwise_tiles,
+    light_row_tiles,
+    packed_row_tiles,
+    packed_tiles,
 )
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
@@ -27,6 +34,25 @@ def geometry(node: Node) -> ConvAttrs:
 def is_product(conv: ConvAttrs) -> bool:
     """Whether a convolution is a plain matrix product over pixels."""
     return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
+
+
+def forward_product(node: Node) -> PackedTiles:
+    """Tiles of a 1x1 QConv: pixels by output channels; a weight in two parts does not lie as it is read."""
+    *pixels, channels = operand(node, "x").shape
+    return packed_tiles(math.prod(pixels), result(node, "y").shape[3], channels, geometry(node).split is None)
+
+
+def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
+    """(tiles of some rows of a 1x1 QConv, whether all widened weights stay from call to call).
+
+    They do where they are few, or serve at least as many pixels as they have rows: others are more than what the whole
+    map's kernel has in scratch.
+    """
+    (_, height, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
+    kept = packed_row_tiles(width, outputs, channels)
+    if outputs <= height * width or kept.scratch_bytes <= SCRATCH_BYTES[0]:
+        return kept, True
+    return light_row_tiles(width, outputs, channels, geometry(node).split is None), False
 
 
 def is_depthwise(node: Node) -> bool:

@@ -11,17 +11,17 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.int8.conv_form import (
     forward_dense,
     forward_depthwise,
+    forward_row_product,
     geometry,
     is_dense,
     is_depthwise,
     is_product,
 )
-from tinytrain_compile.ops.int8.tiles import packed_row_tiles
-from tinytrain_compile.ops.names import operand, operands, position, result
+from tinytrain_compile.ops.names import operands, position, result
 from tinytrain_compile.ops.row_form import RowForm
 
 _ON = 8
-_WIDE = 2
+_WIDE, _SUM = 2, 4
 _PADDING = 1
 """Elements by which a widened row may be longer, so that it has whole words."""
 
@@ -45,12 +45,14 @@ def rows_of_elements(*names: str) -> Callable[[Node], RowForm | None]:
 
 def convolution_rows(node: Node) -> RowForm | None:
     """The rule of a convolution: 1x1, depthwise, or dense k x k."""
-    conv, (_, _, width, outputs), channels = geometry(node), result(node, "y").shape, operand(node, "x").shape[3]
+    conv, outputs = geometry(node), result(node, "y").shape[3]
     maps = (position(node, "x"),)
     if is_product(conv):
-        tiles = packed_row_tiles(width, outputs, channels)
-        kept = _aligned(_WIDE * tiles.depth * tiles.strip)
-        return RowForm(maps, kept_bytes=kept, scratch_bytes=kept + _aligned(_WIDE * tiles.depth * tiles.tile[0]))
+        tiles, stays = forward_row_product(node)
+        strip = _aligned(_WIDE * tiles.depth * tiles.strip)
+        size = strip + (0 if tiles.direct else _aligned(_WIDE * tiles.depth * tiles.tile[1 - tiles.strip_axis]))
+        kept = strip if stays else _aligned(_SUM * outputs)  # vectors keep a sum of every channel's weights
+        return RowForm(maps, kept_bytes=kept, scratch_bytes=max(kept, size))
     reach, step, pad = conv.kernel[0], conv.strides[0], conv.pads[0]
     if is_depthwise(node):
         deep = forward_depthwise(node)

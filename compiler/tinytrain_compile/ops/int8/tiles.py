@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -9,34 +10,53 @@ DOT_TERMS = 4
 """Products that are summed by one helper call."""
 SCRATCH_BYTES = (2048, 21504)
 """What widened operands may take at least and at most; between these, twice the bytes of the activations."""
-_WIDE = 2
+DIRECT_ROWS = 4
+"""Rows of the left operand for which those of the right are not worth widening: four of their elements take three
+instructions for every two rows if they are read as they lie, else one for every two rows, and 3.75 once."""
+_WIDE, _SUMS = 2, 4
 
 
 @dataclass(frozen=True)
 class PackedTiles:
     """tile: rows of (left, right) per register tile. strip: rows of operand strip_axis that lie widened at a time.
 
-    depth: products in a sum, filled up with zeros to whole DOT_TERMS.
+    depth: products in a sum, filled up with zeros to whole DOT_TERMS. direct: the right operand is read as it lies, as
+    int8; then the strip is one of the left.
     """
 
     tile: tuple[int, int]
     strip_axis: int
     strip: int
     depth: int
+    direct: bool = False
 
     @property
     def scratch_bytes(self) -> int:
         """Of the strip, and of one tile of the other operand."""
-        return _WIDE * self.depth * (self.strip + self.tile[1 - self.strip_axis])
+        return _WIDE * self.depth * (self.strip + (0 if self.direct else self.tile[1 - self.strip_axis]))
+
+    def unit(self, m: int) -> int:
+        """How many of the m rows of the left operand are copied before any of their output is written, at least.
+
+        Kernels may take any number of units, and one row if no unit divides m.
+        """
+        rows = min(m, self.strip if self.strip_axis == 0 else self.tile[0])
+        return rows if m % rows == 0 else 1
 
 
-def packed_tiles(m: int, n: int, k: int) -> PackedTiles:
-    """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget."""
+def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False) -> PackedTiles:
+    """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget.
+
+    rows_lie: rows of the right operand lie as they are read; where few of the left meet them, they are not widened.
+    """
+    tile = product_tile(m, n)
+    if rows_lie and m <= DIRECT_ROWS and _whole_terms(k):
+        return _direct_tiles(tile, m, k)
     budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), SCRATCH_BYTES[1])
-    tile = register_tile(m, n)
+    whole = -(-m // tile[0]) * tile[0]
     depth = -(-k // DOT_TERMS) * DOT_TERMS
     ways: list[tuple[int, PackedTiles]] = []
-    for axis, (own, other) in enumerate(((m, n), (n, m))):
+    for axis, (own, other) in enumerate(((whole, n), (n, whole))):
         rows = [r for r in range(tile[axis], own + 1, tile[axis]) if own % r == 0]
         fitting = [r for r in rows if _WIDE * depth * (r + tile[1 - axis]) <= budget]
         strip = max(fitting, default=rows[0])
@@ -44,9 +64,35 @@ def packed_tiles(m: int, n: int, k: int) -> PackedTiles:
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1]
 
 
+def _whole_terms(k: int) -> bool:
+    """Whether rows of k elements can be read as they lie."""
+    return k % DOT_TERMS == 0 and k > DOT_TERMS
+
+
+def _direct_tiles(tile: tuple[int, int], m: int, k: int) -> PackedTiles:
+    tile = tile if math.prod(tile) == _SUMS else (1, 1)
+    return PackedTiles(tile, 0, -(-m // tile[0]) * tile[0], k, True)
+
+
 def packed_row_tiles(width: int, n: int, k: int) -> PackedTiles:
     """Tiles for some rows of `width` pixels: all n rows of the other operand lie widened from call to call."""
     return PackedTiles(register_tile(width, n), 1, n, -(-k // DOT_TERMS) * DOT_TERMS)
+
+
+def light_row_tiles(width: int, n: int, k: int, rows_lie: bool) -> PackedTiles:
+    """Tiles for some rows of `width` pixels of which nothing stays from call to call.
+
+    Rows of the other operand are widened in every call, or, where few pixels meet them, read as they lie.
+    """
+    tile = register_tile(width, n)
+    if rows_lie and (width <= DIRECT_ROWS or width % 2) and _whole_terms(k):
+        return _direct_tiles(tile, width, k)
+    return PackedTiles(tile, 0, width, -(-k // DOT_TERMS) * DOT_TERMS)
+
+
+def product_tile(m: int, n: int) -> tuple[int, int]:
+    """register_tile; of an odd m above 1 too, if n is even: of the last tile a row is computed in vain."""
+    return register_tile(m + m % 2, n) if m > 1 and n % 2 == 0 else register_tile(m, n)
 
 
 def register_tile(m: int, n: int) -> tuple[int, int]:
@@ -158,6 +204,9 @@ def dense_tiles(
 ) -> DenseTiles:
     """Tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels).
 
+    Those that widen the fewest elements, and of them those with the least scratch, above the least that operands may
+    take: where the whole image is widened at once, every weight is widened once however few lie there at a time.
+
     phases divide height and width; kernel, strides: of each. budget: see ROW_BYTES.
     """
     height, width, out_channels = out_shape[1] // phases[0], out_shape[2] // phases[1], out_shape[3]
@@ -170,10 +219,15 @@ def dense_tiles(
 
     tile = (2 if width % 2 == 0 else 1, 2 if out_channels % 2 == 0 else 1)
     strips = [s for s in range(1, height + 1) if height % s == 0]
-    strip = max((s for s in strips if _WIDE * rows(s) * pitch <= budget), default=1)
+    strips = [s for s in strips if _WIDE * rows(s) * pitch <= budget] or [1]
     parts = [c for c in range(tile[1], out_channels + 1, tile[1]) if out_channels % c == 0]
     depth = math.prod(phases) * kernel[0] * run
-    part = max((c for c in parts if _WIDE * c * depth <= budget), default=parts[0])
-    image, weights = height // strip * rows(strip) * pitch, out_channels * depth
-    weights_first = weights + image * (out_channels // part) <= image + weights * (height // strip)
-    return DenseTiles(strip, part, tile, terms, run, pitch, rows(height), rows(strip), kernel[0], weights_first, phases)
+    parts = [c for c in parts if _WIDE * c * depth <= budget] or parts[:1]
+    weights, ways = out_channels * depth, list[tuple[int, DenseTiles]]()
+    for strip, part in itertools.product(strips, parts):
+        image = height // strip * rows(strip) * pitch
+        costs = (weights + image * (out_channels // part), image + weights * (height // strip))
+        first = costs[0] < costs[1]
+        cut = DenseTiles(strip, part, tile, terms, run, pitch, rows(height), rows(strip), kernel[0], first, phases)
+        ways.append((min(costs), cut))
+    return min(ways, key=lambda way: (way[0], max(way[1].scratch_bytes, SCRATCH_BYTES[0]), -way[1].channels))[1]

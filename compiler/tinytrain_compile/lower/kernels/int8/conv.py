@@ -38,7 +38,7 @@ from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
-from tinytrain_compile.ops.int8.conv_form import error_patch, is_dense, is_depthwise, is_product
+from tinytrain_compile.ops.int8.conv_form import error_patch, forward_product, is_dense, is_depthwise, is_product
 from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.names import operand, result
 
@@ -73,7 +73,7 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
         x = tensor(node, "x", (pixels, channels))
         extents, (weights, right) = (pixels, shape[3], channels), forward_weight(node)
         left = PackedOperand(lambda i, a: x[i, a], -attrs.x_zero, channels)
-        out, schedule = packed_product(extents, left, right, finish, packed_tiles(*extents), context.style, stages)
+        out, schedule = packed_product(extents, left, right, finish, forward_product(node), context.style, stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_dense(node):
         return dense_kernel(node, [bias, multiplier, shift], finish, context.style, stages)

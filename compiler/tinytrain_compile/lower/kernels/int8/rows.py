@@ -31,7 +31,13 @@ from tinytrain_compile.lower.kernels.row_blocks import (
     with_table,
 )
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
-from tinytrain_compile.ops.int8.conv_form import backward_phases, is_dense, is_depthwise, is_product
+from tinytrain_compile.ops.int8.conv_form import (
+    backward_phases,
+    forward_row_product,
+    is_dense,
+    is_depthwise,
+    is_product,
+)
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
 from tinytrain_compile.ops.int8.tiles import packed_row_tiles
 from tinytrain_compile.ops.names import operand, operands, position, result
@@ -78,7 +84,8 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
 
 
 def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
-    """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map."""
+    """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map; if they are not more
+    than the pixels of the map."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     (_, _, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
@@ -92,7 +99,7 @@ def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
     weights, right = forward_weight(node)
     left, tiles = (
         PackedOperand(lambda i, a: x[i, a], -attrs.x_zero, channels),
-        packed_row_tiles(width, outputs, channels),
+        forward_row_product(node)[0],
     )
     out, schedule = packed_product(extents, left, right, finish, tiles, context.style, stages)
     return KernelSpec([x, *weights, *operands], [out], schedule)

@@ -1,4 +1,7 @@
-"""Integer products: both operands widened to int16 in scratch, then summed in pairs (SMLAD where the core has it)."""
+"""Integer products: operands widened to int16 in scratch, then summed in pairs (SMLAD where the core has it).
+
+Where few rows meet the right operand, it is read as it lies.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,18 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics import dsp
-from tinytrain_compile.lower.kernels.base import Finish, Index, Load, Schedule, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.intrinsics.direct import dot_direct
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    Index,
+    Load,
+    Schedule,
+    guarded,
+    i32,
+    left_over,
+    reduce_axes,
+    total,
+)
 from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS, PackedTiles
@@ -48,23 +62,33 @@ def packed_product(
     """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n); tables: what finish reads of a channel, m or n."""
     m, n, k = extents
     (ti, tj), steps = tiles.tile, tiles.depth // DOT_TERMS
-    a, b = _stage(left, (m, k), ti, tiles, "left"), _stage(right, (n, k), tj, tiles, "right")
+    a = _stage(left, (m, k), ti, tiles, "left")
+    b = None if tiles.direct else _stage(right, (n, k), tj, tiles, "right")
     step, odd, half = axes = reduce_axes(steps, 2, 2)
 
     def term(i: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
-        return total(i32(a[i, step, p, odd, half]) * i32(b[j, step, q, odd, half]), axes)
+        other = right.load(j * tj + q, step * DOT_TERMS + odd + half * 2) if b is None else b[j, step, q, odd, half]
+        return total(i32(a[i, step, p, odd, half]) * i32(other), axes)
 
-    acc = te.compute((m // ti, n // tj, ti, tj), term, "acc")
+    acc = te.compute((_tiles_of(m, ti), n // tj, ti, tj), term, "acc")
     div, mod = tirx.indexdiv, tirx.indexmod
     out = te.compute((m, n), lambda i, j: finish(acc[div(i, ti), div(j, tj), mod(i, ti), mod(j, tj)], i, j), "out")
 
     def schedule(sch: s_tir.Schedule) -> None:
-        _loops(sch, tiles, tables, channel_axis)
-        _sums(sch, tiles, style.pair_steps)
-        _widen(sch, "left", left, tiles.depth == k)
-        _widen(sch, "right", right, tiles.depth == k)
+        _loops(sch, tiles, tables, channel_axis, left_over(m, ti) > 0)
+        if tiles.direct:
+            _direct_sums(sch, tiles, right.pitch)
+        else:
+            _sums(sch, tiles, style.pair_steps)
+            _widen(sch, "right", right, tiles.depth == k)
+        _widen(sch, "left", left, tiles.depth == k, left_over(m, ti) == 0)
 
     return out, schedule
+
+
+def _tiles_of(rows: Index, tile: int) -> Index:
+    """How many tiles so many rows take; beyond the rows the last one has the last row again."""
+    return rows // tile + (1 if left_over(rows, tile) else 0)
 
 
 def _stage(operand: PackedOperand, extents: tuple[Index, int], tile: int, tiles: PackedTiles, name: str) -> te.Tensor:
@@ -72,15 +96,20 @@ def _stage(operand: PackedOperand, extents: tuple[Index, int], tile: int, tiles:
     rows, k = extents
 
     def element(i: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
-        position = step * DOT_TERMS + odd + half * 2
-        value = operand.element(i * tile + p, position)
+        position, row = step * DOT_TERMS + odd + half * 2, i * tile + p
+        value = operand.element(tirx.min(row, rows - 1) if left_over(rows, tile) else row, position)
         return value if tiles.depth == k else guarded(position < k, value)
 
-    return te.compute((rows // tile, tiles.depth // DOT_TERMS, tile, 2, 2), element, name)
+    return te.compute((_tiles_of(rows, tile), tiles.depth // DOT_TERMS, tile, 2, 2), element, name)
 
 
-def _loops(sch: s_tir.Schedule, tiles: PackedTiles, tables: Sequence[te.Tensor], channel_axis: int) -> None:
-    """Strip of one operand, tile of the other, tile of the strip; operands are widened where their loop starts."""
+def _loops(
+    sch: s_tir.Schedule, tiles: PackedTiles, tables: Sequence[te.Tensor], channel_axis: int, ragged: bool
+) -> None:
+    """Strip of one operand, tile of the other, tile of the strip; operands are widened where their loop starts.
+
+    ragged: the last tile of rows of the left operand is not whole, and is split off.
+    """
     out = sch.get_sblock("out")
     loops = list(sch.get_loops(out))
     kept, moved = tiles.strip_axis, 1 - tiles.strip_axis
@@ -88,11 +117,14 @@ def _loops(sch: s_tir.Schedule, tiles: PackedTiles, tables: Sequence[te.Tensor],
     outer, moved_tile = sch.split(loops[moved], [None, tiles.tile[moved]])
     inner = [moved_tile, kept_tile] if kept == 0 else [kept_tile, moved_tile]  # a column's factors are read once
     sch.reorder(strip, outer, inside, *inner)
+    if ragged:
+        sch.annotate(inside if kept == 0 else outer, HINT, 1)
     acc = sch.get_sblock("acc")
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, inside, preserve_unit_loops=True)
     names = ("left", "right")
-    sch.compute_at(sch.get_sblock(names[moved]), outer, preserve_unit_loops=True)
+    if not tiles.direct:
+        sch.compute_at(sch.get_sblock(names[moved]), outer, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock(names[kept]), strip, preserve_unit_loops=True)
     for loop in inner:
         sch.unroll(loop)
@@ -120,11 +152,21 @@ def _sums(sch: s_tir.Schedule, tiles: PackedTiles, most_steps: int) -> None:
         sch.tensorize(lanes[0], dsp.dot4_spread())
 
 
-def _widen(sch: s_tir.Schedule, name: str, operand: PackedOperand, whole: bool) -> None:
+def _direct_sums(sch: s_tir.Schedule, tiles: PackedTiles, pitch: int) -> None:
+    acc = sch.get_sblock("acc")
+    rows, columns, step, _, _ = sch.get_loops(acc)[-5:]
+    start = sch.decompose_reduction(acc, rows)
+    for loop in sch.get_loops(start)[-2:]:
+        sch.unroll(loop)
+    place = {(2, 2): rows, (1, 4): columns, (1, 1): step}[tiles.tile]
+    sch.tensorize(place, dot_direct(tiles.tile, tiles.depth // DOT_TERMS, pitch))
+
+
+def _widen(sch: s_tir.Schedule, name: str, operand: PackedOperand, whole: bool, even: bool = True) -> None:
     step, row, *lanes = sch.get_loops(sch.get_sblock(name))[-4:]
     steps, two = int(sch.get(step).extent), int(sch.get(row).extent) == 2
     given = (operand.offset, operand.pitch, operand.columns)
-    if whole and operand.pitch and two and steps > 1:
+    if whole and operand.pitch and two and steps > 1 and even:
         sch.tensorize(step, dsp.widen_two(*given, steps))
         return
     sch.reorder(row, step, *lanes)

@@ -296,7 +296,7 @@ def _schedule_rows(
     column, pixel = sch.split(width, [None, tiles.tile[0]])
     part, pair, one = sch.split(channel, [None, tiles.channels // tiles.tile[1], tiles.tile[1]])
     outer = [part, strip] if tiles.weights_first else [strip, part]
-    sch.reorder(batch, *outer, row, column, pair, phase_row, phase_column, one, pixel)
+    sch.reorder(batch, *outer, pair, row, column, phase_row, phase_column, one, pixel)
     sch.unroll(one)
     sch.unroll(pixel)
     sch.set_scope(acc, 0, "local")
@@ -315,7 +315,7 @@ def _schedule_rows(
     for loop in sch.get_loops(start)[8:]:
         sch.unroll(loop)
     keep_results(sch, phase_column, 8)
-    keep_tables(sch, tables, pair, 6)
+    keep_tables(sch, tables, pair, 4)
     sch.tensorize(own[6] if apart else own[-1], sums)
     sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
     channel, first, second, _ = sch.get_loops(sch.get_sblock("weights"))[-4:]

@@ -53,6 +53,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     backward_depthwise,
     error_patch,
     forward_depthwise,
+    forward_product,
     is_dense,
     is_depthwise,
     is_product,
@@ -90,7 +91,7 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     else:
         weights = [tensor(node, "w", (shape[3], channels))]
         right = VectorOperand(lambda j, a: weights[0][j, a])
-    strip = copied_rows(extents, packed_tiles(*extents), sliced)
+    strip = copied_rows(extents, forward_product(node), sliced)
     end = Epilogue(finish, attrs.x_zero, kept)
     out, schedule = channel_product(extents, VectorOperand(lambda e: x[e], "copied"), right, end, strip)
     return KernelSpec([x, *weights, *operands], [out], schedule)

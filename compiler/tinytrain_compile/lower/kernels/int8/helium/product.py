@@ -190,7 +190,7 @@ def copied_rows(extents: tuple[int, int, int], tiles: PackedTiles, pieced: bool)
     """How many rows of the left operand lie copied at a time: whole strips (or tiles) of the plan, whose input may lie
     above its output; as many as fit in the scratch of the pairs."""
     m, _, k = extents
-    unit = tiles.strip if tiles.strip_axis == 0 else tiles.tile[0]
+    unit = tiles.unit(m)
     room = tiles.scratch_bytes - (LANES * k + 8 if pieced else 0)
     return max((rows for rows in range(unit, m + 1, unit) if m % rows == 0 and rows * k <= room), default=unit)
 
