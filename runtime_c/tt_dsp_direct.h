@@ -22,6 +22,9 @@
 #define TT_DIRECT_1X4                                                                                                  \
     TT_LOAD_ONE_ROW TT_FIRST_OF(b) TT_PRODUCTS(00, x, x_next) TT_NEXT_OF(b) TT_PRODUCTS(01, x, x_next) TT_FIRST_OF(c)  \
         TT_PRODUCTS(10, x, x_next) TT_NEXT_OF(c) TT_PRODUCTS(11, x, x_next)
+#define TT_DIRECT_4X1                                                                                                  \
+    "ldmia %[a]!, {%[x0], %[x1], %[x2], %[x3]}\n\t" TT_FIRST_OF(b) TT_PRODUCTS(00, x0, x1) TT_PRODUCTS(01, x2, x3)     \
+        "ldmia %[a]!, {%[x0], %[x1], %[x2], %[x3]}\n\t" TT_PRODUCTS(10, x0, x1) TT_PRODUCTS(11, x2, x3)
 #define TT_DIRECT_1X1 TT_LOAD_ONE_ROW TT_FIRST_OF(b) TT_PRODUCTS(00, x, x_next)
 #define TT_DIRECT(block, outputs, inputs)                                                                              \
     do {                                                                                                               \
@@ -53,6 +56,9 @@
 #define TT_ROW_OF_ONE                                                                                                  \
     TT_MADD(00, y, x) "ldrsb %[y], [%[b], %[p1]]\n\t" TT_MADD(01, y, x) "ldrsb %[y], [%[b], %[p2]]\n\t"               \
         TT_MADD(10, y, x) "ldrsb %[y], [%[b], %[t]]\n\t" TT_MADD(11, y, x)
+#define TT_COLUMN_OF_ONE                                                                                               \
+    TT_MADD(00, x, y) "ldrsh %[x], [%[a], %[p1]]\n\t" TT_MADD(01, x, y) "ldrsh %[x], [%[a], %[p2]]\n\t"               \
+        TT_MADD(10, x, y) "ldrsh %[x], [%[a], %[t]]\n\t" TT_MADD(11, x, y)
 /* Of a block the elements 0, 2, 1 and 3 of a row of b, whose order that of a is. */
 #define TT_BLOCK_OF(products, rest)                                                                                    \
     TT_TAKE(2, "adds %[b], #2", products) TT_TAKE(2, "subs %[b], #1", products)                                        \
@@ -110,6 +116,31 @@ static inline TT_ALWAYS void tt_dot_direct_1x4(int32_t *sum_00, int32_t *sum_01,
             *sum_01 += x * b[k + pitch];
             *sum_10 += x * b[k + 2 * pitch];
             *sum_11 += x * b[k + 3 * pitch];
+        }
+    }
+#endif
+}
+
+static inline TT_ALWAYS void tt_dot_direct_4x1(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
+    const int16_t *a, const int8_t *b, int32_t pitch, int32_t blocks)
+{
+    (void)pitch;
+#if TT_HAS_DSP
+    TT_FOUR_REGISTERS
+    TT_DIRECT(TT_DIRECT_4X1, TT_LIST(TT_SUMS("+&r"), TT_FOUR), );
+#elif TT_HAS_THUMB1
+    const int32_t p1 = 8, p2 = 16;
+    int32_t x, y, t = 24;
+    TT_BLOCKS_UNTIL(a + 16 * blocks, TT_BLOCK_OF(TT_COLUMN_OF_ONE, 26), [t] "+&l"(t));
+#else
+    for (int32_t i = 0; i < blocks; i++, a += 16, b += 4) {
+        TT_UNROLL
+        for (int32_t k = 0; k < 4; k++) {
+            const int32_t place = (k & 1) * 2 + (k >> 1), y = b[k];
+            *sum_00 += a[place] * y;
+            *sum_01 += a[place + 4] * y;
+            *sum_10 += a[place + 8] * y;
+            *sum_11 += a[place + 12] * y;
         }
     }
 #endif

@@ -187,7 +187,7 @@ GATHER = (
 )
 
 DSP_HELPERS = (
-    *(_direct(*tile, blocks) for tile in ((2, 2), (1, 4), (1, 1)) for blocks in (2, 3, 7, 9, 12, 13)),
+    *(_direct(*tile, blocks) for tile in ((2, 2), (1, 4), (4, 1), (1, 1)) for blocks in (2, 3, 7, 9, 12, 13)),
     Helper("quick_add", "y0 = tt_quick_add(a0, a1);", (WORD, WORD), lambda a, b: (fx.saturate(a + b),)),
     Helper("halve", "y0 = tt_halve(a0, 8);", (WORD,), lambda a: (fx.shift_right(a, 8),)),
     Helper("halve_once", "y0 = tt_halve(a0, 1);", (WORD,), lambda a: (fx.shift_right(a, 1),)),

@@ -217,6 +217,7 @@ MUTATIONS = (
     ("dot_2x2_3", "a + i + 4, b + i + 4);", "a + i + 4, b + i);"),
     ("dot_direct_2x2_3", "*sum_10 += x_1 * b[k];", "*sum_10 += x_1 * b_1[k];"),
     ("dot_direct_1x4_3", "x * b[k + 2 * pitch];", "x * b[k + pitch];"),
+    ("dot_direct_4x1_3", "a[place + 12] * y", "a[place + 8] * y"),
     ("dot_direct_1x1_2", "a[(k & 1) * 2 + (k >> 1)] * b[k];", "a[k] * b[k];"),
     ("dot_windows_2_14_3", "a_row + next + k, b_row + k)", "a_row + k, b_row + k)"),
     ("gather4", "from[2 * pitch] + offset);", "from[2 * pitch]);"),

@@ -15,12 +15,12 @@ from tinytrain_compile.lower.intrinsics.dsp import four_sums
 
 @cache
 def dot_direct(tile: tuple[int, int], blocks: int, pitch: int) -> str:
-    """sum[i, j] += a[block, i, odd, half] b[j, 4 block + odd + 2 half] of a tile 2x2, 1x4 or 1x1: the intrinsic's name.
+    """sum[i, j] += a[block, i, odd, half] b[j, 4 block + odd + 2 half] of a tile 2x2, 1x4, 4x1 or 1x1: the name.
 
     a: blocks of int16; b: rows of int8, `pitch` elements behind each other. blocks: more than 1.
     """
     name = f"tt_dot_direct_{tile[0]}x{tile[1]}_{blocks}_{pitch}"
-    algebra, code = {(2, 2): _square, (1, 4): _row, (1, 1): _single}[tile](blocks, pitch)
+    algebra, code = {(2, 2): _square, (1, 4): _row, (4, 1): _column, (1, 1): _single}[tile](blocks, pitch)
     TensorIntrin.register(name, algebra, code, override=True)
     return name
 
@@ -69,6 +69,28 @@ def _row(blocks: int, pitch: int) -> tuple[PrimFunc, PrimFunc]:
                     c[vj] = c[vj] + T.cast(a[vs, 0, vk, vh], "int32") * T.cast(b[vj, vs * 4 + vk + vh * 2], "int32")
 
     return algebra, _four_sums("tt_dot_direct_1x4", (shape, (4, 4 * blocks), (4,)), pitch, blocks)
+
+
+def _column(blocks: int, pitch: int) -> tuple[PrimFunc, PrimFunc]:
+    shape, length = (blocks, 4, 2, 2), 4 * blocks
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        a: T.Buffer(shape, "int16", offset_factor=1),
+        b: T.Buffer((1, length), "int8", strides=(pitch, 1), offset_factor=1),
+        c: T.Buffer((4, 1), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:4, 0], a[0:blocks, 0:4, 0:2, 0:2], b[0, 0:length])
+            T.writes(c[0:4, 0])
+            for i, s, k, h in T.grid(4, blocks, 2, 2):
+                with T.sblock("u"):
+                    vi, vs, vk, vh = T.axis.remap("SRRR", [i, s, k, h])
+                    c[vi, 0] = c[vi, 0] + T.cast(a[vs, vi, vk, vh], "int32") * T.cast(
+                        b[0, vs * 4 + vk + vh * 2], "int32"
+                    )
+
+    return algebra, _four_sums("tt_dot_direct_4x1", (shape, (1, length), (4, 1)), pitch, blocks)
 
 
 def _single(blocks: int, _pitch: int) -> tuple[PrimFunc, PrimFunc]:

@@ -12,7 +12,9 @@ SCRATCH_BYTES = (2048, 21504)
 """What widened operands may take at least and at most; between these, twice the bytes of the activations."""
 DIRECT_ROWS = 4
 """Rows of the left operand for which those of the right are not worth widening: four of their elements take three
-instructions for every two rows if they are read as they lie, else one for every two rows, and 3.75 once."""
+instructions for every four rows if they are read as they lie, else one for every two rows, and 3.75 once."""
+COLUMN = (DIRECT_ROWS, 1)
+"""Tile of that."""
 _WIDE, _SUMS = 2, 4
 
 
@@ -51,7 +53,7 @@ def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False) -> PackedTiles:
     """
     tile = product_tile(m, n)
     if rows_lie and m <= DIRECT_ROWS and _whole_terms(k):
-        return _direct_tiles(tile, m, k)
+        return _direct_tiles(COLUMN if m > 2 else tile, m, k)
     budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), SCRATCH_BYTES[1])
     whole = -(-m // tile[0]) * tile[0]
     depth = -(-k // DOT_TERMS) * DOT_TERMS
@@ -85,8 +87,8 @@ def light_row_tiles(width: int, n: int, k: int, rows_lie: bool) -> PackedTiles:
     Rows of the other operand are widened in every call, or, where few pixels meet them, read as they lie.
     """
     tile = register_tile(width, n)
-    if rows_lie and (width <= DIRECT_ROWS or width % 2) and _whole_terms(k):
-        return _direct_tiles(tile, width, k)
+    if rows_lie and _whole_terms(k) and (width <= DIRECT_ROWS or width % 2):
+        return _direct_tiles(COLUMN if width == DIRECT_ROWS else tile, width, k)
     return PackedTiles(tile, 0, width, -(-k // DOT_TERMS) * DOT_TERMS)
 
 

@@ -26,7 +26,7 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
-from tinytrain_compile.ops.int8.tiles import DOT_TERMS, PackedTiles
+from tinytrain_compile.ops.int8.tiles import COLUMN, DOT_TERMS, PackedTiles
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,13 @@ def _sums(sch: s_tir.Schedule, tiles: PackedTiles, most_steps: int) -> None:
 def _direct_sums(sch: s_tir.Schedule, tiles: PackedTiles, pitch: int) -> None:
     acc = sch.get_sblock("acc")
     rows, columns, step, _, _ = sch.get_loops(acc)[-5:]
+    if tiles.tile == COLUMN:
+        sch.reorder(columns, rows)
+        rows, columns = columns, rows
     start = sch.decompose_reduction(acc, rows)
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
-    place = {(2, 2): rows, (1, 4): columns, (1, 1): step}[tiles.tile]
+    place = {(2, 2): rows, (1, 1): step}.get(tiles.tile, columns)
     sch.tensorize(place, dot_direct(tiles.tile, tiles.depth // DOT_TERMS, pitch))
 
 
