@@ -21,7 +21,7 @@ from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.stream_build import build_stream
 
 
-@generator("Stream", 12)
+@generator("Stream", 18)
 def _stream(rng: Rng, index: int) -> Case:
     return stream(rng, integer=index % 2 == 1)
 
@@ -98,14 +98,6 @@ class _Floats:
 def float_conv(rng: Rng, shape: tuple[int, ...]) -> Case:
     """A convolution of an image of this shape, of every form, in float32."""
     image, out, conv = geometry(rng, shape)
-    if conv.groups == 1 and rng.random() < 0.3:
-        wide = replace(conv, dilations=(int(rng.integers(1, 3)), int(rng.integers(1, 3))))
-        groups = int(rng.choice([g for g in range(1, image[3] + 1) if image[3] % g == 0]))
-        try:
-            wide.output_hw(image[1], image[2])
-            conv, out = replace(wide, groups=groups), out * groups
-        except ValueError:
-            pass
     conv = replace(conv, bias=bool(rng.random() < 0.5))
     weight = normal(rng, (out, *conv.kernel, image[3] // conv.groups))
     bias = (normal(rng, (out,)),) if conv.bias else ()
@@ -113,20 +105,23 @@ def float_conv(rng: Rng, shape: tuple[int, ...]) -> Case:
 
 
 def geometry(rng: Rng, shape: tuple[int, ...]) -> Geometry:
-    """A 1x1, depthwise or dense convolution whose windows fit an image of this shape."""
+    """A 1x1, depthwise, dense or grouped convolution whose windows fit an image of this shape."""
     _, height, width, channels = shape
     while True:
         form = str(rng.choice(["product", "depthwise", "dense"]))
         kernel = (1, 1) if form == "product" else tuple(int(k) for k in rng.integers(1, 8, 2))
         strides = (1, 1) if form == "product" or rng.random() < 0.5 else tuple(int(s) for s in rng.integers(1, 4, 2))
         pads = tuple(int(rng.integers(0, kernel[axis % 2])) for axis in range(4))
-        deep = form == "depthwise" and channels > 1
-        conv = ConvAttrs(kernel, strides, pads, groups=channels if deep else 1)  # type: ignore[arg-type]
+        deep, dilations, groups = form == "depthwise" and channels > 1, (1, 1), 1
+        if form != "product" and rng.random() < 0.2:
+            dilations = (int(rng.integers(1, 3)), int(rng.integers(1, 3)))
+            groups = int(rng.choice([g for g in range(1, channels + 1) if channels % g == 0]))
+        conv = ConvAttrs(kernel, strides, pads, dilations, channels if deep else groups)  # type: ignore[arg-type]
         try:
             conv.output_hw(height, width)
         except ValueError:
             continue
-        return (1, height, width, channels), channels if deep else int(rng.integers(1, 12)), conv
+        return (1, height, width, channels), channels if deep else groups * int(rng.integers(1, 12)), conv
 
 
 def pool_window(rng: Rng, shape: tuple[int, ...]) -> PoolAttrs:

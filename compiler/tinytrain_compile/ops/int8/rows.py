@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.conv import TILE_WIDTH, forward_patch, gathers
 from tinytrain_compile.ops.int8.conv_form import (
     forward_dense,
     forward_depthwise,
@@ -17,8 +18,9 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
 )
-from tinytrain_compile.ops.names import operands, position, result
+from tinytrain_compile.ops.names import operand, operands, position, result
 from tinytrain_compile.ops.row_form import RowForm
+from tinytrain_compile.ops.rows import window_rows
 
 _ON = 8
 _WIDE, _SUM = 2, 4
@@ -44,7 +46,7 @@ def rows_of_elements(*names: str) -> Callable[[Node], RowForm | None]:
 
 
 def convolution_rows(node: Node) -> RowForm | None:
-    """The rule of a convolution: 1x1, depthwise, or dense k x k."""
+    """The rule of a convolution."""
     conv, outputs = geometry(node), result(node, "y").shape[3]
     maps = (position(node, "x"),)
     if is_product(conv):
@@ -59,7 +61,9 @@ def convolution_rows(node: Node) -> RowForm | None:
         sizes = (deep.taps[0] * deep.padded[1], deep.taps[0] * deep.taps[1])
         return RowForm(maps, reach, step, pad, 0, sum(_aligned(_WIDE * size) for size in sizes), True)
     if not is_dense(node):
-        return None
+        patch = forward_patch(conv, operand(node, "x").shape)
+        copied = _aligned(_WIDE * patch.elements(TILE_WIDTH)) if gathers(conv) else 0
+        return window_rows(conv.kernel, conv.strides, conv.dilations, conv.pads, copied)
     dense = forward_dense(node)
     kept = _aligned(_WIDE * outputs * dense.taps * dense.run)
     rows = _aligned(_WIDE * dense.taps * (dense.pitch + _PADDING))

@@ -68,8 +68,8 @@ class TapWindow:
     """Index arithmetic between pixels and taps of a convolution, and the tests that keep it inside the image."""
 
     def __init__(self, conv: ConvAttrs, image_hw: tuple[int, int]) -> None:
-        self._conv = conv
-        self._image = image_hw
+        self.conv = conv
+        self.image_hw = image_hw
         self._out = conv.output_hw(*image_hw)
 
     def forward(self, y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
@@ -79,28 +79,25 @@ class TapWindow:
 
     def along(self, axis: int, position: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
         """(index along rows, 0, or columns, 1; condition or None) of what is under a tap of an output position."""
-        begin = self._conv.pads[axis]
-        index = position * self._conv.strides[axis] + tap * self._conv.dilations[axis] - begin
-        before, behind = self._beyond(axis)
-        return index, both([index >= 0 if before else None, index < self._image[axis] if behind else None])
+        begin = self.conv.pads[axis]
+        index = position * self.conv.strides[axis] + tap * self.conv.dilations[axis] - begin
+        before, behind = self.beyond(axis)
+        return index, both([index >= 0 if before else None, index < self.image_hw[axis] if behind else None])
 
-    def leaves(self, axis: int) -> bool:
-        """Whether windows reach beyond the image along rows, 0, or columns, 1."""
-        return any(self._beyond(axis))
-
-    def _beyond(self, axis: int) -> tuple[bool, bool]:
-        conv, (begin, end) = self._conv, self._conv.pads[axis::2]
+    def beyond(self, axis: int) -> tuple[bool, bool]:
+        """Whether windows reach beyond the first, and beyond the last element along rows, 0, or columns, 1."""
+        conv, (begin, end) = self.conv, self.conv.pads[axis::2]
         reach = (self._out[axis] - 1) * conv.strides[axis] + (conv.kernel[axis] - 1) * conv.dilations[axis]
-        return begin > 0, end > 0 or reach - begin >= self._image[axis]
+        return begin > 0, end > 0 or reach - begin >= self.image_hw[axis]
 
     def backward(self, y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
         """(row, column, condition or None) of the output pixel whose tap (r, s) reads input pixel (y, x)."""
         rows: list[Expr] = []
         tests: list[Expr | None] = []
         for axis, (position, tap) in enumerate(((y, r), (x, s))):
-            stride = self._conv.strides[axis]
-            offset = position + self._conv.pads[axis] - tap * self._conv.dilations[axis]
-            tests.append(offset >= 0 if self._conv.kernel[axis] > 1 else None)
+            stride = self.conv.strides[axis]
+            offset = position + self.conv.pads[axis] - tap * self.conv.dilations[axis]
+            tests.append(offset >= 0 if self.conv.kernel[axis] > 1 else None)
             tests.append(offset < self._out[axis] * stride)
             if stride > 1:
                 tests.append(tirx.EQ(tirx.indexmod(offset, stride), 0))

@@ -16,7 +16,6 @@ from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     MapShape,
     Schedule,
-    both,
     map_shape,
     reduce_axes,
     total,
@@ -32,8 +31,31 @@ from tinytrain_compile.lower.kernels.row_blocks import (
     windows_of,
     with_table,
 )
-from tinytrain_compile.ops.conv import forward_patch, is_product
+from tinytrain_compile.ops.conv import ConvAttrs, forward_patch, is_product
 from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.reach import Patch
+
+
+class RowTaps(TapWindow):
+    """The same for a few rows of pixels: rows under taps count from the first of the call's, and the table says which
+    of them are of the image."""
+
+    def __init__(self, conv: ConvAttrs, image_hw: tuple[int, int], image: RowImage) -> None:
+        super().__init__(conv, image_hw)
+        self._rows = image
+        self.row_exists = image.exists if any(self.beyond(0)) else None
+
+    def along(self, axis: int, position: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
+        """See TapWindow."""
+        if axis == 1:
+            return super().along(axis, position, tap)
+        row = position * self.conv.strides[0] + tap * self.conv.dilations[0]
+        return row, self.row_exists(row) if self.row_exists is not None else None
+
+    def patch(self) -> Patch:
+        """What a dense kernel copies: the table has the rows of the border."""
+        whole = forward_patch(self.conv, (1, *self.image_hw, self._rows.channels))
+        return replace(whole, rows=replace(whole.rows, ahead=0))
 
 
 @row_kernel("Conv")
@@ -70,18 +92,9 @@ def _product(node: Node, layer: Layer, context: KernelContext, count: Expr) -> K
 
 
 def _dense(layer: Layer, image: RowImage, image_hw: tuple[int, int], shape: MapShape) -> tuple[te.Tensor, Schedule]:
-    patch = forward_patch(layer.attrs, (1, *image_hw, image.channels))
-    patch = replace(patch, rows=replace(patch.rows, ahead=0))  # the table has the rows of the border
-    bordered = TapWindow(layer.attrs, image_hw).leaves(0)
-    return layer.dense(shape, patch, lambda *i: image[i], image.exists if bordered else None)
+    window = RowTaps(layer.attrs, image_hw, image)
+    return layer.dense(shape, window.patch(), lambda *i: image[i], window.row_exists)
 
 
 def _in_groups(layer: Layer, image: RowImage, image_hw: tuple[int, int], shape: MapShape) -> tuple[te.Tensor, Schedule]:
-    window, conv = TapWindow(layer.attrs, image_hw), layer.attrs
-
-    def place(y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
-        row = y * conv.strides[0] + r * conv.dilations[0]
-        column, inside = window.along(1, x, s)
-        return row, column, both([image.exists(row) if window.leaves(0) else None, inside])
-
-    return layer.in_groups(shape, image, place)
+    return layer.in_groups(shape, image, RowTaps(layer.attrs, image_hw, image).forward)

@@ -9,9 +9,11 @@ from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
+    Elements,
     Finish,
     KernelSpec,
     Load,
+    MapShape,
     call_int,
     guarded,
     i32,
@@ -41,6 +43,7 @@ from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QCo
 from tinytrain_compile.ops.int8.conv_form import error_patch, forward_product, is_dense, is_depthwise, is_product
 from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.reach import Patch
 
 Stages = Sequence[te.Tensor]
 FRACTION_BITS = 8
@@ -64,10 +67,6 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
     n, height, width, channels = image
 
     finish, stages = requantised_end(node, (bias, multiplier, shift))
-
-    def weight(*index: Expr) -> Expr:
-        return i32(whole(*index))
-
     if is_product(conv):
         pixels = n * height * width
         x = tensor(node, "x", (pixels, channels))
@@ -78,20 +77,41 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
     if is_dense(node):
         return dense_kernel(node, [bias, multiplier, shift], finish, context.style, stages)
     x = tensor(node, "x")
-    data, window = Centred(x, attrs.x_zero), TapWindow(conv, (height, width))
+    if is_depthwise(node):
+        out, schedule = depthwise(node, x, whole, finish, context.style, stages)
+        return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
+    window = TapWindow(conv, (height, width))
+    return any_windows(node, context, (x, x), shape, (window, forward_patch(conv, image), None))
+
+
+Taps = tuple[TapWindow, Patch, Callable[[Expr], Expr] | None]
+"""(pixels under taps, what is copied of them, which rows of it exist if that is not told by the patch)"""
+
+
+def any_windows(
+    node: Node, context: KernelContext, image: tuple[te.Tensor, Elements], shape: MapShape, taps: Taps
+) -> KernelSpec:
+    """k x k with several groups, dilations, or a weight in two parts; image: the placeholder, and how it is read."""
+    attrs, (given, x), (window, patch, row_exists) = node.attrs, image, taps
+    assert isinstance(attrs, QConvAttrs)
+    conv, weights, operands = attrs.conv, weight_parts(node), tensors(node, "bias", "multiplier", "shift")
+    data, (finish, _) = Centred(x, attrs.x_zero), requantised_end(node, operands)
+    whole = whole_weight(weights, conv.split, 0, 3)
+
+    def weight(*index: Expr) -> Expr:
+        return i32(whole(*index))
+
     if conv.groups == 1:
-        copies, patch = gathers(conv), forward_patch(conv, image)
+        copies = gathers(conv)
         form = PatchForm(shape, context.integer_tile, copies, conv.split is not None)
 
         def element(*index: Expr) -> Expr:
             return data[index].astype("int16") if copies else data[index]
 
-        out, schedule = patch_conv(patch, form, element, weight, finish, i32)
-    elif is_depthwise(node):
-        out, schedule = depthwise(node, x, whole, finish, context.style, stages)
+        out, schedule = patch_conv(patch, form, element, weight, finish, i32, row_exists=row_exists)
     else:
         out, schedule = grouped(shape, conv, data, weight, window.forward, finish)
-    return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
+    return KernelSpec([given, *weights, *operands], [out], schedule)
 
 
 def forward_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:

@@ -8,7 +8,7 @@ from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Finish, Index, address, call_int, i32, tensor
+from tinytrain_compile.lower.kernels.base import Elements, Finish, Index, address, call_int, i32, tensor
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import is_dense, is_depthwise, is_product
 from tinytrain_compile.ops.int8.error import MaskAttrs
@@ -22,7 +22,7 @@ Keep = Callable[..., Expr]
 class Centred:
     """An int8 operand, read as int32 less its zero point."""
 
-    def __init__(self, tensor: te.Tensor, zero: int = 0) -> None:
+    def __init__(self, tensor: Elements, zero: int = 0) -> None:
         self._tensor, self._zero = tensor, zero
         self.shape: Sequence[Index] = tensor.shape
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tvm import te, tirx
 from tvm.ir import Expr, Var
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, kernel_spec, tensors, weight_parts, whole_weight
+from tinytrain_compile.lower.kernels.base import KernelSpec, kernel_spec, map_shape, tensors, weight_parts, whole_weight
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.int8.conv import dense_kernel, forward_weight, transposed_weight
+from tinytrain_compile.lower.kernels.float32.rows import RowTaps
+from tinytrain_compile.lower.kernels.int8.conv import any_windows, dense_kernel, forward_weight, transposed_weight
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock
@@ -24,10 +27,12 @@ from tinytrain_compile.lower.kernels.int8.operands import error_end, mask_operan
 from tinytrain_compile.lower.kernels.row_blocks import (
     NoRowsError,
     RowBlockSpec,
+    RowImage,
     RowRule,
     Windows,
     few_rows,
     row_kernel,
+    windows_of,
     with_table,
 )
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
@@ -55,7 +60,8 @@ def _row_block(node: Node, image: str, count: Var) -> RowBlock:
 def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    conv, (_, height, _, _), rows = attrs.conv, operand(node, "x").shape, result(node, "y").shape[1]
+    conv, (_, height, width, _) = attrs.conv, operand(node, "x").shape
+    _, rows, across, outputs = map_shape(result(node, "y"))
     if is_product(conv):
         return RowBlockSpec(_product(node, context, count), count, (position(node, "x"),), rows)
     block, weights, operands = (
@@ -74,13 +80,12 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
         spec = vector_dense(node, block) if context.uses_vectors else None
         spec = spec or dense_kernel(node, operands, finish, context.style, stages, block)
     else:
-        raise NoRowsError(f"{node.name}: k x k with several groups, dilations, or a weight in two parts")
-    reach, step = conv.kernel[0], conv.strides[0]
-    inside = [y - conv.pads[0] for y in range((rows - 1) * step + reach)]
-    sources = tuple(y if 0 <= y < height else -1 for y in inside)
-    return RowBlockSpec(
-        with_table(spec, block.row_at), count, (position(node, "x"),), rows, Windows(sources, step, reach)
-    )
+        found = RowImage(operand(node, "x"))
+        taps, shape = RowTaps(conv, (height, width), found), (1, count, across, outputs)
+        spec = any_windows(node, context, (found.flat, found), shape, (taps, taps.patch(), taps.row_exists))
+        block = replace(block, row_at=found.row_at)
+    windows = windows_of(rows, height, (conv.kernel[0] - 1) * conv.dilations[0] + 1, conv.strides[0], conv.pads[0])
+    return RowBlockSpec(with_table(spec, block.row_at), count, (position(node, "x"),), rows, windows)
 
 
 def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
