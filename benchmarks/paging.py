@@ -62,7 +62,7 @@ def rows(names: tuple[str, ...]) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             path = write(name, Path(folder))
-            alone = _summary(CompileOptions(path, update="all", remat="off", dry_run=True)).plan
+            alone = _summary(CompileOptions(path, update="all", remat="off", stream="off", dry_run=True)).plan
             yield _external(name, alone, target)
             yield _priced(name, "all in fast RAM", alone, target)
             for remat in ("off", "min"):
@@ -80,7 +80,8 @@ def write(name: str, folder: Path) -> Path:
 def paged(path: Path, out: Path, remat: str, **more: object) -> CompileOptions:
     """The options of a compilation into arena and external RAM."""
     memories = {EXTERNAL: EXTERNAL_BYTES}
-    common = {"update": "all", "remat": remat, "arena_bytes": ARENA_BYTES, "memories": memories, "target": TARGET}
+    common = {"update": "all", "remat": remat, "stream": "off", "arena_bytes": ARENA_BYTES, "memories": memories}
+    common["target"] = TARGET
     return CompileOptions(path, out=out / "out", **{**common, **more})  # type: ignore[arg-type]
 
 

@@ -74,7 +74,7 @@ def rows(names: tuple[str, ...] = (*INT8, *MODELS)) -> Iterator[Row]:
     """Plan these networks, all parameters updated."""
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            common = {"update": "all", "remat": "min", "dry_run": True}
+            common = {"update": "all", "remat": "min", "stream": "off", "dry_run": True}
             if name in INT8:
                 path = SHARED / "models" / f"{name}.onnx"
                 yield _row(name, CompileOptions(path, quant="int8", classes=INT8[name], **common))  # type: ignore[arg-type]
