@@ -15,7 +15,7 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv_form import transposed_copy
-from tinytrain_compile.ops.int8.tiles import packed_tiles
+from tinytrain_compile.ops.int8.tiles import error_tiles
 from tinytrain_compile.ops.names import operand, result
 
 if TYPE_CHECKING:
@@ -133,5 +133,5 @@ def _widened(node: Node) -> int:
     """How often a 1x1 data gradient widens each of its weights."""
     *pixels, channels = result(node, "error").shape
     rows = pixels[0] * pixels[1] * pixels[2]
-    tiles = packed_tiles(rows, channels, operand(node, "g").shape[3])
+    tiles = error_tiles(rows, channels, operand(node, "g").shape[3])
     return rows // tiles.strip if tiles.strip_axis == 0 else 1

@@ -32,7 +32,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import convolution_rows
-from tinytrain_compile.ops.int8.tiles import packed_tiles
+from tinytrain_compile.ops.int8.tiles import error_tiles, packed_tiles
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
@@ -227,7 +227,7 @@ def _grad_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
         *pixels, channels = result(node, "error").shape
-        return packed_tiles(math.prod(pixels), channels, operand(node, "g").shape[3]).scratch_bytes
+        return error_tiles(math.prod(pixels), channels, operand(node, "g").shape[3]).scratch_bytes
     if is_depthwise(node):
         return backward_depthwise(node).scratch_bytes
     rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape
