@@ -1,4 +1,5 @@
-"""Random chains of layers, streamed by force: every byte of training is that of the plan without streams.
+"""Random chains of layers, streamed by force: every byte of training is that of the plan without streams. The image of
+every third comes row by row.
 
 Both plans run on the host, the streamed one watched (dead bytes are poisoned around the call of a stream) under
 AddressSanitizer and UBSan; every fifth streamed one runs on its board in QEMU too.
@@ -13,11 +14,12 @@ from pathlib import Path
 from random import Random
 
 from testing.chains import random_chain
-from testing.streams import random_streams
+from testing.streams import random_lines, random_streams
 from tests.campaign.cases import Case, Kind
 from tests.e2e import chain
 from tests.e2e.command import Outcome
 from tests.quantize import nets
+from tinytrain_compile.compile.trial import with_exponents_of
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.files.resources import read_text, runtime_headers
 from tinytrain_compile.files.samples import random_samples
@@ -54,8 +56,13 @@ def _run(number_format: str, number: str, core: str, update: str, *boards: str) 
     else:
         train = chain.train_graph(model, update, learning_rate=0.05)
     target = load_target(core)
-    streamed, streams = random_streams(train, int(number))
-    validate_streams(train.graph, streamed)
+    base = train.graph
+    if int(number) % 3 == 0:
+        train = with_exponents_of(train, random_samples(train, 2, 1)) if train.integer else train
+        base, streamed, streams = random_lines(train, int(number))
+    else:
+        streamed, streams = random_streams(train, int(number))
+    validate_streams(base, streamed)
     cache = KernelCache()
     with tempfile.TemporaryDirectory() as name:
         whole = _trained(train, train.graph, target, "host", Path(name) / "whole", cache)

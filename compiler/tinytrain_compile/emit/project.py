@@ -270,13 +270,14 @@ def _input(image: Value, plan: MemoryPlan, sequencer: Sequencer) -> dict[str, ob
         return {"input": sequencer.pointer(image.name), "lines": None}
     attrs = stream.attrs
     assert isinstance(attrs, StreamAttrs), "a plan whose image comes row by row has a stream that takes it"
-    ring = next(ring for ring in attrs.rings if ring.name == attrs.nodes[0].outputs[0].name)
-    at, pitch = sequencer.scratch(stream, ring.offset), row_pitch(image)
-    slot = f"m->rows % {ring.rows}u" if ring.rows > 1 else ""
+    rows = attrs.nodes[0].outputs[0]
+    ring = next((ring for ring in attrs.rings if ring.name == rows.name), None)
+    at = sequencer.pointer(rows.name) if ring is None else sequencer.scratch(stream, ring.offset)
+    slot = "m->rows" if ring is None else f"m->rows % {ring.rows}u"
     lines = {
         "rows": image.shape[1],
         "row_elements": image.elements // image.shape[1],
-        "next": f"{at} + {slot} * {pitch}u" if slot else at,
+        "next": f"{at} + {slot} * {row_pitch(rows)}u",
     }
     return {"input": "", "lines": lines}
 

@@ -10,8 +10,8 @@ DOT_TERMS = 4
 """Products that are summed by one helper call."""
 SCRATCH_BYTES = (2048, 21504)
 """What widened operands may take at least and at most; between these, twice the bytes of the activations."""
-MOST_ERROR_BYTES = 12288
-"""At most in a data gradient, which is computed where much is alive."""
+ERROR_SCRATCH_BYTES = 12288
+"""The same of a data gradient, at most: it runs while most is kept for the backward pass."""
 DIRECT_ROWS = 4
 """Rows of the left operand for which those of the right are not worth widening: four of their elements take three
 instructions for every four rows if they are read as they lie, else one for every two rows, and 3.75 once."""
@@ -48,16 +48,21 @@ class PackedTiles:
         return rows if m % rows == 0 else 1
 
 
-def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False, most_bytes: int = SCRATCH_BYTES[1]) -> PackedTiles:
+def error_tiles(m: int, n: int, k: int) -> PackedTiles:
+    """Tiles of a 1x1 data gradient: m pixels, n input channels, k output channels."""
+    return packed_tiles(m, n, k, most=ERROR_SCRATCH_BYTES)
+
+
+def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False, most: int = SCRATCH_BYTES[1]) -> PackedTiles:
     """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget.
 
-    rows_lie: rows of the right operand lie as they are read; where few of the left meet them, they are not widened.
-    most_bytes: the most that widened operands may take.
+    most: bytes of that budget. rows_lie: rows of the right operand lie as they are read; where few of the left meet
+    them, they are not widened.
     """
     tile = product_tile(m, n)
     if rows_lie and m <= DIRECT_ROWS and _whole_terms(k):
         return _direct_tiles(COLUMN if m > 2 else tile, m, k)
-    budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), most_bytes)
+    budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), most)
     whole = -(-m // tile[0]) * tile[0]
     depth = -(-k // DOT_TERMS) * DOT_TERMS
     ways: list[tuple[int, PackedTiles]] = []
@@ -67,11 +72,6 @@ def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False, most_bytes: int
         strip = max(fitting, default=rows[0])
         ways.append((own + other * (own // strip), PackedTiles(tile, axis, strip, depth)))
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1]
-
-
-def error_tiles(m: int, n: int, k: int) -> PackedTiles:
-    """Tiles of the product of a 1x1 data gradient."""
-    return packed_tiles(m, n, k, most_bytes=MOST_ERROR_BYTES)
 
 
 def _whole_terms(k: int) -> bool:
