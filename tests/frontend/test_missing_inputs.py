@@ -23,10 +23,9 @@ WEIGHTS = {
 }
 NODES = {
     "newer than the opset": ("E0228", "y = CastLike(x)"),
-    "newer than the opset, empty": ("E0228", "y = CastLike(x, )"),
     **{op: ("E0228", f"y = {op}(x, , w)") for op in ("Max", "Min", "Mean", "Sum")},
     "Concat": ("E0228", "y = Concat <axis = 0> (x, , w)"),
-    "Einsum": ("E0228", 'y = Einsum <equation = "ij,jk->ik"> (x, )'),
+    "Einsum": ("E0228", 'y = Einsum <equation = "ij,jk,kl->il"> (x, , w)'),
     "stored integers in a product": ("E0212", "q = QuantizeLinear(w, s, z) t = Transpose(q) y = MatMul(x, t)"),
     "truth in a Sigmoid": ("E0212", "b = Equal(x, x) y = Sigmoid(b)"),
     "truth in a Relu": ("E0212", "b = Equal(x, x) y = Relu(b)"),

@@ -232,7 +232,7 @@ def sequences(packing: Packing) -> list[list[int]]:
 
 
 def greedy(packing: Packing) -> tuple[Placement, list[int]]:
-    """The lowest of several greedy placements and the sequence that gave it; stops when the bound is met, or the work done."""
+    """The lowest of several greedy placements, and its sequence; stops at the bound, or after so much work."""
     best: Placement | None = None
     chosen: list[int] = []
     passes = max(2, GREEDY_MEETINGS // max(packing.meetings, 1))
