@@ -299,7 +299,10 @@ _kind("E0301", EXIT_INPUT, "no such layer", "An --update pattern matches no para
 _kind("E0302", EXIT_INPUT, "bad update scheme", "The scheme file's format is described in docs/update-schemes.md.")
 _kind("E0303", EXIT_INPUT, "nothing to train", "No parameter is selected, or none leads to the loss.")
 _kind(
-    "E0304", EXIT_INPUT, "loss and output do not match", "cross-entropy wants (batch, classes); mse and bce any shape."
+    "E0304",
+    EXIT_INPUT,
+    "loss and output do not match",
+    "cross-entropy wants (batch, classes); mse and bce any shape. All want an output of float32.",
 )
 _kind("E0305", EXIT_INPUT, "bad labels", "Labels must match the loss: class indices, or values of the output's shape.")
 _kind(

@@ -100,9 +100,8 @@ def _new_attribute(model: onnx.ModelProto, source: Random) -> None:
 def _weight(model: onnx.ModelProto, source: Random) -> None:
     """Another shape of the same data, another type, or another number in it."""
     tensor = _tensor_of(model, source)
-    try:
-        array = numpy_helper.to_array(tensor).copy()
-    except (ValueError, TypeError):
+    array = _array(tensor)
+    if array is None:
         return
     kind = source.randrange(5)
     with np.errstate(all="ignore"):
@@ -117,6 +116,14 @@ def _weight(model: onnx.ModelProto, source: Random) -> None:
         elif array.ndim:
             array = array[..., :-1]
     tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), tensor.name))
+
+
+def _array(tensor: onnx.TensorProto) -> np.ndarray | None:
+    """The data of a weight; None where it is no array (any more): an unknown type, or another number of elements."""
+    try:
+        return numpy_helper.to_array(tensor).copy()
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _number(dtype: np.dtype, source: Random) -> np.generic:
@@ -230,7 +237,9 @@ def _quantisation(model: onnx.ModelProto, source: Random) -> None:
         del node.input[2]
     elif tensors:
         tensor = source.choice(tensors)
-        array = numpy_helper.to_array(tensor).copy()
+        array = _array(tensor)
+        if array is None:
+            return None
         if kind == 2:
             array = np.full(array.shape, _number(array.dtype, source), array.dtype)
         elif kind == 3 and array.size:

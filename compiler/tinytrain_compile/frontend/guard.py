@@ -187,10 +187,13 @@ def _attribute(attribute: onnx.AttributeProto, where: str, folder: Path) -> Any:
 
 
 def check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
-    """Arity and attribute types of an operator as the standard says (E0228, E0229). Others are listed later."""
-    if not defs.has(node.op_type, opset):
+    """Arity and attribute types of an operator as the standard says (E0228, E0229). Others are listed later.
+
+    One that is newer than the file's opset is read all the same, as the newest that onnx knows.
+    """
+    if not defs.has(node.op_type):
         return
-    schema = defs.get_schema(node.op_type, opset)
+    schema = defs.get_schema(node.op_type, *([opset] if defs.has(node.op_type, opset) else []))
     counts = (("input", node.input, schema.min_input, schema.max_input),)
     counts += (("output", node.output, schema.min_output, schema.max_output),)
     for what, names, low, high in counts:
@@ -198,8 +201,9 @@ def check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
             raise CompileError(
                 "E0228", where, f"{len(names)} {what}s, the standard wants {low} to {high}", "export again"
             )
-    for index, name in enumerate(node.input[: schema.min_input]):
-        if not name and schema.inputs[index].option == defs.OpSchema.FormalParameterOption.Single:
+    for index, name in enumerate(node.input):
+        kind = schema.inputs[min(index, len(schema.inputs) - 1)].option
+        if not name and kind != defs.OpSchema.FormalParameterOption.Optional:
             raise CompileError("E0228", where, f"required input {index} is empty", "export the model again")
     given = {attribute.name for attribute in node.attribute}
     for attribute in node.attribute:

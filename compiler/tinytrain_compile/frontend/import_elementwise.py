@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
-from tinytrain_compile.frontend.entries import constant_entry, plain
+from tinytrain_compile.frontend.entries import Entry, constant_entry, plain
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import broadcast, common_order, number, scalar
@@ -39,6 +39,10 @@ def _relu(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _clip(ctx: ImportContext, node: OnnxNode) -> None:
+    rank = max(1, ctx.entry(node.input(0)).rank)
+    for name in filter(None, (node.input(1), node.input(2))):  # scalars in the standard, of one axis in onnxruntime
+        if ctx.has(name) and ctx.entry(name).rank > rank:
+            raise ValueError(f"the bound {name} must be a scalar")
     low, high = number(ctx, node, 1, "min", -math.inf), number(ctx, node, 2, "max", math.inf)
     unary(ctx, node, "Clip", ClipAttrs(min(low, high), high))  # ONNX: max wins where min > max
 
@@ -105,15 +109,16 @@ def _gelu(ctx: ImportContext, node: OnnxNode) -> None:
 def _binary(ctx: ImportContext, node: OnnxNode) -> None:
     if node.op in ("Mul", "Div") and fuse_gelu(ctx, node):
         return
-    _broadcast(ctx, node, node.op)
-
-
-def _broadcast(ctx: ImportContext, node: OnnxNode, op: str) -> None:
     a, b = (ctx.entry(name) for name in node.inputs)
+    _broadcast(ctx, node, node.op, (a, b))
+
+
+def _broadcast(ctx: ImportContext, node: OnnxNode, op: str, operands: tuple[Entry, Entry]) -> None:
+    a, b = operands
     shape = broadcast(a.shape, b.shape)
     order = common_order((a, b), len(shape))
-    operands = [ctx.operand(node, e, order, len(shape)) for e in (a, b)]
-    ctx.define_value(node.output(0), ctx.emit(node, op, operands), shape, order)
+    values = [ctx.operand(node, e, order, len(shape)) for e in (a, b)]
+    ctx.define_value(node.output(0), ctx.emit(node, op, values), shape, order)
 
 
 def _prelu(ctx: ImportContext, node: OnnxNode) -> None:
@@ -127,11 +132,13 @@ def _prelu(ctx: ImportContext, node: OnnxNode) -> None:
 
 def _pow(ctx: ImportContext, node: OnnxNode) -> None:
     x, exponent = ctx.entry(node.input(0)), ctx.entry(node.input(1))
+    if exponent.is_constant and exponent.data.dtype.kind in "iu":  # the one operand that may be of another type
+        exponent = replace(exponent, array=exponent.data.astype(np.float32))
     power, value = None if exponent.value is not None else scalar(exponent), x.value
     simple = power in (-1.0, -0.5, 0.5, 1.0, 2.0, 3.0) and broadcast(x.shape, exponent.shape) == x.shape
     if not simple or power is None or value is None or ctx.is_trained(exponent.origin):
         if value is None or not exponent.is_constant or exponent.elements != 1 or exponent.rank > x.rank:
-            _broadcast(ctx, node, "Power")
+            _broadcast(ctx, node, "Power", (x, exponent))
         else:
             operands = (value, ctx.operand(node, exponent, plain(0), 0))
             ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Power", operands)))

@@ -80,6 +80,8 @@ class _Remover:
         scales = self._scales(node, 1, 2, "uint8")
         if source in self._known:  # a weight that is only ever used rounded
             self._known[output] = scales.quantise(self._known[source], node)
+            if self._is_read_as_integers(output):
+                self._constants[output] = self._known[output]
             if source in self._sources:
                 self._sources[output] = self._sources[source]
             return
@@ -170,6 +172,11 @@ class _Remover:
             if self._links.sole_reader(tensor) is None and tensor not in self._alias:
                 return False
         return known == quant
+
+    def _is_read_as_integers(self, tensor: str) -> bool:
+        """Whether anything but a DequantizeLinear reads a stored constant, which then has to be there."""
+        readers = self._links.readers(tensor)
+        return self._links.is_output(tensor) or any(node.op != "DequantizeLinear" or node.domain for node in readers)
 
     def _stores(self, node: OnnxNode, quant: Quant) -> bool:
         """Whether a reader quantises what it reads to this format."""

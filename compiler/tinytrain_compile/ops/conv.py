@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Node, TensorType, Value
+from tinytrain_compile.ops._common import expect_float
 from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.conv_form import (
     TILE_WIDTH,
@@ -42,6 +43,7 @@ def _present(attrs: ConvAttrs) -> tuple[str, ...]:
 def _conv_infer(inputs: tuple[Value, ...], attrs: ConvAttrs) -> tuple[TensorType, ...]:
     o = named("Conv", inputs, attrs)
     x, bias = o["x"], o.get("bias")
+    expect_float("Conv", *inputs)
     if len(x.shape) != 4:
         raise ValueError(f"x {x.shape} is not NHWC")
     n, h, w, c = x.shape

@@ -9,6 +9,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
+from tinytrain_compile.ops._common import expect_float
 from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.rows import element_rows
@@ -25,16 +26,21 @@ def erf(x: Array) -> Array:
 
 
 def broadcast_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    """Type of a binary element-wise op: the broadcast shape, the layout of whichever operand has that shape."""
+    """Type of a binary element-wise op: the broadcast shape, the layout of whichever operand has that shape.
+
+    ValueError for truth values and indices, and for shapes that do not broadcast.
+    """
     a, b = inputs
+    expect_float("arithmetic", a, b)
     shape = np.broadcast_shapes(a.shape, b.shape)
     layout = a.layout if a.shape == shape else b.layout if b.shape == shape else ""
     return (TensorType(tuple(shape), "float32", layout),)
 
 
 def same_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    """Type of an op whose operands all have the shape of the first and whose output has it too."""
+    """Type of an op whose operands all have the shape of the first and whose output has it too (ValueError: others)."""
     first, *others = inputs
+    expect_float("arithmetic", *inputs)
     if any(value.shape != first.shape for value in others):
         raise ValueError(f"shapes differ: {[value.shape for value in inputs]}")
     return (first.type,)

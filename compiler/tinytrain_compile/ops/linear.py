@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops._common import expect_float
 from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Split, register
 from tinytrain_compile.ops.exact import product
 from tinytrain_compile.ops.names import named, operand, operands, result
@@ -69,6 +70,7 @@ def _present(attrs: GemmAttrs) -> tuple[str, ...]:
 def _gemm_infer(inputs: tuple[Value, ...], attrs: GemmAttrs) -> tuple[TensorType, ...]:
     o = named("Gemm", inputs, attrs)
     x, bias = o["x"], o.get("bias")
+    expect_float("Gemm", *inputs)
     n, k = whole_shape(o.several(*WEIGHT), attrs.split, 0, 1)
     if len(x.shape) != 2 or x.shape[1] != k:
         raise ValueError(f"x {x.shape} does not fit weight {(n, k)}")
@@ -233,6 +235,7 @@ def _swap(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:
 
 def _matmul_infer(inputs: tuple[Value, ...], attrs: MatMulAttrs) -> tuple[TensorType, ...]:
     left, right = inputs
+    expect_float("MatMul", left, right)
     a, b = _swap(left.shape, attrs.transpose_a), _swap(right.shape, attrs.transpose_b)
     if len(a) != len(b) or len(a) < 2 or a[:-2] != b[:-2] or a[-1] != b[-2]:
         raise ValueError(f"cannot multiply {a} by {b}")

@@ -22,6 +22,10 @@ QUICK_ORDERS, FULL_ORDERS = 3, 16
 QUICK_UNITS = 0.02
 """Deterministic time of the local search with effort "quick"."""
 
+MOST_MEETINGS = 3_000_000
+"""Neighbours of all boxes of a packing at most that more than a quick plan is made of: there every try takes seconds
+(a recurrent network of 255 steps has twice as many)."""
+
 SOLVER_TRIES = 4
 """Packings that are given to the solver at most."""
 
@@ -69,7 +73,7 @@ def choose(
     rivals = [item for item in placed if item.peak_bytes < best.top_bytes]  # only these could still do better
     if not rivals:
         return best
-    if full:
+    if full and rivals[0].packing.meetings <= MOST_MEETINGS:
         return _search(model, best, rivals, room_bytes, options)
     return min(best, _local_search(rivals[0], QUICK_UNITS, options.seed), key=lambda item: item.top_bytes)
 
@@ -77,7 +81,7 @@ def choose(
 def _place_greedily(model: MemoryModel, orders: Sequence[RankedOrder], both: bool) -> list[PlacedOrder]:
     """Candidates in rising order of peak, until no further order can be lower than the best of them.
 
-    both: try both ways of joining in-place chains (see `rectangles`).
+    both: try both ways of joining in-place chains (see `rectangles`). Of a large graph one order is placed.
     """
     placed: list[PlacedOrder] = []
     for ranked in orders:
@@ -92,6 +96,8 @@ def _place_greedily(model: MemoryModel, orders: Sequence[RankedOrder], both: boo
             placed.append(PlacedOrder(ranked.order, items, packing, placement, tuple(sequence)))
             if placement.proven:
                 break
+            if packing.meetings > MOST_MEETINGS:
+                return placed
     return placed
 
 

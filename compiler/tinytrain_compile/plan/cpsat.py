@@ -27,10 +27,13 @@ class _PlacementModel:
             self.model.new_fixed_size_interval_var(offset, box.size, f"box{index}")
             for index, (offset, box) in enumerate(zip(self.offsets, packing.boxes, strict=True))
         ]
-        covering = {(tie.source, tie.output) for tie in packing.ties}
+        covers: dict[int, list[int]] = {}
+        for tie in packing.ties:
+            covers.setdefault(tie.output, []).append(tie.source)
         for live in packing.live:
             # Where an output covers a dying source, its place among the others follows from its next slot.
-            apart = [index for index in live if all((other, index) not in covering for other in live)]
+            there = set(live)
+            apart = [index for index in live if there.isdisjoint(covers.get(index, ()))]
             if len(apart) > 1:
                 self.model.add_no_overlap([intervals[index] for index in apart])
         for number, tie in enumerate(packing.ties):

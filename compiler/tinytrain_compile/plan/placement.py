@@ -17,6 +17,9 @@ from tinytrain_compile.plan.rectangles import Rectangle
 FITS_PER_UNIT = 5_000_000
 """Neighbours looked at per unit of deterministic time (measured: about a second in CPython)."""
 
+GREEDY_MEETINGS = 30_000_000
+"""Neighbours looked at by all passes of `greedy`, about; two passes are always made."""
+
 PATIENCE_BASE, PATIENCE_PER_BOX = 50, 5
 """Trials without a better placement after which the local search gives up."""
 
@@ -70,6 +73,11 @@ class Packing:
     shifts: Mapping[int, tuple[tuple[int, int, int], ...]] = field(
         default_factory=dict[int, "tuple[tuple[int, int, int], ...]"]
     )
+
+    @property
+    def meetings(self) -> int:
+        """How often a box meets another one: the work of a pass that places all."""
+        return sum(len(near) for near in self.neighbours)
 
 
 @dataclass(frozen=True)
@@ -224,10 +232,13 @@ def sequences(packing: Packing) -> list[list[int]]:
 
 
 def greedy(packing: Packing) -> tuple[Placement, list[int]]:
-    """The lowest of several greedy placements and the sequence that gave it; stops when the bound is met."""
+    """The lowest of several greedy placements, and its sequence; stops at the bound, or after so much work."""
     best: Placement | None = None
     chosen: list[int] = []
-    for sequence in sequences(packing):
+    passes = max(2, GREEDY_MEETINGS // max(packing.meetings, 1))
+    for number, sequence in enumerate(sequences(packing)):
+        if 2 * number >= passes and best is not None:
+            break
         for tightest in (False, True):
             found = fit(packing, sequence, tightest)
             if best is None or found.height < best.height:
@@ -247,7 +258,7 @@ def improve_placement(
 ) -> Placement:
     """Hill climbing on the placing sequence: boxes near the top, and their neighbours, are placed earlier."""
     draw = random.Random(seed)
-    cost = sum(len(near) for near in packing.neighbours) + len(packing.boxes)
+    cost = packing.meetings + len(packing.boxes)
     rounds = int(units * FITS_PER_UNIT / max(cost, 1))
     current, placed, best = list(sequence), fit(packing, sequence), start
     idle, patience = 0, PATIENCE_BASE + PATIENCE_PER_BOX * len(packing.boxes)

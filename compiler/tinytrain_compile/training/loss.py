@@ -38,15 +38,22 @@ class AppendedLoss:
 
 
 def append_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOptions) -> AppendedLoss:
-    """Emit the loss nodes behind the graph's output; CompileError E0304 when loss and output do not match."""
+    """Emit the loss nodes behind the graph's output; CompileError E0304 when loss and output do not match.
+
+    No loss is of truth values or integers: nothing can be learnt through them.
+    """
     asked = options.loss
+    output = model.graph.outputs[0]
+    if output.dtype != "float32":
+        what = f"it holds {'truth values' if output.dtype == 'uint8' else 'integers'}, which no loss has a gradient for"
+        try_ = "choose a tensor of float32 in front of it with --model-output"
+        raise CompileError("E0304", f"output {model.output_name}", what, try_)
     if model.loss is not None:
         if asked is not None:
             raise CompileError(
                 "E0304", "--loss", f"the model ends in its own loss, {model.loss.origin!r}", "leave --loss out"
             )
         return _own_loss(builder, model, options)
-    output = model.graph.outputs[0]
     end = end_of(model.graph, output)
     kind, notes = (asked, ()) if asked else _default_loss(model, end)
     if kind == "cross-entropy":
