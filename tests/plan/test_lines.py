@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from testing.places import SHARED
+from tests.e2e.marks import needs_shared
 from tests.quantize import lines
+from tinytrain_compile.compile.candidates import Planner
+from tinytrain_compile.compile.external_kernels import Externals
+from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.pipeline import imported, stored
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ops.input_lines import arena_inputs, takes_lines
 from tinytrain_compile.ops.interpreter import run_graph
@@ -23,6 +30,7 @@ from tinytrain_compile.plan import (
     without_streams,
 )
 from tinytrain_compile.plan.validate_streams import validate_stream
+from tinytrain_compile.target import load_target
 
 SEEDS = lines.SEEDS
 LAYERS = 5
@@ -127,3 +135,24 @@ def test_nobody_else_reads_the_image_or_runs_before_it() -> None:
     order = (plan.order[early], *plan.order[:early], *plan.order[early + 1 :])
     with pytest.raises(PlanError, match="image"):
         validate_plan(graph, replace(plan, order=order), options)
+
+
+@needs_shared
+@pytest.mark.parametrize("network", ["mcunet-5fps", "mbv2-w0.35", "proxyless-w0.3"])
+def test_real_networks_train_without_their_image(network: str, tmp_path: Path) -> None:
+    """Transient bytes with a sparse scheme: less than the image alone has, which is 49,152."""
+    labelled = tmp_path / "xy.npz"
+    np.savez(labelled, x=np.zeros((1, 3, 128, 128), np.float32), y=np.zeros(1, np.int64))
+    options = CompileOptions(
+        model=SHARED / "models" / f"{network}-qdq.onnx",
+        update=str(SHARED / "schemes" / f"{network}-49kb.toml"),
+        classes=10,
+        quant="int8",
+        remat="off",
+        calib=labelled,
+        input_lines=True,
+    )
+    planner = Planner(stored(imported(options), options), options, load_target("cortex-m7"), Externals())
+    plan = planner.exact(options.update).plan
+    assert plan.arena_bytes - plan.persistent_bytes <= 48_000
+    assert takes_lines(plan.order[0])
