@@ -13,7 +13,17 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import Finish, Load, MapShape, Schedule, both, guard, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    Index,
+    Load,
+    MapShape,
+    Schedule,
+    both,
+    guard,
+    reduce_axes,
+    total,
+)
 from tinytrain_compile.lower.schedules import best_tile, four_at_a_time, tile_reduction
 from tinytrain_compile.ops.reach import Patch, Reach
 
@@ -53,24 +63,9 @@ def patch_conv(
     row_exists(row): another test than whether it lies within patch.rows.
     """
     rows, columns, channels = patch.rows, patch.columns, patch.channels
-    count, height, width, out_c = form.shape[0], form.shape[1], patch.width, form.shape[3]
-    if isinstance(height, int):
-        height //= rows.phases  # else it is what a call says, and there are no phases
+    count, height, width, out_c = form.shape[0], _height(patch, form), patch.width, form.shape[3]
     across = min(best_tile(width, form.tile[0]), form.tile[0])
-
-    def copied(b: Expr, y: Expr, x: Expr, i: Expr, j: Expr, k: Expr) -> Expr:
-        rows_in: list[Expr] = []
-        row = rows.source(1, y, i)
-        if row_exists is not None:
-            rows_in.append(row_exists(row))
-        elif isinstance(height, int):
-            row, rows_in = _inside(rows, 1, height, row)
-        column, columns_in = _inside(columns, across, width, columns.source(across, x * across, j))
-        return guard(both([*rows_in, *columns_in]), element(b, row, column, k))
-
-    places = (rows.copied(1), columns.copied(across))
-    turns = (count, height, -(-width // across))
-    cols = te.compute((*turns, *places, channels), copied, "cols") if form.copies else None
+    cols = _copied(patch, (count, height), across, element, row_exists) if form.copies else None
     r, s, a = reduce_axes(rows.taps, columns.taps, channels)
 
     def read(b: Expr, y: Expr, p: Expr, q: Expr, x: Expr) -> Expr:
@@ -95,6 +90,36 @@ def patch_conv(
     if schedule is not None:
         return out, lambda sch: schedule(sch, across)
     return out, lambda sch: _schedule(sch, form, across, form.runs and abs(columns.step) == 1 and not form.peel)
+
+
+def _height(patch: Patch, form: PatchForm) -> Index:
+    """Rows of a phase; a number that a call says is of all rows, since there are no phases then."""
+    height = form.shape[1]
+    return height // patch.rows.phases if isinstance(height, int) else height
+
+
+def _copied(
+    patch: Patch,
+    images: tuple[int, Index],
+    across: int,
+    element: Load,
+    row_exists: Callable[[Expr], Expr] | None,
+) -> te.Tensor:
+    """What the taps of tiles of `across` pixels read. images: their number, and rows of each; row_exists: as above."""
+    rows, columns, (count, height) = patch.rows, patch.columns, images
+
+    def copied(b: Expr, y: Expr, x: Expr, i: Expr, j: Expr, k: Expr) -> Expr:
+        rows_in: list[Expr] = []
+        row = rows.source(1, y, i)
+        if row_exists is not None:
+            rows_in.append(row_exists(row))
+        elif isinstance(height, int):
+            row, rows_in = _inside(rows, 1, height, row)
+        column, columns_in = _inside(columns, across, patch.width, columns.source(across, x * across, j))
+        return guard(both([*rows_in, *columns_in]), element(b, row, column, k))
+
+    turns = (count, height, -(-patch.width // across))
+    return te.compute((*turns, rows.copied(1), columns.copied(across), patch.channels), copied, "cols")
 
 
 def _schedule(sch: s_tir.Schedule, form: PatchForm, across: int, fuse: bool) -> None:
