@@ -15,6 +15,7 @@ from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
+from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.kernel_runs import PREFIX, KernelRun, count_kernels
@@ -56,7 +57,7 @@ def _run(node: Node, case: Case, kernel: Kernel, scratch_bytes: int) -> KernelRu
         kernel,
         tuple(np.ascontiguousarray(array).tobytes() for array in case.float32()),
         tuple(value.size_bytes for value in node.outputs),
-        dict(op_def(node.op).alias),
+        dict(alias_of(node)),
         scratch_bytes,
         tuple(None if v.dtype == "float32" else np.ascontiguousarray(a).tobytes() for a, v in results),
     )

@@ -10,7 +10,7 @@ from tinytrain_compile.ir.types import ELEMENT_BYTES
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.kernels.row_blocks import Windows
 from tinytrain_compile.lower.streams.functions import TABLE, CFunction, RowKernel, lower_rows
-from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import alias_of
 
 KINDS = {"int8": "int8_t", "float32": "float"}
 
@@ -21,7 +21,7 @@ def by_row_blocks(node: Node, name: str, context: KernelContext, step: int, ring
     ring: windows see nothing but copies of the rows that a call needs, which lie as in a ring buffer.
     """
     rows = lower_rows(node, f"{name}_rows", context)
-    spec, count, alias = rows.spec, len(node.inputs), dict(op_def(node.op).alias)
+    spec, count, alias = rows.spec, len(node.inputs), dict(alias_of(node))
     values, images = [*node.inputs, *node.outputs], node.outputs[0].shape[0]
     units = {n: ELEMENT_BYTES.get(v.dtype, 1) for n, v in zip(rows.names, values, strict=True)}
     image_size = {rows.names[i]: values[i].size_bytes // units[rows.names[i]] // images for i in (*spec.maps, count)}

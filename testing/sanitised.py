@@ -15,6 +15,7 @@ from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.lower.kernels import InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
+from tinytrain_compile.ops.base import alias_of
 
 FLAGS = ("-std=c11", "-Og", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off")
 Make = Callable[[Node, str, KernelContext], tuple[Kernel, int]]
@@ -112,8 +113,7 @@ def _run(kernels: str, calls: str, data: bytes, folder: Path) -> None:
 
 def _call(index: int, sizes: Sequence[int], node: Node, scratch_bytes: int | None) -> str:
     """C statements: operands, outputs and scratch in blocks of their own, the kernel, comparison."""
-    definition = op_def(node.op)
-    alias = dict(definition.alias)
+    alias = dict(alias_of(node))
     lines = [f"void *i{n} = operand({size}u, true);" for n, size in enumerate(sizes)]
     names = [f"i{alias[n]}" if n in alias else f"o{n}" for n in range(len(node.outputs))]
     own = [n for n in range(len(names)) if n not in alias]

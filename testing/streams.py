@@ -7,7 +7,7 @@ import numpy as np
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.input_lines import takes_lines
-from tinytrain_compile.plan.stream_rewrite import stream_node, with_lines, with_streams
+from tinytrain_compile.plan.stream_rewrite import stream_node, with_lines, with_streams, with_sums_beside
 from tinytrain_compile.plan.stream_search import runs_of
 
 
@@ -24,7 +24,8 @@ def random_lines(train: TrainGraph, seed: int) -> tuple[Graph, Graph, list[Node]
     return (base, *_cut(base, train.loss.name, seed))
 
 
-def _cut(graph: Graph, loss: str, seed: int) -> tuple[Graph, list[Node]]:
+def _cut(whole: Graph, loss: str, seed: int) -> tuple[Graph, list[Node]]:
+    graph = with_sums_beside(whole)
     random, streams = np.random.default_rng([seed, 43]), list[Node]()
     for run in runs_of(graph):
         start = run.start
@@ -33,7 +34,7 @@ def _cut(graph: Graph, loss: str, seed: int) -> tuple[Graph, list[Node]]:
             stop = max(stop, start + 1 + takes_lines(graph.nodes[start]))
             if stop - start > 1:
                 node = stream_node(graph, graph.nodes[start:stop], f"stream_{start}", (loss,))
-                assert node is not None
-                streams.append(node)
+                if node is not None:
+                    streams.append(node)
             start = stop
-    return with_streams(graph, streams), streams
+    return with_streams(whole, streams), streams

@@ -47,12 +47,12 @@ WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5, 1, 1, 7), (1, 1, 1, 1)
 @generator("QWeightApply", 2 * len(WEIGHTS))
 def _weight_apply(rng: Rng, index: int) -> Case:
     kind = (index + index // len(WEIGHTS)) % KINDS
-    return weight_apply(rng, listed(rng, WEIGHTS, index, 2), kind, (127, 64)[index % 2])
+    return weight_apply(rng, listed(rng, WEIGHTS, index, 2), kind, (127, 64)[index % 2], index >= len(WEIGHTS))
 
 
-def weight_apply(rng: Rng, shape: tuple[int, ...], kind: int, limit: int) -> Case:
+def weight_apply(rng: Rng, shape: tuple[int, ...], kind: int, limit: int, by_rows: bool = False) -> Case:
     operands = (bytes_of(rng, shape, kind), words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), *noise(rng))
-    return make("QWeightApply", operands, QWeightApplyAttrs(limit))
+    return make("QWeightApply", operands, QWeightApplyAttrs(limit, by_rows))
 
 
 @generator("QWeightApplyFine", 2 * len(WEIGHTS))
@@ -60,7 +60,7 @@ def _weight_apply_fine(rng: Rng, index: int) -> Case:
     shape, kind = listed(rng, WEIGHTS, index, 2), (index + index // len(WEIGHTS)) % KINDS
     w, fraction = bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)
     operands = (w, words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), fraction)
-    return make("QWeightApplyFine", operands, QWeightApplyAttrs((127, 64)[index % 2]))
+    return make("QWeightApplyFine", operands, QWeightApplyAttrs((127, 64)[index % 2], index >= len(WEIGHTS)))
 
 
 @generator("QMomentum", 4 * len(WEIGHTS))

@@ -12,6 +12,7 @@ import numpy as np
 from testing.ops.case import DTYPES, Case, Rng, generator, make, normal
 from testing.ops.case_qpointwise import clip_mask, qadd
 from testing.ops.case_quantised import Geometry, qconv
+from testing.ops.case_stream_errors import error_stream
 from tinytrain_compile.ir import Node, Value
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import row_form
@@ -21,9 +22,9 @@ from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.stream_build import build_stream
 
 
-@generator("Stream", 18)
+@generator("Stream", 26)
 def _stream(rng: Rng, index: int) -> Case:
-    return stream(rng, integer=index % 2 == 1)
+    return stream(rng, integer=index % 2 == 1) if index < 18 else error_stream(rng)
 
 
 def stream(rng: Rng, integer: bool = True) -> Case:

@@ -18,7 +18,7 @@ from tinytrain_compile.lower import share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
-from tinytrain_compile.ops.base import Overlap
+from tinytrain_compile.ops.base import Overlap, alias_of
 from tinytrain_compile.ops.int8.loss import LOSSES
 
 C_FLAGS = (
@@ -137,7 +137,7 @@ def run(
     """
     node, definition = built.node, op_def(built.node.op)
     inputs = [Memory(value.size_bytes) for value in node.inputs]
-    alias = dict(definition.alias) | dict([inplace] if inplace else [])
+    alias = dict(alias_of(node)) | dict([inplace] if inplace else [])
     placed: dict[int, Memory] = {}
     if over is not None:
         placed[over[0].output], inputs[over[0].source] = _overlapped(node, *over)
@@ -147,7 +147,7 @@ def run(
         inputs[alias[i]] if i in alias else placed.get(i) or Memory(v.size_bytes) for i, v in enumerate(node.outputs)
     ]
     arguments = [m.address() for m in inputs]
-    arguments += [m.address() for i, m in enumerate(outputs) if i not in dict(definition.alias)]
+    arguments += [m.address() for i, m in enumerate(outputs) if i not in dict(alias_of(node))]
     scratch = Memory(max(definition.scratch(node), 4))
     if definition.scratch(node):
         arguments.append(scratch.address())

@@ -10,6 +10,7 @@ import numpy as np
 from tests.lower.kernel_harness import Built, run
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.kernel_runs import PREFIX, KernelRun, count_kernels
@@ -27,5 +28,5 @@ def on_board(built: Sequence[Built], target: str) -> list[bool]:
         name, kernel = f"{PREFIX}_{index}", item.kernel
         texts = [text.replace(f" {kernel.name}(", f" {name}(", 1) for text in (kernel.source, kernel.declaration)]
         kernel = replace(kernel, name=name, source=texts[0], declaration=texts[1])
-        runs.append(KernelRun(kernel, inputs, sizes, dict(definition.alias), scratch, expected))
+        runs.append(KernelRun(kernel, inputs, sizes, dict(alias_of(item.node)), scratch, expected))
     return [found.equal for found in count_kernels(runs, load_target(target), find_tools(), runtime_headers())]

@@ -11,6 +11,7 @@ from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
 from testing.fuzz import ROW_OPS, check_rows_on_board, has_rows, row_cases
 from testing.layers import rows_layer
+from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from testing.sanitised import SCALAR, VECTORS, run_sanitised
 from tests.e2e.marks import needs_qemu
@@ -19,6 +20,7 @@ from tinytrain_compile.lower.streams.functions import TABLE
 
 CASES = 8
 """Of every operator; some have no kernel of a few rows."""
+ERRORS = ("QConvGradInput", "ErrorScale", "ErrorAdd")
 BOARDS = ("cortex-m0plus", "cortex-m7", "cortex-m55")
 
 
@@ -72,3 +74,17 @@ def test_calls_of_four_pixels_cost_what_the_map_does(target: str) -> None:
     (whole,), (parts,) = measure([case], target), measure([case], target, make=partial(by_row_blocks, step=1))
     assert parts.equal
     assert parts.instructions < 1.05 * whole.instructions
+
+
+def test_a_wrong_error_is_seen(tmp_path: Path) -> None:
+    """In streams of errors: a mask's bit shifted by one, a sum that begins in the wrong place, a row of the ring."""
+    cases = [case for case in cases_of("Stream", 40) if any(n.op in ERRORS for n in case.attrs.nodes)]  # type: ignore[attr-defined]
+    assert len(cases) > 20
+    masked = [case for case in cases if any(value.dtype == "bits" for value in case.inputs)]
+    for some, old, new in (
+        (masked, " & 7)) & 1", " & 7 ^ 1)) & 1"),
+        (cases, "memset((scratch", "memset((scratch + 4"),
+        (cases, "ring_0 + row %", "ring_0 + (row + 1) %"),
+    ):
+        with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+            run_sanitised(some, tmp_path, partial(_changed, old=old, new=new))

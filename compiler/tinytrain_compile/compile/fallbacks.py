@@ -28,6 +28,7 @@ from tinytrain_compile.plan import (
     spread,
     step_cost,
     streamed,
+    streamed_again,
     with_lines,
 )
 
@@ -68,6 +69,9 @@ def plan_with_fallbacks(graph: Graph, settings: PlanOptions, means: Means) -> tu
     """A plan, and what was tried on the way to it; the last attempt is the plan."""
     graph = with_lines(graph, means.as_bytes) if means.lines else graph
     by_rows = streamed(graph, settings) if means.lines or _needs_rows(graph, settings, means) else graph
+    again = _again(graph, settings, means)
+    if again is not None and again.plan.arena_bytes < plan_graph(by_rows, settings).plan.arena_bytes:
+        return again, (Attempt("asked", "as asked", plan_graph(graph, settings).plan.arena_bytes), _tried_again(again))
     planned, attempts = _planned(by_rows, settings, means)
     if by_rows is graph:
         return planned, attempts
@@ -92,6 +96,19 @@ def _needs_rows(graph: Graph, settings: PlanOptions, means: Means) -> bool:
         return False
     possible = settings.effort == "full" and arena_bound(graph, settings, once=True) <= room
     return not possible or plan_graph(graph, settings).plan.arena_bytes > room
+
+
+def _again(graph: Graph, settings: PlanOptions, means: Means) -> Planned | None:
+    """Second runs and errors row by row, where the smallest arena is asked for (which takes a while to find)."""
+    if means.remat != "min" or means.objective is not None or settings.effort != "full":
+        return None
+    found = streamed_again(graph, settings)
+    return None if found is None or means.slow(found) else found
+
+
+def _tried_again(planned: Planned) -> Attempt:
+    how = "row by row with second runs"
+    return Attempt("recompute", how, planned.plan.arena_bytes, f"+{share_of(planned.graph, planned.plan):.1%} MACs")
 
 
 def _planned(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:

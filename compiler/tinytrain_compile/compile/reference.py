@@ -8,7 +8,7 @@ import numpy as np
 
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
-from tinytrain_compile.ops.base import op_def, run_node
+from tinytrain_compile.ops.base import alias_of, run_node
 from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
 from tinytrain_compile.ops.int8.update import (
     first_exponent,
@@ -40,7 +40,7 @@ class Trainer:
         self._apply = [node for node in graph.nodes if node.phase == "apply"]
         self._latest = {v.name: v.name for v in (*graph.state, *graph.accumulators)}
         for node in graph.nodes:
-            for out, source in op_def(node.op).alias:
+            for out, source in alias_of(node):
                 owner = self._latest.get(node.inputs[source].name)
                 if owner is not None:
                     self._latest[node.outputs[out].name] = owner
@@ -161,7 +161,7 @@ class Trainer:
     def _keep(self, nodes: Iterable[Node], values: dict[str, Array]) -> None:
         """The latest content of state and sums, from what the overwriting nodes made."""
         for node in nodes:
-            for out, _ in op_def(node.op).alias:
+            for out, _ in alias_of(node):
                 name = node.outputs[out].name
                 owner = self._latest.get(name)
                 if owner in self.state:

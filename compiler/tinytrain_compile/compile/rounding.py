@@ -16,7 +16,7 @@ import numpy as np
 from tinytrain_compile.compile.reference import Trainer, inferred
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
-from tinytrain_compile.ops.base import op_def, run_node
+from tinytrain_compile.ops.base import alias_of, op_def, run_node
 from tinytrain_compile.ops.fused_update import taken_apart
 from tinytrain_compile.verify import Rounded, Step
 
@@ -146,7 +146,7 @@ class _Changed(Trainer):
         values = {name: self._number(np.asarray(array)) for name, array in known.items()}
         for node in [part for whole in nodes for part in taken_apart(whole)]:
             arrays = tuple(values[value.name] for value in node.inputs)
-            owners = {out: self.owner(node.outputs[out].name) for out, _ in op_def(node.op).alias}
+            owners = {out: self.owner(node.outputs[out].name) for out, _ in alias_of(node)}
             named = {out: name for out, name in owners.items() if name in self.state}
             if named:
                 self.updates.append(_Update(node, arrays, named))

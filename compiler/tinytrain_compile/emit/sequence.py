@@ -10,10 +10,11 @@ from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.base import alias_of, op_def
 from tinytrain_compile.ops.input_lines import takes_lines
-from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
+from tinytrain_compile.ops.int8.error import ErrorOperands
 from tinytrain_compile.ops.names import operand, position
+from tinytrain_compile.ops.stream import UNTIL, StreamAttrs, errors_of
 
 CALLS_PER_FUNCTION = 14
 _ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bits": "U8"}
@@ -140,7 +141,7 @@ class Sequencer:
             watch = next((watch for watch in self._watches if watch.knows(node)), None)
             lines += watch.around(node, self._call(node)) if watch else self._call(node)
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
-        finds = not self._train.exponents_known and any(error_operands(node) for node in nodes)
+        finds = not self._train.exponents_known and any(errors_of(node) for node in nodes)
         return Part(name, nodes[0].name, tuple(lines), reads_label, finds, any(map(takes_lines, nodes)))
 
     def _views_of(self, node: Node) -> list[str]:
@@ -157,15 +158,36 @@ class Sequencer:
     def _call(self, node: Node) -> list[str]:
         if op_def(node.op).page:
             return self._page(node)
-        call = [*self._waits(node), *self._kernel_call(node)]
-        error = None if self._train.exponents_known else error_operands(node)
-        return call if error is None else self._first_time(error, call)
+        waits, errors = self._waits(node), [] if self._train.exponents_known else errors_of(node)
+        call = [*waits, *self._kernel_call(node)]
+        if not errors:
+            return call
+        if isinstance(node.attrs, StreamAttrs):
+            return [*waits, *self._first_times(node, errors), *self._kernel_call(node)]
+        return self._first_time(errors[0][1], call)
+
+    def _first_times(self, node: Node, errors: Sequence[tuple[int, ErrorOperands]]) -> list[str]:
+        """The first step after m_init finds the exponents of a stream's errors, one after the other: for each of them
+        the nodes up to its own are computed."""
+        lines, peaks = list[str](), list[str]()
+        for index, error in errors:
+            probe, found = self._exponent_calls(error)
+            peak = self._operand(error.peak)
+            until = self._kernel_call(node, UNTIL, [str(index + 1)])
+            cleared = [f"*{peak} = 0;" for peak in peaks]
+            lines += [*probe, *until, *found, *cleared]
+            peaks.append(peak)
+        return ["if (first) {", *(f"    {line}" for line in lines), "}"]
+
+    def _exponent_calls(self, error: ErrorOperands) -> tuple[list[str], list[str]]:
+        """What gives an error an exponent that cannot overflow, and then the right one."""
+        own, peak, *read = (self._operand(value) for value in (error.exponent, error.peak, *error.read))
+        probe = wrap_call(f"tt_probe{len(read)}", [own, *read, str(error.probe)])
+        return probe, wrap_call("tt_first_exponent", [own, peak, "true" if error.float_peak else "false"])
 
     def _first_time(self, error: ErrorOperands, call: list[str]) -> list[str]:
         """The first step after m_init finds the error's exponent with one that cannot overflow, then computes anew."""
-        own, peak, *read = (self._operand(value) for value in (error.exponent, error.peak, *error.read))
-        probe = wrap_call(f"tt_probe{len(read)}", [own, *read, str(error.probe)])
-        update_exponent = wrap_call("tt_first_exponent", [own, peak, "true" if error.float_peak else "false"])
+        probe, update_exponent = self._exponent_calls(error)
         if self._small:
             return [
                 "for (int32_t again = first ? 1 : 0; again >= 0; --again) {",
@@ -200,9 +222,10 @@ class Sequencer:
             names.append(value.name)
         return names
 
-    def _kernel_call(self, node: Node) -> list[str]:
+    def _kernel_call(self, node: Node, ending: str = "", more: Sequence[str] = ()) -> list[str]:
+        """The call of a node's kernel, or of one whose name ends in this and that takes more."""
         kernel = self._kernels[self._calls[node.name]]
-        aliased = {out for out, _ in op_def(node.op).alias}
+        aliased = {out for out, _ in alias_of(node)}
         arguments = [self._operand(value) for value in node.inputs]
         if node.name in self._transposed:
             arguments[position(node, "w")] = self._tables.of(transposed_name(node))
@@ -213,7 +236,7 @@ class Sequencer:
             arguments.append(_typed(_ACCESS[kernel.scratch_dtype], self._plan.place(offset)[0], label))
         if node.name in self._numbers:
             arguments.append(self._numbers[node.name])
-        return wrap_call(kernel.name, arguments)
+        return wrap_call(f"{kernel.name}{ending}", [*arguments, *more])
 
     def _base(self, value: Value) -> Value:
         """What a view shows: views of constants and of labels have no place in the arena."""

@@ -9,7 +9,7 @@ from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import op_def, scratch_bytes
-from tinytrain_compile.ops.int8.error import error_operands
+from tinytrain_compile.ops.stream import errors_of
 
 Span = tuple[int, int]
 """Bytes [low, high)."""
@@ -78,8 +78,9 @@ class Watch:
 
     def _written(self, node: Node) -> list[tuple[Buffer, Span]]:
         """What a call writes: buffers, or a part of one that has parts."""
-        error, values = error_operands(node), [*node.outputs]
-        values += [error.peak, error.exponent] if error else []  # in the first step
+        values = [*node.outputs]
+        for _, error in errors_of(node):
+            values += [error.peak, error.exponent]  # in the first step
         found = [(self._home[value.name], self._span(value.name)) for value in values if value.name in self._home]
         scratch = [self._scratch[node.name]] if scratch_bytes(node) else []
         return [*found, *((buffer, _whole(buffer)) for buffer in scratch)]

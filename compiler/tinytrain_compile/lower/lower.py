@@ -22,6 +22,7 @@ from tinytrain_compile.lower.kernels import (
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.streams.driver import stream_kernel
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import alias_of
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add:
     if node.external is not None:
         return external_kernel(node, name, describe(node, external_names(node)))
     if node.op == "Stream":
-        return stream_kernel(node, name, context, fuse_multiply_add)
+        return stream_kernel(node, name, context, fuse_multiply_add, lower_node)
     definition = op_def(node.op)
     spec = kernel_spec(node, context)
     lowered, computed, loops = lower_spec(spec)
@@ -140,7 +141,7 @@ def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add:
     labels = parameter_names(node, spec.inputs)
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
     parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
-    same = {indices.index(count + out): i for out, i in definition.alias if out in computed}
+    same = {indices.index(count + out): i for out, i in alias_of(node) if out in computed}
     printer = printer_of(context)(lowered, parameters, same, fuse_multiply_add, context.style.unroll_moves, loops)
     _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name)
@@ -154,7 +155,7 @@ def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add:
 
 def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: Printer) -> None:
     """Outputs that the kernel does not compute must overwrite inputs whose addresses it hands to helpers."""
-    overwritten = {out: i for out, i in op_def(node.op).alias if i in printer.addressed}
+    overwritten = {out: i for out, i in alias_of(node) if i in printer.addressed}
     missing = set(range(len(node.outputs))) - set(computed)
     if outputs != len(node.outputs) or not missing <= set(overwritten):
         raise ValueError(f"kernel of {node.op} ({node.name}) does not compute every output")

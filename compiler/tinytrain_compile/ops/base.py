@@ -144,6 +144,10 @@ def _nowhere(_node: Node) -> tuple[int, ...] | None:
     return None
 
 
+def _nothing(_node: Node) -> tuple[tuple[int, int], ...]:
+    return ()
+
+
 def _no_sums(_inputs: tuple[Value, ...], _attrs: Any) -> int:
     return 0
 
@@ -162,6 +166,7 @@ class OpDef:
     gradient: a rule, or NonDifferentiable(why).
     exact: float32, operation by operation in the kernel's order, no fused multiply-add: byte-equal to the generated C.
         None: the reference is that already (integers, data movement, the same operations in the same order).
+    overwrites: of an op whose names do not say which results overwrite which operands: these pairs, see `alias_of`.
     reuses: operands whose address result 0 MAY share when they die here and sizes agree (`inplace`).
     overlaps: pairs that MAY share bytes at different addresses when the input dies here, whatever their sizes.
     view: output 0 is made of its inputs' bytes, where they lie; costs no code and no memory.
@@ -177,7 +182,8 @@ class OpDef:
         times as long; ValueError where the op would then mix samples. Only of ops of a forward pass.
     sums_samples: whether the results are sums over axis 0 of the operands, the samples.
     error: of an op whose result 0 is an int8 error: what is kept of it.
-    rows: how a few rows of result 0, a map of one image, are computed at a time; None: a node is not (see row_form).
+    rows: how a few rows of result 0, a map of one image, are computed at a time, or of what an update sums; None: a
+        node is not (see row_form).
     traits: see Trait.
     """
 
@@ -205,10 +211,11 @@ class OpDef:
     error: ErrorState | None = None
     rows: Callable[[Node], RowForm | None] = _no_rows
     traits: frozenset[Trait] = frozenset()
+    overwrites: Callable[[Node], tuple[tuple[int, int], ...]] = _nothing
 
     @cached_property
     def alias(self) -> tuple[tuple[int, int], ...]:
-        """(output index, input index) pairs that MUST share an address: the op overwrites that input."""
+        """(output index, input index) pairs that MUST share an address, of every node of this op (see `alias_of`)."""
         return tuple((i, self.inputs.index(name)) for i, name in enumerate(self.outputs) if name in self.inputs)
 
     @cached_property
@@ -265,15 +272,22 @@ def scratch_bytes(node: Node) -> int:
 
 def row_form(node: Node) -> RowForm | None:
     """How a node is computed a few rows of a map at a time; None if it is not: only of one image, by our own kernel."""
-    shape = node.outputs[0].shape
-    if node.external is not None or len(shape) != 4 or shape[0] != 1:
+    shape, definition = node.outputs[0].shape, op_def(node.op)
+    is_map = len(shape) == 4 and shape[0] == 1
+    if node.external is not None or not (is_map or any(out == 0 for out, _ in definition.alias)):
         return None
-    return op_def(node.op).rows(node)
+    return definition.rows(node)
 
 
 def overlaps_of(node: Node) -> tuple[Overlap, ...]:
     """Outputs that may cover inputs; nothing is known about the order in which an external kernel reads and writes."""
     return op_def(node.op).overlaps(node) if node.external is None else ()
+
+
+def alias_of(node: Node) -> tuple[tuple[int, int], ...]:
+    """(output index, input index) pairs that MUST share an address: the node overwrites that input."""
+    definition = op_def(node.op)
+    return (*definition.alias, *definition.overwrites(node))
 
 
 def inplace_of(node: Node) -> tuple[tuple[int, int], ...]:

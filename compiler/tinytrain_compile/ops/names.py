@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
-from tinytrain_compile.ops.base import input_names, op_def, output_names
+from tinytrain_compile.ops.base import alias_of, input_names, output_names
 
 T = TypeVar("T")
 
@@ -65,5 +65,5 @@ def position(node: Node, name: str) -> int:
 def trained(node: Node) -> Value | None:
     """The parameter that a node of an update overwrites, w or bias by name; None for any other node."""
     names, _ = names_of(node)
-    first = next((index for out, index in op_def(node.op).alias if out == 0), None)
+    first = next((index for out, index in alias_of(node) if out == 0), None)
     return node.inputs[first] if first is not None and names[first] in ("w", "bias") else None

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinytrain_compile.ir.types import Value
+from tinytrain_compile.ir.types import Node, Value
+
+
+@dataclass(frozen=True)
+class RowSum:
+    """An update that sums over rows: `add` adds one row of its maps to `total`, `apply` makes the results of the total.
+
+    total: int32, begins as 0. add: a node on maps of one row each. apply: a node that makes what the update makes.
+    """
+
+    total: Value
+    add: Node
+    apply: Node
 
 
 @dataclass(frozen=True)
 class RowForm:
-    """One row of a node's result. maps: the inputs that are read by rows; all others are read as a whole.
+    """One row of a node's result, or of what it sums. maps: the inputs that are read by rows; all others are read as a
+    whole.
 
-    Row r reads the rows r step - pad and on, `reach` of them, of its maps, as far as these have them.
-    scratch_bytes: working memory at most, on any core, of which the first kept_bytes hold what is prepared once.
-    windows: whether the kernel finds the rows through a table; else those of a call lie one behind the other.
+    Row r reads the rows r step - pad and on, `reach` of them, of its first map, as far as this has them, and row r of
+    the others. scratch_bytes: working memory at most, on any core, of which the first kept_bytes hold what is prepared
+    once. windows: whether the kernel finds the rows through a table; else those of a call lie one behind the other.
+    unit: so many rows of the result, which begin at a multiple of it, are one row of all this: they are computed
+    together. sum: the node has no map as its result, but sums over the rows of its last map.
     """
 
     maps: tuple[int, ...]
@@ -23,11 +38,21 @@ class RowForm:
     kept_bytes: int = 0
     scratch_bytes: int = 0
     windows: bool = False
+    unit: int = 1
+    sum: RowSum | None = None
 
     def reads(self, first: int, rows: int, height: int) -> range:
-        """The rows of a map of this height that rows [first, first + rows) of the result need."""
-        low = first * self.step - self.pad
-        return range(max(low, 0), min(low + (rows - 1) * self.step + self.reach, height))
+        """The rows of the first map, of this height, that rows [first, first + rows) of the result need."""
+        low, many = first // self.unit * self.step - self.pad, rows // self.unit
+        return range(max(low, 0), min(low + (many - 1) * self.step + self.reach, height))
+
+    def reads_of(self, place: int, first: int, rows: int, height: int) -> range:
+        """The same of any map: place counts in `maps`."""
+        return range(first, first + rows) if place and self.windows else self.reads(first, rows, height)
+
+    def height(self, node: Node) -> int:
+        """How many rows a node has: of its result, or of what it sums."""
+        return (node.outputs[0] if self.sum is None else node.inputs[self.maps[-1]]).shape[1]
 
 
 def row_pitch(value: Value) -> int:

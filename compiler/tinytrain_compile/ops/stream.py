@@ -5,10 +5,15 @@ To the planner a stream is one node. What it computes is what its inner nodes co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, op_def, register, run_node
+from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
+
+UNTIL = "_until"
+"""Ending of the name of a C function of a stream that takes, behind all else, how many inner nodes it computes."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,9 @@ class StreamAttrs(Attrs):
     """nodes: the inner graph, in order. inputs, outputs: names in it of the stream's operands and results, in order.
 
     rings: of every inner map that is no result. work: where the working memory of each inner node begins in scratch.
-    calls: what runs, in this order. covers: which results may cover which operands, and how far (see Overlap).
+    calls: what runs, in this order; what sums over rows is applied behind the last of them. covers: which results may
+    cover which operands, and how far (see Overlap). overwrites: pairs as in `alias_of`: peaks of errors, and what is
+    updated.
     position: of a stream that begins with InputLines, where in scratch it keeps how far it is (position_bytes of it):
     it stops before every call that takes a row of the image, until the caller has that row. -1: it runs at once.
     """
@@ -48,6 +55,7 @@ class StreamAttrs(Attrs):
     scratch_bytes: int = 0
     covers: tuple[Overlap, ...] = ()
     position: int = -1
+    overwrites: tuple[tuple[int, int], ...] = ()
 
 
 def position_bytes(nodes: int) -> int:
@@ -76,6 +84,27 @@ def _attrs(node: Node) -> StreamAttrs:
     return node.attrs
 
 
+def computed(node: Node) -> Iterator[Node]:
+    """The nodes that a node stands for: itself, or those of a stream on the values that this reads and makes."""
+    attrs = node.attrs
+    if not isinstance(attrs, StreamAttrs):
+        yield node
+        return
+    values = dict(zip((*attrs.inputs, *attrs.outputs), (*node.inputs, *node.outputs), strict=True))
+
+    def outside(value: Value) -> Value:
+        return values.get(value.name, value)
+
+    for inner in attrs.nodes:
+        yield replace(inner, inputs=tuple(map(outside, inner.inputs)), outputs=tuple(map(outside, inner.outputs)))
+
+
+def errors_of(node: Node) -> list[tuple[int, ErrorOperands]]:
+    """What is kept of the errors that a node makes, in order, each with the number of the inner node that makes it."""
+    found = ((index, error_operands(inner)) for index, inner in enumerate(computed(node)))
+    return [(index, error) for index, error in found if error is not None]
+
+
 register(
     OpDef(
         "Stream",
@@ -88,6 +117,7 @@ register(
         scratch=lambda node: _attrs(node).scratch_bytes,
         macs=lambda node: sum(op_def(inner.op).macs(inner) for inner in _attrs(node).nodes),
         overlaps=lambda node: _attrs(node).covers,
+        overwrites=lambda node: _attrs(node).overwrites,
         inputs=("x*",),
         outputs=("y*",),
     )

@@ -15,6 +15,7 @@ from tinytrain_compile.plan.planner import arena_bound, plan_memory
 from tinytrain_compile.plan.price import CoreModel, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
 from tinytrain_compile.plan.spread import spread
+from tinytrain_compile.plan.stream_again import streamed_again
 from tinytrain_compile.plan.stream_rewrite import with_lines, with_streams, without_lines, without_streams
 from tinytrain_compile.plan.stream_search import streamed
 from tinytrain_compile.plan.validate import validate_plan
@@ -44,6 +45,7 @@ __all__ = [
     "spread",
     "step_cost",
     "streamed",
+    "streamed_again",
     "validate_paging",
     "validate_plan",
     "validate_remat",

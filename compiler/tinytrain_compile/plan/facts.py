@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.ops.input_lines import arena_inputs
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 
@@ -99,7 +100,7 @@ def _chains(graph: Graph, plan: MemoryPlan, planned: dict[str, Value]) -> dict[s
     for node in plan.order:
         if op_def(node.op).view and node.inputs[0].name in planned:
             base[node.outputs[0].name] = base[node.inputs[0].name]
-        for output, source in op_def(node.op).alias:
+        for output, source in alias_of(node):
             root = base.get(node.inputs[source].name)
             if root is None:
                 raise PlanError("constant overwritten", f"{node.name!r} writes over {node.inputs[source].name!r}")

@@ -16,7 +16,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_TEXT_BYTES, read_file
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of, offsets_of
-from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation, Streaming
+from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation, SecondRun, Streaming
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.bounds import peak_bound
 from tinytrain_compile.plan.model import build_model
@@ -26,7 +26,7 @@ from tinytrain_compile.plan.pages import Memory
 from tinytrain_compile.plan.planned import Planned, plan_graph
 from tinytrain_compile.plan.remat_rewrite import replay
 from tinytrain_compile.plan.spread import POINTER_BYTES
-from tinytrain_compile.plan.stream_rewrite import inner_nodes, stream_node, with_streams
+from tinytrain_compile.plan.stream_rewrite import inner_nodes, stream_node, with_streams, without_streams
 from tinytrain_compile.plan.traffic import accessed
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_paging import validate_paging
@@ -143,8 +143,7 @@ def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Seq
     try:
         further = _memories(lock, memories)
         options = replace(options, header_bytes=options.header_bytes + POINTER_BYTES * len(further))
-        by_rows = _with_streams(graph, lock.streams, options)
-        rewritten, runs = replay(by_rows, lock.graph, lock.again) if lock.again else (by_rows, ())
+        by_rows, rewritten, runs = _rewritten(graph, lock, options)
         viewed = _with_views(rewritten, lock.views)
         moved = replay_moves(viewed, lock.order, lock.moves) if lock.moves else viewed
         plan = _plan(moved, lock, options, further)
@@ -152,15 +151,37 @@ def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Seq
         if lock.moves:
             validate_paging(_in_order(viewed, lock, plan), plan)
         if runs:
-            validate_remat(by_rows, rewritten, _in_order(rewritten, lock, plan))
+            validate_remat(by_rows, *_written_out(by_rows, rewritten, _in_order(rewritten, lock, plan)))
             without = plan_graph(by_rows, replace(options, effort="quick")).plan.arena_bytes
             plan = replace(plan, remat=Rematerialisation(runs, without, plan.arena_bytes, False, lock.graph))
         if lock.streams:
-            both = (plan_graph(one, replace(options, effort="quick")).plan.arena_bytes for one in (graph, by_rows))
-            plan = replace(plan, streams=Streaming(*both))
+            both = [plan_graph(one, replace(options, effort="quick")).plan.arena_bytes for one in (graph, by_rows)]
+            plan = replace(plan, streams=Streaming(both[0], plan.arena_bytes if by_rows is graph else both[1]))
     except PlanError as problem:
         raise CompileError("E0106", lock.file, f"does not fit this model and options ({problem})", WAY_OUT) from problem
     return Planned(moved, plan)
+
+
+def _rewritten(graph: Graph, lock: Lock, options: PlanOptions) -> tuple[Graph, Graph, tuple[SecondRun, ...]]:
+    """(the graph that the second runs are of, the graph with the lock's streams and second runs, these).
+
+    Either a graph with streams has second runs, or streams compute second runs.
+    """
+    inside = {name for inner in lock.streams.values() for name in inner}
+    if not inside & set(lock.again):
+        by_rows = _with_streams(graph, lock.streams, options)
+        rewritten, runs = replay(by_rows, lock.graph, lock.again) if lock.again else (by_rows, ())
+        return by_rows, rewritten, runs
+    twice, runs = replay(graph, lock.graph, lock.again)
+    return graph, _with_streams(twice, lock.streams, options), runs
+
+
+def _written_out(before: Graph, rewritten: Graph, plan: MemoryPlan) -> tuple[Graph, MemoryPlan]:
+    """A graph and its plan, the nodes of streams in their place unless the graph before has these streams."""
+    if any(node.op == "Stream" for node in before.nodes):
+        return rewritten, plan
+    order = without_streams(replace(rewritten, nodes=plan.order)).nodes
+    return without_streams(rewritten), replace(plan, order=order)
 
 
 def _with_streams(graph: Graph, streams: Mapping[str, Sequence[str]], options: PlanOptions) -> Graph:

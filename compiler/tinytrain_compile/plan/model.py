@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import BufferKind
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.base import Overlap, inplace_of, overlaps_of, scratch_bytes
+from tinytrain_compile.ops.base import Overlap, alias_of, inplace_of, overlaps_of, scratch_bytes
 from tinytrain_compile.ops.input_lines import arena_inputs, takes_lines
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.views import ViewStorages
@@ -168,7 +168,7 @@ class _Collector:
         definition = op_def(node.op)
         for value in node.inputs:
             self.read(index, value.name)
-        overwrites = dict(definition.alias)
+        overwrites = dict(alias_of(node))
         for position, value in enumerate(node.outputs):
             if definition.view and position == 0:
                 self._view(node, node.inputs[0], value)

@@ -14,6 +14,7 @@ from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.plan.assign import Item, Use, UseOption
 from tinytrain_compile.plan.explain import load_per_step
@@ -182,6 +183,6 @@ def _factor_bytes(node: Node, name: str) -> int:
     definition, error = op_def(node.op), error_operands(node)
     if error is not None and name in (error.peak.name, error.exponent.name):
         return 0  # in the first step the exponents are found in place
-    if definition.view or any(node.inputs[source].name == name for _, source in definition.alias):
+    if definition.view or any(node.inputs[source].name == name for _, source in alias_of(node)):
         return 0
     return sum(count for value, count in zip(node.inputs, bytes_read(node), strict=True) if value.name == name)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.plan.model import MemoryModel
 
 Decision = Mapping[int, int]
@@ -148,7 +149,7 @@ def _repeatable(
 def is_repeatable(node: Node) -> bool:
     """Whether running a node twice gives the same bytes twice and changes nothing else."""
     definition = op_def(node.op)
-    plain = not definition.alias and not definition.view and node.op != "Stream"  # no plan repeats these yet
+    plain = not alias_of(node) and not definition.view and node.op != "Stream"  # no plan repeats these yet
     return node.phase == "step" and plain and len(node.outputs) == 1
 
 
@@ -161,7 +162,7 @@ def _is_overwritten(model: MemoryModel, storage: int) -> bool:
     """Whether some node changes a movable storage in place by alias: it then has more than one content."""
     names = set(model.storages[storage].values)
     users = [model.nodes[task] for task in model.tasks.touchers[storage] if task < len(model.nodes)]
-    return any(node.inputs[source].name in names for node in users for _, source in op_def(node.op).alias)
+    return any(node.inputs[source].name in names for node in users for _, source in alias_of(node))
 
 
 def _overwriters(graph: Graph, index_of: Mapping[int, int]) -> dict[str, int]:
@@ -172,7 +173,7 @@ def _overwriters(graph: Graph, index_of: Mapping[int, int]) -> dict[str, int]:
         definition = op_def(node.op)
         if definition.view:
             shown[node.outputs[0].name] = shown.get(node.inputs[0].name, node.inputs[0].name)
-        for _, source in definition.alias:
+        for _, source in alias_of(node):
             if task in index_of:  # an overwriter of phase "apply" comes after every stage
                 name = node.inputs[source].name
                 found[shown.get(name, name)] = index_of[task]

@@ -1,11 +1,12 @@
 """One stream: in which order its rows are computed, how long its ring buffers are, and where these lie in scratch.
 
-The last map is asked for row by row; what that needs is computed just before, and what only others need (masks) as
-soon as it can be. So a ring holds what windows see, and little more.
+The last map is asked for row by row; what that needs is computed just before, and what only others need (masks, sums
+over rows) as soon as it can be. So a ring holds what windows see, and little more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.ir import Node, Value
-from tinytrain_compile.ops.base import Overlap, row_form
+from tinytrain_compile.ops.base import Overlap, alias_of, op_def, row_form
 from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.row_form import RowForm, row_pitch
 from tinytrain_compile.ops.stream import Ring, RowCall, StreamAttrs, position_bytes
@@ -59,7 +60,15 @@ def build_stream(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequen
         scratch,
         tuple(uses.covers(inputs, outputs)),
         places[len(items)] if resumable else -1,
+        tuple(_overwritten(nodes, inputs, outputs)),
     )
+
+
+def _overwritten(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> Iterator[tuple[int, int]]:
+    """(output index, input index) of the results of these nodes that overwrite an operand."""
+    for node in nodes:
+        for out, source in alias_of(node):
+            yield outputs.index(node.outputs[out]), inputs.index(node.inputs[source])
 
 
 class _Chain:
@@ -67,63 +76,89 @@ class _Chain:
 
     def __init__(self, nodes: Sequence[Node], forms: Sequence[RowForm], kept: set[str]) -> None:
         self.nodes, self.forms, self.kept = nodes, forms, kept
-        self.maker = {node.outputs[0].name: index for index, node in enumerate(nodes)}
-        self.heights = [node.outputs[0].shape[1] for node in nodes]
-        self.inner = [node.outputs[0] for node in nodes if node.outputs[0].name not in kept]
+        self.maker = {n.outputs[0].name: i for i, n in enumerate(nodes) if forms[i].sum is None}
+        self.heights = [form.height(node) for node, form in zip(nodes, forms, strict=True)]
+        self.inner = [nodes[index].outputs[0] for name, index in self.maker.items() if name not in kept]
 
-    def maps(self, index: int) -> Iterator[Value]:
-        """The values of which a node reads rows."""
-        return (self.nodes[index].inputs[position] for position in self.forms[index].maps)
+    def maps(self, index: int) -> Iterator[tuple[int, Value]]:
+        """The values of which a node reads rows, with their places in its form."""
+        return ((place, self.nodes[index].inputs[at]) for place, at in enumerate(self.forms[index].maps))
 
     def calls(self) -> list[RowCall]:
-        """One row a call, in the order of the module's docstring."""
-        last = max(i for i, node in enumerate(self.nodes) if node.outputs[0].name in self.kept and self._is_last(i))
-        needed = self._ancestors(last)
-        beside = [index for index in range(len(self.nodes)) if index not in needed]
-        done, found = [0] * len(self.nodes), list[RowCall]()
-
-        def ready(index: int) -> bool:
-            first = done[index]
-            return first < self.heights[index] and all(
-                value.name not in self.maker or done[self.maker[value.name]] >= self._until(index, first, value)
-                for value in self.maps(index)
-            )
-
-        def compute(index: int) -> None:
-            found.append(RowCall(index, done[index], 1))
-            done[index] += 1
-            for other in beside:
-                while other != index and ready(other):
-                    found.append(RowCall(other, done[other], 1))
-                    done[other] += 1
-
-        def ensure(index: int, until: int) -> None:
-            while (row := done[index]) < until:
-                for value in self.maps(index):
-                    if value.name in self.maker:
-                        ensure(self.maker[value.name], self._until(index, row, value))
-                if done[index] == row:  # or it was computed as soon as it could be
-                    compute(index)
-
-        for index in (last, *(i for i, node in enumerate(self.nodes) if node.outputs[0].name in self.kept)):
+        """One row (or unit) a call, in the order of the module's docstring."""
+        ends = [i for i, node in enumerate(self.nodes) if alias_of(node) or node.outputs[0].name in self.kept]
+        last = max(ends, key=lambda index: (self._rank(index), index))
+        order = _Order(self, self._ancestors(last), ends)
+        for index in (last, *ends):
             for row in range(self.heights[index]):
-                ensure(index, row + 1)
-        return found
+                order.ensure(index, row + 1)
+        return order.found
 
-    def _until(self, index: int, row: int, value: Value) -> int:
-        reads = self.forms[index].reads(row, 1, value.shape[1])
-        return reads.stop if reads else 0
+    def unit(self, value: Value) -> int:
+        """A number of rows that a ring has to be a multiple of, because they are written or read as one piece."""
+        forms = [self.forms[self.maker[value.name]]]
+        for index, form in enumerate(self.forms):
+            forms += [form for place, read in self.maps(index) if read == value and (place or not form.windows)]
+        return math.lcm(*(form.unit for form in forms))
 
-    def _is_last(self, index: int) -> bool:
-        """Whether a kept map is no mask beside another one."""
-        return self.nodes[index].outputs[0].dtype != "bits" or all(n.outputs[0].dtype == "bits" for n in self.nodes)
+    def needs(self, index: int, row: int) -> Iterator[tuple[int, int]]:
+        """Which nodes have to be there until which row, for a node's row."""
+        form = self.forms[index]
+        for place, value in self.maps(index):
+            if value.name in self.maker:
+                reads = form.reads_of(place, row, form.unit, value.shape[1])
+                yield self.maker[value.name], reads.stop if reads else 0
+
+    def _rank(self, index: int) -> int:
+        """What is asked for: rather a map than a sum or a peak, and a mask only where there is nothing else."""
+        value = self.nodes[index].outputs[0]
+        return 0 if value.dtype == "bits" else 2 if value.name in self.maker and value.name in self.kept else 1
 
     def _ancestors(self, index: int) -> set[int]:
         found = {index}
         for node in range(index, -1, -1):
             if node in found:
-                found |= {self.maker[value.name] for value in self.maps(node) if value.name in self.maker}
+                found |= {self.maker[value.name] for _, value in self.maps(node) if value.name in self.maker}
         return found
+
+
+class _Order:
+    """Calls as they are found. needed: what the last map needs; ends: all that has to be computed wholly."""
+
+    def __init__(self, chain: _Chain, needed: set[int], ends: Sequence[int]) -> None:
+        self._chain, self._needed = chain, needed
+        self._beside = [index for index in ends if index not in needed]
+        self._done = [0] * len(chain.nodes)
+        self.found: list[RowCall] = []
+
+    def ensure(self, index: int, until: int) -> None:
+        """Compute what is missing of a node's rows below `until`, and what that needs."""
+        while self._done[index] < until:
+            before = self._done[index]
+            for need in self._chain.needs(index, before):
+                self.ensure(*need)
+            if self._done[index] == before:
+                self._compute(index)
+
+    def _compute(self, index: int) -> None:
+        """A node's next rows, then whatever has become possible beside."""
+        unit = self._chain.forms[index].unit
+        self.found.append(RowCall(index, self._done[index], unit))
+        self._done[index] += unit
+        for other in self._beside:
+            while other != index and self._is_ready(other):
+                self.ensure(other, self._done[other] + 1)
+
+    def _is_ready(self, index: int) -> bool:
+        """Whether a row can be computed without a further row of what the last map needs."""
+        row = self._done[index]
+        return row < self._chain.heights[index] and all(self._is_there(*n) for n in self._chain.needs(index, row))
+
+    def _is_there(self, index: int, until: int) -> bool:
+        rows = range(self._done[index], until, self._chain.forms[index].unit)
+        if not rows or index in self._needed:
+            return not rows
+        return all(self._is_there(*need) for row in rows for need in self._chain.needs(index, row))
 
 
 class _Uses:
@@ -135,10 +170,11 @@ class _Uses:
         self._read: dict[str, dict[int, int]] = {}
         for time, call in enumerate(calls):
             node, form = chain.nodes[call.node], chain.forms[call.node]
-            self._written[node.outputs[0].name] += [time] * call.rows
-            for value in chain.maps(call.node):
+            if form.sum is None:
+                self._written[node.outputs[0].name] += [time] * call.rows
+            for place, value in chain.maps(call.node):
                 last = self._read.setdefault(value.name, {})
-                last.update(dict.fromkeys(form.reads(call.first, call.rows, value.shape[1]), time))
+                last.update(dict.fromkeys(form.reads_of(place, call.first, call.rows, value.shape[1]), time))
 
     def _lives(self, name: str) -> list[tuple[int, int]]:
         """Of every row that is computed: the calls that write it and read it last."""
@@ -146,14 +182,14 @@ class _Uses:
         return [(time, read.get(row, time)) for row, time in enumerate(self._written[name])]
 
     def ring_rows(self, value: Value) -> int:
-        """The fewest slots in which no row is overwritten that is still read."""
-        lives = self._lives(value.name)
+        """The fewest slots, in whole units, in which no row is overwritten that is still read."""
+        lives, unit = self._lives(value.name), self._chain.unit(value)
         first, most = 0, 1
         for row, (written, _) in enumerate(lives):
             while lives[first][1] < written:
                 first += 1
             most = max(most, row - first + 1)
-        return most
+        return -(-most // unit) * unit
 
     def ring(self, value: Value, rows: int) -> list[_Part]:
         """A ring as an item of scratch."""
@@ -175,8 +211,12 @@ class _Uses:
         return [_Part(0, size, np.ones(len(self._calls), bool))]
 
     def covers(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Iterator[Overlap]:
-        """Which results may lie over which maps from outside, and how far these have to begin above them."""
-        for source, value in enumerate(inputs):
+        """Which results may lie over which maps from outside, and how far these have to begin above them.
+
+        None of a stream with errors: the first step runs it more than once.
+        """
+        errors = any(op_def(node.op).error is not None for node in self._chain.nodes)
+        for source, value in () if errors else enumerate(inputs):
             last = self._read.get(value.name)
             if last is None or list(inputs).count(value) > 1:
                 continue
@@ -185,6 +225,8 @@ class _Uses:
                 needed[time] = min(needed[time], row)
             oldest = np.minimum.accumulate(needed[::-1])[::-1]  # the first row that a call or a later one reads
             for output, result in enumerate(outputs):
+                if result.name not in self._written:
+                    continue
                 far = [
                     (row + 1) * row_pitch(result) - int(oldest[time]) * row_pitch(value)
                     for row, time in enumerate(self._written[result.name])

@@ -2,38 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tinytrain_compile.ir import Graph, Node, Value
+from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.input_lines import LINES
-from tinytrain_compile.ops.stream import StreamAttrs
+from tinytrain_compile.ops.stream import StreamAttrs, computed
 from tinytrain_compile.plan.stream_build import build_stream
 
 
 def stream_node(graph: Graph, nodes: Sequence[Node], name: str, keep: Iterable[str] = ()) -> Node | None:
-    """The stream of these nodes, which follow each other in the graph; None if there is no such stream.
+    """The stream of these nodes, which follow each other in the graph (but for sums over rows, which may stand further
+    behind); None if there is no such stream.
 
     keep: names of values that have to be results besides those that other nodes read.
     """
     inside, made = {node.name for node in nodes}, {value.name for node in nodes for value in node.outputs}
     wanted = {*keep, *(value.name for value in graph.outputs), *(new.name for _, new in graph.updates)}
     wanted |= {value.name for node in graph.nodes if node.name not in inside for value in node.inputs}
+    wanted |= {node.outputs[out].name for node in nodes for out, _ in alias_of(node)}
     outputs = tuple(value for node in nodes for value in node.outputs if value.name in wanted)
     inputs = tuple(dict.fromkeys(v for node in nodes for v in node.inputs if v.name not in made))
-    if any(len(node.outputs) != 1 or node.phase != "step" for node in nodes):
+    if any(node.phase != "step" for node in nodes) or all(map(is_sum, nodes)):
         return None
-    attrs = build_stream(nodes, inputs, outputs)
+    attrs = build_stream(nodes, inputs, outputs) if _in_time(graph, nodes) else None
     if attrs is None:
         return None
     ends = [node.origin or node.name for node in (nodes[0], nodes[-1])]
     return Node(name, "Stream", inputs, outputs, attrs, " .. ".join(dict.fromkeys(ends)))
 
 
+def _in_time(graph: Graph, nodes: Sequence[Node]) -> bool:
+    """Whether nobody who needs what the nodes make reads what they overwrite."""
+    inside = {node.name for node in nodes}
+    victims = {node.inputs[source].name for node in nodes for _, source in alias_of(node)}
+    late = [n for n in graph.nodes if n.name not in inside and any(value.name in victims for value in n.inputs)]
+    if not late:
+        return True
+    made = {value.name for node in nodes for value in node.outputs}
+    for node in graph.nodes:
+        if any(value.name in made for value in node.inputs):
+            made.update(value.name for value in node.outputs)
+    return not any(value.name in made for node in late for value in node.inputs)
+
+
+def with_sums_beside(graph: Graph) -> Graph:
+    """The graph with each update that sums over rows right behind what it reads, and what reads what it overwrites."""
+    place = {value.name: index for index, node in enumerate(graph.nodes) for value in node.outputs}
+    behind: dict[int, list[Node]] = {}
+    sums = {node.name for node in graph.nodes if is_sum(node)}
+    for node in graph.nodes:
+        if node.name in sums:
+            victims = {node.inputs[source].name for _, source in alias_of(node)}
+            readers = [
+                index
+                for index, other in enumerate(graph.nodes)
+                if other.name not in sums and any(value.name in victims for value in other.inputs)
+            ]
+            last = max([*readers, *(place.get(value.name, 0) for value in node.inputs)])
+            behind.setdefault(last, []).append(node)
+    if not sums:
+        return graph
+    nodes = (
+        one
+        for index, node in enumerate(graph.nodes)
+        for one in ([] if node.name in sums else [node]) + behind.get(index, [])
+    )
+    return replace(graph, nodes=tuple(nodes))
+
+
 def with_streams(graph: Graph, streams: Iterable[Node]) -> Graph:
-    """The graph with these streams, each in the place of its last inner node."""
+    """The graph with these streams, each in the place of its last inner node that is no sum over rows."""
     whole = {inner.name: node for node in streams for inner in inner_nodes(node)}
-    last = {inner_nodes(node)[-1].name: node for node in whole.values()}
+    last = {[inner for inner in inner_nodes(node) if not is_sum(inner)][-1].name: node for node in whole.values()}
     nodes = (last.get(node.name, node) for node in graph.nodes if node.name not in whole or node.name in last)
     return replace(graph, nodes=tuple(nodes))
 
@@ -71,7 +113,7 @@ def without_streams(graph: Graph) -> Graph:
     """The graph with the inner nodes of streams in their place."""
     if not any(node.op == "Stream" for node in graph.nodes):
         return graph
-    return replace(graph, nodes=tuple(inner for node in graph.nodes for inner in _written_out(node)))
+    return replace(graph, nodes=tuple(inner for node in graph.nodes for inner in computed(node)))
 
 
 def inner_nodes(node: Node) -> tuple[Node, ...]:
@@ -79,16 +121,7 @@ def inner_nodes(node: Node) -> tuple[Node, ...]:
     return node.attrs.nodes if isinstance(node.attrs, StreamAttrs) else ()
 
 
-def _written_out(node: Node) -> Iterator[Node]:
-    """A node, or the inner ones of a stream on the values that it reads and makes."""
-    attrs = node.attrs
-    if not isinstance(attrs, StreamAttrs):
-        yield node
-        return
-    values = dict(zip((*attrs.inputs, *attrs.outputs), (*node.inputs, *node.outputs), strict=True))
-
-    def outside(value: Value) -> Value:
-        return values.get(value.name, value)
-
-    for inner in attrs.nodes:
-        yield replace(inner, inputs=tuple(map(outside, inner.inputs)), outputs=tuple(map(outside, inner.outputs)))
+def is_sum(node: Node) -> bool:
+    """Whether a node sums over the rows of a map, in a stream."""
+    form = row_form(node)
+    return form is not None and form.sum is not None

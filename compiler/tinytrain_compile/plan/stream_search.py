@@ -20,7 +20,7 @@ from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planned import plan_graph
 from tinytrain_compile.plan.planner import least_load
-from tinytrain_compile.plan.stream_rewrite import stream_node, with_streams
+from tinytrain_compile.plan.stream_rewrite import stream_node, with_streams, with_sums_beside
 from tinytrain_compile.plan.validate_streams import validate_streams
 
 LONGEST = 12
@@ -50,19 +50,9 @@ def streamed(graph: Graph, options: PlanOptions) -> Graph:
     """
     quick = replace(options, effort="quick", capacity_bytes=None)
     without = plan_graph(graph, quick).plan
-    chosen = _proposed(graph, without, options)
-
-    def arena(streams: Sequence[Node]) -> int:
-        return plan_graph(with_streams(graph, streams), quick).plan.arena_bytes if streams else without.arena_bytes
-
-    least = arena(chosen)
-    for stream in tuple(chosen):
-        if takes_lines(stream):
-            continue
-        fewer = [other for other in chosen if other != stream]
-        found = arena(fewer)
-        if found <= least:
-            chosen, least = fewer, found
+    beside = with_sums_beside(graph)
+    found = proposed(beside, without, options, list(runs_of(beside)))
+    chosen, least = needed_streams(graph, found, quick) if found else ([], without.arena_bytes)
     if not any(map(takes_lines, chosen)) and (not chosen or least >= without.arena_bytes):
         return graph
     result = with_streams(graph, chosen)
@@ -70,13 +60,29 @@ def streamed(graph: Graph, options: PlanOptions) -> Graph:
     return result
 
 
-def _proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> list[Node]:
-    """Streams by the model of bytes."""
+def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions) -> tuple[list[Node], int]:
+    """(those of the streams without which the arena would be larger, the arena with them), by quick plans."""
+
+    def arena(streams: Sequence[Node]) -> int:
+        return plan_graph(with_streams(graph, streams), quick).plan.arena_bytes
+
+    chosen, least = list(streams), arena(streams)
+    for stream in streams:
+        if takes_lines(stream):
+            continue
+        fewer = [other for other in chosen if other != stream]
+        found = arena(fewer)
+        if found <= least:
+            chosen, least = fewer, found
+    return chosen, least
+
+
+def proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions, runs: Sequence[range]) -> list[Node]:
+    """Streams of these runs of layers by the model of bytes."""
     steps = {node.name: step for step, node in enumerate(plan.order)}
     load = load_of(plan.buffers, len(plan.order))
-    runs = list(runs_of(graph))
     floor = least_load(graph, options, {graph.nodes[index].name for run in runs for index in run})
-    model = _Model(graph, plan, steps, options)
+    model = StreamModel(graph, plan, steps, options)
     found: list[Node] = []
     for run in runs:
         best = [_Cut(floor, 0, ())]
@@ -105,7 +111,7 @@ def runs_of(graph: Graph) -> Iterator[range]:
             start = index + 1
 
 
-class _Model:
+class StreamModel:
     """Bytes that are live while a stream runs, by a plan without streams."""
 
     def __init__(self, graph: Graph, plan: MemoryPlan, steps: dict[str, int], options: PlanOptions) -> None:
@@ -117,10 +123,11 @@ class _Model:
         """What is before, and these nodes as a stream, if they can be one."""
         stream = stream_node(self._graph, nodes, f"stream_{nodes[0].name}_{len(nodes)}", self._options.keep)
         if stream is not None:
-            load = max(before.load, self._load(stream, nodes))
+            load = max(before.load, self.load(stream, nodes))
             yield _Cut(load, before.layers + len(nodes), (*before.streams, stream))
 
-    def _load(self, stream: Node, nodes: Sequence[Node]) -> int:
+    def load(self, stream: Node, nodes: Sequence[Node]) -> int:
+        """Of a stream of these nodes."""
         steps = {self._steps[node.name] for node in nodes}
         own = {value.name for node in nodes for value in node.outputs} | {node.name for node in nodes}
         beside = (
@@ -130,9 +137,11 @@ class _Model:
             and min(buffer.values or (buffer.name,), key=lambda name: self._made.get(name, -1)) not in own
         )
         reserved = self._options.reserved
-        results = sum(reserved(value.size_bytes) for value in stream.outputs)
         attrs = stream.attrs
         assert isinstance(attrs, StreamAttrs)
+        overwriting = dict(attrs.overwrites)
+        made = (value for index, value in enumerate(stream.outputs) if index not in overwriting)
+        results = sum(reserved(value.size_bytes) for value in made)
         saved = [0]
         for cover in attrs.covers:
             source, result = stream.inputs[cover.source], stream.outputs[cover.output]

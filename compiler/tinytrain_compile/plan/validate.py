@@ -14,7 +14,7 @@ import numpy as np
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.base import inplace_of, overlaps_of, scratch_bytes
+from tinytrain_compile.ops.base import alias_of, inplace_of, overlaps_of, scratch_bytes
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.plan.facts import Facts, gather, is_view
 from tinytrain_compile.plan.options import PlanError, PlanOptions
@@ -105,7 +105,7 @@ def _check_shared_addresses(facts: Facts) -> None:
         definition = op_def(node.op)
         if definition.view and node.outputs[0].name in facts.planned:
             _check_view(facts, node)
-        for output, source in definition.alias:
+        for output, source in alias_of(node):
             one, other = node.outputs[output].name, node.inputs[source].name
             if offsets[one] != offsets[other]:
                 raise PlanError("alias broken", f"{one!r} is not where {other!r} is")
@@ -225,7 +225,6 @@ def _check_writes(facts: Facts) -> None:
 def _judge(facts: Facts, step: int, node: Node, written: str, victim: str) -> None:
     """A node writes over a value that is needed at this step or later: allowed only as a declared last use."""
     same = written != "" and facts.plan.offsets[written] == facts.plan.offsets[victim]
-    definition = op_def(node.op)
     pairs = [
         (output, source)
         for output, value in enumerate(node.outputs)
@@ -237,7 +236,7 @@ def _judge(facts: Facts, step: int, node: Node, written: str, victim: str) -> No
         raise PlanError(
             verdict, f"{node.name!r} writes {written or 'scratch'!r} over {victim!r}, which is needed later"
         )
-    if any(pair in definition.alias for pair in pairs):
+    if any(pair in alias_of(node) for pair in pairs):
         return
     declared = {(item.output, item.source): item for item in overlaps_of(node)}
     if pairs and all(pair in declared for pair in pairs):

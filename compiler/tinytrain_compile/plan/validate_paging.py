@@ -9,6 +9,7 @@ from __future__ import annotations
 from tinytrain_compile.ir import Node, Value
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.plan.options import PlanError
 
 
@@ -32,7 +33,7 @@ def validate_paging(before: MemoryPlan, plan: MemoryPlan) -> None:
         ]
         if any(one != other for one, other in meant) or _rest(node) != _rest(twin):
             raise PlanError("another computation", f"{node.name!r} does not read what it reads without page moves")
-        for _, source in op_def(node.op).alias:
+        for _, source in alias_of(node):
             _check_home(node, node.inputs[source], shown)
             stale |= {copy for copy, of in shown.items() if of == node.inputs[source].name}
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.plan.options import PlanError
 
 
@@ -41,7 +42,7 @@ def _check_versions(graph: Graph, plan: MemoryPlan) -> None:
         definition = op_def(node.op)
         if definition.view and node.inputs[0].name in shown:
             shown[node.outputs[0].name] = shown[node.inputs[0].name]
-        for out, source in definition.alias:
+        for out, source in alias_of(node):
             content = shown.get(node.inputs[source].name)
             if content is not None:
                 name = node.outputs[out].name
@@ -68,7 +69,7 @@ def _check_meaning(original: Graph, plan: MemoryPlan) -> None:
             node, inputs
         ):
             raise PlanError("another computation", f"{node.name!r} is no run of a node of the graph")
-        if node.name not in by_name and op_def(node.op).alias:
+        if node.name not in by_name and alias_of(node):
             raise PlanError("state twice", f"{node.name!r} changes what {source.name!r} changes")
         if node.name in by_name:
             ran.add(node.name)
@@ -86,7 +87,7 @@ def _classes(graph: Graph, made_by: dict[tuple[Hashable, ...], Node]) -> dict[st
     known: dict[str, str] = {}
     for node in graph.nodes:
         key = _key(node, tuple(known.get(value.name, value.name) for value in node.inputs))
-        twin = made_by.setdefault(key, node) if not op_def(node.op).alias else node
+        twin = made_by.setdefault(key, node) if not alias_of(node) else node
         for value, other in zip(node.outputs, twin.outputs, strict=True):
             known[value.name] = other.name
     return known

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.ir import Graph, Node, Value
-from tinytrain_compile.ops.base import Overlap, op_def, row_form
+from tinytrain_compile.ops.base import Overlap, alias_of, op_def, row_form
 from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.row_form import RowForm, row_pitch
 from tinytrain_compile.ops.stream import StreamAttrs, position_bytes
@@ -63,12 +63,43 @@ def _check_operands(node: Node, attrs: StreamAttrs) -> None:
         missing = [v.name for v in inner.inputs if v.name not in made and v.name not in attrs.inputs]
         if missing:
             raise PlanError("stream operands", f"{inner.name!r} reads {missing[0]!r} before it exists")
-        if op_def(inner.op).alias or row_form(inner) is None:
+        if row_form(inner) is None:
             raise PlanError("stream operands", f"{inner.name!r} cannot be computed by rows")
         made.update(value.name for value in inner.outputs)
+    _check_overwritten(node, attrs)
     rings = [ring.name for ring in attrs.rings]
+    if any(cover.output in dict(attrs.overwrites) for cover in attrs.covers):
+        raise PlanError("stream cover", f"{node.name!r} covers an operand with what overwrites another")
+    if any(op_def(inner.op).error is not None for inner in attrs.nodes) and attrs.covers:
+        raise PlanError("stream cover", f"{node.name!r} has errors, so that it may run twice, and covers what it reads")
     if sorted([*rings, *attrs.outputs]) != sorted(made) or made & set(attrs.inputs):
         raise PlanError("stream operands", f"{node.name!r}: a value has no place, or two")
+
+
+def _check_overwritten(node: Node, attrs: StreamAttrs) -> None:
+    """What inner nodes overwrite comes from outside, is declared, and is read by nobody else who runs later or beside.
+
+    A sum is applied behind the last call; anything else overwrites in every call.
+    """
+    found: list[tuple[int, int]] = []
+    for inner in attrs.nodes:
+        form = row_form(inner)
+        for out, source in alias_of(inner):
+            victim, result = inner.inputs[source].name, inner.outputs[out].name
+            if victim not in attrs.inputs or result not in attrs.outputs:
+                raise PlanError("stream operands", f"{inner.name!r} overwrites {victim!r}, which is not from outside")
+            found.append((attrs.outputs.index(result), attrs.inputs.index(victim)))
+            beside = [o for o in attrs.nodes if o is not inner and victim in (value.name for value in o.inputs)]
+            late = [other for other in beside if form is None or form.sum is None or _sums(other)]
+            if late or [v.name for v in inner.inputs].count(victim) > 1:
+                raise PlanError("stream operands", f"{inner.name!r} overwrites {victim!r}, which others read too")
+    if sorted(found) != sorted(attrs.overwrites) or len({source for _, source in found}) < len(found):
+        raise PlanError("stream operands", f"{node.name!r} does not say what it overwrites, or overwrites it twice")
+
+
+def _sums(node: Node) -> bool:
+    form = row_form(node)
+    return form is not None and form.sum is not None
 
 
 @dataclass(frozen=True)
@@ -112,8 +143,9 @@ class _Replay:
             sizes = [node.outputs[cover.output].size_bytes, node.inputs[cover.source].size_bytes + cover.distance]
             shared: Bytes = np.full(max(sizes), _NOTHING)
             memories = {over: (shared, 0), under: (shared, cover.distance)}
+        maps = {inner.outputs[0].name for inner, f in zip(attrs.nodes, self._forms, strict=True) if f.sum is None}
         for number, (name, value) in enumerate(pairs):
-            if name in read or name in attrs.outputs:
+            if name in read or name in maps:
                 memory, start = memories.get(name) or (np.full(value.size_bytes, _NOTHING), 0)
                 found = _Map(memory, start, row_pitch(value), value.shape[1], number)
                 if number < len(attrs.inputs):
@@ -147,7 +179,14 @@ class _Replay:
             self._call(call.node, call.first, call.rows)
             self._position()
         for name, value in zip(attrs.outputs, self._node.outputs, strict=True):
-            self._check(name, range(value.shape[1]), "the end")
+            if name in self._maps:
+                self._check(name, range(value.shape[1]), "the end")
+        for index, (inner, form) in enumerate(zip(attrs.nodes, self._forms, strict=True)):
+            read = inner.outputs[0] if form.sum is None else inner.inputs[form.maps[-1]]
+            if alias_of(inner) and done[index] != read.shape[1]:
+                raise PlanError("stream sum", f"{inner.name!r} leaves its last rows out, which count")
+            if form.sum is not None:
+                self._prepared(index)
 
     def _begin(self) -> None:
         """A stream that waits for rows keeps its position; these come one a call, and only where it begins."""
@@ -170,18 +209,19 @@ class _Replay:
         """Reads, works, writes: what it reads and works in has to be there until the end."""
         node, form = self._attrs.nodes[index], self._forms[index]
         result = node.outputs[0]
-        if first + rows > result.shape[1]:
-            raise PlanError("stream order", f"{node.name!r} computes more rows than it has")
+        if first + rows > form.height(node) or rows % form.unit or (form.sum is not None and rows > 1):
+            raise PlanError("stream order", f"{node.name!r} computes more rows than it has, or than a call may")
         self._reads(node, form, first, rows)
         self._prepared(index)
         low = self._attrs.work[index]
         working = slice(low + form.kept_bytes, low + form.scratch_bytes)
         self._scratch[working] = _NOTHING
         self._reads(node, form, first, rows)
-        to = self._maps[result.name]
-        self._in_one_piece(node, to, first, rows)
-        for row in range(first, first + rows):
-            to.memory[to.row(row)] = to.says(row)
+        if form.sum is None:
+            to = self._maps[result.name]
+            self._in_one_piece(node, to, first, rows)
+            for row in range(first, first + rows):
+                to.memory[to.row(row)] = to.says(row)
         self._reads(node, form, first, rows)
         self._prepared(index)
         if np.any(self._scratch[working] != _NOTHING):
@@ -193,11 +233,11 @@ class _Replay:
             raise PlanError("stream scratch", f"what node {index} of {self._node.name!r} prepares is overwritten")
 
     def _reads(self, node: Node, form: RowForm, first: int, rows: int) -> None:
-        for position in form.maps:
+        for place, position in enumerate(form.maps):
             value: Value = node.inputs[position]
-            needed = form.reads(first, rows, value.shape[1])
+            needed = form.reads_of(place, first, rows, value.shape[1])
             self._check(value.name, needed, node.name)
-            if not form.windows and needed:
+            if not (form.windows and place == 0) and needed:
                 self._in_one_piece(node, self._maps[value.name], needed.start, len(needed))
 
     def _check(self, name: str, rows: range, reader: str) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ops import OPS, op_def
-from tinytrain_compile.ops.base import inplace_of
+from tinytrain_compile.ops.base import alias_of, inplace_of
 from tinytrain_compile.ops.input_lines import arena_inputs
 
 VIEWS = frozenset(definition.as_view for definition in OPS.values() if definition.as_view)
@@ -52,12 +52,12 @@ class ViewGroups:
         self.members: list[list[str]] = []
         self.sizes: dict[str, int] = {}
         self.written: set[str] = set()
-        overwritten = {node.inputs[source].name for node in graph.nodes for _, source in op_def(node.op).alias}
+        overwritten = {node.inputs[source].name for node in graph.nodes for _, source in alias_of(node)}
         self.outside = overwritten | {value.name for value in (*graph.state, *graph.accumulators)}
         for value in arena_inputs(graph):
             self._open(value.name, value.size_bytes)
         for node in graph.nodes:
-            aliased = {output for output, _ in op_def(node.op).alias}
+            aliased = {output for output, _ in alias_of(node)}
             for position, value in enumerate(node.outputs):
                 if position not in aliased and not (op_def(node.op).view and position == 0):
                     self._open(value.name, value.size_bytes)

@@ -11,6 +11,7 @@ from tinytrain_compile.ir.buffers import Buffer, load_of
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.ops.names import trained
 
 Role = Literal["forward", "backward", "update", "recompute"]
@@ -191,7 +192,7 @@ def _role(node: Node, forward: frozenset[str], judged: frozenset[str]) -> Role:
     An update makes nothing but new contents of what lives for ever. An int8 error also overwrites its own peak, but
     what it makes is an error: a step of the backward pass.
     """
-    if any(out == 0 for out, _ in op_def(node.op).alias):
+    if any(out == 0 for out, _ in alias_of(node)):
         return "update"
     return "forward" if node.name in forward or node.name not in judged else "backward"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node, Quant, Value
-from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.base import alias_of, op_def
 from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.ops.int8.rescale import RESCALES, fractions, rescaled_tables
@@ -85,7 +85,7 @@ def _region(nodes: list[Node]) -> FloatRegion:
 
 def _made(node: Node) -> list[Value]:
     """Outputs that are not an overwritten parameter."""
-    owned = {out for out, _ in op_def(node.op).alias}
+    owned = {out for out, _ in alias_of(node)}
     return [value for index, value in enumerate(node.outputs) if index not in owned]
 
 

@@ -180,8 +180,8 @@ def _rings(analysis: Analysis, buffer: Buffer) -> list[tuple[Ring, int]]:
     attrs = analysis.plan.order[buffer.first_step].attrs if buffer.kind == "scratch" else None
     if not isinstance(attrs, StreamAttrs):
         return []
-    pitch = {value.name: row_pitch(value) for node in attrs.nodes for value in node.outputs}
-    return [(ring, ring.rows * pitch[ring.name]) for ring in attrs.rings]
+    maps = {value.name: value for node in attrs.nodes for value in node.outputs}
+    return [(ring, ring.rows * row_pitch(maps[ring.name])) for ring in attrs.rings]
 
 
 def _tenant_line(analysis: Analysis, tenant: Tenant) -> str:

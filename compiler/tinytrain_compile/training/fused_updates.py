@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Value
-from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.ops.fused_update import FusedUpdateAttrs, fused_name
 from tinytrain_compile.ops.names import operands, position
 
@@ -41,7 +41,7 @@ def _pairs(graph: Graph) -> Mapping[str, Node]:
     wanted = {graph.guard, *(value.name for value in graph.outputs)}
     found: dict[str, Node] = {}
     for node in graph.nodes:
-        g = operands(node).get("g") if op_def(node.op).alias else None
+        g = operands(node).get("g") if alias_of(node) else None
         gradient = None if g is None else makers.get(g.name)
         if g is None or gradient is None or fused_name(gradient.op, node.op) is None:
             continue
@@ -58,7 +58,7 @@ def _waiting_bytes(graph: Graph, gradient: Node, update: Node, readers: Mapping[
     Those readers that come before the gradient in any order do not count, and what they read themselves is there.
     """
     before = graph.ancestors(gradient.inputs)
-    overwritten = {update.inputs[source].name for _, source in op_def(update.op).alias}
+    overwritten = {update.inputs[source].name for _, source in alias_of(update)}
     later = [node for name in overwritten for node in readers[name] if node is not update and node.name not in before]
     held = {value.name for node in later for value in node.inputs} | set(graph.constants)
     return sum(value.size_bytes for value in _distinct(gradient.inputs) if value.name not in held) if later else 0

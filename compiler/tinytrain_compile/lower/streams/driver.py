@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.ir.types import ELEMENT_BYTES, Node, Value
 from tinytrain_compile.lower.kernels import KernelContext
-from tinytrain_compile.lower.streams.functions import TABLE, CFunction, RowKernel, lower_rows
-from tinytrain_compile.ops.base import row_form
+from tinytrain_compile.lower.streams.functions import (
+    TABLE,
+    CFunction,
+    RowKernel,
+    SumKernel,
+    WholeKernel,
+    lower_rows,
+    lower_sum,
+)
+from tinytrain_compile.ops.base import alias_of, op_def, row_form
 from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.ops.row_form import RowForm, row_pitch
-from tinytrain_compile.ops.stream import Ring, StreamAttrs, position_bytes
+from tinytrain_compile.ops.stream import UNTIL, Ring, StreamAttrs, position_bytes
 
 _TYPES = {
     "float32": "float",
@@ -36,42 +44,66 @@ class _Inner:
     index: int
     node: Node
     form: RowForm
-    kernel: RowKernel
+    kernel: RowKernel | SumKernel
     work: int
 
+    @property
+    def functions(self) -> list[Kernel]:
+        """The C functions of its kernel."""
+        kernel = self.kernel
+        if isinstance(kernel, SumKernel):
+            return [Kernel(f.name, f.source, f.declaration, f.scratch_dtype) for f in kernel.functions]
+        parts = (f for f in (kernel.prepare, kernel.rows) if f is not None)
+        return [Kernel(f.name, f.source, f.declaration, kernel.scratch_dtype) for f in parts]
 
-def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool) -> Kernel:
-    """The kernel of a stream: functions of its inner nodes, its calls as a table, and the function that makes these."""
+
+def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool, whole: WholeKernel) -> Kernel:
+    """The kernel of a stream: functions of its inner nodes, its calls as a table, and the function that makes these.
+
+    One with errors has a second function that computes the first `nodes` inner nodes, and applies sums only where that
+    is more than there are: for the step that finds exponents.
+    """
     attrs = node.attrs
     assert isinstance(attrs, StreamAttrs)
-    inner = [_inner(attrs, index, name, context, fused) for index in range(len(attrs.nodes))]
-    places = _places(node, attrs)
-    head = f"void {name}({', '.join(_signature(node, attrs, places))})"
+    inner = [_inner(attrs, index, name, context, fused, whole) for index in range(len(attrs.nodes))]
+    places, errors = _places(node, attrs), any(op_def(n.op).error is not None for n in attrs.nodes)
+    signature, own = _signature(node, attrs, places), f"{name}{UNTIL if errors else ''}"
+    head = f"void {name}({', '.join(signature)})"
+    first = f"void {own}({', '.join([*signature, *(['int32_t nodes'] if errors else [])])})"
     calls = ", ".join(f"{{{call.node}, {call.rows}}}" for call in attrs.calls)
-    functions = [(one, f) for one in inner for f in (one.kernel.prepare, one.kernel.rows) if f is not None]
-    parts = tuple(Kernel(f.name, f.source, f.declaration, one.kernel.scratch_dtype) for one, f in functions)
+    parts = tuple(part for one in inner for part in one.functions)
+    lines = [f"{first} {{", *_body(attrs, inner, places, name, errors), "}"]
+    if errors:
+        given = ", ".join([*(item.split()[-1].lstrip("*") for item in signature), str(len(inner) + 1)])
+        lines += ["/* All of the stream. */", f"{head} {{", f"    {own}({given});", "}"]
     source = "".join(
         [
             *(part.source for part in parts),
             _comment(attrs),
             f"/* Which node of the stream is next, and how many rows it computes. */\n"
             f"static const uint8_t {name}_calls[{len(attrs.calls)}][2] = {{{calls}}};\n",
-            *(f"{line}\n" for line in (f"{head} {{", *_body(attrs, inner, places, name), "}")),
+            *(f"{line}\n" for line in lines),
         ]
     )
-    return Kernel(name, source, f"{head};", "uint8" if attrs.scratch_bytes else "", parts=parts)
+    declaration = f"{first};\n{head};" if errors else f"{head};"
+    return Kernel(name, source, declaration, "uint8" if attrs.scratch_bytes else "", parts=parts)
 
 
-def _inner(attrs: StreamAttrs, index: int, name: str, context: KernelContext, fused: bool) -> _Inner:
-    node, form = attrs.nodes[index], row_form(attrs.nodes[index])
-    kernel = lower_rows(node, f"{name}_{index}", context, fused)
+def _inner(
+    attrs: StreamAttrs, index: int, name: str, context: KernelContext, fused: bool, whole: WholeKernel
+) -> _Inner:
+    node, form, own = attrs.nodes[index], row_form(attrs.nodes[index]), f"{name}_{index}"
+    if form is not None and form.sum is not None:
+        return _Inner(index, node, form, lower_sum(form.sum, own, context, fused, whole), attrs.work[index])
+    kernel = lower_rows(node, own, context, fused)
     windows = kernel.spec.windows
     maps = () if node.op == LINES else kernel.spec.maps  # the caller's rows are no map
     same = form is not None and form.maps == maps and form.windows == (windows is not None)
     if form is None or not same or kernel.scratch_bytes > form.scratch_bytes:
         planned = 0 if form is None else form.scratch_bytes
         raise RowScratchError(f"rows of {node.op} ({node.name}) need {kernel.scratch_bytes} B, planned {planned}")
-    if windows is not None and (windows.reach, windows.step) != (form.reach, form.step):
+    rows = form.height(node) // form.unit
+    if windows is not None and (windows.reach, windows.step, kernel.spec.rows) != (form.reach, form.step, rows):
         raise RowScratchError(f"rows of {node.op} ({node.name}) read other rows than planned")
     return _Inner(index, node, form, kernel, attrs.work[index])
 
@@ -101,14 +133,18 @@ def _places(node: Node, attrs: StreamAttrs) -> Mapping[str, _Place]:
     """Every value of the inner graph: operands by what their first reader calls them, results, rings."""
     found: dict[str, _Place] = {}
     rings: dict[str, Ring] = {ring.name: ring for ring in attrs.rings}
-    taken = {"y", "scratch", "call", "node", "count", "row", "done", "at", TABLE}
+    taken = {"y", "scratch", "call", "node", "nodes", "count", "row", "done", "at", "tap", "from", TABLE}
     for index, inner in enumerate(attrs.nodes):
         for word, value in zip(names_of(inner)[0], inner.inputs, strict=True):
             if value.name in attrs.inputs and value.name not in found:
                 name = word if word not in taken else f"{word}_{index}"
                 taken.add(name)
                 found[value.name] = _Place(name)
-        for value in inner.outputs:
+        overwriting = dict(alias_of(inner))
+        for out, value in enumerate(inner.outputs):
+            if out in overwriting:
+                found[value.name] = found[inner.inputs[overwriting[out]].name]
+                continue
             ring = rings.get(value.name)
             only = len(node.outputs) == 1
             name = f"ring_{index}" if ring else "y" if only else f"y{index}"
@@ -117,11 +153,13 @@ def _places(node: Node, attrs: StreamAttrs) -> Mapping[str, _Place]:
 
 
 def _signature(node: Node, attrs: StreamAttrs, places: Mapping[str, _Place]) -> list[str]:
-    pairs = zip((*attrs.inputs, *attrs.outputs), (*node.inputs, *node.outputs), strict=True)
-    read = len(attrs.inputs)
+    overwriting, read = dict(attrs.overwrites), len(attrs.inputs)
     declared = [
-        f"{'const ' if i < read else ''}{_TYPES[value.dtype]} *{places[name].name}"
-        for i, (name, value) in enumerate(pairs)
+        f"{'const ' if i < read and i not in overwriting.values() else ''}{_TYPES[value.dtype]} *{places[name].name}"
+        for i, (name, value) in enumerate(
+            zip((*attrs.inputs, *attrs.outputs), (*node.inputs, *node.outputs), strict=True)
+        )
+        if i - read not in overwriting
     ]
     return [*declared, *(["uint8_t *scratch"] if attrs.scratch_bytes else [])]
 
@@ -129,16 +167,17 @@ def _signature(node: Node, attrs: StreamAttrs, places: Mapping[str, _Place]) -> 
 # ---- body -----------------------------------------------------------------------------------------------------------
 
 
-def _body(attrs: StreamAttrs, inner: Sequence[_Inner], places: Mapping[str, _Place], name: str) -> list[str]:
+def _body(
+    attrs: StreamAttrs, inner: Sequence[_Inner], places: Mapping[str, _Place], name: str, errors: bool
+) -> list[str]:
     values = {value.name: value for node in attrs.nodes for value in node.outputs}
     rings = [
         f"{_TYPES[values[ring.name].dtype]} *const {places[ring.name].name} = "
         f"{_at(_TYPES[values[ring.name].dtype], ring.offset)};"
         for ring in attrs.rings
     ]
-    reach = max((one.form.reach for one in inner if one.form.windows), default=0)
-    prepare = [f"{_call(one, one.kernel.prepare, places)};" for one in inner if one.kernel.prepare is not None]
-    begin, call = _begin(attrs, prepare)
+    reach = max((one.form.reach for one in inner if one.form.windows and one.form.sum is None), default=0)
+    begin, call = _begin(attrs, [line for one in inner for line in _before(one, places)])
     lines = [
         *rings,
         *([f"int32_t {TABLE}[{_most_rows(attrs, inner, reach)}];"] if reach else []),
@@ -147,6 +186,7 @@ def _body(attrs: StreamAttrs, inner: Sequence[_Inner], places: Mapping[str, _Pla
         f"    const int32_t node = {name}_calls[{call}][0];",
         f"    const int32_t count = {name}_calls[{call}][1];",
         "    const int32_t row = done[node];",
+        *(["    if (node >= nodes) {", "        continue;", "    }"] if errors else []),
         *([] if attrs.position < 0 else _waits(inner[0], places)),
         "    done[node] = row + count;",
         "    switch (node) {",
@@ -154,6 +194,11 @@ def _body(attrs: StreamAttrs, inner: Sequence[_Inner], places: Mapping[str, _Pla
         "    }",
         "}",
     ]
+    after = [_sum_call(one, one.kernel.apply, places) for one in inner if isinstance(one.kernel, SumKernel)]
+    if after and errors:
+        lines += [f"if (nodes > {len(inner)}) {{", *(f"    {call};" for call in after), "}"]
+    else:
+        lines += [f"{call};" for call in after]
     return [f"    {line}" for line in lines]
 
 
@@ -173,7 +218,9 @@ def _begin(attrs: StreamAttrs, prepare: Sequence[str]) -> tuple[list[str], str]:
 
 def _waits(first: _Inner, places: Mapping[str, _Place]) -> list[str]:
     """A stream that takes rows of the image from its caller stops where it needs one that is not there."""
-    value, take = first.node.outputs[0], f"{_call(first, first.kernel.rows, places)};"
+    value, kernel = first.node.outputs[0], first.kernel
+    assert isinstance(kernel, RowKernel)
+    take = f"{_call(first, kernel, kernel.rows, places)};"
     if first.node.inputs[0].dtype == value.dtype:  # else it has to be converted, where it lies too
         take = f"if (x != {_row(value, places[value.name], True)}) {{ {take} }}"
     return [
@@ -187,33 +234,67 @@ def _waits(first: _Inner, places: Mapping[str, _Place]) -> list[str]:
     ]
 
 
+def _before(one: _Inner, places: Mapping[str, _Place]) -> list[str]:
+    """What is done before the first row: weights are prepared, sums begin as 0."""
+    if isinstance(one.kernel, SumKernel):
+        assert one.form.sum is not None
+        return [f"memset({_at('uint8_t', one.work)}, 0, {one.form.sum.total.size_bytes}u);"]
+    return [] if one.kernel.prepare is None else [f"{_call(one, one.kernel, one.kernel.prepare, places)};"]
+
+
 def _most_rows(attrs: StreamAttrs, inner: Sequence[_Inner], reach: int) -> int:
     windows = [
-        (call.rows - 1) * inner[call.node].form.step + inner[call.node].form.reach
+        (call.rows // inner[call.node].form.unit - 1) * inner[call.node].form.step + inner[call.node].form.reach
         for call in attrs.calls
-        if inner[call.node].form.windows
+        if inner[call.node].form.windows and inner[call.node].form.sum is None
     ]
     return max(windows, default=reach)
 
 
 def _case(one: _Inner, places: Mapping[str, _Place], last: bool) -> list[str]:
-    form, node = one.form, one.node
+    form, node, kernel = one.form, one.node, one.kernel
     lines = ["default:" if last else f"case {one.index}:"]
     if node.op == LINES:
         return [*lines, "    break;"]
+    if isinstance(kernel, SumKernel):
+        return [*lines, *_add_row(one, kernel.add, places), "    break;"]
     if form.windows:
         source = node.inputs[form.maps[0]]
         slots = places[source.name].slots or source.shape[1]
-        rows = f"count * {form.step} + {form.reach - form.step}" if form.reach != form.step else f"count * {form.step}"
-        first = f"row * {form.step} - {form.pad}"
+        count, row = (_units(name, form.unit) for name in ("count", "row"))
+        rows = (
+            f"{count} * {form.step} + {form.reach - form.step}" if form.reach != form.step else f"{count} * {form.step}"
+        )
+        first = f"{row} * {form.step} - {form.pad}" if form.pad >= 0 else f"{row} * {form.step} + {-form.pad}"
         arguments = f"{TABLE}, {rows}, {first}, {source.shape[1]}, {slots}, {_row_elements(source)}"
         lines.append(f"    tt_find_rows({arguments});")
-    lines += [f"    {_call(one, one.kernel.rows, places)};", "    break;"]
+    lines += [f"    {_call(one, kernel, kernel.rows, places)};", "    break;"]
     return lines
 
 
-def _call(one: _Inner, function: CFunction, places: Mapping[str, _Place]) -> str:
-    kernel, form = one.kernel, one.form
+def _add_row(one: _Inner, add: CFunction, places: Mapping[str, _Place]) -> list[str]:
+    """Adds a row to a sum: with windows one row of taps after the other, as far as there is a row under them."""
+    form = one.form
+    if not form.windows:
+        return [f"    {_sum_call(one, add, places)};"]
+    source = one.node.inputs[form.maps[0]]
+    return [
+        f"    for (int32_t tap = 0; tap < {form.reach}; ++tap) {{",
+        f"        const int32_t from = row * {form.step} + tap - {form.pad};",
+        f"        if (from >= 0 && from < {source.shape[1]}) {{",
+        f"            {_sum_call(one, add, places, True)};",
+        "        }",
+        "    }",
+    ]
+
+
+def _units(rows: str, unit: int) -> str:
+    """A number of rows as one of units."""
+    return rows if unit == 1 else f"{rows} / {unit}"
+
+
+def _call(one: _Inner, kernel: RowKernel, function: CFunction, places: Mapping[str, _Place]) -> str:
+    form = one.form
     values = dict(zip(kernel.names, (*one.node.inputs, *one.node.outputs), strict=True))
     maps = {kernel.names[index] for index in (*form.maps, len(one.node.inputs))}
     whole = {kernel.names[form.maps[0]]} if form.windows else set[str]()
@@ -222,17 +303,36 @@ def _call(one: _Inner, function: CFunction, places: Mapping[str, _Place]) -> str
         for name in function.parameters
     ]
     if function == kernel.rows:
-        arguments.append("count")
+        arguments.append(_units("count", form.unit))
     if kernel.scratch_dtype:
         arguments.append(_at(_TYPES[kernel.scratch_dtype], one.work))
     return f"{function.name}({', '.join(arguments)})"
 
 
-def _row(value: Value, place: _Place, is_map: bool) -> str:
-    """Where an operand begins: a map with the row of the call."""
+def _sum_call(one: _Inner, function: CFunction, places: Mapping[str, _Place], taps: bool = False) -> str:
+    """A call of what adds a row to a sum, or applies this. taps: of a row of taps, and the row `from` under it."""
+    form, values = one.form, {value.name: value for value in one.node.inputs}
+    assert form.sum is not None
+    maps = [one.node.inputs[index].name for index in form.maps]
+    total = _at(_TYPES["int32"], one.work)
+    if taps:
+        total = f"{total} + tap * {form.sum.total.elements // form.reach}"
+    arguments = [
+        total
+        if name == form.sum.total.name
+        else _row(values[name], places[name], name in maps, "from" if taps and name == maps[0] else "row")
+        for name in function.parameters
+    ]
+    if function.scratch_dtype:
+        arguments.append(_at(_TYPES[function.scratch_dtype], one.work + form.kept_bytes))
+    return f"{function.name}({', '.join(arguments)})"
+
+
+def _row(value: Value, place: _Place, is_map: bool, number: str = "row") -> str:
+    """Where an operand begins: a map with the row of the call, or another number."""
     if not is_map or place.slots == 1:
         return place.name
-    row = f"row % {place.slots}" if place.slots else "row"
+    row = f"{number} % {place.slots}" if place.slots else number
     return f"{place.name} + {row} * {_row_elements(value)}"
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.ir import Var
 from tvm.tirx import Buffer, Stmt
 
+from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.function import describe, lower_spec, parameter_names, printer_of
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.kernels.row_blocks import RowBlockSpec, row_block_spec
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.tir_walk import buffers_of
-from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import alias_of
+from tinytrain_compile.ops.row_form import RowSum
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class CFunction:
     source: str
     declaration: str
     parameters: tuple[str, ...]
+    scratch_dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def lower_rows(node: Node, name: str, context: KernelContext, fused: bool = True
     maps = {names[i] for i in block.maps} | {names[count]}
     shared = maps if block.in_place else set[str]()
     parameters = [Parameter(n, p, n in shared, n == TABLE) for n, p in zip(given, lowered.params, strict=True)]
-    same = {given.index(names[count + out]): i for out, i in op_def(node.op).alias if out in computed}
+    same = {given.index(names[count + out]): i for out, i in alias_of(node) if out in computed}
     printer = printer_of(context)(lowered, parameters, same, fused, context.style.unroll_moves, loops)
     before, each = _split(lowered.body, printer, maps | {TABLE})
     comment = describe(node, names)
@@ -70,6 +73,38 @@ def lower_rows(node: Node, name: str, context: KernelContext, fused: bool = True
         prepare = _function(printer, f"{name}_prepare", comment.replace("/* ", "/* The weights of ", 1), before)
     rows = _function(printer, name, comment.replace("/* ", "/* A few rows of ", 1), each, (block.count,))
     return RowKernel(prepare, rows, printer.scratch.size_bytes, printer.scratch.dtype, tuple(names), block)
+
+
+WholeKernel = Callable[[Node, str, KernelContext, bool], Kernel]
+"""(node, name, context, whether multiply-adds are fused) -> the kernel for whole maps"""
+
+
+@dataclass(frozen=True)
+class SumKernel:
+    """A sum over rows: adds one row to the total; makes of the total what the update makes.
+
+    parameters of both are names of the values of RowSum's nodes.
+    """
+
+    add: CFunction
+    apply: CFunction
+
+    @property
+    def functions(self) -> tuple[CFunction, CFunction]:
+        """Both."""
+        return self.add, self.apply
+
+
+def lower_sum(parts: RowSum, name: str, context: KernelContext, fused: bool, whole: WholeKernel) -> SumKernel:
+    """The kernels of a sum over rows."""
+
+    def function(node: Node, name: str) -> CFunction:
+        kernel, overwriting = whole(node, name, context, fused), {out for out, _ in alias_of(node)}
+        made = (value.name for out, value in enumerate(node.outputs) if out not in overwriting)
+        names = (*(value.name for value in node.inputs), *made)
+        return CFunction(name, kernel.source, kernel.declaration, names, kernel.scratch_dtype)
+
+    return SumKernel(function(parts.add, name), function(parts.apply, f"{name}_apply"))
 
 
 def _split(body: Stmt, printer: Printer, maps: Container[str]) -> tuple[Stmt | None, Stmt]:

@@ -31,7 +31,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
-from tinytrain_compile.ops.int8.rows import convolution_rows
+from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows, rows_of_sum
 from tinytrain_compile.ops.int8.tiles import error_tiles, packed_tiles
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
@@ -79,6 +79,14 @@ class QConvUpdateAttrs(Attrs):
     conv: ConvAttrs
     x_zero: int
     limit: int = 127
+
+
+@dataclass(frozen=True)
+class QWeightApplyAttrs(Attrs):
+    """limit: largest weight magnitude. by_rows: the sum lies by rows of taps: what belongs to the first one, first."""
+
+    limit: int = 127
+    by_rows: bool = False
 
 
 def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
@@ -256,6 +264,7 @@ register(
         outputs=("error", "peak"),
         present=_grad_present,
         error=ErrorState(("p_in",)),
+        rows=error_rows,
     )
 )
 
@@ -288,6 +297,21 @@ def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_b
     """Per-channel (multiplier, exponent) for fx.scaled: channel constant times rate times 2**p, with fraction bits."""
     exponent = shift.astype(np.int64) + int(rate[1]) + int(p[0]) + fraction_bits - 31
     return fx.high_multiply(multiplier, int(rate[0])), exponent
+
+
+def apply_attrs(node: Node) -> Attrs:
+    """Of what applies the sum over rows of an update of a weight."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvUpdateAttrs)
+    return QWeightApplyAttrs(attrs.limit, by_rows=attrs.conv.kernel[0] > 1)
+
+
+def summed_weight(total: Array, attrs: QWeightApplyAttrs) -> Array:
+    """A weight's gradient as the weight lies."""
+    if not attrs.by_rows:
+        return total
+    outputs, rows, *rest = total.shape
+    return total.reshape(rows, outputs, *rest).swapaxes(0, 1)
 
 
 def _update_scratch(node: Node) -> int:
@@ -330,6 +354,7 @@ register(
         scratch=_update_scratch,
         accumulator=_weight_bound,
         macs=_update_macs,
+        rows=rows_of_sum("x", "g", add="QConvSum", apply="QWeightApply", attrs=apply_attrs),
         inputs=("w", "x", "g", "multiplier", "shift", "rate", "p", "noise", "salt"),
         outputs=("w",),
     )

@@ -249,6 +249,7 @@ register(
         outputs=("error", "peak"),
         present=lambda attrs: attrs.mask.operands,
         error=ErrorState(("p_in",)),
+        rows=rows_of_elements("e"),
     )
 )
 
@@ -281,6 +282,7 @@ register(
         outputs=("error", "peak"),
         present=lambda attrs: attrs.mask.operands,
         error=ErrorState(("p_a", "p_b")),
+        rows=rows_of_elements("a", "b"),
     )
 )
 

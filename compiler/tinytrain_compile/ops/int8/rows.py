@@ -5,11 +5,16 @@ Kernels of this form are in `lower/kernels/int8/rows.py`; the planner has to kno
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
-from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
+from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.conv import TILE_WIDTH, forward_patch, gathers
 from tinytrain_compile.ops.int8.conv_form import (
+    backward_depthwise,
+    backward_phases,
     forward_dense,
     forward_depthwise,
     forward_row_product,
@@ -18,8 +23,9 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
 )
+from tinytrain_compile.ops.int8.tiles import packed_row_tiles
 from tinytrain_compile.ops.names import operand, operands, position, result
-from tinytrain_compile.ops.row_form import RowForm
+from tinytrain_compile.ops.row_form import RowForm, RowSum
 from tinytrain_compile.ops.rows import window_rows
 
 _ON = 8
@@ -33,12 +39,11 @@ def rows_of_elements(*names: str) -> Callable[[Node], RowForm | None]:
 
     def rule(node: Node) -> RowForm | None:
         shape = node.outputs[0].shape
-        maps = tuple(position(node, name) for name in names)
-        bits = any(value.dtype == "bits" for value in (*node.inputs, *node.outputs))
+        maps = tuple(position(node, name) for name in (*names, *_mask(node)))
         read = [node.inputs[index] for index in maps]
         if any(value.shape != shape for value in read) or len(set(read)) < len(read):
             return None
-        if getattr(node.attrs, "axes", ()) or "mask" in operands(node) or (bits and shape[2] * shape[3] % 8):
+        if getattr(node.attrs, "axes", ()) or not _whole_bytes(node):
             return None
         return RowForm(maps)
 
@@ -68,6 +73,77 @@ def convolution_rows(node: Node) -> RowForm | None:
     kept = _aligned(_WIDE * outputs * dense.taps * dense.run)
     rows = _aligned(_WIDE * dense.taps * (dense.pitch + _PADDING))
     return RowForm(maps, reach, step, pad, kept, kept + rows, True)
+
+
+def error_rows(node: Node) -> RowForm | None:
+    """The rule of a data gradient, 1x1 or depthwise; not where strides leave zeros between the rows of the error."""
+    conv, (_, _, width, channels), g = geometry(node), result(node, "error").shape, operand(node, "g")
+    maps = tuple(position(node, name) for name in ("g", *_mask(node)))
+    if not _whole_bytes(node):
+        return None
+    if is_product(conv):
+        tiles = packed_row_tiles(width, channels, g.shape[3])
+        kept = _aligned(_WIDE * tiles.depth * tiles.strip)
+        return RowForm(maps, kept_bytes=kept, scratch_bytes=kept + _aligned(_WIDE * tiles.depth * tiles.tile[0]))
+    phases = backward_phases(node)
+    if not is_depthwise(node) or conv.strides[0] != phases[0]:
+        return None
+    deep, high = backward_depthwise(node), phases[0]
+    reach = deep.taps[0] + (high - 1 + conv.pads[0] % high) // high
+    sizes = (reach * deep.padded[1], math.prod(phases) * deep.taps[0] * deep.taps[1])
+    scratch = sum(_aligned(_WIDE * size) for size in sizes)
+    pad = deep.taps[0] - 1 - conv.pads[0] // high
+    return RowForm(maps, reach, 1, pad, 0, scratch, windows=True, unit=high)
+
+
+def rows_of_sum(
+    *names: str, add: str, apply: str, attrs: Callable[[Node], Attrs] = lambda _node: NO_ATTRS
+) -> Callable[[Node], RowForm | None]:
+    """The rule of an update that sums over rows of the maps with these names, by the operators `add` and `apply`.
+
+    attrs: those of `apply`; `add` has those of the update. A weight's gradient is summed for each row of taps alone:
+    of the last map's row and that row of the first which lies under the taps.
+    """
+
+    def rule(node: Node) -> RowForm | None:
+        own, conv = operands(node), getattr(node.attrs, "conv", None)
+        maps = own.several(*names)
+        if any(len(value.shape) != 4 or value.shape[0] != 1 for value in maps):
+            return None
+        parameter, added = node.inputs[0], node.attrs
+        reach, step, pad, shape = 1, 1, 0, parameter.shape
+        if conv is not None:
+            if conv.dilations[0] != 1:
+                return None
+            (reach, across), (step, _), (pad, left, _, right) = conv.kernel, conv.strides, conv.pads
+            added = replace(added, conv=replace(conv, kernel=(1, across), pads=(0, left, 0, right)))  # type: ignore[type-var, call-arg]
+            shape = (shape[0], 1, *shape[2:])
+        total = Value(f"{node.name}.sum", parameter.shape, "int32")
+        rows = {name: replace(own[name], shape=(1, 1, *own[name].shape[2:])) for name in names}
+
+        def half(op: str, known: dict[str, Value], attrs: Attrs, outputs: tuple[Value, ...]) -> Node:
+            given = tuple(known[name] for name in op_def(op).inputs)
+            return Node(f"{node.name}.{op}", op, given, outputs, attrs, node.origin)
+
+        one = replace(total, shape=shape)
+        first = half(add, {**own, **rows, "sum": one}, added, (replace(one, name=f"{one.name}.next"),))
+        parts = RowSum(total, first, half(apply, {**own, "sum": total}, attrs(node), node.outputs))
+        kept = _aligned(total.size_bytes)
+        scratch = kept + _aligned(op_def(add).scratch(first))
+        places = tuple(position(node, name) for name in names)
+        return RowForm(places, reach, step, pad, kept, scratch, reach > 1 or step > 1, sum=parts)
+
+    return rule
+
+
+def _mask(node: Node) -> tuple[str, ...]:
+    return ("mask",) if "mask" in operands(node) else ()
+
+
+def _whole_bytes(node: Node) -> bool:
+    """Whether rows of bits, if there are any, begin with a byte."""
+    bits = any(value.dtype == "bits" for value in (*node.inputs, *node.outputs))
+    return not bits or math.prod(node.outputs[0].shape[2:]) % 8 == 0
 
 
 def _aligned(size: int) -> int:

@@ -10,15 +10,16 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
-from tinytrain_compile.ops.int8.conv import BACKWARD, channel_sum_bound, step_size, updated_weight
+from tinytrain_compile.ops.int8.conv import (
+    BACKWARD,
+    QWeightApplyAttrs,
+    channel_sum_bound,
+    step_size,
+    summed_weight,
+    updated_weight,
+)
 from tinytrain_compile.ops.int8.error import error_operands, expect_dtypes
-
-
-@dataclass(frozen=True)
-class QWeightApplyAttrs(Attrs):
-    """limit: largest weight magnitude."""
-
-    limit: int = 127
+from tinytrain_compile.ops.int8.rows import rows_of_sum
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ register(
         _bias_update,
         BACKWARD,
         accumulator=_sum_bound,
+        rows=rows_of_sum("g", add="QBiasSum", apply="QBiasApply"),
         inputs=("bias", "g", "multiplier", "shift", "rate", "p"),
         outputs=("bias",),
     )
@@ -135,7 +137,7 @@ def _apply_infer(inputs: tuple[Value, ...], _attrs: QWeightApplyAttrs) -> tuple[
 
 def _apply(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
     w, total, *scale, noise, salt = arrays
-    return (updated_weight(w, total, tuple(scale), noise, salt, attrs.limit),)
+    return (updated_weight(w, summed_weight(total, attrs), tuple(scale), noise, salt, attrs.limit),)
 
 
 register(

@@ -13,8 +13,16 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, op_def, register
-from tinytrain_compile.ops.int8.conv import BACKWARD, QConvUpdateAttrs, step_size, weight_gradient
-from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
+from tinytrain_compile.ops.int8.conv import (
+    BACKWARD,
+    QConvUpdateAttrs,
+    QWeightApplyAttrs,
+    apply_attrs,
+    step_size,
+    summed_weight,
+    weight_gradient,
+)
+from tinytrain_compile.ops.int8.rows import rows_of_sum
 
 
 def moved_fine(w: Array, fraction: Array, gradient: Any, step: tuple[Any, Any], limit: Any) -> tuple[Array, Array]:
@@ -65,6 +73,7 @@ register(
         scratch=op_def("QConvUpdate").scratch,
         accumulator=op_def("QConvUpdate").accumulator,
         macs=op_def("QConvUpdate").macs,
+        rows=rows_of_sum("x", "g", add="QConvSum", apply="QWeightApplyFine", attrs=apply_attrs),
         inputs=("w", "x", "g", "multiplier", "shift", "rate", "p", "fraction"),
         outputs=("w", "fraction"),
     )
@@ -81,7 +90,7 @@ def _apply_infer(inputs: tuple[Value, ...], attrs: QWeightApplyAttrs) -> tuple[T
 
 def _apply(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
     w, total, *scale, fraction = arrays
-    return updated_fine(w, fraction, total, tuple(scale), attrs.limit)
+    return updated_fine(w, fraction, summed_weight(total, attrs), tuple(scale), attrs.limit)
 
 
 register(

@@ -76,18 +76,31 @@ def qbias_apply(node: Node, _context: KernelContext) -> KernelSpec:
     return KernelSpec([bias, summed, *scale], [out], plain)
 
 
+def summed_weight(node: Node) -> tuple[te.Tensor, Callable[[Expr, Expr], Expr]]:
+    """The sum of a weight's gradients, and what belongs to an element: by output channel and place behind that."""
+    attrs = node.attrs
+    assert isinstance(attrs, QWeightApplyAttrs)
+    (outputs, rows, *_), (_, row) = operand(node, "w").shape, channel_rows(operand(node, "w"))
+    if not attrs.by_rows:
+        summed = tensor(node, "sum", (outputs, row))
+        return summed, lambda o, i: summed[o, i]
+    run = row // rows
+    by_rows = tensor(node, "sum", (rows, outputs, run))
+    return by_rows, lambda o, i: by_rows[tirx.indexdiv(i, run), o, tirx.indexmod(i, run)]
+
+
 @kernel("QWeightApply")
 def qweight_apply(node: Node, _context: KernelContext) -> KernelSpec:
     """The step of a running sum of weight gradients."""
     attrs = node.attrs
     assert isinstance(attrs, QWeightApplyAttrs)
     channels, row = channel_rows(operand(node, "w"))
-    w, summed = (tensor(node, name, (channels, row)) for name in ("w", "sum"))
+    w, (summed, gradient) = tensor(node, "w", (channels, row)), summed_weight(node)
     scale, (noise, salt) = tensors(node, *SCALE), tensors(node, "noise", "salt")
 
     def element(o: Expr, i: Expr) -> Expr:
         index = o * row + i
-        return moved_weight(w[o, i], summed[o, i], step(scale, o, FRACTION_BITS), noise, salt, index, attrs.limit)
+        return moved_weight(w[o, i], gradient(o, i), step(scale, o, FRACTION_BITS), noise, salt, index, attrs.limit)
 
     return KernelSpec([w, summed, *scale, noise, salt], [te.compute(w.shape, element, "out")], plain)
 

@@ -21,6 +21,7 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
+from tinytrain_compile.lower.kernels.int8.update import summed_weight
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
 from tinytrain_compile.ops.names import operand
@@ -51,11 +52,11 @@ def qweight_apply_fine(node: Node, _context: KernelContext) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, QWeightApplyAttrs)
     shape = channel_rows(operand(node, "w"))
-    w, summed = (tensor(node, name, shape) for name in ("w", "sum"))
+    w, (summed, gradient) = tensor(node, "w", shape), summed_weight(node)
     scale, fraction = tensors(node, *SCALE), placeholder(operand(node, "fraction"), "f", shape)
 
     def element(o: Expr, i: Expr) -> Expr:
         size = step(scale, o, FRACTION_BITS)
-        return moved_fine(w[o, i], address(fraction, o, i), summed[o, i], size, attrs.limit)
+        return moved_fine(w[o, i], address(fraction, o, i), gradient(o, i), size, attrs.limit)
 
     return KernelSpec([w, summed, *scale, fraction], [te.compute(shape, element, "out"), None], plain)

@@ -225,7 +225,7 @@ def vector_weight_apply(node: Node, _context: KernelContext) -> KernelSpec | Non
     """The step of a running sum of weight gradients, four weights of a channel at a time."""
     attrs, (channels, row) = node.attrs, channel_rows(operand(node, "w"))
     assert isinstance(attrs, QWeightApplyAttrs)
-    if row % LANES:
+    if attrs.by_rows or row % LANES:
         return None
     w, summed = (tensor(node, name, (channels, row)) for name in ("w", "sum"))
     scale, (noise, salt) = tensors(node, *SCALE), tensors(node, "noise", "salt")

@@ -1,0 +1,114 @@
+"""Errors row by row: the same bytes as map by map, with and without second runs, watched on the host and on a board."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from testing.chains import random_chain
+from testing.streams import random_streams
+from tests.e2e import chain
+from tests.e2e.marks import needs_qemu
+from tests.e2e.test_streams import planned, run
+from tests.e2e.test_watched_plans import bundle_of, outcome
+from tests.quantize import nets
+from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.plan import (
+    PlanError,
+    PlanOptions,
+    plan_memory,
+    validate_remat,
+    validate_streams,
+    without_streams,
+)
+from tinytrain_compile.plan.stream_again import streamed_again
+from tinytrain_compile.plan.stream_recompute import Waists
+from tinytrain_compile.plan.stream_rewrite import stream_node, with_streams, with_sums_beside
+
+CORES = ("cortex-m7", "cortex-m55", "cortex-m0plus")
+
+
+@cache
+def train_of(seed: int, update: str) -> TrainGraph:
+    return nets.int8_train(random_chain(seed), update, learning_rate=0.05)
+
+
+def ops_of(streams: list[Node]) -> set[str]:
+    return {inner.op for node in streams for inner in node.attrs.nodes}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("seed", "update"), [(0, "bias"), (1, "bias"), (2, "all"), (3, "all"), (4, "bias"), (7, "all")]
+)
+def test_the_same_bytes_row_by_row(seed: int, update: str, tmp_path: Path) -> None:
+    """The first step finds the exponents of the errors in a stream one after the other; then they are gathered."""
+    train, core = train_of(seed, update), CORES[seed % 3]
+    assert not train.exponents_known
+    graph, streams = random_streams(train, seed)
+    assert {"QConvGradInput", "QBiasUpdate"} <= ops_of(streams)
+    validate_streams(train.graph, graph)
+    whole = run(train, train.graph, tmp_path / "whole", "host", core)
+    assert chain.same(run(train, graph, tmp_path / "rows", "debug", core), whole)
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("core", CORES)
+def test_the_same_bytes_on_a_board(core: str) -> None:
+    train = train_of(1, "bias")
+    graph, streams = random_streams(train, 1)
+    assert "QBiasUpdate" in ops_of(streams)
+    made = chain.emitted(train, *planned(train, graph, core), 8, fma=False)
+    assert chain.check(made, core).result == "pass"
+
+
+# ---- with second runs -----------------------------------------------------------------------------------------------
+
+
+def again(train: TrainGraph, seed: int) -> tuple[TrainGraph, Graph]:
+    """With second runs of all but some random waists, and every stage as a stream."""
+    waists, random = Waists(train.graph, train.loss.name), np.random.default_rng([seed, 47])
+    kept = [value.name for value in waists.found if random.random() < 0.5] or [waists.found[-1].name]
+    made = waists.keep(kept)
+    beside = with_sums_beside(made.graph)
+    streams = [stream_node(beside, g, f"stage{i}", (train.loss.name,)) for i, g in enumerate(made.groups) if g]
+    graph = with_streams(made.graph, [stream for stream in streams if stream is not None])
+    assert made.runs and graph is not made.graph
+    return replace(train, graph=made.graph, before_remat=train.graph), graph
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3, 4, 6, 8])
+def test_layers_run_again_beside_their_errors(seed: int, tmp_path: Path) -> None:
+    train, core = train_of(seed, "all"), CORES[seed % 3]
+    twice, graph = again(train, seed)
+    plan, kernels = planned(twice, graph, core)
+    order = without_streams(replace(graph, nodes=plan.order)).nodes
+    validate_remat(train.graph, twice.graph, replace(plan, order=order))
+    validate_streams(twice.graph, graph)
+    rows = outcome(twice, bundle_of(twice, plan, kernels, True), tmp_path / "rows", "debug")
+    assert rows.status == "ok"
+    assert chain.same(rows, run(train, train.graph, tmp_path / "whole", "host", core))
+
+
+def test_a_second_run_behind_its_update_is_seen() -> None:
+    train = train_of(1, "all")
+    twice, graph = again(train, 1)
+    plan = plan_memory(graph, PlanOptions(alignment_bytes=8, effort="quick", keep=(train.loss.name,)))
+    order = list(without_streams(replace(graph, nodes=plan.order)).nodes)
+    runs = [node for node in order if "@" in node.name and node.op == "QConv"]
+    late = [node for node in order if node not in runs]
+    with pytest.raises(PlanError, match=r"recompute|write after read|another computation"):
+        validate_remat(train.graph, twice.graph, replace(plan, order=(*late, *runs)))
+
+
+def test_the_smallest_arena_has_both() -> None:
+    train = train_of(1, "all")
+    options = PlanOptions(alignment_bytes=8, effort="quick", keep=(train.loss.name,))
+    found = streamed_again(train.graph, options)
+    assert found is not None and found.plan.remat is not None
+    assert found.plan.arena_bytes < plan_memory(train.graph, options).arena_bytes
