@@ -17,6 +17,7 @@ from tinytrain_compile.compile.external_kernels import Externals
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import imported, stored
 from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.input_lines import arena_inputs, takes_lines
 from tinytrain_compile.ops.interpreter import run_graph
 from tinytrain_compile.ops.stream import StreamAttrs, position_bytes
@@ -55,8 +56,8 @@ def test_the_image_is_in_no_plan() -> None:
         assert image.name not in plan.offsets and not any(b.kind == "input" for b in plan.buffers)
         assert plan.order[0] == node
         ring = next(ring for ring in attrs.rings if ring.name == attrs.nodes[0].outputs[0].name)
-        first = attrs.nodes[1].attrs.conv  # type: ignore[attr-defined]
-        assert ring.rows <= max(first.kernel[0], first.strides[0])
+        form = row_form(attrs.nodes[1])
+        assert form is not None and ring.rows <= max(form.reach, form.step)
         assert attrs.position >= 0 and attrs.position + position_bytes(len(attrs.nodes)) <= attrs.scratch_bytes
 
 
