@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from testing import models
+from testing.chains import random_chain
 from testing.plan_graphs import training_graph
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.plan.random_graphs import random_graph
-from tinytrain_compile.plan import PlanOptions, remat_cpsat, remat_search
+from tests.quantize.nets import int8_train
+from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.plan import PlanOptions, remat_cpsat, remat_search, stream_search
 from tinytrain_compile.plan import assign as assign_module
 from tinytrain_compile.plan.assign import Item, Use, UseOption
 from tinytrain_compile.plan.exact import smallest_peak
@@ -45,6 +48,36 @@ def adversary(seed: int) -> Callable[[int], int | None]:
     """Never, always at the budget, or at random."""
     source = random.Random(seed)
     return [lambda _: None, lambda budget: budget, lambda b: b if source.random() < 0.5 else None][seed % 3]
+
+
+@pytest.mark.parametrize(("name", "most"), [("MOST_BUILT", 3), ("MOST_LOOKED", 1), ("MOST_BUILT", 0)])
+def test_the_search_of_streams_does_no_more_work_than_it_is_given(
+    name: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams that it builds, and buffers that it looks at; what it found until then is a plan."""
+    made, looked = list[int](), list[int]()
+    build, least = stream_search.stream_node, stream_search.StreamModel.least
+
+    def counted(graph: Graph, nodes: Sequence[Node], *rest: Any) -> Node | None:
+        made.append(len(nodes))
+        return build(graph, nodes, *rest)
+
+    def looked_at(model: stream_search.StreamModel, nodes: Sequence[Node]) -> int:
+        looked.append(len(nodes))
+        return least(model, nodes)
+
+    graph = int8_train(random_chain(5), "last:3").graph
+    options = PlanOptions(effort="quick")
+    monkeypatch.setattr(stream_search, "stream_node", counted)
+    monkeypatch.setattr(stream_search.StreamModel, "least", looked_at)
+    found = stream_search.streamed(graph, options)
+    assert found is not graph and min(len(made), len(looked)) > 5
+    monkeypatch.setattr(stream_search, name, most)
+    made.clear()
+    looked.clear()
+    found = stream_search.streamed(graph, options)
+    assert len(made if name == "MOST_BUILT" else looked) == most
+    assert found is graph or most > 0
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -193,7 +193,8 @@ def check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
     """
     if not defs.has(node.op_type):
         return
-    schema = defs.get_schema(node.op_type, *([opset] if defs.has(node.op_type, opset) else []))
+    known = defs.has(node.op_type, opset)
+    schema = defs.get_schema(node.op_type, opset) if known else defs.get_schema(node.op_type)
     counts = (("input", node.input, schema.min_input, schema.max_input),)
     counts += (("output", node.output, schema.min_output, schema.max_output),)
     for what, names, low, high in counts:
@@ -207,10 +208,10 @@ def check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
             raise CompileError("E0228", where, f"required input {index} is empty", "export the model again")
     given = {attribute.name for attribute in node.attribute}
     for attribute in node.attribute:
-        known: Any = schema.attributes.get(attribute.name)  # the binding's enums have no stubs
-        if known is None or int(known.type.value) != attribute.type or attribute.ref_attr_name:
+        wanted: Any = schema.attributes.get(attribute.name)  # the binding's enums have no stubs
+        if wanted is None or int(wanted.type.value) != attribute.type or attribute.ref_attr_name:
             what = f"attribute {attribute.name} is unknown or of the wrong type"
             raise CompileError("E0229", where, what, "export the model again")
-    missing = [name for name, known in schema.attributes.items() if known.required and name not in given]
+    missing = [name for name, wanted in schema.attributes.items() if wanted.required and name not in given]
     if missing:
         raise CompileError("E0229", where, f"attribute {missing[0]} is missing", "export the model again")

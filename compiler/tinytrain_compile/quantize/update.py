@@ -11,10 +11,10 @@ import numpy as np
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import NO_ATTRS, Node, Phase, Value
-from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
+from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs, QWeightApplyAttrs
 from tinytrain_compile.ops.int8.momentum import new_exponent
 from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
-from tinytrain_compile.ops.int8.update import ExponentAttrs, QWeightApplyAttrs
+from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.shape import ExpandAttrs
 from tinytrain_compile.ops.update import SgdAttrs

@@ -26,7 +26,8 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
-from tinytrain_compile.ops.int8.update import ExponentAttrs, QWeightApplyAttrs
+from tinytrain_compile.ops.int8.conv import QWeightApplyAttrs
+from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.ops.names import operand
 
 CHANNEL_TILE = 4

@@ -22,8 +22,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
 from tinytrain_compile.lower.kernels.int8.update import summed_weight
-from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
-from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
+from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs, QWeightApplyAttrs
 from tinytrain_compile.ops.names import operand
 
 

@@ -37,9 +37,9 @@ from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
 from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes
 from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here, passes
 from tinytrain_compile.lower.schedules import keep_tables
+from tinytrain_compile.ops.int8.conv import QWeightApplyAttrs
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, LIFT, SUM_BITS, ErrorAttrs, QAddAttrs, QRescaleAttrs
-from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
 from tinytrain_compile.ops.names import operand, result
 
 MOST_VECTORS = 4
