@@ -153,7 +153,7 @@ def run(
         arguments.append(scratch.address())
     if built.numbers:
         arguments.append(ctypes.cast((ctypes.c_int32 * len(built.numbers))(*built.numbers), ctypes.c_void_p))
-    getattr(built.library, built.kernel.declaration.split("(")[0].split()[-1])(*arguments)
+    getattr(built.library, built.kernel.name)(*arguments)
     for memory in (*inputs, *outputs, scratch):
         memory.check()
     _check_inputs_kept(built, inputs, {*alias.values(), *([over[0].source] if over else [])})

@@ -27,6 +27,7 @@ from tinytrain_compile.plan import (
     Planned,
     PlanOptions,
     arena_bound,
+    may_stream,
     plan_from_lock,
     spread,
     step_cost,
@@ -298,7 +299,7 @@ class Planner:
         _, train = self._asked(spec)
         means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
         room = self.options.arena_bytes
-        if room is not None and self.means.stream == "off":  # a node of a stream needs less than the bound says
+        if room is not None and not self._may_stream(train):  # a node of a stream needs less than the bound says
             room += sum(memory.capacity_bytes for memory in self.means.memories)
             once = self.means.remat == "off" and self.means.objective is None
             if arena_bound(train.graph, self.settings(train, True), once) > room:
@@ -312,9 +313,12 @@ class Planner:
         limit = self.options.arena_bytes
         return (
             limit is None
-            or self.means.stream != "off"
+            or self._may_stream(train)
             or arena_bound(train.graph, self.settings(train, True), once=False) <= limit
         )
+
+    def _may_stream(self, train: TrainGraph) -> bool:
+        return self.means.stream != "off" and may_stream(train.graph)
 
     def unhelped(self, candidate: Candidate) -> int:
         """Arena of a candidate that computes nothing twice and moves nothing."""

@@ -68,7 +68,8 @@ class Means:
 def plan_with_fallbacks(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
     """A plan, and what was tried on the way to it; the last attempt is the plan."""
     graph = with_lines(graph, means.as_bytes) if means.lines else graph
-    by_rows = streamed(graph, settings) if means.lines or _needs_rows(graph, settings, means) else graph
+    room = settings.capacity_bytes if means.stream == "auto" and not means.lines else None
+    by_rows = streamed(graph, settings, room or 0) if means.lines or _needs_rows(graph, settings, means) else graph
     again = _again(graph, settings, means)
     if again is not None and again.plan.arena_bytes < plan_graph(by_rows, settings).plan.arena_bytes:
         return again, (Attempt("asked", "as asked", plan_graph(graph, settings).plan.arena_bytes), _tried_again(again))

@@ -17,7 +17,7 @@ from tinytrain_compile.plan.remat import plan_with_remat, share_of
 from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.stream_again import streamed_again
 from tinytrain_compile.plan.stream_rewrite import with_lines, with_streams, without_lines, without_streams
-from tinytrain_compile.plan.stream_search import streamed
+from tinytrain_compile.plan.stream_search import may_stream, streamed
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_paging import validate_paging
 from tinytrain_compile.plan.validate_remat import validate_remat
@@ -35,6 +35,7 @@ __all__ = [
     "arena_bound",
     "live_buffers_at",
     "load_per_step",
+    "may_stream",
     "optimise",
     "plan_from_lock",
     "plan_graph",

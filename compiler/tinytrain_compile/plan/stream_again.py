@@ -67,9 +67,9 @@ def _kept(waists: Waists, kept: Sequence[Value], quick: PlanOptions) -> _Kept:
     below = sum(buffer.size_bytes for buffer in plan.buffers if buffer.kind in PERSISTENT_KINDS)
     most = 0
     streams: list[Node] = []
-    for group in again.groups:
+    for group in (group for group in again.groups if group):
         alone = max(load[steps[node.name]] for node in group)
-        stream = stream_node(beside, group, f"stream_{group[0].name}_{len(group)}", quick.keep) if group else None
+        stream = stream_node(beside, group, f"stream_{group[0].name}_{len(group)}", quick.keep)
         by_rows = alone if stream is None else below + _load(beside, group, stream, quick)
         if stream is not None and by_rows < alone:
             streams.append(stream)
@@ -103,7 +103,8 @@ def _planned(graph: Graph, kept: _Kept, options: PlanOptions, quick: PlanOptions
     validate_streams(again.graph, streamed)
     without = plan_graph(graph, quick).plan.arena_bytes
     planned = plan_graph(streamed, replace(options, capacity_bytes=None))
-    order = without_streams(replace(streamed, nodes=planned.plan.order)).nodes
+    whole = {node.name: node for node in again.graph.nodes}  # without views
+    order = tuple(whole[node.name] for node in without_streams(replace(streamed, nodes=planned.plan.order)).nodes)
     validate_remat(graph, again.graph, replace(planned.plan, order=order))
     names = tuple(node.name for node in again.graph.nodes)
     remat = Rematerialisation(again.runs, without, planned.plan.arena_bytes, cheapest=False, nodes=names)

@@ -2,8 +2,9 @@
 
 The model works on a quick plan without streams. A run of layers that have a form by rows is cut where the largest load
 becomes smallest: of a stream what lives beside it, its results and its scratch, of a layer alone what the plan says.
-Loads below what the input and the nodes outside of the runs need in any order, or a run at best, are as good as none;
-among equals fewer layers are streamed. Then each stream is left out whose absence makes the arena no larger.
+Loads below what the input and the nodes outside of the runs need in any order, a run at best, or --arena holds, are as
+good as none; among equals fewer layers are streamed. Then each stream is left out whose absence makes the arena no
+larger.
 """
 
 from __future__ import annotations
@@ -47,9 +48,15 @@ class _Cut:
         return self.load, self.layers, len(self.streams)
 
 
-def streamed(graph: Graph, options: PlanOptions) -> Graph:
+def may_stream(graph: Graph) -> bool:
+    """Whether any layers of a graph can be computed row by row."""
+    return any(runs_of(with_sums_beside(graph)))
+
+
+def streamed(graph: Graph, options: PlanOptions, room: int = 0) -> Graph:
     """The graph with those layers as streams that make its arena smallest by quick plans; itself where none does.
 
+    room: bytes that are there, so that less than these is no gain.
     An image that comes row by row (`with_lines`) always begins a stream, if any can begin with it.
     """
     quick = replace(options, effort="quick", capacity_bytes=None)
@@ -58,8 +65,8 @@ def streamed(graph: Graph, options: PlanOptions) -> Graph:
     if not runs:
         return graph
     without = plan_graph(graph, quick).plan
-    found = proposed(beside, without, options, runs)
-    chosen, least = needed_streams(graph, found, quick) if found else ([], without.arena_bytes)
+    found = proposed(beside, without, options, runs, room)
+    chosen, least = needed_streams(graph, found, quick, room) if found else ([], without.arena_bytes)
     if not any(map(takes_lines, chosen)) and (not chosen or least >= without.arena_bytes):
         return graph
     result = with_streams(graph, chosen)
@@ -67,7 +74,7 @@ def streamed(graph: Graph, options: PlanOptions) -> Graph:
     return result
 
 
-def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions) -> tuple[list[Node], int]:
+def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions, room: int = 0) -> tuple[list[Node], int]:
     """(those of the streams without which the arena would be larger, the arena with them), by quick plans."""
 
     def arena(streams: Sequence[Node]) -> int:
@@ -79,19 +86,19 @@ def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions) ->
             continue
         fewer = [other for other in chosen if other != stream]
         found = arena(fewer)
-        if found <= least:
+        if found <= max(least, room):
             chosen, least = fewer, found
     return chosen, least
 
 
-def proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions, runs: Sequence[range]) -> list[Node]:
+def proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions, runs: Sequence[range], room: int = 0) -> list[Node]:
     """Streams of these runs of layers by the model of bytes, in the graph's order.
 
     The run with the largest load is cut first: what it needs at best, the others need not be below.
     """
     steps = {node.name: step for step, node in enumerate(plan.order)}
     load = load_of(plan.buffers, len(plan.order))
-    floor = least_load(graph, options, {graph.nodes[index].name for run in runs for index in run})
+    floor = max(room, least_load(graph, options, {graph.nodes[index].name for run in runs for index in run}))
     model = StreamModel(graph, plan, steps, options)
 
     def alone(index: int) -> int:
