@@ -118,7 +118,7 @@ def test_no_smallest_arena_is_searched_where_second_runs_do_not_fit(
 
     monkeypatch.setattr(Rematerialiser, "__init__", noted)
     monkeypatch.setattr(Rematerialiser, "minimal", smallest)
-    flags = ("--update", "all", "--remat", "off", "--arena", arena, "--dry-run")
+    flags = ("--update", "all", "--remat", "off", "--stream", "off", "--arena", arena, "--dry-run")
     failed = run(path, *flags).check_error("E0401", 3)
     assert "--remat" not in failed.err.partition("what would fit")[2]
     assert (not tries) == needed_for_good
@@ -147,7 +147,8 @@ def test_ways_out_of_a_step_that_is_too_long(tmp_path: Path) -> None:
 def test_a_deeper_update_may_need_less() -> None:
     """last:5 needs more than last:6 (377,120 and 361,008 B): bisection stopped at last:4."""
     path = SHARED / "models" / "mcunet-5fps-10c-qdq.onnx"
-    found = run(path, "--quant", "int8", "--arena", "365000", "--remat", "off", "--dry-run").check_success()
+    flags = ("--quant", "int8", "--arena", "365000", "--remat", "off", "--stream", "off", "--dry-run")
+    found = run(path, *flags).check_success()
     assert "auto: last:6" in found.out
 
 
@@ -182,7 +183,7 @@ def test_no_plan_is_below_its_bound(name: str, tmp_path: Path) -> None:
         "mlp": models.mlp(inputs=12, hidden=20, classes=5),
     }
     for remat in ("off", "min"):
-        asked = planner(small[name], tmp_path, remat=remat)
+        asked = planner(small[name], tmp_path, remat=remat, stream="off")
         for spec in ("last:1", "last:3", "all"):
             train = asked.train(resolve_update(asked.model.graph, spec))
             bound = arena_bound(train.graph, asked.settings(train, True), remat == "off")

@@ -298,7 +298,18 @@ def test_fresh_heads_of_mobile_networks(name: str, scheme_name: str, arena: str,
 
 
 def test_a_few_bytes_short_sr8_is_a_way_out(calibrated: tuple[str, str], tmp_path: Path) -> None:
-    flags = (calibrated[0], "--calib", calibrated[1], "--update", "all", "--remat", "off", "--dry-run")
+    flags = (
+        calibrated[0],
+        "--calib",
+        calibrated[1],
+        "--update",
+        "all",
+        "--remat",
+        "off",
+        "--stream",
+        "off",
+        "--dry-run",
+    )
     needed = int(re.search(r"ARENA\s+([\d,]+) B", int8(*flags).check_success().out)[1].replace(",", ""))  # type: ignore[index]
     short = (*flags, "--arena", str(needed - 8))
     failed = int8(*short).check_error("E0401", 3).err

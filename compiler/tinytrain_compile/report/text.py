@@ -281,7 +281,7 @@ def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Ro
         yield row("paging", paging_pieces(plan), width, most=2)
     bound = bound_text(plan)
     yield sentence("", bound, width)
-    yield row("  at peak", breakdown_pieces(analysis), width, " | ", most=2)
+    yield row("  at peak", breakdown_pieces(analysis), width, " | ", most=3)
 
 
 def memory_pieces(memory: FurtherMemory) -> list[str]:

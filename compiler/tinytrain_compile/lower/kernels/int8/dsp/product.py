@@ -75,7 +75,7 @@ def packed_product(
     out = te.compute((m, n), lambda i, j: finish(acc[div(i, ti), div(j, tj), mod(i, ti), mod(j, tj)], i, j), "out")
 
     def schedule(sch: s_tir.Schedule) -> None:
-        _loops(sch, tiles, tables, channel_axis, left_over(m, ti) > 0)
+        _loops(sch, tiles, tables, channel_axis, style.ragged_tiles and left_over(m, ti) > 0)
         if tiles.direct:
             _direct_sums(sch, tiles, right.pitch)
         else:
