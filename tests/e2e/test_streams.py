@@ -147,3 +147,21 @@ def test_auto_streams_where_it_is_worth_it(place: Path, tmp_path: Path) -> None:
     assert streams("--arena", str(found["arena_without_bytes"] - 8)) == found
     assert streams("--optimise", "time") is None
     assert streams("--stream", "off") is None
+
+
+def test_second_runs_keep_to_the_other_flags(place: Path, tmp_path: Path) -> None:
+    """--remat min streams nothing under --stream off, and leaves to --memory what it does not make fit."""
+    asked = (place / "net.onnx", *int8(place)[:-1], "all", "--verify", "none", "--remat", "min")
+
+    def report(*flags: str) -> tuple[int, dict[str, Any]]:
+        command(*asked, *flags, "-o", tmp_path / "out").check_success()
+        found = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
+        return found["memory"]["arena_bytes"], found["plan"]
+
+    (most, off), (least, _) = report("--stream", "off"), report()
+    assert off["streams"] is None and not any("row by row" in tried["how"] for tried in off["ladder"])
+    assert least <= most
+    room = str(least // 2)
+    command(*asked, "--arena", room, "-o", tmp_path / "no").check_error("E0401", 3)
+    paged, _ = report("--arena", room, "--memory", "sram2=8KB")
+    assert paged <= int(room)

@@ -121,7 +121,7 @@ class Planner:
             options.remat,
             options.optimise,
             options.max_step_ps,
-            stream=options.stream,
+            options.stream,
             lines=options.input_lines,
             as_bytes=options.input_type == "uint8",
         )

@@ -35,7 +35,6 @@ from tinytrain_compile.plan import (
 FALLBACK_SHARE = 0.25
 """Without --remat: extra multiply-accumulates, as a share of a step's, that are spent before less is updated."""
 
-
 LEAST_SAVED = 0.05
 """Of the arena, that --stream auto must save where no --arena is given: rows cost a little time."""
 
@@ -55,8 +54,8 @@ class Means:
     remat: Literal["off", "auto", "min"] | None
     objective: Objective | None
     limit_ps: int | None
+    stream: Literal["off", "auto", "min"]
     smallest: bool = True
-    stream: Literal["off", "auto", "min"] = "auto"
     lines: bool = False
     as_bytes: bool = False
 
@@ -68,11 +67,19 @@ class Means:
 def plan_with_fallbacks(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
     """A plan, and what was tried on the way to it; the last attempt is the plan."""
     graph = with_lines(graph, means.as_bytes) if means.lines else graph
+    planned, attempts = _streamed(graph, settings, means)
+    again = _again(graph, settings, means)
+    if again is None or again.plan.arena_bytes >= planned.plan.arena_bytes:
+        return planned, attempts
+    share = share_of(again.graph, again.plan)
+    how = "second runs" if again.plan.streams is None else "second runs row by row"
+    return again, (*attempts, Attempt("recompute", how, again.plan.arena_bytes, f"+{share:.1%} MACs"))
+
+
+def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
+    """The same without second runs in streams."""
     room = settings.capacity_bytes if means.stream == "auto" and not means.lines else None
     by_rows = streamed(graph, settings, room or 0) if means.lines or _needs_rows(graph, settings, means) else graph
-    again = _again(graph, settings, means)
-    if again is not None and again.plan.arena_bytes < plan_graph(by_rows, settings).plan.arena_bytes:
-        return again, (Attempt("asked", "as asked", plan_graph(graph, settings).plan.arena_bytes), _tried_again(again))
     planned, attempts = _planned(by_rows, settings, means)
     if by_rows is graph:
         return planned, attempts
@@ -100,16 +107,13 @@ def _needs_rows(graph: Graph, settings: PlanOptions, means: Means) -> bool:
 
 
 def _again(graph: Graph, settings: PlanOptions, means: Means) -> Planned | None:
-    """Second runs and errors row by row, where the smallest arena is asked for (which takes a while to find)."""
-    if means.remat != "min" or means.objective is not None or settings.effort != "full":
-        return None
-    found = streamed_again(graph, settings)
+    """Second runs and errors row by row, where the smallest arena is asked for (which takes a while to find).
+
+    Not of rows that the caller hands over, which are gone.
+    """
+    asked = means.remat == "min" and means.stream != "off" and means.objective is None and not means.lines
+    found = streamed_again(graph, settings) if asked and settings.effort == "full" else None
     return None if found is None or means.slow(found) else found
-
-
-def _tried_again(planned: Planned) -> Attempt:
-    how = "row by row with second runs"
-    return Attempt("recompute", how, planned.plan.arena_bytes, f"+{share_of(planned.graph, planned.plan):.1%} MACs")
 
 
 def _planned(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
