@@ -116,6 +116,7 @@ class LoopNames:
     """Loop variable -> what it counts; asked in the order of printing.
 
     Where a loop is cut in pieces, TVM makes new variables with the name of the first piece's: they count the same.
+    A loop that a kernel writes itself, not as a stage with axes, says by its name what it counts.
     """
 
     def __init__(self, words: dict[Var, str] | None = None) -> None:
@@ -125,7 +126,7 @@ class LoopNames:
     def of(self, var: Var) -> str:
         """The word, FALLBACK where nothing is known."""
         name = str(var.name)
-        word = self._words.get(var) or self._latest.get(name, FALLBACK)
+        word = self._words.get(var) or self._latest.get(name) or (name if name in _PIXEL else FALLBACK)
         self._latest[name] = word
         return word
 

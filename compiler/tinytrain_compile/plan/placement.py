@@ -17,7 +17,7 @@ from tinytrain_compile.plan.rectangles import Rectangle
 FITS_PER_UNIT = 5_000_000
 """Neighbours looked at per unit of deterministic time (measured: about a second in CPython)."""
 
-GREEDY_MEETINGS = 30_000_000
+GREEDY_MEETINGS = 15_000_000
 """Neighbours looked at by all passes of `greedy`, about; two passes are always made."""
 
 PATIENCE_BASE, PATIENCE_PER_BOX = 50, 5

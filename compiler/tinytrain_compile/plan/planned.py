@@ -12,7 +12,7 @@ from tinytrain_compile.plan.views import candidates, with_views
 
 TURNS = 8
 """With effort "full": how many are then tried the other way, one by one."""
-TRIED_NODES = 24_000
+TRIED_NODES = 16_000
 """Nodes in all plans that are tried, at most (two plans always are): what a large graph wins is not worth minutes."""
 
 

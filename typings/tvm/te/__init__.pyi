@@ -2,7 +2,7 @@ from collections.abc import Callable, Sequence
 from typing import overload
 
 from tvm.ir import Expr
-from tvm.tirx import IterVar, PrimFunc
+from tvm.tirx import Buffer, IterVar, PrimFunc, Stmt
 from tvm.tirx import if_then_else as if_then_else
 
 Extent = Expr | int
@@ -23,6 +23,16 @@ def placeholder(shape: Sequence[Extent], dtype: str, name: str) -> Tensor: ...
 def compute(shape: Sequence[Extent], fcompute: Callable[..., Expr], name: str) -> Tensor: ...
 @overload
 def compute(shape: Sequence[Extent], fcompute: Callable[..., tuple[Expr, ...]], name: str) -> Sequence[Tensor]: ...
+def extern(
+    shape: Sequence[Sequence[Expr]],
+    inputs: Sequence[Tensor],
+    fcompute: Callable[[Sequence[Buffer], Sequence[Buffer]], Stmt],
+    name: str,
+    *,
+    in_buffers: Sequence[Buffer],
+    out_buffers: Sequence[Buffer],
+    dtype: str,
+) -> Tensor: ...
 def reduce_axis(dom: tuple[Extent, Extent], name: str) -> IterVar: ...
 def sum(expr: Expr, axis: Sequence[IterVar]) -> Expr: ...
 def max(expr: Expr, axis: Sequence[IterVar]) -> Expr: ...

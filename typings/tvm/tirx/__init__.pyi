@@ -11,6 +11,9 @@ class Buffer(Var):
     # In TVM an ordinary Var whose type is a BufferType.
     shape: Sequence[Expr]
     def scope(self) -> str: ...
+    def __getitem__(self, indices: tuple[Expr, ...], /) -> Expr: ...
+
+def decl_buffer(shape: Sequence[Expr | int], dtype: str, name: str) -> Buffer: ...
 
 class PrimFunc:
     params: Sequence[Buffer]
@@ -104,11 +107,13 @@ class For(Stmt):
     kind: ForKind
     body: Stmt
     annotations: Mapping[str, object]
+    def __init__(self, loop_var: Var, min: Expr | int, extent: Expr | int, kind: ForKind, body: Stmt) -> None: ...
 
 class BufferStore(Stmt):
     buffer: Buffer
     value: Expr
     indices: Sequence[Expr]
+    def __init__(self, buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None: ...
 
 class AllocBuffer(Stmt):
     buffer: Buffer
@@ -123,6 +128,8 @@ class AttrStmt(Stmt):
 class SeqStmt(Stmt):
     seq: Sequence[Stmt]
     def __init__(self, seq: Sequence[Stmt]) -> None: ...
+
+def stmt_seq(*args: Stmt) -> Stmt: ...
 
 class IfThenElse(Stmt):
     condition: Expr

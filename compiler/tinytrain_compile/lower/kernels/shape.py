@@ -89,27 +89,31 @@ def lines(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
 
 @kernel("Concat")
 def concat(node: Node, _context: KernelContext) -> KernelSpec:
-    """Per outer index, one contiguous run after the other; the loop over them is cut where the source changes."""
+    """Per outer index, one contiguous run after the other.
+
+    The loops are written out: TVM cuts one loop over all inputs where the source changes, in the cube of their number.
+    """
     attrs = node.attrs
     assert isinstance(attrs, ConcatAttrs)
     shape = result(node, "y").shape
     outer = math.prod(shape[: attrs.axis])
     widths = [math.prod(value.shape[attrs.axis :]) for value in node.inputs]
     parts = [tensor(node, name, (outer, width)) for name, width in zip(operands(node), widths, strict=True)]
-    ends = [sum(widths[: i + 1]) for i in range(len(widths))]
 
-    def element(row: Expr, column: Expr) -> Expr:
-        value = parts[-1][row, column - (ends[-1] - widths[-1])]
-        for part, end, width in reversed(list(zip(parts, ends, widths, strict=True))[:-1]):
-            value = tirx.if_then_else(column < end, part[row, column - (end - width)], value)
-        return value
+    def copies(sources: Sequence[tirx.Buffer], targets: Sequence[tirx.Buffer]) -> tirx.Stmt:
+        row, runs, start = Var("row", "int32"), list[tirx.Stmt](), 0
+        for source, width in zip(sources, widths, strict=True):
+            column = Var("column", "int32")
+            store = tirx.BufferStore(targets[0], source[row, column], [row, start + column])
+            runs.append(tirx.For(column, 0, width, tirx.ForKind.SERIAL, store))
+            start += width
+        return tirx.For(row, 0, outer, tirx.ForKind.SERIAL, tirx.stmt_seq(*runs))
 
-    out = te.compute((outer, ends[-1]), element, "out")
-    return KernelSpec(parts, [out], _cut_last_loop)
-
-
-def _cut_last_loop(sch: s_tir.Schedule) -> None:
-    sch.annotate(sch.get_loops(sch.get_sblock("out"))[-1], HINT, 1)
+    dtype = node.outputs[0].dtype
+    buffers = [tirx.decl_buffer(part.shape, dtype, part.op.name) for part in parts]
+    whole = tirx.decl_buffer((outer, sum(widths)), dtype, "y")
+    out = te.extern([whole.shape], parts, copies, "out", in_buffers=buffers, out_buffers=[whole], dtype=dtype)
+    return KernelSpec(parts, [out], plain)
 
 
 def _cut_loops(sch: s_tir.Schedule) -> None:
