@@ -29,7 +29,7 @@ MOST_MORE = {"cortex-m7": 0.06, "cortex-m0plus": 0.06, "cortex-m55": 0.15}
 
 @dataclass(frozen=True)
 class Row:
-    """A network under some options. bar: what `bytes_of` may be, or None. whole: the same without streams, or None."""
+    """A network under some options. bar: what `streamed` may be, or None. whole: the same without streams, or None."""
 
     what: str
     name: str

@@ -15,6 +15,7 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.ops.pool import PoolAttrs
+from tinytrain_compile.ops.shape import ConcatAttrs
 
 
 def images(*shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
@@ -98,3 +99,11 @@ def test_loops_of_integer_kernels_have_words(op: str) -> None:
     found = loops(cases[op]())
     assert len(found) >= 7
     assert [name for name in found if re.fullmatch(r"(i|ax\d+)(_\d+)?", name)] == []
+
+
+def test_a_concat_of_many_inputs() -> None:
+    """One loop for each. TVM took minutes to cut a loop over 255 inputs, in the cube of their number."""
+    made = source(make("Concat", images(*[(2, 1 + i % 5) for i in range(255)]), ConcatAttrs(1)))
+    loops = re.findall(r"\bfor \(.* (\w+?)(?:_\d+)? < (\d+);", made)
+    assert loops == [("row", "2"), *(("column", str(1 + i % 5)) for i in range(255) if i % 5)]
+    assert "?" not in made and "if (" not in made

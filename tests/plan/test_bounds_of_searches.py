@@ -17,14 +17,20 @@ from testing.plan_graphs import training_graph
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.plan.random_graphs import random_graph
+from tests.plan.test_views import random_pieces
 from tests.quantize.nets import int8_train
 from tinytrain_compile.ir import Graph, Node
-from tinytrain_compile.plan import PlanOptions, remat_cpsat, remat_search, stream_search
+from tinytrain_compile.plan import PlanOptions, placement, planned, remat_cpsat, remat_search, stream_search
 from tinytrain_compile.plan import assign as assign_module
+from tinytrain_compile.plan import choose as choose_module
 from tinytrain_compile.plan.assign import Item, Use, UseOption
 from tinytrain_compile.plan.exact import smallest_peak
 from tinytrain_compile.plan.halving import halve
 from tinytrain_compile.plan.model import build_model, program_order
+from tinytrain_compile.plan.order import list_orders
+from tinytrain_compile.plan.placement import build_packing
+from tinytrain_compile.plan.rectangles import Rectangle
+from tinytrain_compile.plan.views import candidates
 
 optimise_module = sys.modules["tinytrain_compile.plan.optimise"]  # the package names a function like it
 
@@ -184,6 +190,49 @@ def test_greedy_assignment_moves_a_buffer_at_most_once_per_step(seed: int, monke
         taken.clear()
         assign_module.assign(items, [room, 400], 0.0, 0, None)
         assert len(taken) <= len(items) * (steps + 1)
+
+
+def test_greedy_places_a_large_packing_twice_at_least_and_then_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes are counted by the neighbours that they look at."""
+    packing = next(p for p in map(build_packing, map(overlapping, range(50))) if not placement.greedy(p)[0].proven)
+    passes, fit = list[int](), placement.fit
+    monkeypatch.setattr(placement, "fit", lambda *given: (passes.append(1), fit(*given))[1])
+    for most, expected in ((0, 2), (packing.meetings * 5, 6), (packing.meetings * 1000, 16)):
+        monkeypatch.setattr(placement, "GREEDY_MEETINGS", most)
+        passes.clear()
+        placement.greedy(packing)
+        assert len(passes) == expected
+
+
+def overlapping(seed: int) -> list[Rectangle]:
+    draw = random.Random(seed)
+    starts = [draw.randrange(30) for _ in range(40)]
+    return [Rectangle(f"b{i}", "tensor", draw.randrange(1, 90), s, s + 1 + i % 7, ()) for i, s in enumerate(starts)]
+
+
+def test_a_plan_of_a_large_packing_is_a_quick_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above MOST_MEETINGS one order is placed, and nothing is searched."""
+    graph, _ = random_graph(3, 40)
+    monkeypatch.setattr(choose_module, "MOST_MEETINGS", 0)
+    monkeypatch.setattr(choose_module, "_search", None)
+    rectangles, placed = choose_module.rectangles, list[int]()
+    monkeypatch.setattr(choose_module, "rectangles", lambda *given: (placed.append(1), rectangles(*given))[1])
+    model = build_model(graph, PlanOptions())
+    orders = list_orders(model.tasks, 0, thorough=True)
+    assert len(orders) > 1
+    choose_module.choose(model, orders, None, PlanOptions(effort="full"))
+    assert len(placed) == 1
+
+
+@pytest.mark.parametrize(("nodes", "plans"), [(0, 2), (3, 3), (1000, None)])
+def test_few_plans_are_tried_of_a_large_graph(nodes: int, plans: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nodes: TRIED_NODES, in graphs. The last plan is the one that is kept."""
+    graph = next(graph for graph in map(random_pieces, range(50)) if len(candidates(graph, 8)) > 3)
+    made, plan = list[int](), planned.plan_memory
+    monkeypatch.setattr(planned, "plan_memory", lambda *given: (made.append(1), plan(*given))[1])
+    monkeypatch.setattr(planned, "TRIED_NODES", nodes * len(graph.nodes))
+    planned.plan_graph(graph, PlanOptions(deterministic_time=0.1))
+    assert len(made) == plans + 1 if plans is not None else 4 < len(made) <= 4 + planned.TURNS + 1
 
 
 @pytest.mark.parametrize("how", [("--remat", "min"), ("--optimise", "memory")])

@@ -98,20 +98,26 @@ class _Writer:
         self.runs.append(SecondRun(clone.name, node.name, node.origin, value.size_bytes, op_def(node.op).macs(node)))
 
     def clone(self, node: Node) -> Node:
-        outputs = tuple(replace(value, name=self.unique(value.name)) for value in node.outputs)
-        name = outputs[0].name if node.name == node.outputs[0].name else self.unique(node.name)
-        clone = replace(node, name=name, inputs=tuple(map(self.reader, node.inputs)), outputs=outputs)
+        clone = cloned(node, tuple(map(self.reader, node.inputs)), self.taken)
         self.nodes.append(clone)
-        for value, copy in zip(node.outputs, outputs, strict=True):
+        for value, copy in zip(node.outputs, clone.outputs, strict=True):
             self.current[value.name] = copy
             for view in self.views.get(value.name, ()):
                 self.clone(view)
         return clone
 
-    def unique(self, name: str) -> str:
-        """`name@2`, or the next number that is free."""
-        count = 2
-        while f"{name}@{count}" in self.taken:
-            count += 1
-        self.taken.add(f"{name}@{count}")
-        return f"{name}@{count}"
+
+def cloned(node: Node, inputs: tuple[Value, ...], taken: set[str]) -> Node:
+    """The node once more, on these inputs, with names that are free; `taken` gains them."""
+    outputs = tuple(replace(value, name=_unique(value.name, taken)) for value in node.outputs)
+    name = outputs[0].name if node.name == node.outputs[0].name else _unique(node.name, taken)
+    return replace(node, name=name, inputs=inputs, outputs=outputs)
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """`name@2`, or the next number that is free."""
+    count = 2
+    while f"{name}@{count}" in taken:
+        count += 1
+    taken.add(f"{name}@{count}")
+    return f"{name}@{count}"

@@ -22,6 +22,9 @@ from tinytrain_compile.ops.stream import Ring, RowCall, StreamAttrs, position_by
 ALIGNMENT = 8
 """Of everything that lies in a stream's scratch, in bytes."""
 
+MOST = 255
+"""Nodes of a stream, and rows of a call: the tables in C are bytes."""
+
 Moments = NDArray[np.bool_]
 """For every call of a stream, whether something is in use."""
 
@@ -36,12 +39,13 @@ class _Part:
 
 
 def build_stream(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> StreamAttrs | None:
-    """The stream of these nodes, which are in topological order; None if one of them has no form by rows.
+    """The stream of these nodes, which are in topological order; None without a form by rows of each.
 
-    inputs: all that they read from outside; outputs: results that somebody else needs, each written whole.
+    None also of more than MOST. inputs: all that they read from outside; outputs: results that somebody else needs,
+    each written whole.
     """
     forms = [form for node in nodes if (form := row_form(node)) is not None]
-    if len(forms) < len(nodes) or not outputs:
+    if len(forms) < len(nodes) or not outputs or len(nodes) > MOST or max(form.unit for form in forms) > MOST:
         return None
     chain = _Chain(nodes, forms, {value.name for value in outputs})
     calls = chain.calls()
@@ -155,10 +159,15 @@ class _Order:
         return row < self._chain.heights[index] and all(self._is_there(*n) for n in self._chain.needs(index, row))
 
     def _is_there(self, index: int, until: int) -> bool:
-        rows = range(self._done[index], until, self._chain.forms[index].unit)
-        if not rows or index in self._needed:
-            return not rows
-        return all(self._is_there(*need) for row in rows for need in self._chain.needs(index, row))
+        """Whether a node's rows below `until` are computed, or can be. A node's later rows need all that earlier do."""
+        done, unit = self._done[index], self._chain.forms[index].unit
+        if done >= until or index in self._needed:
+            return done >= until
+        needs = dict[int, int]()
+        for row in range(done, until, unit):
+            for maker, below in self._chain.needs(index, row):
+                needs[maker] = max(below, needs.get(maker, 0))
+        return all(self._is_there(maker, below) for maker, below in needs.items())
 
 
 class _Uses:

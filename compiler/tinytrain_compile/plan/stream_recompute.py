@@ -15,6 +15,7 @@ from tinytrain_compile.ir.stages import SecondRun
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import has_trait, row_form
 from tinytrain_compile.plan.remat_problem import is_repeatable
+from tinytrain_compile.plan.remat_rewrite import cloned
 from tinytrain_compile.plan.stream_rewrite import with_sums_beside
 
 
@@ -136,20 +137,11 @@ class _Writer:
             if node.name in self._late:
                 self._add(replace(node, inputs=inputs))
                 continue
-            outputs = tuple(replace(value, name=self._unique(value.name)) for value in node.outputs)
-            name = outputs[0].name if node.name == node.outputs[0].name else self._unique(node.name)
-            clone = replace(node, name=name, inputs=inputs, outputs=outputs)
-            self._current.update({v.name: copy for v, copy in zip(node.outputs, outputs, strict=True)})
+            clone = cloned(node, inputs, self._taken)
+            self._current.update({v.name: copy for v, copy in zip(node.outputs, clone.outputs, strict=True)})
             self._add(clone)
             size, macs = node.outputs[0].size_bytes, op_def(node.op).macs(node)
             self._runs.append(SecondRun(clone.name, node.name, node.origin, size, macs))
 
     def _is_made(self, node: Node) -> bool:
         return node.name in self._early or node.name in self._late
-
-    def _unique(self, name: str) -> str:
-        count = 2
-        while f"{name}@{count}" in self._taken:
-            count += 1
-        self._taken.add(f"{name}@{count}")
-        return f"{name}@{count}"
