@@ -7,6 +7,9 @@ from tinytrain_compile.ir.types import NO_ATTRS, Node
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.names import operand, operands, result
 
+BITS = 8
+"""Bits of a mask in what an element of a kept value takes, at least."""
+
 
 def keep_masks(builder: GraphBuilder, forward: list[Node], backward: list[Node]) -> tuple[list[Node], list[Node]]:
     """Replace ClipGrad(dy, y) by MaskedGrad(dy, ClipMask(y)) wherever no other backward node reads y.
@@ -30,17 +33,25 @@ def keep_masks(builder: GraphBuilder, forward: list[Node], backward: list[Node])
 
 
 def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
-    """Values that a backward node other than a ClipGrad reads, directly or through a view."""
+    """Values that a backward node other than a ClipGrad reads, directly or through a view.
+
+    Not if only some of its channels are (Slices, which run in the forward pass): those and the bits take less.
+    """
     base: dict[str, str] = {}
     for node in (*forward, *backward):
         if op_def(node.op).view:
             source = node.inputs[0].name
             base[node.outputs[0].name] = base.get(source, source)
     kept: set[str] = set()
+    cut: dict[str, int] = {}
     for node in backward:
         if op_def(node.op).view:
             continue
         for name, value in operands(node).items():
+            if node.op == "Slice":
+                cut[value.name] = cut.get(value.name, 0) + node.outputs[0].elements
+                if cut[value.name] + value.elements // BITS < value.elements:
+                    continue
             if not (node.op == "ClipGrad" and name == "y"):
                 kept.update((value.name, base.get(value.name, value.name)))
     return kept
