@@ -319,6 +319,14 @@ _kind(
     "calibration samples lead to numbers so large, that integer arithmetic cannot go from it to the others. Usually "
     "one sample is far off; --calib-range percentile helps against values that are only a little larger than the rest.",
 )
+_kind(
+    "E0308",
+    EXIT_INPUT,
+    "bad table of gains",
+    "--gains takes a CSV file with the header layer,part,axis,channel,gain (docs/update-schemes.md). The message names "
+    "the line: one that is not of this form, that says again what an earlier one has said, or a part or channel that "
+    "the layer does not have.",
+)
 # E04xx: memory
 _kind("E0401", EXIT_DOES_NOT_FIT, "does not fit", "The arena is too small; the block shows why and what would fit.")
 _kind(

@@ -1,6 +1,29 @@
 """Chooses what is updated: turns `--update` and scheme files into an UpdatePlan over the graph's parameters."""
 
+from tinytrain_compile.sparse.choices import (
+    LayerWays,
+    Way,
+    gain_of_plan,
+    layer_ways,
+    scheme_plan,
+    scheme_text,
+)
+from tinytrain_compile.sparse.gains import PRIOR, UNITS, GainTable, read_gains
 from tinytrain_compile.sparse.layers import Layer, layers_of
 from tinytrain_compile.sparse.select import resolve_update
 
-__all__ = ["Layer", "layers_of", "resolve_update"]
+__all__ = [
+    "PRIOR",
+    "UNITS",
+    "GainTable",
+    "Layer",
+    "LayerWays",
+    "Way",
+    "gain_of_plan",
+    "layer_ways",
+    "layers_of",
+    "read_gains",
+    "resolve_update",
+    "scheme_plan",
+    "scheme_text",
+]

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
-from tinytrain_compile.ir.types import Graph, Value
+from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.sparse.layers import Layer, channel_axes, layers_of, weight_axis
 from tinytrain_compile.sparse.scheme import SchemeEntry, load_scheme
+
+UpdateMap = dict[str, ChannelSlice | None]
+"""Parameter -> the channels that are updated, None for all of it."""
 
 
 def resolve_update(graph: Graph, spec: str, files: bool = True) -> UpdatePlan:
@@ -90,23 +93,24 @@ def _match(layers: tuple[Layer, ...], pattern: str) -> list[Layer]:
     return found
 
 
-def _from_scheme(layers: tuple[Layer, ...], entries: tuple[SchemeEntry, ...]) -> dict[str, ChannelSlice | None]:
+def _from_scheme(layers: tuple[Layer, ...], entries: tuple[SchemeEntry, ...]) -> UpdateMap:
     final: dict[str, SchemeEntry] = {}
     by_name = {layer.name: layer for layer in layers}
     for entry in entries:
         for layer in _match(layers, entry.layer):
             final[layer.name] = entry
-    updates: dict[str, ChannelSlice | None] = {}
+    updates: UpdateMap = {}
     for layer in layers:
         if layer.name in final:
-            updates.update(_layer_updates(by_name[layer.name], final[layer.name]))
+            updates.update(entry_updates(by_name[layer.name], final[layer.name]))
     if not updates:
         raise CompileError("E0303", "--update", "the scheme updates nothing", "set bias = true or weight in an entry")
     return updates
 
 
-def _layer_updates(layer: Layer, entry: SchemeEntry) -> dict[str, ChannelSlice | None]:
-    updates: dict[str, ChannelSlice | None] = {}
+def entry_updates(layer: Layer, entry: SchemeEntry) -> UpdateMap:
+    """What an entry of a scheme says of one layer; CompileError E0302 for channels that it does not have."""
+    updates: UpdateMap = {}
     if entry.bias:
         updates.update({value.name: None for value in layer.biases})
     if entry.weight == "all":
@@ -116,16 +120,29 @@ def _layer_updates(layer: Layer, entry: SchemeEntry) -> dict[str, ChannelSlice |
     return updates
 
 
-def _check_slices(graph: Graph, layers: tuple[Layer, ...], plan: UpdatePlan) -> None:
-    """E0302 for channels of a weight that is also used in a way that has no such channels."""
-    sliced = {name for name, piece in plan.updates.items() if piece is not None}
+def whole_only(graph: Graph) -> frozenset[str]:
+    """Parameters that are also used in a way that has no channels: they are trained as a whole or not at all."""
+    return frozenset(_other_uses(graph))
+
+
+def _other_uses(graph: Graph) -> dict[str, Node]:
+    """Parameter -> the first node that uses it in another way than as the weight of a matrix product."""
+    parameters, found = {value.name for value in graph.parameters}, dict[str, Node]()
     for node in graph.nodes:
         as_weight = (operand(node, "w"),) if has_trait(node.op, "matrix") else ()
         for value in node.inputs:
-            if value.name in sliced and (value not in as_weight or node.inputs.count(value) > 1):
-                owner = next(layer.name for layer in layers if value in layer.parameters)
-                what = f"its weight {value.name} is also used by {node.origin or node.name}, in another arrangement"
-                raise CompileError("E0302", owner, what, 'use weight = "all"')
+            if value.name in parameters and (value not in as_weight or node.inputs.count(value) > 1):
+                found.setdefault(value.name, node)
+    return found
+
+
+def _check_slices(graph: Graph, layers: tuple[Layer, ...], plan: UpdatePlan) -> None:
+    """E0302 for channels of a weight that is also used in a way that has no such channels."""
+    for name, node in _other_uses(graph).items():
+        if plan.updates.get(name) is not None:
+            owner = next(layer.name for layer in layers for value in layer.parameters if value.name == name)
+            what = f"its weight {name} is also used by {node.origin or node.name}, in another arrangement"
+            raise CompileError("E0302", owner, what, 'use weight = "all"')
 
 
 def _slice(layer: Layer, weight: Value, entry: SchemeEntry) -> ChannelSlice | None:

@@ -1,0 +1,141 @@
+"""The ways in which each layer can be trained, for --update auto, which takes one of them per layer.
+
+A way is an entry of a scheme file, so what is chosen can be written down, edited and given back. A share is of leading
+channels: where nothing is known of them any are as good, and leading ones are one run of memory and one number in the
+file. A table with gains of channels says which are better.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from glob import escape
+
+from tinytrain_compile.ir.stages import UpdatePlan
+from tinytrain_compile.ir.types import Graph
+from tinytrain_compile.sparse.gains import GainTable, axes_of, prior_gain
+from tinytrain_compile.sparse.layers import Layer, layers_of, weight_axis
+from tinytrain_compile.sparse.scheme import SchemeEntry
+from tinytrain_compile.sparse.select import UpdateMap, entry_updates, whole_only
+
+PARTS = (8, 4, 2)
+"""A share is one of so many equal parts of the channels."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train a layer.
+
+    kind: what it is called in all layers: "frozen", "bias", "in/8" to "out/2", "all". gain: what it is worth, in 1 /
+    UNITS. elements: parameters that it trains.
+    """
+
+    kind: str
+    entry: SchemeEntry
+    gain: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class LayerWays:
+    """A layer and the ways to train it, the first of which is not at all."""
+
+    layer: Layer
+    ways: tuple[Way, ...]
+
+
+def layer_ways(graph: Graph, gains: GainTable, frozen: int = 0) -> tuple[LayerWays, ...]:
+    """For every layer, in topological order. frozen: how many of the first ones cannot be trained."""
+    whole = whole_only(graph)
+    return tuple(
+        LayerWays(layer, _ways(layer, gains, whole) if index >= frozen else _ways(layer, gains, whole)[:1])
+        for index, layer in enumerate(layers_of(graph))
+    )
+
+
+def _ways(layer: Layer, gains: GainTable, whole: frozenset[str]) -> tuple[Way, ...]:
+    bias = bool(layer.biases)
+    ways = [Way("frozen", SchemeEntry(layer.name, False, 0, "out"), 0, 0)]
+    if bias:
+        ways.append(_way("bias", SchemeEntry(layer.name, True, 0, "out"), layer, gains))
+    if layer.weights and layer.weights[0].name not in whole:
+        for axis, total in axes_of(layer).items():
+            for part, count in {total // part: part for part in PARTS if total >= 2 * part or part == 2}.items():
+                if 0 < part < total:
+                    entry = SchemeEntry(layer.name, bias, gains.best(layer, axis, part), axis)
+                    ways.append(_way(f"{axis}/{count}", entry, layer, gains))
+    if layer.weights:
+        ways.append(_way("all", SchemeEntry(layer.name, bias, "all", "out"), layer, gains))
+    return tuple(ways)
+
+
+def _way(kind: str, entry: SchemeEntry, layer: Layer, gains: GainTable) -> Way:
+    return Way(kind, entry, gain_of(layer, entry, gains), trained_elements(layer, entry))
+
+
+def trained_elements(layer: Layer, entry: SchemeEntry) -> int:
+    """Parameters of a layer that an entry trains."""
+    biases = sum(value.elements for value in layer.biases) if entry.bias else 0
+    if entry.weight == "all":
+        return biases + sum(value.elements for value in layer.weights)
+    count = entry.weight if isinstance(entry.weight, int) else len(entry.weight)
+    return biases + (layer.weights[0].elements * count // axes_of(layer)[entry.axis] if count else 0)
+
+
+def gain_of(layer: Layer, entry: SchemeEntry, gains: GainTable) -> int:
+    """What training a layer as an entry says is worth, in 1 / UNITS."""
+    if gains.is_prior:
+        return prior_gain(trained_elements(layer, entry))
+    bias = gains.bias(layer) if entry.bias else 0
+    if isinstance(entry.weight, str):
+        return bias + gains.all_weights(layer)
+    return bias + (gains.weight(layer, entry.axis, entry.weight) if entry.weight else 0)
+
+
+def gain_of_plan(graph: Graph, plan: UpdatePlan, gains: GainTable) -> int:
+    """Of any update: the sum over its layers, in 1 / UNITS."""
+    return sum(gain_of(layer, _entry_of(layer, plan), gains) for layer in layers_of(graph))
+
+
+def _entry_of(layer: Layer, plan: UpdatePlan) -> SchemeEntry:
+    """How a plan trains a layer."""
+    bias = any(value.name in plan.updates for value in layer.biases)
+    weights = [value for value in layer.weights if value.name in plan.updates]
+    piece = next((plan.updates[value.name] for value in weights if plan.updates[value.name] is not None), None)
+    if piece is None:
+        return SchemeEntry(layer.name, bias, "all" if weights else 0, "out")
+    return SchemeEntry(layer.name, bias, piece.channels, weight_axis(layer.node, piece.axis))
+
+
+def scheme_plan(layers: Sequence[LayerWays], chosen: Sequence[Way], label: str) -> UpdatePlan:
+    """The update that trains every layer in its way."""
+    updates: UpdateMap = {}
+    for item, way in zip(layers, chosen, strict=True):
+        updates.update(entry_updates(item.layer, way.entry))
+    return UpdatePlan(updates, label)
+
+
+def scheme_text(chosen: Sequence[SchemeEntry], comment: str) -> str:
+    """A scheme file (docs/update-schemes.md) of the layers that are trained, which read back gives the same plan.
+
+    comment: lines for its head.
+    """
+    blocks = ["".join(f"# {line}\n" for line in comment.splitlines())]
+    for entry in chosen:
+        if entry.bias or entry.weight != 0:
+            lines = ["[[update]]", f"layer = {_quoted(escape(entry.layer))}"]
+            lines += ["bias = true"] if entry.bias else []
+            if entry.weight != 0:
+                weight = list(entry.weight) if isinstance(entry.weight, tuple) else entry.weight
+                lines.append(f"weight = {json.dumps(weight)}")
+            if entry.weight not in (0, "all"):
+                lines.append(f'axis = "{entry.axis}"')
+            blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+def _quoted(text: str) -> str:
+    """A string of TOML."""
+    plain = "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
+    return f'"{plain}"'
