@@ -29,6 +29,7 @@ from tinytrain_compile.plan import (
     arena_bound,
     may_stream,
     plan_from_lock,
+    plan_graph,
     spread,
     step_cost,
     with_streams,
@@ -97,9 +98,11 @@ def _with_graph(train: TrainGraph, planned: Graph) -> TrainGraph:
 class _Made:
     """What was built and planned already, by the text of --update; all other options are the same."""
 
+    named: dict[str, UpdatePlan] = field(default_factory=dict[str, UpdatePlan])
     asked: dict[str, tuple[UpdatePlan, TrainGraph]] = field(default_factory=dict[str, tuple[UpdatePlan, TrainGraph]])
     prices: dict[str, Price] = field(default_factory=dict[str, Price])
     candidates: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
+    sketches: dict[str, tuple[Planned, int]] = field(default_factory=dict[str, tuple[Planned, int]])
     too_large: set[str] = field(default_factory=set[str])
 
 
@@ -211,12 +214,36 @@ class Planner:
     def _asked(self, spec: str) -> tuple[UpdatePlan, TrainGraph]:
         """An update and its training graph with as many samples in a step as --micro-batch says; E0101."""
         if spec not in self._made.asked:
-            update = resolve_update(self.model.graph, spec)
+            update = self._made.named.get(spec) or resolve_update(self.model.graph, spec)
             try:
                 self._made.asked[spec] = update, self.train(update, self.size)
             except SamplesMixError as problem:
                 raise self._refused(problem) from problem
         return self._made.asked[spec]
+
+    def named(self, update: UpdatePlan) -> str:
+        """A text by which the other methods know this update from now on: its label, which no --update may be."""
+        self._made.named.setdefault(update.label, update)
+        return update.label
+
+    def training(self, spec: str) -> TrainGraph:
+        """The training graph of an update by its --update text; E0101 if --micro-batch cannot be."""
+        return self._asked(spec)[1]
+
+    def sketch(self, spec: str) -> tuple[Planned, int]:
+        """A quick plan of an update in one memory, row by row where that helps, with nothing computed twice; its time
+        in picoseconds."""
+        if spec not in self._made.sketches:
+            means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
+            train = self.training(spec)
+            planned = plan_with_fallbacks(train.graph, self.settings(train, True), means)[0]
+            self._made.sketches[spec] = planned, step_cost(planned.plan, means.core).ps
+        return self._made.sketches[spec]
+
+    def plain(self, spec: str) -> int:
+        """The arena of a quick plan of an update with nothing that helps."""
+        train = self.training(spec)
+        return plan_graph(train.graph, self.settings(train, True)).plan.arena_bytes
 
     def exact(self, spec: str) -> Candidate:
         """A candidate by its --update text, planned with full effort; E0101 if --micro-batch cannot be."""
@@ -298,14 +325,23 @@ class Planner:
         """What an update needs with nothing computed twice or moved, by a quick plan; None if no plan can fit."""
         _, train = self._asked(spec)
         means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
-        room = self.options.arena_bytes
-        if room is not None and not self._may_stream(train):  # a node of a stream needs less than the bound says
-            room += sum(memory.capacity_bytes for memory in self.means.memories)
-            once = self.means.remat == "off" and self.means.objective is None
-            if arena_bound(train.graph, self.settings(train, True), once) > room:
-                return None
+        if self.impossible(spec):
+            return None
         planned, choice = self._plan(train, True, means)
         return Price(planned.plan.arena_bytes, choice.cost.ps, choice.attempts)
+
+    def impossible(self, spec: str) -> bool:
+        """Whether a bound shows, without a plan, that an update cannot keep to --arena."""
+        train, room = self.training(spec), self.options.arena_bytes
+        if room is None:
+            return False
+        room += sum(memory.capacity_bytes for memory in self.means.memories)
+        if sum(value.size_bytes for value in (*train.graph.state, *train.graph.accumulators)) > room:
+            return True
+        if self._may_stream(train):  # a node of a stream needs less than the bound says
+            return False
+        once = self.means.remat == "off" and self.means.objective is None
+        return arena_bound(train.graph, self.settings(train, True), once) > room
 
     def could_fit(self, candidate: Candidate) -> bool:
         """Whether --arena may hold the candidate's graph with any second runs: what is there for good says no."""

@@ -67,7 +67,7 @@ class CompileOptions(UpdateOptions):
         default="auto",
         metadata=option(
             "common",
-            "What is trained: auto (deepest last:N that fits), all, bias, head, last:N, GLOB,... or a scheme file.",
+            "What is trained: auto (what gains most and fits), all, bias, head, last:N, GLOB,... or a scheme file.",
             "--update",
             metavar="WHAT",
         ),

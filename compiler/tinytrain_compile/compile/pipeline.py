@@ -23,6 +23,7 @@ from tinytrain_compile.compile.summary import layer_updates
 from tinytrain_compile.compile.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
 from tinytrain_compile.compile.training_options import with_file_training
 from tinytrain_compile.compile.trial import compare, like_one, with_exponents
+from tinytrain_compile.compile.update_rounds import SCHEME
 from tinytrain_compile.emit import c_identifier, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
@@ -180,10 +181,16 @@ def _choose(planner: Planner) -> Candidate:
 
 
 def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
-    """The plan of a lock; `--update auto` is then what the lock trains, unless that is said in a file."""
+    """The plan of a lock; `--update auto` is then what the lock trains, unless that is said in a file.
+
+    But the scheme that auto has chosen itself lies beside the lock, if both are where they were written.
+    """
     graph = planner.model.graph
     if update != "auto":
         return planner.locked(resolve_update(graph, update), lock)
+    beside = None if planner.options.lock is None else planner.options.lock.parent / SCHEME
+    if lock.update == f"{AUTO}{SCHEME}" and beside is not None and beside.is_file():
+        return replace(planner.locked(resolve_update(graph, str(beside)), lock), automatic=True)
     try:
         chosen = resolve_update(graph, lock.update.removeprefix(AUTO), files=False)
     except CompileError as problem:
@@ -307,6 +314,9 @@ def _write(
     files = dict(made)
     files["report.json"] = json.dumps(report_json(summary), indent=1) + "\n"
     files["plan.json"] = json.dumps(plan_json(summary), indent=1) + "\n"
+    chosen = None if summary.choice is None else summary.choice.update
+    if chosen is not None:
+        files[SCHEME] = chosen.scheme
     if "html" in options.report:
         files["report.html"] = report_html(summary)
     written = write_output(options.out, files, inputs, options.force)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from tinytrain_compile.compile.option import option, within
@@ -13,6 +14,15 @@ from tinytrain_compile.compile.option_values import parse_betas, parse_epsilon
 class UpdateOptions:
     """Loss, optimizer and accumulation, but for what everyone needs (optimizer, learning rate, batch)."""
 
+    gains: Path | None = field(
+        default=None,
+        metadata=option(
+            "training",
+            "What training each layer is worth, for --update auto (docs/update-schemes.md). Default: a prior.",
+            "--gains",
+            metavar="FILE.csv",
+        ),
+    )
     loss: Literal["cross-entropy", "mse", "bce"] | None = field(
         default=None,
         metadata=option(

@@ -1,29 +1,47 @@
-"""The deepest update that keeps to --arena and --max-step-time, for --update auto."""
+"""The update that gains most and keeps to --arena and --max-step-time (--update auto); the deepest last:N that does."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tinytrain_compile.compile.candidates import Candidate, Planner
+from tinytrain_compile.compile.update_rounds import best_choice
 from tinytrain_compile.ir.cost import Attempt
+from tinytrain_compile.sparse import PRIOR, read_gains
 
 
 def search_update(planner: Planner, layer_count: int) -> Candidate:
-    """The deepest last:N that keeps to the limits, for --update auto; the head alone if even that does not."""
+    """What gains most and keeps to the limits, for --update auto; the head alone if nothing does."""
+    gains = PRIOR if planner.options.gains is None else read_gains(planner.options.gains, planner.model.graph)
+    every = f"last:{layer_count}"
     if planner.options.arena_bytes is None and planner.options.max_step_ps is None:
-        every = f"last:{layer_count}" if planner.options.input_lines else "all"
-        return replace(planner.exact(every), automatic=True)
-    depth, best = deepest(planner, layer_count) or (1, planner.exact("last:1"))
-    label = f"last:{depth}"
-    if depth < layer_count:
-        best = _with_attempts(best, planner.price(f"last:{layer_count}").attempts, label)
-    return replace(best, automatic=True)
+        return replace(planner.exact(every if planner.options.input_lines else "all"), automatic=True)
+    whole = _everything(planner, every)
+    if whole is not None:
+        return replace(whole, automatic=True)
+    found = best_choice(planner, gains, layer_count)
+    if found is None:
+        depth, best = deepest(planner, layer_count) or (1, planner.exact("last:1"))
+        return replace(_with_attempts(best, planner.plain(every), f"last:{depth}"), automatic=True)
+    best = _with_attempts(found.candidate, planner.plain(every), found.candidate.update.label)
+    return replace(best, automatic=True, choice=replace(best.choice, update=found.choice))
 
 
-def _with_attempts(candidate: Candidate, above: tuple[Attempt, ...], label: str) -> Candidate:
-    """What was tried for all layers, then the smaller update that was taken."""
+def _everything(planner: Planner, every: str) -> Candidate | None:
+    """All layers, if they keep to the limits: nothing gains more. Priced quickly first."""
+    if planner.impossible(every):
+        return None
+    price = planner.price(every)
+    return planner.fitting(every) if planner.meets(int(price.arena_bytes / NEAR), price.ps) else None
+
+
+def _with_attempts(candidate: Candidate, whole_bytes: int, label: str) -> Candidate:
+    """What all layers need as they are, then what was taken."""
     note = f"{candidate.choice.cost.ps / 1e9:.3g} ms a step"
-    attempts = (*above, Attempt("less", f"--update {label}", candidate.plan.arena_bytes, note))
+    attempts = (
+        Attempt("asked", "all layers", whole_bytes),
+        Attempt("less", f"--update {label}", candidate.plan.arena_bytes, note),
+    )
     return replace(candidate, choice=replace(candidate.choice, attempts=attempts))
 
 

@@ -50,13 +50,46 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class ChoiceRound:
+    """A choice of layers that --update auto has planned. arena_bytes: None where nothing was found that fits."""
+
+    effort: Literal["quick", "full"]
+    gain: float
+    arena_bytes: int | None
+    fits: bool
+
+
+@dataclass(frozen=True)
+class UpdateChoice:
+    """How --update auto has chosen what is trained.
+
+    gains: where they come from. gain: of what was chosen; best_gain: nothing that could fit has more, as far as that is
+    known. scheme: the choice as a scheme
+    file. why: sentences for people: which limit binds, what more room would be used for.
+    """
+
+    gains: str
+    gain: float
+    best_gain: float
+    rounds: tuple[ChoiceRound, ...] = ()
+    scheme: str = ""
+    why: tuple[str, ...] = ()
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing better fits."""
+        return self.gain >= self.best_gain
+
+
+@dataclass(frozen=True)
 class PlanChoice:
     """How a plan was chosen. objective: None is the least extra time that fits; limit_ps: of --max-step-time.
 
-    attempts: what was tried, in that order; the last one that fits is the plan.
+    attempts: what was tried, in that order; the last one that fits is the plan. update: how --update auto has chosen.
     """
 
     cost: StepCost
     objective: Objective | None = None
     limit_ps: int | None = None
     attempts: tuple[Attempt, ...] = ()
+    update: UpdateChoice | None = None

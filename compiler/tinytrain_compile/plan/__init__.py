@@ -7,13 +7,15 @@ returned.
 
 from tinytrain_compile.plan.explain import live_buffers_at, load_per_step
 from tinytrain_compile.plan.lock import Lock, plan_from_lock, read_lock
+from tinytrain_compile.plan.model import MemoryModel, build_model
 from tinytrain_compile.plan.optimise import Goal, optimise
 from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
 from tinytrain_compile.plan.pages import Memory
 from tinytrain_compile.plan.planned import Planned, plan_graph
-from tinytrain_compile.plan.planner import arena_bound, plan_memory
-from tinytrain_compile.plan.price import CoreModel, step_cost
+from tinytrain_compile.plan.planner import arena_bound, node_loads, plan_memory
+from tinytrain_compile.plan.price import CoreModel, node_ps, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
+from tinytrain_compile.plan.selection import Answer, Event, Row, Selection, happened, select
 from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.stream_again import streamed_again
 from tinytrain_compile.plan.stream_rewrite import with_lines, with_streams, without_lines, without_streams
@@ -24,24 +26,34 @@ from tinytrain_compile.plan.validate_remat import validate_remat
 from tinytrain_compile.plan.validate_streams import validate_streams
 
 __all__ = [
+    "Answer",
     "CoreModel",
+    "Event",
     "Goal",
     "Lock",
     "Memory",
+    "MemoryModel",
     "PlanError",
     "PlanOptions",
     "Planned",
     "RematOptions",
+    "Row",
+    "Selection",
     "arena_bound",
+    "build_model",
+    "happened",
     "live_buffers_at",
     "load_per_step",
     "may_stream",
+    "node_loads",
+    "node_ps",
     "optimise",
     "plan_from_lock",
     "plan_graph",
     "plan_memory",
     "plan_with_remat",
     "read_lock",
+    "select",
     "share_of",
     "spread",
     "step_cost",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.stages import MemoryPlan
@@ -14,6 +15,9 @@ TURNS = 8
 """With effort "full": how many are then tried the other way, one by one."""
 TRIED_NODES = 16_000
 """Nodes in all plans that are tried, at most (two plans always are): what a large graph wins is not worth minutes."""
+
+REMEMBERED = 8
+"""Plans."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +32,14 @@ class Planned:
     refused: Planned | None = None
 
 
+@lru_cache(maxsize=REMEMBERED)
 def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
     """`plan_memory` of the graph with those Concats and Slices as views whose bytes need not move.
 
     A whole is live from its first part to the last reader of any, which may cost more than copying. So quick plans try
     all of them, the Concats, the Slices and none, with effort "full" also the best of these with one turned. The
-    smallest arena counts, and among equals the fewest copies.
+    smallest arena counts, and among equals the fewest copies. Of the same graph it is the same plan: the last few are
+    remembered, since who looks for a way to fit asks more than once.
     """
     views = candidates(graph, options.alignment_bytes)
     if not views:

@@ -65,6 +65,14 @@ def least_load(graph: Graph, options: PlanOptions, without: Container[str]) -> i
     return below + max(_touched(model.tasks, task) for task in (*sure, model.tasks.start))
 
 
+def node_loads(graph: Graph, options: PlanOptions) -> dict[str, int]:
+    """Node -> bytes that it reads, writes and works in, at best; nothing runs with less. Without views, which do not
+    run, and without what lives for ever."""
+    model = build_model(graph, options)
+    tasks = enumerate(model.nodes)
+    return {node.name: _touched(model.tasks, task) for task, node in tasks if not op_def(node.op).as_view}
+
+
 def _touched(tasks: TaskGraph, task: int) -> int:
     """Bytes that a task reads, writes and works in, less what it may at best do in place."""
     return (

@@ -30,6 +30,11 @@ def step_cost(plan: MemoryPlan, core: CoreModel) -> StepCost:
     return StepCost(work * 1000 // core.clock_mhz, access, paging, work * core.pj_per_cycle // 1000, plan.extra_pj)
 
 
+def node_ps(node: Node, core: CoreModel) -> int:
+    """Modelled time of one node, in picoseconds."""
+    return sum(_millicycles(part, core) for part in taken_apart(node)) * 1000 // core.clock_mhz
+
+
 def _millicycles(node: Node, core: CoreModel) -> int:
     definition = op_def(node.op)
     if definition.view or definition.page:

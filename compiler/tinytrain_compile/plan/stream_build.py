@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ ALIGNMENT = 8
 
 MOST = 255
 """Nodes of a stream, and rows of a call: the tables in C are bytes."""
+
+REMEMBERED = 4096
+"""Streams, with all that they were made of."""
 
 Moments = NDArray[np.bool_]
 """For every call of a stream, whether something is in use."""
@@ -42,8 +46,13 @@ def build_stream(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequen
     """The stream of these nodes, which are in topological order; None without a form by rows of each.
 
     None also of more than MOST. inputs: all that they read from outside; outputs: results that somebody else needs,
-    each written whole.
+    each written whole. Training graphs of one model share most of their streams, so what was built is remembered.
     """
+    return _built(tuple(nodes), tuple(inputs), tuple(outputs))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _built(nodes: tuple[Node, ...], inputs: tuple[Value, ...], outputs: tuple[Value, ...]) -> StreamAttrs | None:
     forms = [form for node in nodes if (form := row_form(node)) is not None]
     if len(forms) < len(nodes) or not outputs or len(nodes) > MOST or max(form.unit for form in forms) > MOST:
         return None

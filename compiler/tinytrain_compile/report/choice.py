@@ -35,6 +35,38 @@ def choice_json(choice: PlanChoice | None) -> dict[str, Any]:
     return {"objective": choice.objective or "fit", "model": model, "ladder": ladder}
 
 
+def update_choice_json(choice: PlanChoice | None) -> dict[str, Any] | None:
+    """How --update auto has chosen what is trained; None where it had nothing to choose."""
+    found = None if choice is None else choice.update
+    if found is None:
+        return None
+    rounds = [
+        {"effort": one.effort, "gain": one.gain, "arena_bytes": one.arena_bytes, "fits": one.fits}
+        for one in found.rounds
+    ]
+    return {
+        "gains": found.gains,
+        "gain": found.gain,
+        "best_gain": found.best_gain,
+        "proven": found.proven,
+        "rounds": rounds,
+        "why": list(found.why),
+    }
+
+
+def update_choice_rows(summary: Summary, width: int) -> Iterator[Row]:
+    """What the choice of --update auto gains, how sure that is, which limit binds, and what more room would buy."""
+    found = None if summary.choice is None else summary.choice.update
+    if found is None:
+        return
+    sure = "PROVEN BEST" if found.proven else f"no scheme that fits has more than {found.best_gain:.1f}"
+    quick = sum(one.effort == "quick" for one in found.rounds)
+    plans = f"{quick} quick and {len(found.rounds) - quick} full plans"
+    yield row("gain", [f"{found.gain:.1f} ({printable(found.gains)});", f"{sure};", plans], width, " ", most=3, rank=1)
+    for text in found.why:
+        yield row("", printable(text).split(" "), width, " ", most=3, rank=2)
+
+
 def choice_rows(summary: Summary, width: int) -> Iterator[Row]:
     """Modelled time and energy where they were asked for or paid, and what was tried if it was more than one way."""
     choice = summary.choice

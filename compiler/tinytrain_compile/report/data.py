@@ -13,7 +13,7 @@ from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
-from tinytrain_compile.report.choice import choice_json
+from tinytrain_compile.report.choice import choice_json, update_choice_json
 from tinytrain_compile.report.code import code_json, tiles_json
 from tinytrain_compile.report.external import external_json
 from tinytrain_compile.report.formats import float_regions, quant_tensors
@@ -38,6 +38,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "notes": list(summary.all_notes),
         "update": [_layer(layer) for layer in summary.layers if is_updated(layer)],
         "update_totals": update_totals(summary),
+        "update_choice": update_choice_json(summary.choice),
         "parameters": [asdict(choice) for choice in summary.choices],
         "memory": _memory(summary, analysis),
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},

@@ -1,0 +1,258 @@
+"""--update auto where something limits it: the way to train each layer that gains most and fits.
+
+A model proposes (`compile/update_model.py`), a real plan answers, and what the two differ by goes into the next
+question: first by quick plans, then by full ones. A scheme that was planned is not proposed again. Plans are counted,
+not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tinytrain_compile.compile.candidates import Candidate, Planner
+from tinytrain_compile.compile.update_model import UpdateModel, build_update_model, largest_load, with_limit
+from tinytrain_compile.ir.cost import ChoiceRound, UpdateChoice
+from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.plan import Answer, Row, Selection, load_per_step, select
+from tinytrain_compile.sparse import GainTable, layer_ways, scheme_text
+from tinytrain_compile.sparse.gains import UNITS
+
+QUICK_ROUNDS = 8
+"""Proposals that get a quick plan."""
+FULL_TRIES = 4
+"""Proposals that get a full plan."""
+CLOSE = 0.99
+"""Part of what the model holds possible at which a proposal that is likely to fit ends the rounds."""
+LESS = 64
+"""Where a full plan does not fit, so large a part of --arena is left free in the next proposals."""
+NEAR = 1.06
+"""What a quick plan of a suffix may need, over --arena, for a full one to be tried."""
+HALVINGS = 6
+"""How often the layers that may be trained are halved, from the back, while the model finds nothing that fits."""
+PROOF_WORK, LEAST_PROOF = 100_000_000, 64
+"""What ruling out everything better one by one may cost, a full plan being priced at the cube of its nodes; for how
+many there must be room, or it is not begun."""
+SUFFIX_TRIES = 4
+"""Suffixes of more gain that are planned at the end."""
+MORE_BYTES = 10_240
+"""More room, of which the report says what it would be used for."""
+SCHEME = "update.toml"
+"""The file of the output that has the scheme."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A candidate that keeps to the limits, and how it was found."""
+
+    candidate: Candidate
+    choice: UpdateChoice
+
+
+@dataclass(eq=False)
+class _Search:
+    """One planner's search.
+
+    model: of the layers that are looked at; whole: of all of them. short: what plans needed more than the guide said,
+    up to the loss and behind it; slow: the same of their time; lost: by packing. likely: what is not planned in full
+    yet, and whether it surely fits. best, candidate: what does. bound: of the gain of anything that fits.
+    """
+
+    planner: Planner
+    gains: GainTable
+    model: UpdateModel
+    whole: UpdateModel
+    short: tuple[int, int] = (0, 0)
+    slow: int = 0
+    lost: int = 0
+    left: int = QUICK_ROUNDS
+    seen: set[Selection] = field(default_factory=set[Selection])
+    rounds: list[ChoiceRound] = field(default_factory=list[ChoiceRound])
+    likely: dict[Selection, bool] = field(default_factory=dict[Selection, bool])
+    best: Selection | None = None
+    candidate: Candidate | None = None
+    bound: int | None = None
+
+    # ---- rows -------------------------------------------------------------------------------------------------------
+
+    def floor(self) -> list[Row]:
+        """What nothing that fits can break."""
+        o, rows = self.planner.options, list[Row]()
+        if o.arena_bytes is not None:
+            further = sum(memory.capacity_bytes for memory in self.planner.means.memories)
+            rows.append(replace(self.whole.floor, limit=o.arena_bytes + further))
+        return rows
+
+    def guide(self) -> list[Row]:
+        """What plans so far say of what fits."""
+        o, rows = self.planner.options, self.floor()
+        if o.arena_bytes is not None:
+            room = o.arena_bytes - self.lost
+            rows += with_limit(self.model.forward, room - self.short[0])
+            rows += with_limit(self.model.backward, room - self.short[1])
+        if o.max_step_ps is not None:
+            rows.append(replace(self.model.time, limit=o.max_step_ps - self.slow))
+        return rows
+
+    def propose(self, rows: list[Row], model: UpdateModel, exact: bool = False) -> Answer:
+        """The best that was not planned yet and is better than what fits, or is likely to."""
+        known = [*self.likely, *([] if self.best is None else [self.best])]
+        above = max((model.gain(selection) for selection in known), default=-1)
+        return select(model.gains, rows, sorted(self.seen), above, exact, self.planner.options.seed)
+
+    # ---- plans ------------------------------------------------------------------------------------------------------
+
+    def spec(self, selection: Selection) -> str:
+        """The text by which the planner knows a selection."""
+        return self.planner.named(self.whole.update(selection, "choice " + ".".join(map(str, selection))))
+
+    def learn(self, selection: Selection, plan: MemoryPlan, ps: int) -> None:
+        """Correct the guide by a plan without second runs: in each half by its own difference."""
+        load, loss = load_per_step(plan), self.planner.training(self.spec(selection)).loss
+        split = next((i for i, node in enumerate(plan.order) if loss in node.outputs), len(load) - 1) + 1
+        forward = max(load[:split]) - largest_load(self.model.forward, selection)
+        backward = max(load[split:], default=0) - largest_load(self.model.backward, selection)
+        self.short = forward, backward
+        self.slow = ps - self.model.time.load(selection)
+
+    def run(self) -> None:
+        """Quick rounds, then a full plan of the best that is likely to fit; if it does not, again with less room.
+
+        The last try is of one whose quick plan fits: then the full one does.
+        """
+        room = self.planner.options.arena_bytes
+        for tries in range(FULL_TRIES, 0, -1):
+            self.quick()
+            ranked = sorted(self.likely, key=lambda one: (-self.whole.gain(one), one))
+            chosen = next((one for one in ranked if tries > 1 or self.likely[one]), None)
+            if chosen is None or self.full(chosen):
+                break
+            del self.likely[chosen]
+            self.lost += 0 if room is None else room // LESS
+        self.likely.clear()
+
+    def quick(self) -> None:
+        """Rounds with quick plans. What they lose by packing a full plan may win back, so their load is what counts."""
+        while self.left:
+            answer = self.propose(self.guide(), self.model)
+            if answer.selection is None:
+                return
+            self.left -= 1
+            self.seen.add(answer.selection)
+            planned, ps = self.planner.sketch(self.spec(answer.selection))
+            size = planned.plan.arena_bytes
+            fits = self.planner.meets(size, ps)
+            self.rounds.append(ChoiceRound("quick", answer.gain / UNITS, size, fits))
+            self.learn(answer.selection, planned.plan, ps)
+            if fits or self.planner.meets(planned.plan.lower_bound_bytes + self.lost, ps):
+                self.likely[answer.selection] = fits
+                if answer.best_gain * CLOSE <= answer.gain:
+                    return
+
+    def full(self, selection: Selection) -> bool:
+        """Plan a selection in full; whether it fits."""
+        found = self.planner.fitting(self.spec(selection))
+        size = None if found is None else found.plan.arena_bytes
+        self.rounds.append(ChoiceRound("full", self.whole.gain(selection) / UNITS, size, found is not None))
+        self.seen.add(selection)
+        if found is not None:
+            self.best, self.candidate = selection, found
+        return found is not None
+
+    def suffixes(self, layer_count: int) -> None:
+        """last:N of more gain than was found, the deepest first."""
+        ways, tries = self.whole.layers, 0
+        for depth in range(layer_count, 0, -1):
+            first = len(ways) - depth
+            selection = tuple(len(one.ways) - 1 if index >= first else 0 for index, one in enumerate(ways))
+            if self.best is not None and self.whole.gain(selection) <= self.whole.gain(self.best):
+                return
+            if selection in self.seen or not all(row.holds(selection) for row in self.floor()):
+                continue
+            if tries == SUFFIX_TRIES:
+                return
+            tries += 1
+            price = self.planner.price(self.spec(selection))
+            if self.planner.meets(int(price.arena_bytes / NEAR), price.ps) and self.full(selection):
+                return
+
+    def prove(self) -> None:
+        """What nothing that fits can gain more than; on small graphs, until that is found."""
+        work, floor = PROOF_WORK, self.floor()
+        while True:
+            answer = self.propose(floor, self.whole, exact=True)
+            if answer.selection is None:
+                self.bound = answer.best_gain
+                return
+            self.bound = answer.best_gain
+            spec = self.spec(answer.selection)
+            price = len(self.planner.training(spec).graph.nodes) ** 3
+            if price * LEAST_PROOF > PROOF_WORK or work < price:
+                return
+            work -= price
+            if self.planner.impossible(spec):
+                self.seen.add(answer.selection)
+            else:
+                self.full(answer.selection)
+
+    # ---- what is said of it -----------------------------------------------------------------------------------------
+
+    def found(self) -> Found:
+        """The best candidate, under the name by which it may be asked for again."""
+        assert self.best is not None and self.candidate is not None
+        label = _suffix(self.whole, self.best) or SCHEME
+        gain = self.whole.gain(self.best)
+        best = gain if self.bound is None else max(self.bound, gain)
+        head = f"Chosen by tinytrain-compile --update auto; gains: {self.gains.said}."
+        entries = [item.ways[way].entry for item, way in zip(self.whole.layers, self.best, strict=True)]
+        candidate = replace(self.candidate, update=replace(self.candidate.update, label=label))
+        why = tuple(self._why(candidate))
+        text = scheme_text(entries, head)
+        choice = UpdateChoice(self.gains.said, gain / UNITS, best / UNITS, tuple(self.rounds), text, why)
+        return Found(candidate, choice)
+
+    def _why(self, candidate: Candidate) -> Iterator[str]:
+        """Which limit binds, and what more room would be used for."""
+        o, plan = self.planner.options, candidate.plan
+        loss = next((i for i, node in enumerate(plan.order) if candidate.train.loss in node.outputs), 0)
+        where = "forward" if plan.peak_step <= loss else "backward"
+        origin = plan.order[plan.peak_step].origin or plan.order[plan.peak_step].name
+        yield f"most memory is needed in the {where} pass, at {origin}"
+        if o.arena_bytes is None or self.best is None:
+            return
+        more = replace(self, planner=self.planner.with_options(arena_bytes=o.arena_bytes + MORE_BYTES))
+        answer = more.propose(more.guide(), more.model)
+        if answer.selection is None:
+            yield f"{MORE_BYTES:,} B more would not be used, by the model"
+            return
+        pairs = zip(self.model.layers, self.best, answer.selection, strict=True)
+        changed = [f"{item.layer.name} {item.ways[new].kind}" for item, old, new in pairs if old != new]
+        gain = (answer.gain - self.model.gain(self.best)) / UNITS
+        shown = ", ".join(changed[:4]) + (f" and {len(changed) - 4} more" if len(changed) > 4 else "")
+        yield f"{MORE_BYTES:,} B more: gain +{gain:.1f} by the model ({shown})"
+
+
+def _suffix(model: UpdateModel, selection: Selection) -> str | None:
+    """last:N if that is what a selection trains."""
+    whole = [way == len(item.ways) - 1 for item, way in zip(model.layers, selection, strict=True)]
+    depth = next((count for count, one in enumerate(reversed(whole)) if not one), len(whole))
+    return f"last:{depth}" if depth and not any(selection[: len(selection) - depth]) else None
+
+
+def best_choice(planner: Planner, gains: GainTable, layer_count: int) -> Found | None:
+    """The best scheme found that keeps to the limits, planned in full; None if none was."""
+    graph = planner.model.graph
+    every = len(layer_ways(graph, gains))
+    model = build_update_model(planner, layer_ways(graph, gains, every - layer_count))
+    search = _Search(planner, gains, model, model)
+    for halving in range(1, HALVINGS + 1):
+        search.run()
+        if search.candidate is not None or layer_count >> halving == 0:
+            break
+        shallow = layer_ways(graph, gains, every - (layer_count >> halving))
+        search = _Search(planner, gains, build_update_model(planner, shallow), model, seen=search.seen)
+    search.suffixes(layer_count)
+    if search.candidate is None:
+        return None
+    search.prove()
+    return search.found()

@@ -1,0 +1,137 @@
+"""One way for each of several layers, so that limits hold and the gain is largest: a multiple-choice model for CP-SAT.
+
+What the ways cost is said by rows: sums over *events*, an event being "one of these ways is taken". A row holds always,
+or where an event has happened (a step of the backward pass that is only there if something below it is trained).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+Selection = tuple[int, ...]
+"""For every group, which of its ways."""
+Event = frozenset[tuple[int, int]]
+"""(group, way): it happens if any of these is taken."""
+
+SOLVER_TIME = 1.0
+"""CP-SAT's own deterministic time for one answer, in units that are about a second each."""
+NEAR_ENOUGH = 2e-3
+"""Relative gap at which an answer that need not be the best one will do."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """base + sum of (event, amount) must not exceed `limit`, if `only_if` has happened (None: always)."""
+
+    base: int
+    terms: tuple[tuple[Event, int], ...]
+    limit: int
+    only_if: Event | None = None
+
+    def holds(self, selection: Selection) -> bool:
+        """Whether a selection keeps to it."""
+        if self.only_if is not None and not happened(self.only_if, selection):
+            return True
+        return self.load(selection) <= self.limit
+
+    def load(self, selection: Selection) -> int:
+        """What a selection makes of the sum."""
+        return self.base + sum(amount for event, amount in self.terms if happened(event, selection))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """selection: None if no selection keeps to the rows, or none was found. best_gain: no selection has more."""
+
+    selection: Selection | None
+    gain: int
+    best_gain: int
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing better keeps to the rows."""
+        return self.gain >= self.best_gain
+
+
+def happened(event: Event, selection: Selection) -> bool:
+    """Whether any of the ways of an event is taken."""
+    return any((group, way) in event for group, way in enumerate(selection))
+
+
+def _add_rows(model: cp_model.CpModel, taken: Sequence[Sequence[cp_model.IntVar]], rows: Sequence[Row]) -> None:
+    """The rows, over a variable for each event."""
+    events: dict[Event, cp_model.LiteralT] = {}
+
+    def of(event: Event) -> cp_model.LiteralT:
+        if event not in events:
+            parts: list[cp_model.LiteralT] = []
+            for group, ways in enumerate(taken):
+                inside = [way for way in range(len(ways)) if (group, way) in event]
+                if inside and inside == list(range(1, len(ways))):
+                    parts.append(ways[0].negated())
+                else:
+                    parts += [ways[way] for way in inside]
+            events[event] = parts[0] if len(parts) == 1 else model.new_bool_var(f"e{len(events)}")
+            if len(parts) > 1:
+                model.add_max_equality(events[event], parts)  # pyright: ignore[reportUnknownMemberType]
+        return events[event]
+
+    for row in rows:
+        variables, amounts = [of(event) for event, _ in row.terms], [amount for _, amount in row.terms]
+        bound = model.add(_sum(variables, amounts) <= row.limit - row.base)
+        if row.only_if is not None:
+            bound.only_enforce_if(of(row.only_if))  # pyright: ignore[reportUnknownMemberType]
+
+
+def _sum(variables: Sequence[Any], amounts: Sequence[int]) -> Any:
+    from ortools.sat.python import cp_model
+
+    expression: Any = cp_model.LinearExpr
+    return expression.weighted_sum(variables, amounts)
+
+
+def select(
+    gains: Sequence[Sequence[int]],
+    rows: Sequence[Row],
+    excluded: Collection[Selection] = (),
+    above: int = -1,
+    exact: bool = True,
+    seed: int = 0,
+) -> Answer:
+    """The selection of largest gain that keeps to the rows, is not `excluded` and gains more than `above`.
+
+    gains: per group and way. exact: whether to go on until that is proven; work is limited either way, and counted.
+    """
+    # Imported here: --help and plans do without it.
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    taken = [[model.new_bool_var(f"t{group}_{way}") for way in range(len(ways))] for group, ways in enumerate(gains)]
+    for ways in taken:
+        model.add_exactly_one(ways)
+    _add_rows(model, taken, rows)
+    for selection in excluded:
+        model.add_bool_or([taken[group][way].negated() for group, way in enumerate(selection)])
+    flat = [variable for ways in taken for variable in ways]
+    gain = _sum(flat, [one for ways in gains for one in ways])
+    if above >= 0:
+        model.add(gain >= above + 1)
+    model.maximize(gain)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = seed
+    solver.parameters.max_deterministic_time = SOLVER_TIME
+    solver.parameters.relative_gap_limit = 0.0 if exact else NEAR_ENOUGH
+    status = solver.solve(model)
+    most = sum(max(ways) for ways in gains)
+    if status == cp_model.INFEASIBLE:
+        return Answer(None, above, above)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Answer(None, above, most)
+    found = tuple(next(way for way, one in enumerate(ways) if solver.value(one)) for ways in taken)
+    return Answer(found, round(solver.objective_value), min(most, int(solver.best_objective_bound + 0.5)))
