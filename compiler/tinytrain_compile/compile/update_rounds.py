@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tinytrain_compile.compile.candidates import Candidate, Planner
 from tinytrain_compile.compile.update_model import UpdateModel, build_update_model, largest_load, with_limit
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import ChoiceRound, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.plan import Answer, Row, Selection, load_per_step, select
@@ -54,8 +55,9 @@ class _Search:
     """One planner's search.
 
     model: of the layers that are looked at; whole: of all of them. short: what plans needed more than the guide said,
-    up to the loss and behind it; slow: the same of their time; lost: by packing. likely: what is not planned in full
-    yet, and whether it surely fits. best, candidate: what does. bound: of the gain of anything that fits.
+    up to the loss and behind it; slow: the same of their time; lost: by packing. seen: what had any plan; refused: what
+    has none that fits. likely: what has no full plan yet, and whether it surely fits. best, candidate: what does. bound:
+    of the gain of anything that fits.
     """
 
     planner: Planner
@@ -67,6 +69,7 @@ class _Search:
     lost: int = 0
     left: int = QUICK_ROUNDS
     seen: set[Selection] = field(default_factory=set[Selection])
+    refused: set[Selection] = field(default_factory=set[Selection])
     rounds: list[ChoiceRound] = field(default_factory=list[ChoiceRound])
     likely: dict[Selection, bool] = field(default_factory=dict[Selection, bool])
     best: Selection | None = None
@@ -95,16 +98,29 @@ class _Search:
         return rows
 
     def propose(self, rows: list[Row], model: UpdateModel, exact: bool = False) -> Answer:
-        """The best that was not planned yet and is better than what fits, or is likely to."""
+        """The best that was not planned yet and is better than what fits, or is likely to.
+
+        exact: the best that no full plan has refused, to the end.
+        """
         known = [*self.likely, *([] if self.best is None else [self.best])]
-        above = max((model.gain(selection) for selection in known), default=-1)
-        return select(model.gains, rows, sorted(self.seen), above, exact, self.planner.options.seed)
+        above = max((model.gain(selection) for selection in known), default=0)
+        seen = self.refused if exact else self.seen
+        return select(model.gains, rows, sorted(seen), above, exact, self.planner.options.seed)
 
     # ---- plans ------------------------------------------------------------------------------------------------------
 
     def spec(self, selection: Selection) -> str:
         """The text by which the planner knows a selection."""
         return self.planner.named(self.whole.update(selection, "choice " + ".".join(map(str, selection))))
+
+    def builds(self, selection: Selection) -> bool:
+        """Whether a selection is a training graph: not if nothing of it leads to the loss, or no samples share a step."""
+        try:
+            self.planner.training(self.spec(selection))
+        except CompileError:
+            self.refused.add(selection)
+            return False
+        return True
 
     def learn(self, selection: Selection, plan: MemoryPlan, ps: int) -> None:
         """Correct the guide by a plan without second runs: in each half by its own difference."""
@@ -139,6 +155,8 @@ class _Search:
                 return
             self.left -= 1
             self.seen.add(answer.selection)
+            if not self.builds(answer.selection):
+                continue
             planned, ps = self.planner.sketch(self.spec(answer.selection))
             size = planned.plan.arena_bytes
             fits = self.planner.meets(size, ps)
@@ -155,7 +173,9 @@ class _Search:
         size = None if found is None else found.plan.arena_bytes
         self.rounds.append(ChoiceRound("full", self.whole.gain(selection) / UNITS, size, found is not None))
         self.seen.add(selection)
-        if found is not None:
+        if found is None:
+            self.refused.add(selection)
+        else:
             self.best, self.candidate = selection, found
         return found is not None
 
@@ -167,11 +187,13 @@ class _Search:
             selection = tuple(len(one.ways) - 1 if index >= first else 0 for index, one in enumerate(ways))
             if self.best is not None and self.whole.gain(selection) <= self.whole.gain(self.best):
                 return
-            if selection in self.seen or not all(row.holds(selection) for row in self.floor()):
+            if selection in self.refused or not all(row.holds(selection) for row in self.floor()):
                 continue
             if tries == SUFFIX_TRIES:
                 return
             tries += 1
+            if not self.builds(selection):
+                continue
             price = self.planner.price(self.spec(selection))
             if self.planner.meets(int(price.arena_bytes / NEAR), price.ps) and self.full(selection):
                 return
@@ -186,12 +208,15 @@ class _Search:
                 return
             self.bound = answer.best_gain
             spec = self.spec(answer.selection)
+            if not self.builds(answer.selection):
+                work -= 1
+                continue
             price = len(self.planner.training(spec).graph.nodes) ** 3
             if price * LEAST_PROOF > PROOF_WORK or work < price:
                 return
             work -= price
             if self.planner.impossible(spec):
-                self.seen.add(answer.selection)
+                self.refused.add(answer.selection)
             else:
                 self.full(answer.selection)
 
@@ -250,7 +275,7 @@ def best_choice(planner: Planner, gains: GainTable, layer_count: int) -> Found |
         if search.candidate is not None or layer_count >> halving == 0:
             break
         shallow = layer_ways(graph, gains, every - (layer_count >> halving))
-        search = _Search(planner, gains, build_update_model(planner, shallow), model, seen=search.seen)
+        search = _Search(planner, gains, build_update_model(planner, shallow), model, refused=search.refused)
     search.suffixes(layer_count)
     if search.candidate is None:
         return None
