@@ -112,3 +112,18 @@ def test_the_smallest_arena_has_both() -> None:
     found = streamed_again(train.graph, options)
     assert found is not None and found.plan.remat is not None
     assert found.plan.arena_bytes < plan_memory(train.graph, options).arena_bytes
+
+
+@pytest.mark.parametrize("seed", [4, 7])
+def test_the_fewest_second_runs_that_fit(seed: int) -> None:
+    train = train_of(seed, "all")
+    options = PlanOptions(alignment_bytes=8, effort="quick", keep=(train.loss.name,))
+    least = streamed_again(train.graph, options)
+    assert least is not None and least.plan.remat is not None
+    narrow = Waists(train.graph, train.loss.name)
+    assert len(least.plan.remat.runs) < len(narrow.keep([value.name for value in narrow.narrow()]).runs)
+    room = least.plan.arena_bytes
+    found = streamed_again(train.graph, replace(options, capacity_bytes=room), smallest=False)
+    assert found is not None and found.plan.arena_bytes <= room and found.plan.remat is not None
+    assert found.plan.remat.runs == least.plan.remat.runs
+    assert streamed_again(train.graph, replace(options, capacity_bytes=room - 8), smallest=False) is None

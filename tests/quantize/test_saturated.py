@@ -75,6 +75,9 @@ NETS: dict[str, onnx.ModelProto] = {
     "of both operands of a concatenation": image_net(
         qdq("c", "b", "r") + qdq("xd", "b", "x2") + "k = Concat<axis = 2>(r, r)\n" + qdq("k", "n", "m"), RELU
     ),
+    "of a concatenation of real numbers": image_net(
+        "s = Sigmoid(c)\nt = Tanh(c)\nk = Concat<axis = 2>(s, t)\n" + qdq("k", "a", "v") + "m = Exp(v)\n", RELU
+    ),
     "in one of two branches": image_net(
         qdq("c", "a", "r") + qdq("c", "b", "s") + "t = Sub(r, s)\n" + qdq("t", "b", "m"), RELU
     ),

@@ -68,7 +68,7 @@ def plan_with_fallbacks(graph: Graph, settings: PlanOptions, means: Means) -> tu
     """A plan, and what was tried on the way to it; the last attempt is the plan."""
     graph = with_lines(graph, means.as_bytes) if means.lines else graph
     planned, attempts = _streamed(graph, settings, means)
-    again = _again(graph, settings, means)
+    again = _again(graph, planned, settings, means)
     if again is None or again.plan.arena_bytes >= planned.plan.arena_bytes:
         return planned, attempts
     share = share_of(again.graph, again.plan)
@@ -106,14 +106,26 @@ def _needs_rows(graph: Graph, settings: PlanOptions, means: Means) -> bool:
     return not possible or plan_graph(graph, settings).plan.arena_bytes > room
 
 
-def _again(graph: Graph, settings: PlanOptions, means: Means) -> Planned | None:
-    """Second runs and errors row by row, where the smallest arena is asked for (which takes a while to find).
+def _again(graph: Graph, planned: Planned, settings: PlanOptions, means: Means) -> Planned | None:
+    """Second runs and errors row by row, which take a while to find: where the smallest arena is asked for, and where
+    nothing else fits but this may.
 
     Not of rows that the caller hands over, which are gone.
     """
-    asked = means.remat == "min" and means.stream != "off" and means.objective is None and not means.lines
-    found = streamed_again(graph, settings) if asked and settings.effort == "full" else None
-    return None if found is None or means.slow(found) else found
+    if means.remat == "off" or means.stream == "off" or means.objective is not None or means.lines:
+        return None
+    if settings.effort != "full" or (means.remat != "min" and not _may_fit(planned, settings, means)):
+        return None
+    found = streamed_again(graph, settings, smallest=means.remat == "min")
+    if found is None or means.slow(found):
+        return None
+    return None if means.remat is None and share_of(found.graph, found.plan) > FALLBACK_SHARE else found
+
+
+def _may_fit(planned: Planned, settings: PlanOptions, means: Means) -> bool:
+    """Whether what has not fitted --arena may: what stays for good does. (No node is sure to need what it does now.)"""
+    room, plan = settings.capacity_bytes, planned.plan
+    return room is not None and means.smallest and plan.persistent_bytes < room < plan.arena_bytes
 
 
 def _planned(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:

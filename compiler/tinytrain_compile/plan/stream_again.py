@@ -39,14 +39,30 @@ class _Kept:
     load: int
 
 
-def streamed_again(graph: Graph, options: PlanOptions) -> Planned | None:
-    """The smallest arena found where streams and second runs go together; None if nothing can be kept apart.
+def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) -> Planned | None:
+    """The smallest arena found where streams and second runs go together, with the fewest second runs found for it.
 
-    The loss is the first of options.keep.
+    smallest: else the fewest that fit options.capacity_bytes. None if nothing fits, or nothing can be kept apart. The
+    loss is the first of options.keep.
     """
     waists = Waists(graph, options.keep[0])
-    narrow = waists.narrow()
     quick = replace(options, effort="quick", capacity_bytes=None)
+    best = _least(waists, quick)
+    if best is None:
+        return None
+    least = _planned(graph, best, options, quick) if smallest else None
+    room = (options.capacity_bytes or 0) if least is None else least.plan.arena_bytes
+    for count in range(1, len(best.waists) + (least is None)):  # all up to the last waist runs again
+        kept = _kept(waists, best.waists[:count], quick)
+        found = _planned(graph, kept, options, quick) if kept.load <= room else None
+        if found is not None and found.plan.arena_bytes <= room:
+            return found
+    return least
+
+
+def _least(waists: Waists, quick: PlanOptions) -> _Kept | None:
+    """The waists with the smallest load found; None if there are none."""
+    narrow = waists.narrow()
     if not narrow:
         return None
     best, tries = _kept(waists, narrow, quick), 1
@@ -56,7 +72,7 @@ def streamed_again(graph: Graph, options: PlanOptions) -> Planned | None:
             break
         found, tries = _kept(waists, fewer, quick), tries + 1
         best = found if found.load < best.load else best
-    return _planned(graph, best, options, quick)
+    return best
 
 
 def _kept(waists: Waists, kept: Sequence[Value], quick: PlanOptions) -> _Kept:
