@@ -55,9 +55,10 @@ class _Search:
     """One planner's search.
 
     model: of the layers that are looked at; whole: of all of them. short: what plans needed more than the guide said,
-    up to the loss and behind it; slow: the same of their time; lost: by packing. seen: what had any plan; refused: what
-    has none that fits. likely: what has no full plan yet, and whether it surely fits. best, candidate: what does. bound:
-    of the gain of anything that fits.
+    up to the loss and behind it; slow: the same of their time; lost: by packing. seen: what had any plan; refused:
+    what has none that fits. likely: what has no full plan yet,
+    and whether it surely fits. best, candidate: what does.
+    bound: of the gain of anything that fits.
     """
 
     planner: Planner
@@ -114,7 +115,7 @@ class _Search:
         return self.planner.named(self.whole.update(selection, "choice " + ".".join(map(str, selection))))
 
     def builds(self, selection: Selection) -> bool:
-        """Whether a selection is a training graph: not if nothing of it leads to the loss, or no samples share a step."""
+        """Whether a selection is a training graph: not if none of it leads to the loss, or no samples share a step."""
         try:
             self.planner.training(self.spec(selection))
         except CompileError:
