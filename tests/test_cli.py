@@ -212,7 +212,8 @@ def test_automatic_update_says_what_it_chose(mlp: str, tmp_path: Path) -> None:
     everything = run(mlp, "--dry-run", "--verify", "none").out
     assert re.search(r"^update +auto: all", everything, re.MULTILINE)
     some = run(mlp, "--dry-run", "--arena", "1000").out
-    assert re.search(r"^update +auto: last:[12]:", some, re.MULTILINE)
+    assert re.search(r"^update +auto: update\.toml: \d of 3 layers", some, re.MULTILINE)
+    assert re.search(r"^gain +\d+\.\d \(prior: ", some, re.MULTILINE) and "PROVEN BEST" in some
 
 
 @pytest.mark.parametrize("flags", [("--verify", "host"), ("--verify", "none"), ("--verify-steps", "1")])
