@@ -202,7 +202,7 @@ def test_nothing_is_planned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Planner, "planned", planned)
     path = write(models.mlp(inputs=12, hidden=20, classes=5), tmp_path)
-    for flags in ("--update all --arena 3000 --remat off --optimizer adam", "--arena 500"):
+    for flags in ("--update all --arena 3000 --remat off --optimizer adam", "--arena 200"):
         made.clear()
         failed = run(path, "--dry-run", *flags.split()).check_error("E0401", 3)
         assert len(made) > 2

@@ -81,7 +81,7 @@ def _leave(*_: str) -> Outcome:
 FAULTS: dict[str, tuple[Callable[..., Outcome], str]] = {
     "signal": (_signal, "the process ended with signal SIGSEGV"),
     "waits": (_wait, "waited for more than"),
-    "computes": (_compute, "took more than 3 CPU s"),
+    "computes": (_compute, "took more than 8 CPU s"),
     "memory": (_memory, "took 2"),
     "escape": (_escape, "ValueError left the command: nobody caught this"),
     "noise": (_print, "printed by a library: a library speaks"),

@@ -44,7 +44,7 @@ def test_every_planted_fault_is_noticed() -> None:
         found[NAMES[result.index]] = result
 
     cases = [("planted", index) for index in range(len(NAMES))]
-    run_cases(PLANTED, cases, 0, 1, report, cpu_s=3.0, idle_s=3.0)  # type: ignore[arg-type]
+    run_cases(PLANTED, cases, 0, 1, report, cpu_s=8.0, idle_s=3.0)  # type: ignore[arg-type]
     assert found.keys() == set(NAMES)
     for name, (_, wanted) in FAULTS.items():
         assert wanted in found[name].problem, f"{name}: {found[name]}"

@@ -214,7 +214,7 @@ def test_a_plan_of_a_large_packing_is_a_quick_one(monkeypatch: pytest.MonkeyPatc
     """Above MOST_MEETINGS one order is placed, and nothing is searched."""
     graph, _ = random_graph(3, 40)
     monkeypatch.setattr(choose_module, "MOST_MEETINGS", 0)
-    monkeypatch.setattr(choose_module, "_search", None)
+    monkeypatch.setattr(choose_module, "decide", None)
     rectangles, placed = choose_module.rectangles, list[int]()
     monkeypatch.setattr(choose_module, "rectangles", lambda *given: (placed.append(1), rectangles(*given))[1])
     model = build_model(graph, PlanOptions())
