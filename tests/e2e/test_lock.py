@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from testing import models
+from testing.chains import random_chain
 from tests.e2e.broken import write
 from tests.e2e.command import run, tree
 
@@ -194,3 +196,30 @@ def test_a_lock_of_something_else_says_so(place: Path, tmp_path: Path) -> None:
         assert "compile without --lock" in outcome.err
     missing = run(place / "net.onnx", "-o", tmp_path / "out", "--lock", tmp_path / "nothing", *FAST)
     assert "cannot be read" in missing.check_error("E0106", 2).err
+
+
+def test_a_lock_keeps_second_runs_row_by_row(tmp_path: Path) -> None:
+    """Errors as a stream, beside a second run of what they need."""
+    model = random_chain(11)
+    net = write(model, tmp_path)
+    shape = [8, *(axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim[1:])]
+    np.savez(tmp_path / "own.npz", x=np.random.default_rng(7).normal(size=shape).astype(np.float32))
+    asked = ("--quant", "int8", "--calib", tmp_path / "own.npz", "--update", "all", *FAST)
+    first, again = tmp_path / "first", tmp_path / "again"
+    run(net, *asked, "--remat", "min", "-o", first).check_success()
+    run(net, *asked, "--lock", first / "plan.json", "-o", again).check_success()
+    old, new = tree(first), tree(again)
+    assert [path for path in old if old[path] != new[path] and path not in REPORTS] == []
+    plan = plan_of(first)
+    assert plan["streams"] and plan["second_runs"]
+    assert plan_of(again)["buffers"] == plan["buffers"]
+    for damage in (
+        lambda p: p["second_runs"].pop(),
+        lambda p: p["streams"].pop(),
+        lambda p: p["streams"][0]["nodes"].pop(),
+        lambda p: p["second_runs"][0].update(of=p["streams"][0]["name"]),
+    ):
+        wrong = json.loads(json.dumps(plan))
+        damage(wrong)
+        (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+        run(net, *asked, "--lock", tmp_path / "wrong.json", "-o", tmp_path / "no").check_error("E0106", 2)

@@ -7,9 +7,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from testing import models
+from testing.chains import random_chain
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.chain import Project
@@ -136,6 +138,28 @@ def test_report_has_a_region_for_every_memory(resnet: Path, tmp_path: Path) -> N
         for name in ("arena", "sram2")
     }
     assert ends == {"arena": arena["used_bytes"], "sram2": further["used_bytes"]}
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_covers_in_several_memories_on_the_board(tmp_path: Path) -> None:
+    """An int8 step with streams, half of it beside the arena: the bytes of the reference."""
+    model = random_chain(4)
+    write(model, tmp_path)
+    shape = [8, *(axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim[1:])]
+    np.savez(tmp_path / "own.npz", x=np.random.default_rng(4).normal(size=shape).astype(np.float32))
+    asked = (tmp_path / "net.onnx", "--quant", "int8", "--calib", tmp_path / "own.npz", "--update", "last:3")
+    run(*asked, "--verify", "none", "--remat", "off", "-o", tmp_path / "one").check_success()
+    one = json.loads((tmp_path / "one" / "plan.json").read_text())
+    arena = sum(buffer["size_bytes"] for buffer in one["buffers"] if buffer["kind"] in ("header", "state")) + 400
+    flags = ("--remat", "off", "--arena", str(arena), "--memory", "sram2=64KB", "-o", tmp_path / "two")
+    done = run(*asked, *flags).check_success()
+    assert "host == QEMU" in done.out and "PASS" in done.out
+    two = json.loads((tmp_path / "two" / "plan.json").read_text())
+    home = {buffer["name"]: buffer["memory"] for buffer in two["buffers"]}
+    covers = [(buffer["memory"], home[buffer["over"]["name"]]) for buffer in two["buffers"] if "over" in buffer]
+    assert covers and all(first == second for first, second in covers)
+    assert set(home.values()) == {"arena", "sram2"}
 
 
 def test_a_memory_that_is_not_needed_is_not_used(resnet: Path, tmp_path: Path) -> None:

@@ -182,7 +182,9 @@ def test_more_samples_are_given_up_before_anything_else(place: Path) -> None:
     report = reported(place, "--arena", str(whole * 3 // 5))
     assert report["micro_batch"] == 1
     hows = [how for how, _ in tried_ways(report)]
-    assert hows[:3] == ["micro-batch 4", "micro-batch 2", "micro-batch 1"] and hows[-1].startswith("--update ")
+    sizes, update = ["micro-batch 4", "micro-batch 2", "micro-batch 1"], report["update_totals"]
+    assert hows == [*sizes, "--update update.toml"]
+    assert 0 < update["parameters"] < update["total_parameters"]
     flags = ("--batch", "4", "--micro-batch", "auto")
     refused = compiled(place, *flags, "--arena", "1KB", "--update", "all", "-o", place / "no")
     refused.check_error("E0401", 3)

@@ -110,9 +110,11 @@ def test_paging_counts_towards_the_longest_step(resnet: Path) -> None:
 def test_auto_updates_less_to_be_in_time(resnet: Path, tmp_path: Path) -> None:
     flags = ("--verify", "none", "--max-step-time", "6ms", "-o", tmp_path / "out")
     done = run(resnet, *flags).check_success()
-    plan = json.loads((tmp_path / "out" / "report.json").read_text())["plan"]
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    plan, update = report["plan"], report["update_totals"]
     assert plan["model"]["step_us"] <= plan["model"]["limit_us"] == 6_000
-    assert plan["ladder"][-1]["how"].startswith("--update ")
+    assert plan["ladder"][-1]["how"] == "--update update.toml" and update["label"] == "auto: update.toml"
+    assert 0 < update["parameters"] < update["total_parameters"]
     assert "\ntried " in done.out
 
 

@@ -183,3 +183,6 @@ def test_second_runs_row_by_row_where_nothing_else_fits(tmp_path: Path) -> None:
         assert min(tried["arena_bytes"] for tried in ladder[:-1]) > room
     for flags in (("--remat", "off"), ("--stream", "off")):
         command(*asked, "--arena", str(room), *flags, "--dry-run").check_error("E0401", 3)
+    command(*asked[:-1], "auto", "--arena", str(room), "--verify", "none", "-o", tmp_path / "auto").check_success()
+    update = json.loads((tmp_path / "auto/report.json").read_text(encoding="utf-8"))["update_totals"]
+    assert update["parameters"] == update["total_parameters"]

@@ -12,7 +12,7 @@ import pytest
 
 from testing import models
 from tests.e2e import chain
-from tinytrain_compile.emit.c_text import WIDTH, fitted, prototype, readable
+from tinytrain_compile.emit.c_text import WIDTH, fitted, prototype, readable, wrapped
 from tinytrain_compile.ir.stages import SourceBundle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +75,12 @@ def test_long_statements_are_broken_where_the_fewest_brackets_are_open() -> None
         "            index_7 * 7 + index_8 * 8],",
         "        second);",
     ]
+
+
+def test_a_line_may_end_what_another_one_began() -> None:
+    """Operands of a call that a template has broken already (seed 8 of the campaign, int8 QDQ 74)."""
+    line = f"                I32(AT_{'a' * 44}), I32(AT_{'b' * 44}), -12);"
+    assert [part.split() for part in wrapped(line)] == [[f"I32(AT_{'a' * 44}),"], [f"I32(AT_{'b' * 44}),", "-12);"]]
 
 
 def test_long_declarations_are_made_one_by_one() -> None:

@@ -22,7 +22,7 @@ class Arena:
         for value in graph.state:
             self.write(value, graph.constants[value.name])
         for value in graph.accumulators:
-            self.write(value, np.zeros(value.shape, np.float32))
+            self.write(value, np.zeros(value.shape, value.dtype))
         for value in graph.inputs[:1]:
             self.write(value, feeds[value.name])
 
@@ -79,5 +79,5 @@ def truth_of(graph: Graph, feeds: dict[str, Array]) -> dict[str, Array]:
     known: dict[str, Array] = {**graph.constants, **feeds}
     for node in graph.nodes:
         results = run_node(node, tuple(known[value.name].copy() for value in node.inputs))
-        known.update({v.name: np.ascontiguousarray(r) for v, r in zip(node.outputs, results, strict=True)})
+        known.update({v.name: np.asarray(r, order="C") for v, r in zip(node.outputs, results, strict=True)})
     return known

@@ -175,6 +175,20 @@ def test_percentile_cuts_outliers(tmp_path: Path) -> None:
     assert everything is not None and everything.scale[0] == pytest.approx(wide.scale[0])
 
 
+def test_a_number_that_only_rounding_moves_has_no_percentile(tmp_path: Path) -> None:
+    """The mean of a normalised map is its shift, but for the last bits: no bins lie between its ends."""
+    text = """net (float[1, 3, 8, 8] x) => (float[1, 3] y) {
+        n = InstanceNormalization(x, g, b)
+        m = GlobalAveragePool(n)
+        y = Flatten(m)
+        }"""
+    weights = {"g": np.ones(3, np.float32), "b": np.float32([0.3, 0.3, 0.3])}
+    graph = load_model(write(parse(text, weights), tmp_path)).graph
+    whole, cut = (calibrate(graph, samples_of(graph), *how) for how in (("minmax",), ("percentile", 99.9)))
+    (one, two) = (found.nodes[-1].outputs[0].quant for found in (whole, cut))
+    assert one is not None and two is not None and two.scale[0] == pytest.approx(one.scale[0])
+
+
 def test_same_samples_same_result_and_present_ranges_stay(tmp_path: Path) -> None:
     graph = small_cnn(tmp_path)
     once, twice = (calibrate(graph, samples_of(graph), "percentile") for _ in range(2))

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tinytrain_compile.compile.options import CompileOptions
 from tinytrain_compile.compile.pipeline import Result
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.report import kernel_lines, step_lines, success_text
+from tinytrain_compile.report import kernel_lines, pareto_lines, step_lines, success_text
 from tinytrain_compile.report.layout import wrapped
 from tinytrain_compile.report.words import plural, printable
 
@@ -47,7 +47,8 @@ class Terminal:
         """Print the report block and where the files are."""
         assert result.summary is not None
         if "text" in options.report:
-            for line in (*success_text(result.summary), *kernel_lines(result.summary)):
+            points = () if result.summary.choice is None else result.summary.choice.pareto
+            for line in (*success_text(result.summary), *pareto_lines(points), *kernel_lines(result.summary)):
                 self._out.print(line, markup=False)
         if self._verbose:
             for layer in result.summary.layers:

@@ -156,6 +156,11 @@ class Planner:
         return least and o.max_step_ps is None
 
     @property
+    def searches(self) -> bool:
+        """Whether a plan that does not fit at once is a search among many."""
+        return self.options.remat == "min" or self.means.objective is not None or bool(self.means.memories)
+
+    @property
     def layer_count(self) -> int:
         """Layers that may be updated: the first one reads the image, of which there may be only rows."""
         return max(len(layers_of(self.model.graph)) - self.options.input_lines, 1)
@@ -251,12 +256,12 @@ class Planner:
             self._made.candidates[spec] = self._full(spec, self.means)
         return self._made.candidates[spec]
 
-    def fitting(self, spec: str) -> Candidate | None:
+    def fitting(self, spec: str, again: bool = False) -> Candidate | None:
         """`exact` if it keeps to the limits. For those that do not, no smallest arena is searched, which is most of the
-        work; so one that only such a search would find is not found."""
+        work; so one that only such a search would find is not found. again: as in Means, of the first call."""
         made = self._made
         if spec not in made.candidates and spec not in made.too_large:
-            candidate = self._full(spec, replace(self.means, smallest=False))
+            candidate = self._full(spec, replace(self.means, smallest=False, again=again))
             if self.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps):
                 made.candidates[spec] = candidate
             else:

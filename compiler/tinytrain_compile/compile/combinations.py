@@ -30,6 +30,8 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
     ("stream", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("gains", lambda o: o.update != "auto", "are for --update auto", "use that"),
     ("gains", lambda o: o.lock is not None, "have nothing to choose under --lock", "leave out --lock"),
+    ("pareto", lambda o: o.update != "auto", "is about --update auto", "use that"),
+    ("pareto", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("input_type", lambda o: not o.input_lines, "is about the rows of --input-lines", "add that"),
     ("tiles", lambda o: o.code == "size", "are of code for speed, and --code size has none", "leave out --code"),
 )

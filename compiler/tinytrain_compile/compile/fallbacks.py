@@ -35,6 +35,9 @@ from tinytrain_compile.plan import (
 FALLBACK_SHARE = 0.25
 """Without --remat: extra multiply-accumulates, as a share of a step's, that are spent before less is updated."""
 
+FEW_NODES = 116
+"""Nodes up to which second runs row by row are always looked for: it takes as long as some 25 quick plans."""
+
 LEAST_SAVED = 0.05
 """Of the arena, that --stream auto must save where no --arena is given: rows cost a little time."""
 
@@ -45,7 +48,8 @@ class Means:
 
     limit_ps: longest step by the model. smallest: what does not fit is made as small as it can be, for a message.
     stream: whether layers may be computed row by row: "min" for the smallest arena, "auto" likewise where --arena needs
-    it, or is not given and LEAST_SAVED is saved. lines: the image comes row by row, which a stream takes; as_bytes: as
+    it, or is not given and LEAST_SAVED is saved. again: whether second runs row by row are looked for where nothing
+    else fits, in graphs of more than FEW_NODES. lines: the image comes row by row, which a stream takes; as_bytes: as
     bytes of a camera.
     """
 
@@ -56,6 +60,7 @@ class Means:
     limit_ps: int | None
     stream: Literal["off", "auto", "min"]
     smallest: bool = True
+    again: bool = True
     lines: bool = False
     as_bytes: bool = False
 
@@ -114,7 +119,7 @@ def _again(graph: Graph, planned: Planned, settings: PlanOptions, means: Means) 
     """
     if means.remat == "off" or means.stream == "off" or means.objective is not None or means.lines:
         return None
-    if settings.effort != "full" or (means.remat != "min" and not _may_fit(planned, settings, means)):
+    if settings.effort != "full" or (means.remat != "min" and not _may_fit(graph, planned, settings, means)):
         return None
     found = streamed_again(graph, settings, smallest=means.remat == "min")
     if found is None or means.slow(found):
@@ -122,10 +127,12 @@ def _again(graph: Graph, planned: Planned, settings: PlanOptions, means: Means) 
     return None if means.remat is None and share_of(found.graph, found.plan) > FALLBACK_SHARE else found
 
 
-def _may_fit(planned: Planned, settings: PlanOptions, means: Means) -> bool:
+def _may_fit(graph: Graph, planned: Planned, settings: PlanOptions, means: Means) -> bool:
     """Whether what has not fitted --arena may: what stays for good does. (No node is sure to need what it does now.)"""
     room, plan = settings.capacity_bytes, planned.plan
-    return room is not None and means.smallest and plan.persistent_bytes < room < plan.arena_bytes
+    if not means.again and len(graph.nodes) > FEW_NODES:
+        return False
+    return room is not None and plan.persistent_bytes < room < plan.arena_bytes
 
 
 def _planned(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:

@@ -162,7 +162,7 @@ class _Walk:
         results = self._results(node, state)
         if results and all(name in self._constants for name in node.inputs if name):
             known = {name: array for name, array in zip(node.outputs, results[0], strict=False) if name}
-            self._anew.update(known if self._anew.intersection(node.inputs) else ())
+            self._anew.update(known if self._anew.intersection(node.inputs) else self._ours.computed_anew(known))
             self._constants.update(known)
             for values in state.values:
                 values.update(known)
@@ -190,7 +190,7 @@ class _Walk:
 
     def _run(self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array]) -> tuple[Array, ...]:
         if self._anew.intersection(node.inputs) and not all(name in self._constants for name in node.inputs if name):
-            raise EvaluatorLacksError(f"node {node.name} ({node.op})", "--rescale on has quantised its weight anew")
+            raise EvaluatorLacksError(f"node {node.name} ({node.op})", "its weight is quantised anew")
         return self._file.run(node, values, unrounded)
 
     def _output(
@@ -248,7 +248,7 @@ class _Walk:
         """Whether a tensor only shows under another name what was read from integers."""
         known, value = self._model.tensors, self._model.tensors.get(name)
         node = self._makers.get(name)
-        while value is not None and node is not None and node.op in _MOVED_OPS:
+        while value is not None and node is not None and (node.op in _MOVED_OPS or node.op == "Dropout"):
             source = known.get(node.inputs[0])
             if source is None or source.value != value.value:
                 return False

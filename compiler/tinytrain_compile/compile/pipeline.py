@@ -16,6 +16,7 @@ from tinytrain_compile.compile.file_check import check_file
 from tinytrain_compile.compile.micro_batch import choose
 from tinytrain_compile.compile.number_format import with_number_format
 from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.compile.pareto import pareto
 from tinytrain_compile.compile.reference import run_reference
 from tinytrain_compile.compile.rounding import StepwiseReference
 from tinytrain_compile.compile.suggestions import faster, suggestions
@@ -37,8 +38,10 @@ from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, count_saturations, prepare, saturated
 from tinytrain_compile.report import (
+    PARETO_CSV,
     does_not_fit_text,
     milliseconds,
+    pareto_csv,
     plan_json,
     report_html,
     report_json,
@@ -94,6 +97,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, planner, candidate)
+    summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
         if options.data is not None:  # a dry run refuses what the run itself would
             _samples(model, candidate.train, options)
@@ -178,6 +182,13 @@ def _choose(planner: Planner) -> Candidate:
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
     return choose(planner)
+
+
+def _with_pareto(summary: Summary, planner: Planner, progress: Progress) -> Summary:
+    if not planner.options.pareto or summary.choice is None:
+        return summary
+    points = pareto(planner, lambda done, count: progress(f"choosing for arena {done + 1} of {count}", 0.12))
+    return replace(summary, choice=replace(summary.choice, pareto=points))
 
 
 def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
@@ -317,6 +328,8 @@ def _write(
     chosen = None if summary.choice is None else summary.choice.update
     if chosen is not None:
         files[SCHEME] = chosen.scheme
+    if summary.choice is not None and summary.choice.pareto:
+        files[PARETO_CSV] = pareto_csv(summary.choice.pareto)
     if "html" in options.report:
         files["report.html"] = report_html(summary)
     written = write_output(options.out, files, inputs, options.force)

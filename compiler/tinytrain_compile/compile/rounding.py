@@ -30,7 +30,8 @@ CANCELLING = frozenset(
     ("Softmax", "SoftmaxGrad", "LogSoftmax", "LogSoftmaxGrad", "Normalize", "NormalizeGrad", "SigmoidCrossEntropy")
 ) | {"SigmoidCrossEntropyGrad"}
 """Operators with large numbers inside whose difference may be small: 1 + exp(x), x - mean(x), p - 1. No change of their
-inputs explains what these round, so their outputs are changed too, by a unit of the largest number at hand."""
+inputs explains what these round, so their outputs are changed too, by a unit of the largest number at hand: each on its
+own, and all alike, since all elements share the mean or the sum that was rounded."""
 
 GRID = np.linspace(-1.0, 1.0, 9)
 """Where between both ends of a gradient an update is run again."""
@@ -174,7 +175,8 @@ class _Changed(Trainer):
     def _moved(arrays: tuple[Array, ...], results: tuple[Array, ...], draw: np.random.Generator) -> tuple[Array, ...]:
         floats = [array for array in (*arrays, *results) if array.dtype.kind == "f"]
         unit = UNIT * max(float(np.max(np.abs(array), initial=0.0)) for array in floats)
-        return tuple(array + unit * draw.uniform(-1.0, 1.0, array.shape) for array in results)
+        alike = draw.uniform(-1.0, 1.0)
+        return tuple(array + unit * (alike + draw.uniform(-1.0, 1.0, array.shape)) for array in results)
 
 
 def _terms(node: Node) -> float:

@@ -23,6 +23,14 @@ class UpdateOptions:
             metavar="FILE.csv",
         ),
     )
+    pareto: bool = field(
+        default=False,
+        metadata=option(
+            "training",
+            "What --update auto would train in some other arenas, beside this one (takes minutes).",
+            "--pareto",
+        ),
+    )
     loss: Literal["cross-entropy", "mse", "bce"] | None = field(
         default=None,
         metadata=option(

@@ -31,8 +31,9 @@ NEAR = 1.06
 """What a quick plan of a suffix may need, over --arena, for a full one to be tried."""
 HALVINGS = 6
 """How often the layers that may be trained are halved, from the back, while the model finds nothing that fits."""
-PROOF_WORK, LEAST_PROOF = 100_000_000, 64
-"""What ruling out everything better one by one may cost, a full plan being priced at the cube of its nodes; for how
+PROOF_WORK, PROOF_TURNS, LEAST_PROOF, SEARCHES = 5_000_000, 300, 32, 16
+"""What ruling out everything better one by one may cost, a full plan priced at the cube of its nodes, and at SEARCHES
+times that where each plan is a search (--optimise, --remat min, further memories); how many may be looked at; for how
 many there must be room, or it is not begun."""
 SUFFIX_TRIES = 4
 """Suffixes of more gain that are planned at the end."""
@@ -133,26 +134,30 @@ class _Search:
         self.slow = ps - self.model.time.load(selection)
 
     def run(self) -> None:
-        """Quick rounds, then a full plan of the best that is likely to fit; if it does not, again with less room.
+        """Quick rounds, then a full plan of the best that is likely to fit; if it does not, again with less room; if it
+        does, again for what gains more by what that plan has taught.
 
         The last try is of one whose quick plan fits: then the full one does.
         """
         room = self.planner.options.arena_bytes
         for tries in range(FULL_TRIES, 0, -1):
             self.quick()
-            ranked = sorted(self.likely, key=lambda one: (-self.whole.gain(one), one))
+            known = 0 if self.best is None else self.whole.gain(self.best)
+            better = [one for one in self.likely if self.whole.gain(one) > known]
+            ranked = sorted(better, key=lambda one: (-self.whole.gain(one), one))
             chosen = next((one for one in ranked if tries > 1 or self.likely[one]), None)
-            if chosen is None or self.full(chosen):
+            if chosen is None:
                 break
+            fits = self.full(chosen)
             del self.likely[chosen]
-            self.lost += 0 if room is None else room // LESS
+            self.lost += 0 if room is None or fits else room // LESS
         self.likely.clear()
 
     def quick(self) -> None:
         """Rounds with quick plans. What they lose by packing a full plan may win back, so their load is what counts."""
         while self.left:
             answer = self.propose(self.guide(), self.model)
-            if answer.selection is None:
+            if answer.selection is None or self.small(answer):
                 return
             self.left -= 1
             self.seen.add(answer.selection)
@@ -167,6 +172,10 @@ class _Search:
                 self.likely[answer.selection] = fits
                 if answer.best_gain * CLOSE <= answer.gain:
                     return
+
+    def small(self, answer: Answer) -> bool:
+        """Whether a proposal is hardly better than what fits."""
+        return self.best is not None and answer.gain * CLOSE <= self.model.gain(self.best)
 
     def full(self, selection: Selection) -> bool:
         """Plan a selection in full; whether it fits."""
@@ -202,7 +211,7 @@ class _Search:
     def prove(self) -> None:
         """What nothing that fits can gain more than; on small graphs, until that is found."""
         work, floor = PROOF_WORK, self.floor()
-        while True:
+        for _ in range(PROOF_TURNS):
             answer = self.propose(floor, self.whole, exact=True)
             if answer.selection is None:
                 self.bound = answer.best_gain
@@ -210,9 +219,8 @@ class _Search:
             self.bound = answer.best_gain
             spec = self.spec(answer.selection)
             if not self.builds(answer.selection):
-                work -= 1
                 continue
-            price = len(self.planner.training(spec).graph.nodes) ** 3
+            price = len(self.planner.training(spec).graph.nodes) ** 3 * (SEARCHES if self.planner.searches else 1)
             if price * LEAST_PROOF > PROOF_WORK or work < price:
                 return
             work -= price

@@ -32,7 +32,7 @@ def _everything(planner: Planner, every: str) -> Candidate | None:
     if planner.impossible(every):
         return None
     price = planner.price(every)
-    return planner.fitting(every) if planner.meets(int(price.arena_bytes / NEAR), price.ps) else None
+    return planner.fitting(every, again=True) if planner.meets(int(price.arena_bytes / NEAR), price.ps) else None
 
 
 def _with_attempts(candidate: Candidate, whole_bytes: int, label: str) -> Candidate:

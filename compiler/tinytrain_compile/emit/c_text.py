@@ -69,7 +69,7 @@ def wrapped(line: str) -> Iterator[str]:
         for index in range(start, end):
             if line[index] in "([":
                 open_at.append(_Bracket(indent if open_at else own, _is_list(line, index)))
-            elif line[index] in ")]":
+            elif line[index] in ")]" and open_at:  # else the line goes on with what another one began
                 open_at.pop()
         for bracket in open_at:
             bracket.broken = True
@@ -125,7 +125,7 @@ def _forced(line: str, start: int, open_at: list[_Bracket], places: list[_Place]
             return next(place.end for place in places if place.start == index)
         if line[index] in "([":
             broken.append(False)
-        elif line[index] in ")]" and broken.pop():
+        elif line[index] in ")]" and broken and broken.pop():
             behind = [place.end for place in places if place.start == index + 1]
             if behind:
                 return behind[0]

@@ -64,8 +64,8 @@ class UpdateChoice:
     """How --update auto has chosen what is trained.
 
     gains: where they come from. gain: of what was chosen; best_gain: nothing that could fit has more, as far as that is
-    known. scheme: the choice as a scheme
-    file. why: sentences for people: which limit binds, what more room would be used for.
+    known. scheme: the choice as a scheme file. why: sentences for people: which limit binds, what more room would be
+    used for.
     """
 
     gains: str
@@ -82,10 +82,30 @@ class UpdateChoice:
 
 
 @dataclass(frozen=True)
+class ParetoPoint:
+    """What --update auto trains with one --arena (`limit_bytes`), by a full plan, and what that gains.
+
+    best_gain: as in UpdateChoice. layers, parameters: how many are trained. depth: how many layers lie from the first
+    trained one to the last layer, both included.
+    """
+
+    limit_bytes: int
+    arena_bytes: int
+    step_ps: int
+    gain: float
+    best_gain: float
+    label: str
+    layers: int
+    parameters: int
+    depth: int
+
+
+@dataclass(frozen=True)
 class PlanChoice:
     """How a plan was chosen. objective: None is the least extra time that fits; limit_ps: of --max-step-time.
 
     attempts: what was tried, in that order; the last one that fits is the plan. update: how --update auto has chosen.
+    pareto: what it would choose in other arenas, where that was asked for.
     """
 
     cost: StepCost
@@ -93,3 +113,4 @@ class PlanChoice:
     limit_ps: int | None = None
     attempts: tuple[Attempt, ...] = ()
     update: UpdateChoice | None = None
+    pareto: tuple[ParetoPoint, ...] = ()

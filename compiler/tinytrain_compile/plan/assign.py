@@ -2,14 +2,19 @@
 
 Every buffer has choices (stay in the arena, lie in another memory, be paged out for a while), each with a cost and with
 what it takes of every memory when. A greedy start, then CP-SAT with one boolean per choice and one knapsack per memory
-and step. Addresses come later (`spread`), so what fits here may still not pack.
+and step; one that may cover another takes less at the step where they meet, if both lie in one memory. Addresses come
+later (`spread`), so what fits here may still not pack.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 
 class Use(NamedTuple):
@@ -38,6 +43,15 @@ class Item(NamedTuple):
     choices: tuple[UseOption, ...]
 
 
+class Cover(NamedTuple):
+    """Two items, by index, that take `saved` bytes less at `step` if both always lie in one memory (see `Over`)."""
+
+    output: int
+    source: int
+    step: int
+    saved: int
+
+
 @dataclass(frozen=True)
 class Assignment:
     """Per item, the index of its choice. optimal: whether a smaller sum of costs is proven impossible."""
@@ -47,17 +61,24 @@ class Assignment:
 
 
 def assign(
-    items: Sequence[Item], rooms: Sequence[int], units: float, seed: int, most_ps: int | None = None
+    items: Sequence[Item],
+    rooms: Sequence[int],
+    units: float,
+    seed: int,
+    most_ps: int | None = None,
+    covers: Sequence[Cover] = (),
 ) -> Assignment | None:
     """The cheapest assignment found below `rooms` (bytes per memory), or None. units: deterministic time, 0: greedy.
 
     most_ps: what the choices' times may sum up to.
     """
-    start = GreedyAssignment(items, rooms).run()
+    start = GreedyAssignment(items, rooms, covers).run()
     if start is not None and most_ps is not None and time_of(items, start) > most_ps:
         start = None
     return (
-        Assignment(tuple(start), False) if units == 0 and start else _solve(items, rooms, start, units, seed, most_ps)
+        Assignment(tuple(start), False)
+        if units == 0 and start
+        else _solve(items, rooms, start, units, seed, most_ps, covers)
     )
 
 
@@ -71,12 +92,29 @@ def cost_of(items: Sequence[Item], chosen: Sequence[int]) -> int:
     return sum(item.choices[index].cost for item, index in zip(items, chosen, strict=True))
 
 
-def loads_of(items: Sequence[Item], chosen: Sequence[int], memories: int) -> list[list[int]]:
+def home_of(choice: UseOption) -> int | None:
+    """The memory in which a buffer lies all the time; None if it is paged."""
+    return choice.uses[0].memory if len(choice.uses) == 1 else None
+
+
+def met(cover: Cover, items: Sequence[Item], chosen: Sequence[int]) -> int | None:
+    """The memory in which a cover saves bytes; None if it does not."""
+    one, two = (home_of(items[index].choices[chosen[index]]) for index in (cover.output, cover.source))
+    return one if one == two else None
+
+
+def loads_of(
+    items: Sequence[Item], chosen: Sequence[int], memories: int, covers: Sequence[Cover] = ()
+) -> list[list[int]]:
     """Per memory and step, the bytes that are live."""
     count = max((use.last for item in items for choice in item.choices for use in choice.uses), default=0) + 1
     loads = [[0] * count for _ in range(memories)]
     for item, index in zip(items, chosen, strict=True):
         _change(loads, item, index, 1)
+    for cover in covers:
+        memory = met(cover, items, chosen)
+        if memory is not None:
+            loads[memory][cover.step] -= cover.saved
     return loads
 
 
@@ -89,10 +127,14 @@ def _change(loads: list[list[int]], item: Item, index: int, sign: int) -> None:
 class GreedyAssignment:
     """While the arena is too full somewhere, what is cheapest per byte leaves it; then cheaper choices that fit."""
 
-    def __init__(self, items: Sequence[Item], rooms: Sequence[int]) -> None:
+    def __init__(self, items: Sequence[Item], rooms: Sequence[int], covers: Sequence[Cover] = ()) -> None:
         self.items, self.rooms = items, rooms
         self.chosen = [0] * len(items)
-        self.loads = loads_of(items, self.chosen, len(rooms))
+        self.loads = loads_of(items, self.chosen, len(rooms), covers)
+        self.covers: dict[int, list[Cover]] = {}
+        for cover in covers:
+            self.covers.setdefault(cover.output, []).append(cover)
+            self.covers.setdefault(cover.source, []).append(cover)
 
     def run(self) -> list[int] | None:
         """The choice of every item; None if a step stays too full."""
@@ -130,22 +172,29 @@ class GreedyAssignment:
         return [k for k in others if self.fits(index, k, ())]
 
     def fits(self, index: int, choice: int, also: tuple[int, ...]) -> bool:
-        """Whether a choice keeps the further memories (and those of `also`) below their rooms."""
-        item, old = self.items[index], self.chosen[index]
-        _change(self.loads, item, old, -1)
+        """Whether a choice keeps the further memories (and those of `also`) below their rooms, whatever it covers."""
+        item = self.items[index]
+        self._change(index, -1)
         good = all(
             max(self.loads[use.memory][use.first : use.last + 1]) + item.size <= self.rooms[use.memory]
             for use in item.choices[choice].uses
             if use.memory or use.memory in also
         )
-        _change(self.loads, item, old, 1)
+        self._change(index, 1)
         return good
 
     def take(self, index: int, choice: int) -> None:
         """Choose it, and know the loads."""
-        _change(self.loads, self.items[index], self.chosen[index], -1)
+        self._change(index, -1)
         self.chosen[index] = choice
-        _change(self.loads, self.items[index], choice, 1)
+        self._change(index, 1)
+
+    def _change(self, index: int, sign: int) -> None:
+        _change(self.loads, self.items[index], self.chosen[index], sign)
+        for cover in self.covers.get(index, ()):
+            memory = met(cover, self.items, self.chosen)
+            if memory is not None:
+                self.loads[memory][cover.step] -= sign * cover.saved
 
 
 def _takes(choice: UseOption, step: int) -> bool:
@@ -163,6 +212,7 @@ def _solve(
     units: float,
     seed: int,
     most_ps: int | None,
+    covers: Sequence[Cover],
 ) -> Assignment | None:
     # Imported here: loading ortools takes most of a second, which plans in one memory do not have.
     from ortools.sat.python import cp_model
@@ -175,8 +225,10 @@ def _solve(
         for choice, literal in zip(item.choices, row, strict=True):
             for use in choice.uses:
                 live.setdefault(use, []).append((item.size, literal))
+    saved = _saved(model, items, taken, len(rooms), covers)
     for memory, step in sorted({(use.memory, use.first) for use in live}):  # a largest load begins where a use does
-        here = [pair for use, pairs in live.items() if _covers(use, memory, step) for pair in pairs]
+        here = [pair for use, pairs in live.items() if _there(use, memory, step) for pair in pairs]
+        here += saved.get((memory, step), [])
         model.add(sum(size * literal for size, literal in here) <= rooms[memory])
     paired = [
         (choice, literal)
@@ -202,5 +254,23 @@ def _solve(
     return Assignment(tuple(found), status == cp_model.OPTIMAL)
 
 
-def _covers(use: Use, memory: int, step: int) -> bool:
+def _saved(
+    model: cp_model.CpModel,
+    items: Sequence[Item],
+    taken: Sequence[Sequence[cp_model.IntVar]],
+    memories: int,
+    covers: Sequence[Cover],
+) -> dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]]:
+    """(memory, step) -> terms of what covers save there: a boolean for each that is true only if both are there."""
+    saved: dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]] = {}
+    for (number, cover), memory in itertools.product(enumerate(covers), range(memories)):
+        both = model.new_bool_var(f"over{number}m{memory}")
+        saved.setdefault((memory, cover.step), []).append((-cover.saved, both))
+        for index in (cover.output, cover.source):
+            pairs = zip(items[index].choices, taken[index], strict=True)
+            model.add(both <= sum(literal for choice, literal in pairs if home_of(choice) == memory))
+    return saved
+
+
+def _there(use: Use, memory: int, step: int) -> bool:
     return use.memory == memory and use.first <= step <= use.last

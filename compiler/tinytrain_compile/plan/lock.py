@@ -165,10 +165,9 @@ def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Seq
 def _rewritten(graph: Graph, lock: Lock, options: PlanOptions) -> tuple[Graph, Graph, tuple[SecondRun, ...]]:
     """(the graph that the second runs are of, the graph with the lock's streams and second runs, these).
 
-    Either a graph with streams has second runs, or streams compute second runs.
+    Either a graph with streams has second runs, or one with second runs has streams: then it names none of them.
     """
-    inside = {name for inner in lock.streams.values() for name in inner}
-    if not inside & set(lock.again):
+    if not lock.again or set(lock.streams) & set(lock.graph):
         by_rows = _with_streams(graph, lock.streams, options)
         rewritten, runs = replay(by_rows, lock.graph, lock.again) if lock.again else (by_rows, ())
         return by_rows, rewritten, runs

@@ -105,13 +105,25 @@ class Simulation:
         ]
 
 
+def _takes_over(pair: InPlace, ran: Sequence[int], count: Sequence[int]) -> bool:
+    """Whether the task that ran last is the first of one storage and the last of the other, in either direction."""
+    one, two = pair.output, pair.source
+    return (ran[one] == 1 and ran[two] == count[two]) or (ran[two] == 1 and ran[one] == count[one])
+
+
 def loads(tasks: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Movable bytes that are live while each task of the order runs."""
-    simulation = Simulation(tasks)
-    result: list[int] = []
+    """Movable bytes that are live while each task of the order runs. (As `Simulation`, by counts instead of sets.)"""
+    count, ran = [len(users) for users in tasks.touchers], [0] * len(tasks.touchers)
+    memory, result = 0, list[int]()
     for task in order:
-        before = simulation.memory
-        result.append(before + simulation.run(task).transient)
+        opened = closed = 0
+        for storage in tasks.touched[task]:
+            ran[storage] += 1
+            opened += tasks.size[storage] if ran[storage] == 1 else 0
+            closed += tasks.size[storage] if ran[storage] == count[storage] else 0
+        saved = best_overlap([p for p in tasks.inplace[task] if _takes_over(p, ran, count)])
+        result.append(memory + opened + tasks.scratch[task] - saved)
+        memory += opened - closed
     return result
 
 

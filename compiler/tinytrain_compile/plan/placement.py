@@ -5,6 +5,7 @@ Sizes here are in units (bytes divided by their common divisor). Offsets start a
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -119,10 +120,7 @@ def build_packing(items: Sequence[Rectangle]) -> Packing:
         boxes.append(Box(begin, end, size, min(size, item.over.distance // unit) if item.over else size))
     ties = _ties(items, [(index, over) for index, over in overs], unit)
     neighbours = _meetings(slots, boxes, {(tie.output, tie.source) for tie in ties})
-    loads = [
-        sum(boxes[i].first if boxes[i].begin == s else boxes[i].size for i in slot) for s, slot in enumerate(slots)
-    ]
-    packing = Packing(tuple(boxes), unit, _maximal(slots, boxes), neighbours, max(loads, default=0), ties)
+    packing = Packing(tuple(boxes), unit, _maximal(slots, boxes), neighbours, _largest_load(boxes), ties)
     return replace(packing, shifts=_shifts(packing))
 
 
@@ -162,11 +160,21 @@ def _shifts(packing: Packing) -> dict[int, tuple[tuple[int, int, int], ...]]:
     return found
 
 
+def _largest_load(boxes: Sequence[Box]) -> int:
+    """Of any slot."""
+    change = [0] * (max((box.end for box in boxes), default=0) + 2)
+    for box in boxes:
+        change[box.begin] += box.first
+        change[box.begin + 1] += box.size - box.first
+        change[box.end] -= box.size
+    return max(itertools.accumulate(change))
+
+
 def _maximal(slots: Sequence[Sequence[int]], boxes: Sequence[Box]) -> tuple[tuple[int, ...], ...]:
     """Live sets not contained in the next one: those at whose end a box dies before another is born."""
-    keep: list[tuple[int, ...]] = []
+    keep, ends = list[tuple[int, ...]](), {box.end for box in boxes}
     for index, slot in enumerate(slots):
-        if index + 1 == len(slots) or any(boxes[i].end == index + 1 for i in slot):
+        if index + 1 == len(slots) or index + 1 in ends:
             keep.append(tuple(slot))
     return tuple(keep)
 

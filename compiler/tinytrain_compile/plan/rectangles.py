@@ -59,7 +59,7 @@ def _chains(tasks: TaskGraph, order: Sequence[int], newest: bool) -> tuple[list[
             if overlap == tasks.size[output] == tasks.size[source] and head[output] == output and not taken[source]:
                 head[output] = head[source]
                 taken[source] = True
-        # A placement knows one such pair per step; no operator declares more.
+        # A placement knows one such pair per step; what saves most is as good as any other choice (docs/adr/0006).
         rest = [pair for pair in usable if head[pair.output] == pair.output and not taken[pair.source]]
         if rest:
             pair = max(rest, key=lambda item: item.overlap_bytes)

@@ -52,11 +52,6 @@ class Answer:
     gain: int
     best_gain: int
 
-    @property
-    def proven(self) -> bool:
-        """Whether nothing better keeps to the rows."""
-        return self.gain >= self.best_gain
-
 
 def happened(event: Event, selection: Selection) -> bool:
     """Whether any of the ways of an event is taken."""
@@ -95,6 +90,19 @@ def _sum(variables: Sequence[Any], amounts: Sequence[int]) -> Any:
     return expression.weighted_sum(variables, amounts)
 
 
+def _least(
+    found: Selection, gains: Sequence[Sequence[int]], rows: Sequence[Row], excluded: Collection[Selection]
+) -> Selection:
+    """The same with the first way of equal gain in every group, where that keeps to the rows: nothing for nothing."""
+    for group, ways in enumerate(gains):
+        for way in range(found[group]):
+            other = (*found[:group], way, *found[group + 1 :])
+            if ways[way] == ways[found[group]] and other not in excluded and all(row.holds(other) for row in rows):
+                found = other
+                break
+    return found
+
+
 def select(
     gains: Sequence[Sequence[int]],
     rows: Sequence[Row],
@@ -105,7 +113,8 @@ def select(
 ) -> Answer:
     """The selection of largest gain that keeps to the rows, is not `excluded` and gains more than `above`.
 
-    gains: per group and way. exact: whether to go on until that is proven; work is limited either way, and counted.
+    gains: per group and way; of ways that gain the same, the first is taken where the rows allow it. exact: whether to
+    go on until that is proven; work is limited either way, and counted.
     """
     # Imported here: --help and plans do without it.
     from ortools.sat.python import cp_model
@@ -134,4 +143,5 @@ def select(
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Answer(None, above, most)
     found = tuple(next(way for way, one in enumerate(ways) if solver.value(one)) for ways in taken)
+    found = _least(found, gains, rows, excluded)
     return Answer(found, round(solver.objective_value), min(most, int(solver.best_objective_bound + 0.5)))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
-from tinytrain_compile.plan.assign import assign
+from tinytrain_compile.plan.assign import Cover, assign
 from tinytrain_compile.plan.choose import decide
 from tinytrain_compile.plan.model import PERSISTENT_KINDS
 from tinytrain_compile.plan.options import PlanOptions
@@ -47,22 +47,22 @@ def spread(graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Seque
     capacity = options.capacity_bytes
     if capacity is None or not memories:
         return None
-    # Whether two buffers come to lie in one memory is not known yet, so none is counted on to cover another.
-    plan = replace(plan, buffers=tuple(replace(buffer, over=None) for buffer in plan.buffers))
     asked, options = options, replace(options, header_bytes=options.header_bytes + POINTER_BYTES * len(memories))
     traffic = accessed(plan)
     choices = Options(graph, plan, options, memories, traffic)
     head = options.reserved(options.header_bytes)
     items = choices.items([head if buffer.kind == "header" else buffer.size_bytes for buffer in plan.buffers])
     limits = [capacity, *(memory.capacity_bytes for memory in memories)]
-    rooms = list(limits)
+    rooms, covers = list(limits), _covers(plan)
     for _ in range(TRIES):
-        found = assign(items, rooms, ASSIGN_UNITS if options.effort == "full" else 0.0, options.seed, options.most_ps)
+        units = ASSIGN_UNITS if options.effort == "full" else 0.0
+        found = assign(items, rooms, units, options.seed, options.most_ps, covers)
         if found is None:
             return None
         chosen = [options_of[index] for options_of, index in zip(choices.of, found.chosen, strict=True)]
         paged = Paged(graph, plan, chosen, memories)
-        pieces = [(replace(b, size_bytes=head) if b.kind == "header" else b, memory) for b, memory in paged.pieces]
+        pieces = _covering(paged.pieces)
+        pieces = [(replace(b, size_bytes=head) if b.kind == "header" else b, memory) for b, memory in pieces]
         placed = [_place(pieces, memory, limit, options) for memory, limit in enumerate(limits)]
         over = [_top(part) - limit for part, limit in zip(placed, limits, strict=True)]
         if max(over) <= 0:
@@ -78,6 +78,25 @@ def spread(graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Seque
         if min(rooms) < 0:
             return None
     return None
+
+
+def _covers(plan: MemoryPlan) -> list[Cover]:
+    """Which of the plan's buffers may cover which other one, by their indices."""
+    index = {buffer.name: number for number, buffer in enumerate(plan.buffers) if buffer.kind != "scratch"}
+    overs = [(number, buffer.first_step, buffer.over) for number, buffer in enumerate(plan.buffers) if buffer.over]
+    return [Cover(number, index[over.name], step, over.saved_bytes) for number, step, over in overs]
+
+
+def _covering(pieces: Sequence[tuple[Buffer, int]]) -> list[tuple[Buffer, int]]:
+    """Pieces that may cover another one only if that lies in the same memory and dies where they begin."""
+    there = {(piece.name, piece.last_step, memory) for piece, memory in pieces if piece.kind != "scratch"}
+    return [
+        (
+            piece if piece.over and (piece.over.name, piece.first_step, memory) in there else replace(piece, over=None),
+            memory,
+        )
+        for piece, memory in pieces
+    ]
 
 
 def _top(placed: dict[int, Buffer]) -> int:
@@ -107,7 +126,8 @@ def _place(pieces: Sequence[tuple[Buffer, int]], memory: int, limit: int, option
 
 
 def _rectangle(buffer: Buffer) -> Rectangle:
-    return Rectangle(buffer.name, buffer.kind, buffer.size_bytes, buffer.first_step, buffer.last_step, buffer.values)
+    steps = buffer.first_step, buffer.last_step
+    return Rectangle(buffer.name, buffer.kind, buffer.size_bytes, *steps, buffer.values, buffer.over)
 
 
 def _further(

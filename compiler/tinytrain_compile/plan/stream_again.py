@@ -26,7 +26,7 @@ from tinytrain_compile.plan.validate_remat import validate_remat
 from tinytrain_compile.plan.validate_streams import validate_streams
 
 TRIES = 24
-"""Sets of waists that are looked at, at most."""
+"""Sets of waists that are looked at, at most, for the smallest load; and then for the fewest second runs."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) ->
         return None
     least = _planned(graph, best, options, quick) if smallest else None
     room = (options.capacity_bytes or 0) if least is None else least.plan.arena_bytes
-    for count in range(1, len(best.waists) + (least is None)):  # all up to the last waist runs again
+    counts = range(1, len(best.waists) + (least is None))  # all up to the last waist runs again
+    for count in counts[:: -(-len(counts) // TRIES) or 1]:
         kept = _kept(waists, best.waists[:count], quick)
         found = _planned(graph, kept, options, quick) if kept.load <= room else None
         if found is not None and found.plan.arena_bytes <= room:

@@ -197,7 +197,9 @@ def _ranges(
     if percentile is None:
         return whole
     spread = {
-        name: _Histogram(low, high, np.zeros(_BINS, np.int64)) for name, (low, high) in whole.items() if high > low
+        name: _Histogram(low, high, np.zeros(_BINS, np.int64))
+        for name, (low, high) in whole.items()
+        if high - low > _BINS * np.spacing(max(abs(low), abs(high)))  # else one number, beside its rounding
     }
     for values in _runs(graph, samples):
         for name, histogram in spread.items():

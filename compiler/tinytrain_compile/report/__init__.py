@@ -9,11 +9,13 @@ from tinytrain_compile.report.data import batch_text, plan_json, report_json
 from tinytrain_compile.report.html import report_html
 from tinytrain_compile.report.kernels import KernelWork, kernel_lines, kernel_work
 from tinytrain_compile.report.layout import styled
+from tinytrain_compile.report.pareto import PARETO_CSV, pareto_csv, pareto_lines
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown, ops_text
 from tinytrain_compile.report.steps import step_lines
 from tinytrain_compile.report.text import does_not_fit_text, success_text
 
 __all__ = [
+    "PARETO_CSV",
     "KernelWork",
     "batch_text",
     "does_not_fit_text",
@@ -23,6 +25,8 @@ __all__ = [
     "milliseconds",
     "ops_markdown",
     "ops_text",
+    "pareto_csv",
+    "pareto_lines",
     "plan_json",
     "report_html",
     "report_json",

@@ -21,6 +21,7 @@ from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, update_totals
+from tinytrain_compile.report.pareto import curve_of
 from tinytrain_compile.report.picture import Picture, about_text, build_picture, label_of, name_of
 from tinytrain_compile.report.text import (
     bound_text,
@@ -92,6 +93,8 @@ def _page(summary: Summary) -> Mapping[str, Any]:
         "frozen": [layer for layer in summary.layers if not is_updated(layer)],
         "update_counts": update_counts(summary),
         "losses": _loss_curve(summary),
+        "pareto": () if summary.choice is None else summary.choice.pareto,
+        "curve": None if summary.choice is None else curve_of(summary.choice.pareto),
     }
 
 

@@ -85,7 +85,7 @@ def initialised(body: list[Statement]) -> list[Statement]:
     while position < len(body):
         if position + 1 < len(body) and isinstance(body[position + 1], Declaration) and _is_declaration(body[position]):
             body[position : position + 2] = body[position + 1], body[position]  # the first is initialised next
-            result.append(body[position])
+            result.append(_guarded(body[position], body[position + 1 :]))
             position += 1
         statement = body[position]
         position += 1
@@ -96,10 +96,36 @@ def initialised(body: list[Statement]) -> list[Statement]:
         while position < len(body) and (start := _start(body[position], statement, values)) is not None:
             values[start[0]] = start[1]
             position += 1
+        values |= {name: "0" for name in statement.names if name not in values and _conditional(name, body[position:])}
         names = [f"{name} = {values[name]}" if name in values else name for name in statement.names]
         lines = [names[i : i + 6] for i in range(0, len(names), 6)]
         result += [Line(f"{statement.ctype} {', '.join(line)};") for line in lines]
     return result
+
+
+def _guarded(statement: Statement, behind: list[Statement]) -> Statement:
+    """A declaration with 0 for what only a condition sets."""
+    if not isinstance(statement, Declaration):
+        return statement
+    return replace(statement, names=[f"{name} = 0" if _conditional(name, behind) else name for name in statement.names])
+
+
+def _conditional(name: str, body: list[Statement]) -> bool:
+    """Whether the first statement that sets a variable is one of an If without another way.
+
+    A compiler cannot always tell that the same condition holds where it is read.
+    """
+    first = next((statement for statement in body if _sets(name, statement)), None)
+    return isinstance(first, If) and not first.otherwise
+
+
+def _sets(name: str, statement: Statement) -> bool:
+    if isinstance(statement, Line):
+        return statement.text.startswith(f"{name} = ")
+    if isinstance(statement, Declaration):
+        return False
+    inner = [*statement.body, *(statement.otherwise if isinstance(statement, If) else [])]
+    return any(_sets(name, one) for one in inner)
 
 
 def _is_declaration(statement: Statement) -> bool:

@@ -1,0 +1,95 @@
+"""What --pareto found, for people and programs: a table, pareto.csv, and a curve of gain over arena in report.html."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinytrain_compile.ir.cost import ParetoPoint
+from tinytrain_compile.report.words import bytes_text, grouped
+
+PARETO_CSV = "pareto.csv"
+"""The file of the output."""
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 260, 56, 14, 16, 34
+"""Pixels of the curve: whole, and the margins around it."""
+COLUMNS = ("limit_bytes", "arena_bytes", "gain", "best_gain", "layers", "parameters", "depth", "step_us", "label")
+
+
+def pareto_json(points: Sequence[ParetoPoint]) -> list[dict[str, object]]:
+    """A row for each arena, by the names of COLUMNS."""
+    return [dict(zip(COLUMNS, _cells(point), strict=True)) for point in points]
+
+
+def pareto_csv(points: Sequence[ParetoPoint]) -> str:
+    """The same as a table with a header."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_cells(point) for point in points)
+    return text.getvalue()
+
+
+def _cells(point: ParetoPoint) -> tuple[int | float | str, ...]:
+    gains = round(point.gain, 6), round(point.best_gain, 6)
+    counts = point.layers, point.parameters, point.depth
+    return point.limit_bytes, point.arena_bytes, *gains, *counts, point.step_ps / 1e6, point.label
+
+
+def pareto_lines(points: Sequence[ParetoPoint]) -> list[str]:
+    """A table for the terminal; each line begins with the option that leads to it."""
+    if not points:
+        return []
+    head = ("--arena", "used", "gain", "at most", "layers", "deep", "parameters")
+    table = [
+        (
+            str(one.limit_bytes),
+            bytes_text(one.arena_bytes),
+            f"{one.gain:.1f}",
+            "proven" if one.gain >= one.best_gain else f"{one.best_gain:.1f}",
+            str(one.layers),
+            str(one.depth),
+            grouped(one.parameters),
+        )
+        for one in points
+    ]
+    wide = [max(len(row[column]) for row in (head, *table)) for column in range(len(head))]
+    lines = ["  ".join(cell.rjust(size) for cell, size in zip(row, wide, strict=True)) for row in (head, *table)]
+    return ["what --update auto trains in other arenas:", *(f"  {line}" for line in lines)]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point of the curve in pixels, with its label."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Gain over arena: steps, since a larger arena than a point's gives what that gives until the next one."""
+
+    marks: tuple[Mark, ...]
+    path: str
+    most_bytes: int
+    most_gain: float
+
+
+def curve_of(points: Sequence[ParetoPoint]) -> Curve | None:
+    """The picture of at least two points, both axes from 0; None of fewer."""
+    if len(points) < 2:
+        return None
+    most, top = max(point.limit_bytes for point in points), max(point.gain for point in points)
+
+    def place(point: ParetoPoint) -> Mark:
+        x = LEFT + (WIDTH - LEFT - RIGHT) * point.limit_bytes / most
+        y = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * point.gain / (top or 1.0)
+        text = f"--arena {point.limit_bytes}: gain {point.gain:.1f}, {grouped(point.parameters)} parameters"
+        return Mark(round(x, 1), round(y, 1), text)
+
+    marks = tuple(place(point) for point in points)
+    steps = "".join(f" H{mark.x} V{mark.y}" for mark in marks[1:])
+    return Curve(marks, f"M{marks[0].x} {marks[0].y}{steps}", most, top)

@@ -1,0 +1,92 @@
+"""--pareto: arenas between the head's and all layers', each with what --update auto trains there."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.broken import write
+from tests.e2e.command import run
+from tests.test_update_choice import dense_chain
+from tinytrain_compile.compile.pareto import GRANULE, POINTS, arenas
+from tinytrain_compile.ir.cost import ParetoPoint
+from tinytrain_compile.report.pareto import curve_of, pareto_csv, pareto_lines
+
+
+@pytest.mark.parametrize(("least", "most"), [(1000, 4000), (1000, 1000), (1000, 1100), (7, 1 << 30), (2000, 1000)])
+def test_arenas_lie_between_the_ends_and_grow_alike(least: int, most: int) -> None:
+    sizes = arenas(least, most)
+    assert sizes == sorted(set(sizes)) and len(sizes) <= POINTS
+    assert sizes[0] == least and sizes[-1] == max(least, most)
+    if most > 3 * least:
+        ratios = [high / low for low, high in itertools.pairwise(sizes[1:-1])]
+        assert max(ratios) <= min(ratios) * 1.3 + GRANULE / least
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a network and the output of --pareto, with an HTML report."""
+    folder = tmp_path_factory.mktemp("pareto")
+    write(dense_chain(random.Random(3), 3), folder)
+    flags = ("--pareto", "--verify", "none", "--report", "text,html")
+    done = run(folder / "net.onnx", *flags, "-o", folder / "out").check_success()
+    (folder / "said.txt").write_text(done.out)
+    return folder
+
+
+def points(place: Path) -> list[dict[str, Any]]:
+    return json.loads((place / "out" / "report.json").read_text())["pareto"]
+
+
+def test_more_memory_gains_more_up_to_all_layers(place: Path) -> None:
+    found = points(place)
+    assert len(found) >= 5
+    for less, more in itertools.pairwise(found):
+        assert less["limit_bytes"] < more["limit_bytes"] and less["gain"] < more["gain"]
+    assert all(point["arena_bytes"] <= point["limit_bytes"] and point["gain"] <= point["best_gain"] for point in found)
+    update = json.loads((place / "out" / "report.json").read_text())["update_totals"]
+    assert found[-1]["parameters"] == update["total_parameters"] == update["parameters"]
+    assert found[-1]["depth"] == update["total_layers"]
+
+
+def test_the_table_the_file_and_the_picture_say_the_same(place: Path) -> None:
+    found = points(place)
+    with (place / "out" / "pareto.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [{key: str(value) for key, value in point.items()} for point in found] == rows
+    said, page = (place / "said.txt").read_text(), (place / "out" / "report.html").read_text()
+    assert "what --update auto trains in other arenas:" in said
+    for point in found:
+        assert any(line.split()[:1] == [str(point["limit_bytes"])] for line in said.splitlines())
+        assert f"--arena {point['limit_bytes']}: gain {point['gain']:.1f}" in page
+    assert page.count("<circle") == len(found)
+
+
+@pytest.mark.parametrize("which", [0, 2, -2])
+def test_following_a_point_gives_what_it_says(place: Path, which: int, tmp_path: Path) -> None:
+    point = points(place)[which]
+    flags = ("--arena", str(point["limit_bytes"]), "--verify", "none", "-o", tmp_path / "out")
+    run(place / "net.onnx", *flags).check_success()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["memory"]["arena_bytes"] == point["arena_bytes"]
+    assert report["update_totals"]["parameters"] == point["parameters"]
+    assert report["update_totals"]["label"] == point["label"]
+    assert report["plan"]["model"]["step_us"] == point["step_us"]
+    assert report["pareto"] == []
+
+
+@pytest.mark.parametrize("flags", [("--update", "all"), ("--lock", "plan.json")])
+def test_there_must_be_something_to_choose(place: Path, flags: tuple[str, str]) -> None:
+    assert "--pareto" in run(place / "net.onnx", "--pareto", *flags, "--dry-run").check_error("E0101", 2).err
+
+
+def test_one_point_has_no_curve() -> None:
+    point = ParetoPoint(100, 96, 1, 2.0, 2.0, "auto: all", 1, 4, 1)
+    assert curve_of([point]) is None and curve_of([]) is None
+    assert pareto_lines([]) == [] and len(pareto_csv([point]).splitlines()) == 2
