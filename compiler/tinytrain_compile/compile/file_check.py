@@ -162,7 +162,8 @@ class _Walk:
         results = self._results(node, state)
         if results and all(name in self._constants for name in node.inputs if name):
             known = {name: array for name, array in zip(node.outputs, results[0], strict=False) if name}
-            self._anew.update(known if self._anew.intersection(node.inputs) else self._ours.computed_anew(known))
+            anew = self._anew.intersection(node.inputs)
+            self._anew.update(known if anew else self._ours.computed_anew(known, self._batch))
             self._constants.update(known)
             for values in state.values:
                 values.update(known)
