@@ -52,7 +52,9 @@ class _Asked:
             return None
 
     def way(self, text: str, note: Note, over: bool = True, **changes: Any) -> list[Suggestion]:
-        """The line with its price. over: also if that is above the limits still."""
+        """The line with its price. over: also if that is above the limits still, but not where each such plan would be
+        another search for the least that second runs can do."""
+        over = over and ("arena_bytes" in changes or self.planner.options.remat != "auto")
         pinned = self.planner.options.update == "auto" and "update" not in changes
         if pinned:  # not auto again: with other options it may choose anything, and a search for each line is too much
             spec = self.candidate.update.label

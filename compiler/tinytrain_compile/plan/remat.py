@@ -7,7 +7,7 @@ The search counts Concats and Slices as copies; which of them are views is decid
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tinytrain_compile.ir import Graph
@@ -25,6 +25,9 @@ from tinytrain_compile.plan.validate_remat import validate_remat
 
 AUTO_TRIES = 6
 """Budgets that "auto" tries: where a plan lies above the arena by its packing, the next one is that much lower."""
+
+NEAR, FIRST_SHARE = 1.1, 0.25
+"""Quick plans above NEAR times the arena will not fit: they get FIRST_SHARE of the deterministic time."""
 
 
 def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> Planned:
@@ -47,7 +50,7 @@ def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> 
     if found is None:
         if not remat.smallest:
             return without
-        found = task.best_of(task.minimal(), without)
+        found = task.least_of(tuple(task.minimal()), without, capacity)
     fits = found.plan.arena_bytes <= capacity and share_of(found.graph, found.plan) <= most
     return found if fits or remat.most_share is None else replace(without, refused=found)
 
@@ -86,6 +89,23 @@ class Rematerialiser:
                 if found.plan.gap_bytes == 0:
                     break
         return best
+
+    def least_of(self, choices: Sequence[RematChoice], without: Planned, capacity: int) -> Planned:
+        """The smallest arena of some choices where none is sure to fit a capacity; the first that does is taken.
+
+        Only the one with the smallest quick plan is planned again, with a part of the effort, if it fits then or no
+        plan is near: there it is a figure of a message, and a full plan of each may take as long as all the rest.
+        """
+        if self.options.effort == "quick":
+            return self.best_of(iter(choices), without)
+        quick = Rematerialiser(self.graph, self.without, replace(self.options, effort="quick"))
+        sizes = [quick.planned(choice).plan.arena_bytes for choice in choices]
+        least = min(sizes)
+        less = replace(self.options, deterministic_time=self.options.deterministic_time * FIRST_SHARE)
+        first = Rematerialiser(self.graph, self.without, less)
+        found = first.best_of(iter((choices[sizes.index(least)],)), without)
+        near = capacity < found.plan.arena_bytes and least <= NEAR * capacity
+        return self.best_of(iter(choices), found) if near else found
 
     def within(self, capacity: int) -> Planned | None:
         """The cheapest plan found that fits: decisions below the capacity, then below what packing lost so far."""
