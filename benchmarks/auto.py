@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from testing.places import SHARED
-from tinytrain_compile.compile.candidates import AUTO, Planner
-from tinytrain_compile.compile.external_kernels import Externals
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pareto import point_of
-from tinytrain_compile.compile.pipeline import imported, stored
+from tinytrain_compile.driver.candidates import AUTO, Planner
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pareto import point_of
+from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir.cost import ParetoPoint
 from tinytrain_compile.sparse import PRIOR
 from tinytrain_compile.target import load_target

@@ -33,8 +33,8 @@ from digit_domains import SIDE, Split, domain_a, load_digits
 from onnx import TensorProto, helper, numpy_helper
 from pretrain import CLASSES, LAYERS, pretrain
 
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testing.big_models import MODELS
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import compile_model
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import compile_model
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.plan.traffic import accessed

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from testing.places import SHARED
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import compile_model
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import compile_model
 
 NETWORKS = ("mcunet-5fps", "mbv2-w0.35", "proxyless-w0.3")
 CORES = ("cortex-m7", "cortex-m0plus", "cortex-m55")

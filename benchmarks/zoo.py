@@ -17,7 +17,7 @@ from pathlib import Path
 
 from testing.zoo import ABSOLUTE, RELATIVE, Network, networks, trained_in_integers
 from testing.zoo_verdicts import OTHERWISE, judged
-from tinytrain_compile.compile.pipeline import compile_model
+from tinytrain_compile.driver.pipeline import compile_model
 
 
 def compiled(network: Network) -> str:

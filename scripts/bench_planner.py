@@ -19,10 +19,10 @@ from ortools.sat.python import cp_model
 
 from testing.places import SHARED
 from testing.plan_graphs import training_graph
-from tinytrain_compile.compile.candidates import Planner
-from tinytrain_compile.compile.external_kernels import Externals
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import imported, stored
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir import Attrs, Graph, Node, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory, plan_with_remat, share_of

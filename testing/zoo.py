@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from testing.places import SHARED
-from tinytrain_compile.compile.candidates import Planner
-from tinytrain_compile.compile.external_kernels import Externals
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import imported, stored
-from tinytrain_compile.compile.reference import Trainer
-from tinytrain_compile.compile.trial import with_exponents
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import imported, stored
+from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.driver.trial import with_exponents
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.ir.imported import ImportedModel

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tinytrain_compile.compile import code
+from tinytrain_compile.driver import code
 from tinytrain_compile.ir.kernels import KernelCache
 from tinytrain_compile.verify.objects import VARIABLE
 

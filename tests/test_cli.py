@@ -17,11 +17,11 @@ from tests.e2e.command import run, run_process
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile import __version__
 from tinytrain_compile.cli import command
-from tinytrain_compile.compile import pipeline
-from tinytrain_compile.compile.option import COMMON_OPTIONS, GROUPS
-from tinytrain_compile.compile.option_values import parse_shapes, parse_size
-from tinytrain_compile.compile.options import OPTIONS, CompileOptions
-from tinytrain_compile.compile.pipeline import Result
+from tinytrain_compile.driver import pipeline
+from tinytrain_compile.driver.option import COMMON_OPTIONS, GROUPS
+from tinytrain_compile.driver.option_values import parse_shapes, parse_size
+from tinytrain_compile.driver.options import OPTIONS, CompileOptions
+from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.errors import ERRORS, CompileError
 from tinytrain_compile.ir import Attrs, parse_graph, print_graph
 from tinytrain_compile.ops.base import OPS, Split, attribute_types
@@ -83,7 +83,7 @@ def test_the_first_group_is_what_everyone_needs() -> None:
 def test_an_option_is_explained_and_read() -> None:
     """Every one has a help text, and a module that asks for its field."""
     package = Path(pipeline.__file__).parent.parent
-    declared = package / "compile" / "options.py"
+    declared = package / "driver" / "options.py"
     texts = [path.read_text() for path in package.rglob("*.py") if path != declared]
     for name, option in OPTIONS.items():
         assert option.help, name

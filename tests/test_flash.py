@@ -16,7 +16,7 @@ from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
-from tinytrain_compile.compile.code_mix import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
+from tinytrain_compile.driver.code_mix import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv import ConvAttrs

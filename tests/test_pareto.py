@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.test_update_choice import dense_chain
-from tinytrain_compile.compile.pareto import GRANULE, POINTS, arenas
+from tinytrain_compile.driver.pareto import GRANULE, POINTS, arenas
 from tinytrain_compile.ir.cost import ParetoPoint
 from tinytrain_compile.report.pareto import curve_of, pareto_csv, pareto_lines
 

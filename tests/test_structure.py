@@ -174,7 +174,7 @@ def test_the_place_of_shared_is_known_once() -> None:
 
 def test_slow_libraries_are_not_imported_for_help() -> None:
     """tvm takes seconds; bad input and --help answer at once."""
-    modules = "tinytrain_compile.cli.command, tinytrain_compile.compile.pipeline"
+    modules = "tinytrain_compile.cli.command, tinytrain_compile.driver.pipeline"
     code = f"import sys; import {modules}; print('tvm' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"

@@ -15,13 +15,13 @@ import pytest
 from testing import models
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tinytrain_compile.compile import update_rounds
-from tinytrain_compile.compile.candidates import Planner
-from tinytrain_compile.compile.external_kernels import Externals
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.update_model import build_update_model
-from tinytrain_compile.compile.update_rounds import FULL_TRIES, QUICK_ROUNDS, SUFFIX_TRIES, best_choice
-from tinytrain_compile.compile.update_search import search_update
+from tinytrain_compile.driver import update_rounds
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.update_model import build_update_model
+from tinytrain_compile.driver.update_rounds import FULL_TRIES, QUICK_ROUNDS, SUFFIX_TRIES, best_choice
+from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.cost import UpdateChoice
 from tinytrain_compile.sparse import PRIOR, UNITS, LayerWays, gain_of_plan, layer_ways, scheme_plan

@@ -16,12 +16,12 @@ from testing.places import ROOT, SHARED
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 from tests.e2e.marks import needs_shared
-from tinytrain_compile.compile import pipeline
-from tinytrain_compile.compile.candidates import Candidate, Planner
-from tinytrain_compile.compile.external_kernels import Externals
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.suggestions import MOST_SEARCHES, recomputing
-from tinytrain_compile.compile.update_search import LIKELY_TRIES, NEAR_TRIES, deepest
+from tinytrain_compile.driver import pipeline
+from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.suggestions import MOST_SEARCHES, recomputing
+from tinytrain_compile.driver.update_search import LIKELY_TRIES, NEAR_TRIES, deepest
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import UpdatePlan

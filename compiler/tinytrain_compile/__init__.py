@@ -1,3 +1,24 @@
 """tinytrain-compile: an ONNX model in, C11 that trains it on a microcontroller out."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tinytrain_compile.api import Compiled, compile
+    from tinytrain_compile.errors import CompileError
+    from tinytrain_compile.twin import Twin
+
 __version__ = "0.1.0"
+__all__ = ["CompileError", "Compiled", "Twin", "__version__", "compile"]
+
+_HOMES = {"Compiled": "api", "compile": "api", "CompileError": "errors", "Twin": "twin"}
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when they are asked for: --help has no use for them."""
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"tinytrain_compile.{_HOMES[name]}"), name)

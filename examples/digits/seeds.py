@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.samples import load_inputs
 from tinytrain_compile.frontend import load_model
 from tinytrain_compile.ir.stages import TrainGraph

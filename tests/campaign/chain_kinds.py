@@ -19,7 +19,7 @@ from tests.campaign.cases import Case, Kind
 from tests.e2e import chain
 from tests.e2e.command import Outcome
 from tests.quantize import nets
-from tinytrain_compile.compile.trial import with_exponents_of
+from tinytrain_compile.driver.trial import with_exponents_of
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.files.resources import read_text, runtime_headers
 from tinytrain_compile.files.samples import random_samples

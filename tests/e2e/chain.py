@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from tinytrain_compile.compile.inference import infer_one
-from tinytrain_compile.compile.memories import further_memories
-from tinytrain_compile.compile.reference import run_reference
-from tinytrain_compile.compile.rounding import StepwiseReference
+from tinytrain_compile.driver.inference import infer_one
+from tinytrain_compile.driver.memories import further_memories
+from tinytrain_compile.driver.reference import run_reference
+from tinytrain_compile.driver.rounding import StepwiseReference
 from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.files.samples import random_samples

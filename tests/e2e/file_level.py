@@ -8,9 +8,9 @@ from unittest import mock
 
 import pytest
 
-from tinytrain_compile.compile import pipeline
-from tinytrain_compile.compile.file_check import check_file
-from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.driver import pipeline
+from tinytrain_compile.driver.file_check import check_file
+from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.ir.summary import FileAgreement
 
 

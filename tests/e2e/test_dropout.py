@@ -14,11 +14,11 @@ from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.frontend.models import write
 from tests.frontend.nets import Net
-from tinytrain_compile.compile.candidates import Planner
-from tinytrain_compile.compile.external_kernels import Externals
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import imported
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import imported
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.interpreter import run_graph
 from tinytrain_compile.target import load_target

@@ -20,8 +20,8 @@ from tests.frontend.models import write
 from tests.frontend.nets import Net
 from tests.frontend.qdq import Maker
 from tests.frontend.test_qdq import conv_net
-from tinytrain_compile.compile.file_compare import Format, in_numbers, in_steps
-from tinytrain_compile.compile.imported_values import Held
+from tinytrain_compile.driver.file_compare import Format, in_numbers, in_steps
+from tinytrain_compile.driver.imported_values import Held
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, import_loss, importer
 from tinytrain_compile.frontend.context import ImportContext
@@ -278,7 +278,7 @@ def test_lost_relu_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     path = SHARED / "repros" / "relu_lost.onnx"
     found = agreement(path, quant="fp32")
     assert found.whole and found.steps is not None and found.steps <= 1
-    from tinytrain_compile.compile import pipeline
+    from tinytrain_compile.driver import pipeline
 
     monkeypatch.setattr(pipeline, "saturated", lambda graph: graph)
     with pytest.raises(CompileError, match=r"E0605.*tensor hq "):

@@ -17,9 +17,9 @@ from tests.e2e.command import Outcome, run, tree
 from tests.e2e.exact import check_exact, check_on
 from tests.e2e.marks import needs_qemu, needs_shared
 from tests.quantize import nets
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.reference import Trainer
-from tinytrain_compile.compile.trial import compare, with_exponents_of
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.driver.trial import compare, with_exponents_of
 from tinytrain_compile.files.samples import random_samples
 
 

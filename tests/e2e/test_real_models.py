@@ -11,8 +11,8 @@ import pytest
 from testing.places import SHARED
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu, needs_shared
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import compile_model
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import compile_model
 from tinytrain_compile.errors import CompileError
 
 pytestmark = needs_shared

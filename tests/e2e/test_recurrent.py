@@ -18,7 +18,7 @@ from tests.e2e.test_micro_batch import apart, trained
 from tests.frontend.models import parse
 from tests.frontend.recurrent import Cell, model_of
 from tests.quantize import nets
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.frontend import load_model

@@ -17,7 +17,7 @@ from testing.places import SHARED
 from tests.e2e import chain
 from tests.e2e.command import run
 from tests.e2e.marks import needs_shared
-from tinytrain_compile.compile.rounding import StepwiseReference
+from tinytrain_compile.driver.rounding import StepwiseReference
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import SourceBundle

@@ -16,7 +16,7 @@ from tests.e2e.gradients import largest_error
 from tests.e2e.marks import needs_shared
 from tests.frontend.models import parse
 from tests.quantize import nets
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.frontend import load_model

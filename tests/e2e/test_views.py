@@ -14,7 +14,7 @@ from testing import models
 from tests.e2e import chain
 from tests.e2e.test_watched_plans import bundle_of, outcome, report
 from tests.quantize import nets
-from tinytrain_compile.compile.memories import further_memories
+from tinytrain_compile.driver.memories import further_memories
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.plan import (
     Planned,

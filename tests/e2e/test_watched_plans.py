@@ -13,7 +13,7 @@ import pytest
 from testing import models
 from tests.e2e import chain
 from tests.quantize import nets
-from tinytrain_compile.compile.memories import further_memories
+from tinytrain_compile.driver.memories import further_memories
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import read_text, runtime_headers

@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.training.test_optimizer import gradient_at
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import compile_model, imported
-from tinytrain_compile.compile.reference import Trainer
-from tinytrain_compile.compile.training_options import training_options, with_file_training
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import compile_model, imported
+from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.driver.training_options import training_options, with_file_training
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.frontend.models import parse, write
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import compile_model
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.sparse import resolve_update

@@ -12,10 +12,10 @@ import pytest
 from testing.places import SHARED
 from tests.e2e.marks import needs_shared
 from tests.quantize import lines
-from tinytrain_compile.compile.candidates import Planner
-from tinytrain_compile.compile.external_kernels import Externals
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import imported, stored
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.input_lines import arena_inputs, takes_lines

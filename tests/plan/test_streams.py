@@ -11,10 +11,10 @@ import pytest
 from testing.ops.cases import cases_of
 from testing.places import SHARED
 from tests.e2e.marks import needs_shared
-from tinytrain_compile.compile.candidates import Planner
-from tinytrain_compile.compile.external_kernels import Externals
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import imported, stored
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir import Node, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs

@@ -17,7 +17,7 @@ from tests.e2e import chain
 from tests.frontend.models import write
 from tests.frontend.qdq import Maker
 from tests.quantize import nets
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ops.activation import ClipAttrs

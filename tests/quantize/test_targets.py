@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.quantize import nets
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START

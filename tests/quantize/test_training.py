@@ -25,7 +25,7 @@ from tests.quantize.gradients import (
     per_channel,
     scales_of,
 )
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS

@@ -13,7 +13,7 @@ from tests.e2e import chain
 from tests.e2e.gradients import largest_error
 from tests.frontend.nets import Net
 from tests.training import nets
-from tinytrain_compile.compile.summary import layer_updates
+from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice

@@ -12,7 +12,7 @@ from testing import models
 from tests.e2e import chain
 from tests.training import nets
 from tests.training.test_optimizer import State, gradient_at
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.types import Array

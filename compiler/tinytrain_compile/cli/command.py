@@ -69,7 +69,7 @@ _ANSWERS = (
 def command(**flags: Any) -> None:
     """Entry point of the click command: parse, compile, print."""
     from tinytrain_compile.cli.terminal import Terminal
-    from tinytrain_compile.compile.pipeline import compile_model
+    from tinytrain_compile.driver.pipeline import compile_model
 
     options = options_of(flags)
     terminal = Terminal(flags["color"], flags["verbose"])

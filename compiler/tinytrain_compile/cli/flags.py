@@ -9,8 +9,8 @@ from typing import Any, Literal
 import click
 from click.core import ParameterSource
 
-from tinytrain_compile.compile.combinations import check_options
-from tinytrain_compile.compile.options import OPTIONS, CompileOptions
+from tinytrain_compile.driver.combinations import check_options
+from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.errors import CompileError
 
 

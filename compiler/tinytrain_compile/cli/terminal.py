@@ -8,8 +8,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pipeline import Result
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report import kernel_lines, pareto_lines, step_lines, success_text
 from tinytrain_compile.report.layout import wrapped

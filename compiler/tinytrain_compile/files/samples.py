@@ -76,8 +76,17 @@ def ignored_labels(train: TrainGraph) -> tuple[int, ...]:
 def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples:
     """Arrays `x` (samples first, ONNX layout) and `y` of an .npz; CompileError E0105 or E0305."""
     x, y = _read(path, ("x", "y"))
-    graph_x = _inputs(path, x, model)
-    return Samples(stored_input(graph_x, train), _labels(path, y, len(x), model, train))
+    return samples_of(path.name, x, y, model, train)
+
+
+def samples_of(where: str, x: Array, y: Array, model: ImportedModel, train: TrainGraph) -> Samples:
+    """The same of arrays; `where` is what messages call them."""
+    return Samples(inputs_of(where, x, model, train), _labels(where, y, len(x), model, train))
+
+
+def inputs_of(where: str, x: Array, model: ImportedModel, train: TrainGraph) -> Array:
+    """Inputs alone."""
+    return stored_input(_inputs(where, x, model), train)
 
 
 def stored_input(x: Array, train: TrainGraph) -> Array:
@@ -107,7 +116,7 @@ def raw_labels(path: Path) -> Array | None:
 def load_inputs(path: Path, model: ImportedModel) -> Array:
     """Array `x` of a calibration file, in the graph's layout; CompileError E0105."""
     (x,) = _read(path, ("x",))
-    return _inputs(path, x, model)
+    return _inputs(path.name, x, model)
 
 
 def _read(path: Path, names: tuple[str, ...]) -> list[Array]:
@@ -120,21 +129,21 @@ def _read(path: Path, names: tuple[str, ...]) -> list[Array]:
         raise CompileError("E0105", str(path.name), f"cannot be read ({reason})", hint) from problem
 
 
-def _inputs(path: Path, x: Array, model: ImportedModel) -> Array:
+def _inputs(where: str, x: Array, model: ImportedModel) -> Array:
     wanted = model.input_shape[1:]
     if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
         raise CompileError(
-            "E0105", path.name, f"x is {x.dtype} {x.shape}", f"expected numbers of shape (samples, {_dims(wanted)})"
+            "E0105", where, f"x is {x.dtype} {x.shape}", f"expected numbers of shape (samples, {_dims(wanted)})"
         )
     if not np.isfinite(x).all():
-        raise CompileError("E0105", path.name, "x holds NaN or infinity", "clean the data")
+        raise CompileError("E0105", where, "x holds NaN or infinity", "clean the data")
     rows = index_count(model.graph)
     if rows and not (x.dtype.kind in "iu" and x.min() >= 0 and x.max() < rows):
-        raise CompileError("E0105", path.name, f"x has other numbers than 0 to {rows - 1}", "give indices of the table")
+        raise CompileError("E0105", where, f"x has other numbers than 0 to {rows - 1}", "give indices of the table")
     whole = model.whole
     if whole is not None and not ((x == np.rint(x)).all() and x.min() >= whole.low and x.max() <= whole.high):
         what = f"x has other numbers than integers from {whole.low} to {whole.high}"
-        raise CompileError("E0105", path.name, what, f"give what the {whole.kind} input of the model takes")
+        raise CompileError("E0105", where, what, f"give what the {whole.kind} input of the model takes")
     dtype = np.int32 if rows else np.float32
     return np.ascontiguousarray(x.astype(dtype).transpose(model.input_perm))
 
@@ -157,14 +166,14 @@ def is_written(model: ImportedModel) -> bool:
     return model.loss is not None and model.loss.written is not None
 
 
-def _labels(path: Path, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
+def _labels(where: str, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
     classes = class_count(train)
-    y = labels.shaped(path.name, y, label_shape(count, model, train), classes)
+    y = labels.shaped(where, y, label_shape(count, model, train), classes)
     if classes:
-        return labels.class_indices(path.name, y, classes, ignored_labels(train))
+        return labels.class_indices(where, y, classes, ignored_labels(train))
     if is_written(model):
-        return labels.values(path.name, y)
-    each = labels.values(path.name, y).reshape(count, *model.output_shape)
+        return labels.values(where, y)
+    each = labels.values(where, y).reshape(count, *model.output_shape)
     return np.ascontiguousarray(each.transpose(0, *(axis + 1 for axis in model.output_perm)))
 
 

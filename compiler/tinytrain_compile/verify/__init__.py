@@ -1,6 +1,6 @@
 """Verification: the generated C runs on the host and under QEMU, and agrees. The only part that starts processes."""
 
-from tinytrain_compile.verify.build import Built, Compiled, build, compile_project, link_project
+from tinytrain_compile.verify.build import Built, Compiled, build, build_library, compile_project, link_project
 from tinytrain_compile.verify.check import StaticFigures, VerifyMode, static_figures, verify
 from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
 from tinytrain_compile.verify.count import COUNTED_STEP
@@ -11,6 +11,7 @@ from tinytrain_compile.verify.sizes import FlashSizes, flash_sizes
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
 from tinytrain_compile.verify.stepwise import TOLERANCE, Rounded, State, Step, StepReference, compare_steps
 from tinytrain_compile.verify.symbols import check_symbols, read_object
+from tinytrain_compile.verify.temporary import work_folder
 from tinytrain_compile.verify.tools import Tools, cross_version, find_tools
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Tools",
     "VerifyMode",
     "build",
+    "build_library",
     "check_symbols",
     "compare_bytes",
     "compare_reference",
@@ -50,4 +52,5 @@ __all__ = [
     "verification_files",
     "verification_input",
     "verify",
+    "work_folder",
 ]

@@ -28,6 +28,9 @@ from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line,
 Mode = Literal["host", "qemu", "debug"]
 """debug: on the host, under AddressSanitizer (for projects that were emitted with tt_debug.h)."""
 
+LIBRARY_FLAGS = ("-O2", "-fPIC")
+"""Behind the others, for a library of the host: it trains for long, so that compiling it well is worth its time."""
+
 SANITIZE = ("-Og", "-fsanitize=address", "-fno-omit-frame-pointer", "-g1")
 
 
@@ -91,6 +94,20 @@ def link_project(compiled: Compiled, target: Target, tools: Tools) -> Built:
 def build(bundle: SourceBundle, target: Target, mode: Mode, tools: Tools, folder: Path) -> Built:
     """Compile and link."""
     return link_project(compile_project(bundle, target, mode, tools, folder), target, tools)
+
+
+def build_library(bundle: SourceBundle, tools: Tools, folder: Path) -> Path:
+    """The generated C, without its check program, as a library of the host; its path. Errors: E0602."""
+    write_files(folder, bundle.files)
+    program, more = _program("host", tools), file_flags(bundle)
+    flags = [*COMPILE_FLAGS, *WARNING_FLAGS, *HOST_FLAGS, *LIBRARY_FLAGS]
+    with workers() as pool:
+        sources = model_sources(bundle)
+        jobs = [pool.submit(_compile, [program, *flags, *more.get(name, ())], name, folder) for name in sources]
+        objects = [str(job.result()) for job in jobs]
+    library = folder / f"lib{bundle.interface.prefix}.so"
+    _check_run([program, "-shared", *objects, "-o", library.name], folder, "linking")
+    return library
 
 
 def _program(mode: Mode, tools: Tools) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tinytrain_compile.compile.candidates import Candidate
-from tinytrain_compile.compile.code_mix import Mix, Variant, choose_copies, choose_mix
-from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.driver.candidates import Candidate
+from tinytrain_compile.driver.code_mix import Mix, Variant, choose_copies, choose_mix
+from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.files.samples import class_count, is_binary, label_shape, load_inputs, raw_labels
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph

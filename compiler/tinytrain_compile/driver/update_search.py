@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tinytrain_compile.compile.candidates import Candidate, Planner
-from tinytrain_compile.compile.update_rounds import best_choice
+from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.update_rounds import best_choice
 from tinytrain_compile.ir.cost import Attempt
 from tinytrain_compile.sparse import PRIOR, read_gains
 

@@ -1,6 +1,6 @@
 """Everything that a user may ask of one compilation: every option, once.
 
-A field's name, type and default are those of the option; the rest stands beside it (`compile/option.py`). --help shows
+A field's name, type and default are those of the option; the rest stands beside it (`driver/option.py`). --help shows
 them by group, in this order.
 """
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from tinytrain_compile.compile.option import Option, at_least_one, option, option_of, within
-from tinytrain_compile.compile.option_values import (
+from tinytrain_compile.driver.option import Option, at_least_one, option, option_of, within
+from tinytrain_compile.driver.option_values import (
     parse_memories,
     parse_reports,
     parse_shapes,
     parse_size,
     parse_time,
 )
-from tinytrain_compile.compile.update_options import UpdateOptions
+from tinytrain_compile.driver.update_options import UpdateOptions
 from tinytrain_compile.ir.cost import Objective
 
 
@@ -36,10 +36,10 @@ class CompileOptions(UpdateOptions):
     """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
 
     given: names of the options that the command line sets.
-    quant: "auto" is what compile/number_format.py makes of the model; behind the driver it is one of the others.
+    quant: "auto" is what driver/number_format.py makes of the model; behind the driver it is one of the others.
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
     micro_batch: samples that a call takes; None is 1, or what a lock has; "auto": as many as --arena holds.
-    remat: None leaves it to the fallbacks in compile/fallbacks.py: a little, if --arena needs it; with `optimise`, to
+    remat: None leaves it to the fallbacks in driver/fallbacks.py: a little, if --arena needs it; with `optimise`, to
     the objective. optimise: None is the least extra time that fits. max_step_ps: longest step by the target's model, in
     picoseconds. code: of kernels and calls; None is speed, or what flash_budget_bytes (of code and constants) asks for.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tinytrain_compile.compile.options import OPTIONS, CompileOptions
+from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import FileTraining, ImportedModel
 from tinytrain_compile.training import TrainingOptions

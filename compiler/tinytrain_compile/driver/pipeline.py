@@ -7,24 +7,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tinytrain_compile.compile.candidates import AUTO, Candidate, Planner
-from tinytrain_compile.compile.code import Generated, generate
-from tinytrain_compile.compile.combinations import check_machine, check_model
-from tinytrain_compile.compile.data_notes import data_notes, option_notes
-from tinytrain_compile.compile.external_kernels import Externals, blaming, load_externals
-from tinytrain_compile.compile.file_check import check_file
-from tinytrain_compile.compile.micro_batch import choose
-from tinytrain_compile.compile.number_format import with_number_format
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.pareto import pareto
-from tinytrain_compile.compile.reference import run_reference
-from tinytrain_compile.compile.rounding import StepwiseReference
-from tinytrain_compile.compile.suggestions import faster, suggestions
-from tinytrain_compile.compile.summary import layer_updates
-from tinytrain_compile.compile.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
-from tinytrain_compile.compile.training_options import with_file_training
-from tinytrain_compile.compile.trial import compare, like_one, with_exponents
-from tinytrain_compile.compile.update_rounds import SCHEME
+from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
+from tinytrain_compile.driver.code import Generated, generate
+from tinytrain_compile.driver.combinations import check_machine, check_model
+from tinytrain_compile.driver.data_notes import data_notes, option_notes
+from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
+from tinytrain_compile.driver.file_check import check_file
+from tinytrain_compile.driver.micro_batch import choose
+from tinytrain_compile.driver.number_format import with_number_format
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pareto import pareto
+from tinytrain_compile.driver.reference import run_reference
+from tinytrain_compile.driver.rounding import StepwiseReference
+from tinytrain_compile.driver.suggestions import faster, suggestions
+from tinytrain_compile.driver.summary import layer_updates
+from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
+from tinytrain_compile.driver.training_options import with_file_training
+from tinytrain_compile.driver.trial import compare, like_one, with_exponents
+from tinytrain_compile.driver.update_rounds import SCHEME
 from tinytrain_compile.emit import c_identifier, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
@@ -67,17 +67,41 @@ class Result:
     dump: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class Project:
+    """A compilation in memory. files: all of the output folder, reports included; inputs: files that the user gave.
+
+    bundle: the C project alone; model: as it is trained (with formats, for int8).
+    """
+
+    summary: Summary
+    bundle: SourceBundle
+    files: Mapping[str, str | bytes]
+    inputs: tuple[Path, ...]
+    model: ImportedModel
+
+
 def _silent(_what: str, _share: float) -> None:
     return None
 
 
 def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
     """Run all stages. Raises CompileError; then the output folder is as it was."""
+    if not options.dry_run and not options.dump_after:
+        check_machine(options, load_target(options.target))
+        check_place(options.out, _expected(options), options.force)
+    made = make_project(options, progress)
+    if isinstance(made, Result):
+        return made
+    written = write_output(options.out, made.files, made.inputs, options.force)
+    return Result(made.summary, written.paths, written.digest)
+
+
+def make_project(options: CompileOptions, progress: Progress = _silent) -> Project | Result:
+    """The same without the folder; a Result where only a plan or a dump is asked for."""
     target = load_target(options.target)
     check_machine(options, target)
     externals = load_externals(options)
-    if not options.dry_run and not options.dump_after:
-        check_place(options.out, _expected(options), options.force)
     tiles = known_tiles(options)
     progress("reading the model", 0.0)
     model = imported(options)
@@ -119,7 +143,8 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
     tiling.save(options)
     more = {**tiling.files, **_check_files(made.bundle, samples, options, target, candidate.train)}
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
-    return _write(summary, {**bundle.files, **more}, options, _inputs(options, externals))
+    files = {**bundle.files, **more, **_reports(summary, options)}
+    return Project(summary, bundle, files, _inputs(options, externals), model)
 
 
 def imported(options: CompileOptions) -> ImportedModel:
@@ -318,13 +343,12 @@ def _verify(
     return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 
-def _write(
-    summary: Summary, made: Mapping[str, str | bytes], options: CompileOptions, inputs: tuple[Path, ...]
-) -> Result:
-    """The output folder: what was made, and reports."""
-    files = dict(made)
-    files["report.json"] = json.dumps(report_json(summary), indent=1) + "\n"
-    files["plan.json"] = json.dumps(plan_json(summary), indent=1) + "\n"
+def _reports(summary: Summary, options: CompileOptions) -> dict[str, str | bytes]:
+    """What of the output folder is about the project."""
+    files: dict[str, str | bytes] = {
+        "report.json": json.dumps(report_json(summary), indent=1) + "\n",
+        "plan.json": json.dumps(plan_json(summary), indent=1) + "\n",
+    }
     chosen = None if summary.choice is None else summary.choice.update
     if chosen is not None:
         files[SCHEME] = chosen.scheme
@@ -332,8 +356,7 @@ def _write(
         files[PARETO_CSV] = pareto_csv(summary.choice.pareto)
     if "html" in options.report:
         files["report.html"] = report_html(summary)
-    written = write_output(options.out, files, inputs, options.force)
-    return Result(summary, written.paths, written.digest)
+    return files
 
 
 def _check_files(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.compile.options import CompileOptions
+from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import labelled
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph

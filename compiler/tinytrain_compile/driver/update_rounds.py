@@ -1,6 +1,6 @@
 """--update auto where something limits it: the way to train each layer that gains most and fits.
 
-A model proposes (`compile/update_model.py`), a real plan answers, and what the two differ by goes into the next
+A model proposes (`driver/update_model.py`), a real plan answers, and what the two differ by goes into the next
 question: first by quick plans, then by full ones. A scheme that was planned is not proposed again. Plans are counted,
 not timed.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from tinytrain_compile.compile.candidates import Candidate, Planner
-from tinytrain_compile.compile.update_model import UpdateModel, build_update_model, largest_load, with_limit
+from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.update_model import UpdateModel, build_update_model, largest_load, with_limit
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import ChoiceRound, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tinytrain_compile.compile.candidates import Planner
+from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ops.base import alias_of, row_form

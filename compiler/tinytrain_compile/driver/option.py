@@ -1,4 +1,4 @@
-"""What an option of the command is. Each is declared once, at its field of CompileOptions (compile/options.py).
+"""What an option of the command is. Each is declared once, at its field of CompileOptions (driver/options.py).
 
 The command line, its help, what is an error for float32 and the list in docs/options.md all come from there.
 """

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.compile.candidates import Candidate
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.candidates import Candidate
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.manifest import own_file
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.files.tiles import (

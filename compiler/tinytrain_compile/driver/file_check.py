@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tinytrain_compile.compile.file_compare import Distance, Format, in_numbers, in_steps
-from tinytrain_compile.compile.imported_values import Held, ImportedValues
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.training_options import training_options
+from tinytrain_compile.driver.file_compare import Distance, Format, in_numbers, in_steps
+from tinytrain_compile.driver.imported_values import Held, ImportedValues
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, FileNode

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinytrain_compile.compile.candidates import Candidate, Planner
-from tinytrain_compile.compile.micro_batch import choose
-from tinytrain_compile.compile.update_search import deepest, surely_fitting
+from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.micro_batch import choose
+from tinytrain_compile.driver.update_search import deepest, surely_fitting
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import Suggestion
 from tinytrain_compile.ops.int8.rescale import fractions

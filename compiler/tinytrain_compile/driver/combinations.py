@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinytrain_compile.compile.number_format import check_int8_flags, has_formats
-from tinytrain_compile.compile.options import OPTIONS, CompileOptions
+from tinytrain_compile.driver.number_format import check_int8_flags, has_formats
+from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import labelled, load_inputs
 from tinytrain_compile.ir.imported import ImportedModel

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tinytrain_compile.compile.candidates import Planner
-from tinytrain_compile.compile.micro_batch import choose
-from tinytrain_compile.compile.summary import layer_updates
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.micro_batch import choose
+from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import ParetoPoint
 from tinytrain_compile.sparse import PRIOR, UNITS, GainTable, gain_of_plan, read_gains

@@ -1,6 +1,6 @@
 """Builds and prices ways to train: the training graph of an update, its memory plan, and what that needs.
 
-`compile/update_search.py` searches among them, `compile/suggestions.py` prices other options.
+`driver/update_search.py` searches among them, `driver/suggestions.py` prices other options.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tinytrain_compile.compile.external_kernels import Externals
-from tinytrain_compile.compile.fallbacks import Means, plan_with_fallbacks
-from tinytrain_compile.compile.inference import NoRoomError, infer_one
-from tinytrain_compile.compile.lines import check_lines
-from tinytrain_compile.compile.memories import core_model, further_memories
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.training_options import training_options
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.fallbacks import Means, plan_with_fallbacks
+from tinytrain_compile.driver.inference import NoRoomError, infer_one
+from tinytrain_compile.driver.lines import check_lines
+from tinytrain_compile.driver.memories import core_model, further_memories
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import labelled
 from tinytrain_compile.ir import Graph
@@ -129,7 +129,7 @@ class Planner:
             as_bytes=options.input_type == "uint8",
         )
         self.size = options.micro_batch if isinstance(options.micro_batch, int) else 1
-        """Samples in a step, unless the arena decides that (`compile/micro_batch.py`)."""
+        """Samples in a step, unless the arena decides that (`driver/micro_batch.py`)."""
         self._made = _Made()
 
     def with_options(self, smallest: bool = True, **changes: Any) -> Planner:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.compile.options import CompileOptions
-from tinytrain_compile.compile.reference import Trainer
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, stored_input
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph

@@ -1,4 +1,4 @@
-"""Options of how weights follow gradients: a part of CompileOptions (`compile/options.py`)."""
+"""Options of how weights follow gradients: a part of CompileOptions (`driver/options.py`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tinytrain_compile.compile.option import option, within
-from tinytrain_compile.compile.option_values import parse_betas, parse_epsilon
+from tinytrain_compile.driver.option import option, within
+from tinytrain_compile.driver.option_values import parse_betas, parse_epsilon
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tinytrain_compile.compile.candidates import Candidate, Planner
-from tinytrain_compile.compile.update_search import search_update
+from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.ir.cost import Attempt
 from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.sparse import resolve_update

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tinytrain_compile.compile.reference import Trainer, inferred
+from tinytrain_compile.driver.reference import Trainer, inferred
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import alias_of, op_def, run_node

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.compile.imported_values import Held
+from tinytrain_compile.driver.imported_values import Held
 from tinytrain_compile.ir.types import Array
 
 TOLERANCE = 1e-4

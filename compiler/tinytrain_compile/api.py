@@ -1,0 +1,86 @@
+"""The Python API: `import tinytrain_compile as tt`, then tt.compile(..) and the twin of what it has made."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from tinytrain_compile.cli.command import command
+from tinytrain_compile.cli.flags import options_of
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import Project, Result, make_project
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.output_folder import write_output
+from tinytrain_compile.twin import Twin
+from tinytrain_compile.verify import build_library, find_tools, work_folder
+
+
+class Compiled:
+    """A model, compiled. report: what report.json says; files: the output folder, path -> text or bytes."""
+
+    def __init__(self, project: Project) -> None:
+        self.files: Mapping[str, str | bytes] = project.files
+        self.report: dict[str, Any] = json.loads(project.files["report.json"])
+        self._project = project
+        self._library: Path | None = None
+
+    def save(self, folder: Path | str, *, force: bool = False) -> tuple[str, ...]:
+        """Write the output folder as the command does; the paths in it. force: overwrite files of others."""
+        return write_output(Path(folder), self.files, self._project.inputs, force).paths
+
+    def twin(self) -> Twin:
+        """A new device on the desk, with the weights of the file. Any number may live side by side."""
+        project = self._project
+        return Twin(self.library(), project.bundle.interface, project.model, project.summary.train)
+
+    def library(self) -> Path:
+        """The generated C as a library of this machine, which lives as long as this object. E0602 without a compiler."""
+        if self._library is None:
+            kept = ExitStack()
+            weakref.finalize(self, kept.close)
+            self._library = build_library(self._project.bundle, find_tools(), kept.enter_context(work_folder()))
+        return self._library
+
+
+def compile(
+    model: Path | str, *, arena: int | str | None = None, target: str = "cortex-m7", **options: Any
+) -> Compiled:
+    """Compile an ONNX file as the command does, into memory.
+
+    options: those of the command by their long names, `_` for `-`: update="last:2", lr=0.01, batch_norm="keep",
+    nesterov=True; several values as a list, NAME=VALUE as a dict. Raises CompileError with the command's ids.
+    """
+    found = make_project(options_from(model, {"arena": arena, "target": target, **options}))
+    if isinstance(found, Result):
+        raise CompileError("E0101", "compile", "a dry run makes no project", "leave dry_run and dump_after out")
+    return Compiled(found)
+
+
+def options_from(model: Path | str, options: Mapping[str, Any]) -> CompileOptions:
+    """The same options that the command would have; CompileError E0101 for those that it would refuse."""
+    try:
+        with command.make_context("tinytrain-compile", [*_arguments(options), "--", str(model)]) as context:
+            return options_of(context.params)
+    except click.ClickException as problem:
+        raise CompileError("E0101", "options", problem.format_message().rstrip("."), "see docs/options.md") from problem
+
+
+def _arguments(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            yield flag
+        elif isinstance(value, Mapping):
+            yield from (
+                text for key, each in cast("Mapping[Any, Any]", value).items() for text in (flag, f"{key}={each}")
+            )
+        elif isinstance(value, (list, tuple)):
+            yield from (text for each in cast("list[Any]", value) for text in (flag, str(each)))
+        elif value is not None and value is not False:
+            yield from (flag, str(value))

@@ -1,0 +1,161 @@
+"""One instance of the generated C in this process: its memories, and its calls on arrays as the slots hold them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import Interface
+from tinytrain_compile.ir.types import Array
+
+SLOT_DTYPES = {"float32": "<f4", "int8": "i1", "int32": "<i4", "uint8": "u1"}
+OK, ERR_NAN = 0, 5
+_INFER, _TRAIN = 1, 2
+_STATUS = {
+    1: "a label that the model does not know, or a learning rate that is not a finite number of 0 or more",
+    4: "nothing was accumulated",
+    5: "the loss is NaN or infinite; the step changed nothing",
+    6: "the checkpoint ends too early",
+    7: "not a checkpoint of this model, or damaged",
+}
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class Instance:
+    """The calls of a library that `build_library` made. Instances are independent of each other.
+
+    Arrays are as `verification_input` writes them: the graph's own layout, the slot's type, samples first.
+    """
+
+    def __init__(self, library: Path, interface: Interface) -> None:
+        self.interface = interface
+        self._library = ctypes.CDLL(str(library))
+        sizes = (interface.arena_bytes, *interface.further_bytes)
+        self._memories = [_Memory(size, interface.alignment_bytes) for size in sizes]
+        self.checkpoint_bytes = int(self._call("state_size", ctypes.c_size_t)())
+        self._handle = ctypes.c_void_p()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, with the state of the model file."""
+        count, sizes = len(self._memories), [memory.size for memory in self._memories]
+        places = (ctypes.c_void_p * count)(*(memory.address for memory in self._memories))
+        self._check("init", self._call("init_memories")(ctypes.byref(self._handle), places, _sizes(sizes)))
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate from the next update on."""
+        self._check("learning rate", self._call("set_lr")(self._handle, ctypes.c_float(rate)))
+
+    def train(self, x: Array, y: Array) -> Array:
+        """One update on these samples: the loss of each call. As many as a batch has, or fewer where it accumulates.
+
+        Raises CompileError E0603 where a loss is NaN or infinite: that call has changed nothing.
+        """
+        face, together = self.interface, self.interface.micro_batch
+        step = "accumulate" if face.accumulates else "train" if face.input_rows else "train_step"
+        step += "_end" if face.input_rows else ""
+        losses = [
+            self._trained(step, x[first : first + together], y[first : first + together])
+            for first in range(0, len(x), together)
+        ]
+        if face.accumulates:
+            self._check("update", self._call("apply")(self._handle))
+        return np.asarray(losses, np.float32)
+
+    def infer(self, x: Array) -> Array:
+        """What the model computes of each sample: (samples, output elements) in float32."""
+        face = self.interface
+        out = np.empty((len(x), face.output_elements), np.float32)
+        call = "infer_end" if face.input_rows else "infer"
+        for sample, result in zip(np.ascontiguousarray(x), out, strict=True):
+            self._give(sample, _INFER)
+            self._check("infer", self._call(call)(self._handle, ctypes.c_void_p(result.ctypes.data)))
+        return out
+
+    def save(self) -> bytes:
+        """The device's checkpoint."""
+        kept = bytearray()
+
+        def write(_ctx: int | None, data: int, size: int) -> int:
+            kept.extend(ctypes.string_at(data, size))
+            return 0
+
+        self._check("save", self._call("save")(self._handle, _Callback(write), None))
+        return bytes(kept)
+
+    def load(self, checkpoint: bytes) -> None:
+        """Take a checkpoint's state. E0105 where it is another model's, or damaged: then the first state is there."""
+        taken = 0
+
+        def read(_ctx: int | None, data: int, size: int) -> int:
+            nonlocal taken
+            part = checkpoint[taken : taken + size]
+            ctypes.memmove(data, part, len(part))
+            taken += len(part)
+            return int(len(part) < size)
+
+        self._check("checkpoint", self._call("load")(self._handle, _Callback(read), None))
+
+    def state(self) -> dict[str, Array]:
+        """Every tensor of the state as it lies in memory, flat, by the graph's names."""
+        found = dict[str, Array]()
+        for slot in self.interface.state:
+            held = self._memories[slot.memory].bytes[slot.offset : slot.offset + slot.size_bytes]
+            found[slot.name] = held.view(np.dtype(slot.dtype)).copy()
+        return found
+
+    def close(self) -> None:
+        """Give the memories back."""
+        self._memories.clear()
+        self._handle = ctypes.c_void_p()
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+
+    def _trained(self, call: str, x: Array, y: Array) -> float:
+        y, loss = np.ascontiguousarray(y), ctypes.c_float()
+        self._give(np.ascontiguousarray(x), _TRAIN)
+        self._check("step", self._call(call)(self._handle, ctypes.c_void_p(y.ctypes.data), ctypes.byref(loss)))
+        return loss.value
+
+    def _give(self, x: Array, kind: int) -> None:
+        """Put what a call reads where it reads it."""
+        if not self._memories:
+            raise ValueError("this twin is closed")
+        rows = self.interface.input_rows
+        if rows:
+            self._check("begin", self._call("begin")(self._handle, kind))
+            status = self._call("push_rows")(self._handle, ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(rows))
+            self._check("rows", status)
+            return
+        ctypes.memmove(self._call("input", ctypes.c_void_p)(self._handle), x.ctypes.data, x.nbytes)
+
+    def _call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
+        function = getattr(self._library, f"{self.interface.prefix}_{name}")
+        function.restype = result
+        return function
+
+    def _check(self, what: str, status: int) -> None:
+        if status == OK:
+            return
+        code = "E0603" if status == ERR_NAN else "E0105"
+        raise CompileError(code, what, _STATUS.get(status, f"status {status}"), "see docs/twin.md")
+
+
+class _Memory:
+    """So many bytes at an aligned address."""
+
+    def __init__(self, size: int, alignment: int) -> None:
+        self.size = size
+        raw = np.zeros(size + alignment, np.uint8)
+        skipped = -raw.ctypes.data % alignment
+        self.bytes = raw[skipped : skipped + size]
+        self.address: int = self.bytes.ctypes.data
+
+
+def _sizes(sizes: list[int]) -> ctypes.Array[ctypes.c_size_t]:
+    return (ctypes.c_size_t * len(sizes))(*sizes)

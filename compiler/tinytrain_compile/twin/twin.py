@@ -1,0 +1,111 @@
+"""A device on the desk: what the generated C makes of arrays as the model file has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from tinytrain_compile.files.samples import inputs_of, samples_of
+from tinytrain_compile.ir.imported import FileTensor, ImportedModel
+from tinytrain_compile.ir.stages import Interface, TrainGraph
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.twin.instance import SLOT_DTYPES, Instance
+from tinytrain_compile.twin.scores import scores
+
+
+class Twin:
+    """One instance of a compiled model in this process, to the byte what the device computes. A context manager.
+
+    Arrays have the ONNX file's layout with samples in front: x (N, *one input's shape), y (N, ...) labels.
+    Everything raises CompileError with the ids of `tinytrain-compile --explain`.
+    """
+
+    def __init__(self, library: Path, interface: Interface, model: ImportedModel, train: TrainGraph) -> None:
+        self.instance = Instance(library, interface)
+        self._model, self._train = model, train
+
+    @property
+    def batch(self) -> int:
+        """Samples of an update."""
+        return self._train.batch
+
+    def train_step(self, x: Array, y: Array, *, lr: float | None = None) -> float:
+        """One update on N samples, a batch of the compilation; its loss before the update.
+
+        lr: the learning rate from now on. Raises E0105 for other shapes or labels, E0603 for a loss that is NaN.
+        """
+        x, y = self.as_slots(x, y)
+        if len(x) != self.batch:
+            raise ValueError(f"{len(x)} samples, an update takes {self.batch} (batch=)")
+        if lr is not None:
+            self.instance.set_rate(lr)
+        losses = self.instance.train(x, y)
+        together = self.instance.interface.micro_batch
+        calls = [y[first : first + together] for first in range(0, len(y), together)]
+        return self._train.terms.of_batch([float(loss) for loss in losses], calls)
+
+    def predict(self, x: Array) -> Array:
+        """The model's output of each sample: (N, *one output's shape) in float32."""
+        return self.as_output(self.instance.infer(self.as_inputs(x)))
+
+    def evaluate(self, x: Array, y: Array) -> dict[str, float]:
+        """`loss`, and `accuracy` where labels are classes or yes and no, of N samples."""
+        x, y = self.as_slots(x, y)
+        return scores(self._train, self.instance.infer(x), y)
+
+    def state_dict(self) -> dict[str, Array]:
+        """What training has changed, tensor by tensor, as it lies in the device's memory: names and layouts are those
+        of the training graph (report.json)."""
+        shapes = {value.name: value.shape for value in self._train.graph.state}
+        return {name: array.reshape(shapes[name]) for name, array in self.instance.state().items()}
+
+    def save(self, path: Path | str) -> None:
+        """Write the device's checkpoint."""
+        Path(path).write_bytes(self.instance.save())
+
+    def load(self, path: Path | str) -> None:
+        """Take a checkpoint of this model, of a device or a twin. E0105 for any other: then all is as in the file."""
+        self.instance.load(Path(path).read_bytes())
+
+    def reset(self) -> None:
+        """Begin anew with the weights of the file."""
+        self.instance.reset()
+
+    def close(self) -> None:
+        """Give its memory back; nothing else may be called after it."""
+        self.instance.close()
+
+    def __enter__(self) -> Twin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- arrays of the file, and of the slots -----------------------------------------------------------------------
+
+    def as_inputs(self, x: Array) -> Array:
+        """Inputs as the slot holds them."""
+        kind = SLOT_DTYPES[self.instance.interface.input_dtype]
+        return _bytes(inputs_of("x", np.asarray(x), self._model, self._train), kind)
+
+    def as_slots(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Samples as the calls take them."""
+        face = self.instance.interface
+        found = samples_of("x, y", np.asarray(x), np.asarray(y), self._model, self._train)
+        kind = "<i4" if face.label_ctype == "int32_t" else "<f4"
+        return _bytes(found.x, SLOT_DTYPES[face.input_dtype]), np.ascontiguousarray(found.y, kind)
+
+    def as_output(self, raw: Array) -> Array:
+        """Outputs in the file's layout."""
+        value = FileTensor("", self._model.output_shape, self._model.output_perm)
+        shape = self._train.of_one(self._train.graph.outputs[0])
+        return np.concatenate([value.to_onnx(each.reshape(shape)) for each in raw]) if len(raw) else raw
+
+
+def _bytes(x: Array, kind: str) -> Array:
+    """Inputs in the slot's type: a byte of a camera is 128 above what the graph reads."""
+    return np.ascontiguousarray(x.astype(np.int16) + 128 if kind == "u1" else x, kind)
