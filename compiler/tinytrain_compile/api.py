@@ -27,24 +27,24 @@ class Compiled:
     def __init__(self, project: Project) -> None:
         self.files: Mapping[str, str | bytes] = project.files
         self.report: dict[str, Any] = json.loads(project.files["report.json"])
-        self._project = project
+        self.project = project
         self._library: Path | None = None
 
     def save(self, folder: Path | str, *, force: bool = False) -> tuple[str, ...]:
         """Write the output folder as the command does; the paths in it. force: overwrite files of others."""
-        return write_output(Path(folder), self.files, self._project.inputs, force).paths
+        return write_output(Path(folder), self.files, self.project.inputs, force).paths
 
     def twin(self) -> Twin:
         """A new device on the desk, with the weights of the file. Any number may live side by side."""
-        project = self._project
+        project = self.project
         return Twin(self.library(), project.bundle.interface, project.model, project.summary.train)
 
     def library(self) -> Path:
-        """The generated C as a library of this machine, which lives as long as this object. E0602 without a compiler."""
+        """The generated C as a library of this machine; it lives as long as this object. E0602 without a compiler."""
         if self._library is None:
             kept = ExitStack()
             weakref.finalize(self, kept.close)
-            self._library = build_library(self._project.bundle, find_tools(), kept.enter_context(work_folder()))
+            self._library = build_library(self.project.bundle, find_tools(), kept.enter_context(work_folder()))
         return self._library
 
 

@@ -23,6 +23,9 @@ from tinytrain_compile.files.resources import with_pages
 _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in one static arena, and check it under QEMU.
 
 Example: tinytrain-compile model.onnx --arena 256KB --target cortex-m7
+
+Also: tinytrain-compile contribution MODEL --data FILE.npz measures what training each layer is worth (see its
+--help). A model file that is called like a command is reached by ./
 """
 
 
@@ -113,14 +116,24 @@ def main() -> None:
 
 def _run() -> None:
     """Parse and run. Not by click's own `main`, which ends the process where a pipe is closed."""
+    chosen, name, arguments = _command(sys.argv[1:])
     try:
-        with command.make_context("tinytrain-compile", sys.argv[1:]) as context:
-            command.invoke(context)
+        with chosen.make_context(name, arguments) as context:
+            chosen.invoke(context)
     except click.exceptions.Exit as ended:
         if ended.exit_code:
             sys.exit(ended.exit_code)
     except BrokenPipeError as problem:
         raise UnreadError from problem
+
+
+def _command(arguments: list[str]) -> tuple[click.Command, str, list[str]]:
+    """The command that is named first, `compile` if none is; how it is called; and what is left for it."""
+    if arguments[:1] == ["contribution"]:
+        from tinytrain_compile.cli.contribution import contribution
+
+        return contribution, "tinytrain-compile contribution", arguments[1:]
+    return command, "tinytrain-compile", arguments[1:] if arguments[:1] == ["compile"] else arguments
 
 
 def _complain(*lines: str) -> None:

@@ -26,6 +26,8 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
     named = model.resolve() if model.name in ("", "..") else model  # a folder of artifacts may be the one we are in
     values: dict[str, Any] = {"model": named}
     for name, known in OPTIONS.items():
+        if name not in flags:  # another command than a compilation: the default
+            continue
         value = flags[name]
         if known.check is not None:
             known.check(value, known.flag)
@@ -33,7 +35,7 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
             values[name] = value
         elif value not in (None, ()):  # else the default, which no text makes
             values[name] = known.read(value, known.flag)
-    text = values.pop("micro_batch")  # what it may be depends on others
+    text = values.pop("micro_batch", None)  # what it may be depends on others
     options = CompileOptions(**values, given=_given())
     check_options(options)
     return replace(options, micro_batch=_micro_batch(text, options.batch, options.accumulate))

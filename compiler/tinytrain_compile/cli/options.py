@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -39,10 +39,11 @@ class GroupedCommand(click.Command):
         return [item for item in options if (item.group if isinstance(item, GroupedOption) else "output") == group]
 
 
-def compile_options() -> list[click.Parameter]:
-    """An option for every one of CompileOptions, with the name, type and default of its field."""
+def compile_options(without: Container[str] = ()) -> list[click.Parameter]:
+    """An option for every one of CompileOptions, with the name, type and default of its field, but for some."""
     hints, defaults = get_type_hints(CompileOptions), {item.name: item.default for item in fields(CompileOptions)}
-    return [_compile_option(name, hints[name], defaults[name], known) for name, known in OPTIONS.items()]
+    chosen = ((name, known) for name, known in OPTIONS.items() if name not in without)
+    return [_compile_option(name, hints[name], defaults[name], known) for name, known in chosen]
 
 
 def _compile_option(name: str, hint: Any, default: Any, known: Option) -> GroupedOption:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -14,6 +17,9 @@ from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report import kernel_lines, pareto_lines, step_lines, success_text
 from tinytrain_compile.report.layout import wrapped
 from tinytrain_compile.report.words import plural, printable
+
+if TYPE_CHECKING:
+    from tinytrain_compile.driver.contribution import Gain
 
 
 class Terminal:
@@ -68,6 +74,14 @@ class Terminal:
         else:
             count, digest = len(result.files), result.digest[:16]
             self._out.print(f"wrote      {options.out}/ ({count} files)  sha256 {digest}", markup=False)
+
+    def gains(self, gains: Sequence[Gain], out: Path) -> None:
+        """What each part was worth, most first, and where the table is."""
+        for gain in sorted(gains, key=lambda gain: -gain.gain):
+            right = "" if gain.accuracy is None else f"   accuracy {gain.accuracy:.1%}"
+            where = f"{printable(gain.layer)} {gain.part}"
+            self._out.print(f"{gain.gain:8.4f}  {where}   {gain.elements:,} parameters{right}", markup=False)
+        self._out.print(f"wrote      {out}", markup=False)
 
     def _file(self, summary: Summary) -> None:
         """What the comparison with the model file covered, and what it cost."""

@@ -163,7 +163,7 @@ class _Walk:
         if results and all(name in self._constants for name in node.inputs if name):
             known = {name: array for name, array in zip(node.outputs, results[0], strict=False) if name}
             anew = self._anew.intersection(node.inputs)
-            self._anew.update(known if anew else self._ours.computed_anew(known, self._batch))
+            self._anew.update(known if anew else self._ours.computed_anew(known))
             self._constants.update(known)
             for values in state.values:
                 values.update(known)
@@ -190,7 +190,8 @@ class _Walk:
         return results
 
     def _run(self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array]) -> tuple[Array, ...]:
-        if self._anew.intersection(node.inputs) and not all(name in self._constants for name in node.inputs if name):
+        moved = node.op in _MOVED_OPS or node.op == "QLinearConcat"  # both store it by the same scale
+        if self._anew.intersection(node.inputs) and not (moved or all(n in self._constants for n in node.inputs if n)):
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", "its weight is quantised anew")
         return self._file.run(node, values, unrounded)
 

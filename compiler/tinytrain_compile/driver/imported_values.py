@@ -87,20 +87,17 @@ class ImportedValues:
             and not np.array_equal(np.sort(array.ravel()), np.sort(held[name].ravel()))
         )
 
-    def computed_anew(self, known: Mapping[str, Array], batch: int) -> frozenset[str]:
+    def computed_anew(self, known: Mapping[str, Array]) -> frozenset[str]:
         """Integer constants that the file computes, and whose numbers the graph does not hold in any order: it computes
-        them in real numbers, and quantises them as a weight is.
-
-        batch: of the file; a constant in it may be one of ours that many times."""
+        them in real numbers, and quantises them as a weight is."""
         if self._train is None or not self.integer:
             return frozenset()
-        held = [np.sort(array, None) for array in self._train.graph.constants.values() if array.dtype == np.int8]
-        ours = [np.repeat(array, times) for array in held for times in {1, batch}]
+        held = [array for array in self._train.graph.constants.values() if array.dtype == np.int8]
         return frozenset(
             name
             for name, array in known.items()
             if array.dtype == np.int8 and array.ndim > 0
-            if not any(np.array_equal(np.sort(array, None), each) for each in ours)
+            if not any(array.size == h.size and np.array_equal(np.sort(array, None), np.sort(h, None)) for h in held)
         )
 
     def ignores(self, y: Array) -> bool:

@@ -388,3 +388,10 @@ OPTIONS: Mapping[str, Option] = {
     item.name: known for item in fields(CompileOptions) if (known := option_of(item.metadata)) is not None
 }
 """By the names of their fields, in that order."""
+
+OF_THE_MODEL = frozenset(
+    name
+    for name, known in OPTIONS.items()
+    if known.group in ("model", "training", "int8") or name in ("optimizer", "learning_rate", "batch", "quant", "calib")
+) - {"gains", "pareto"} | {"data", "seed", "target"}
+"""Those that say what a step computes; all others are about the firmware that does."""

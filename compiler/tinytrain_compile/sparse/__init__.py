@@ -8,17 +8,19 @@ from tinytrain_compile.sparse.choices import (
     scheme_plan,
     scheme_text,
 )
-from tinytrain_compile.sparse.gains import PRIOR, UNITS, GainTable, read_gains
+from tinytrain_compile.sparse.gains import COLUMNS, PRIOR, UNITS, GainTable, axes_of, read_gains
 from tinytrain_compile.sparse.layers import Layer, layers_of
 from tinytrain_compile.sparse.select import resolve_update
 
 __all__ = [
+    "COLUMNS",
     "PRIOR",
     "UNITS",
     "GainTable",
     "Layer",
     "LayerWays",
     "Way",
+    "axes_of",
     "gain_of_plan",
     "layer_ways",
     "layers_of",

@@ -35,6 +35,7 @@ class Instance:
     def __init__(self, library: Path, interface: Interface) -> None:
         self.interface = interface
         self._library = ctypes.CDLL(str(library))
+        self._slots = {slot.name: slot for slot in interface.state}
         sizes = (interface.arena_bytes, *interface.further_bytes)
         self._memories = [_Memory(size, interface.alignment_bytes) for size in sizes]
         self.checkpoint_bytes = int(self._call("state_size", ctypes.c_size_t)())
@@ -102,12 +103,14 @@ class Instance:
         self._check("checkpoint", self._call("load")(self._handle, _Callback(read), None))
 
     def state(self) -> dict[str, Array]:
-        """Every tensor of the state as it lies in memory, flat, by the graph's names."""
-        found = dict[str, Array]()
-        for slot in self.interface.state:
-            held = self._memories[slot.memory].bytes[slot.offset : slot.offset + slot.size_bytes]
-            found[slot.name] = held.view(np.dtype(slot.dtype)).copy()
-        return found
+        """Every tensor of the state, flat, by the graph's names: copies."""
+        return {slot.name: self.tensor(slot.name).copy() for slot in self.interface.state}
+
+    def tensor(self, name: str) -> Array:
+        """A tensor of the state as it lies in memory, flat: what is written here is what the model reads."""
+        slot = self._slots[name]
+        held = self._memories[slot.memory].bytes[slot.offset : slot.offset + slot.size_bytes]
+        return held.view(np.dtype(slot.dtype))
 
     def close(self) -> None:
         """Give the memories back."""

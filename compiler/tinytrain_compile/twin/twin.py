@@ -9,8 +9,9 @@ import numpy as np
 
 from tinytrain_compile.files.samples import inputs_of, samples_of
 from tinytrain_compile.ir.imported import FileTensor, ImportedModel
-from tinytrain_compile.ir.stages import Interface, TrainGraph
+from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ops.input_lines import BYTE_ZERO
 from tinytrain_compile.twin.instance import SLOT_DTYPES, Instance
 from tinytrain_compile.twin.scores import scores
 
@@ -89,15 +90,13 @@ class Twin:
 
     def as_inputs(self, x: Array) -> Array:
         """Inputs as the slot holds them."""
-        kind = SLOT_DTYPES[self.instance.interface.input_dtype]
-        return _bytes(inputs_of("x", np.asarray(x), self._model, self._train), kind)
+        found = inputs_of("x", np.asarray(x), self._model, self._train)
+        return _inputs(self.instance.interface, found)
 
     def as_slots(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Samples as the calls take them."""
-        face = self.instance.interface
         found = samples_of("x, y", np.asarray(x), np.asarray(y), self._model, self._train)
-        kind = "<i4" if face.label_ctype == "int32_t" else "<f4"
-        return _bytes(found.x, SLOT_DTYPES[face.input_dtype]), np.ascontiguousarray(found.y, kind)
+        return slots_of(self.instance.interface, found)
 
     def as_output(self, raw: Array) -> Array:
         """Outputs in the file's layout."""
@@ -106,6 +105,13 @@ class Twin:
         return np.concatenate([value.to_onnx(each.reshape(shape)) for each in raw]) if len(raw) else raw
 
 
-def _bytes(x: Array, kind: str) -> Array:
+def slots_of(interface: Interface, samples: Samples) -> tuple[Array, Array]:
+    """Samples in the types of the C calls."""
+    kind = "<i4" if interface.label_ctype == "int32_t" else "<f4"
+    return _inputs(interface, samples.x), np.ascontiguousarray(samples.y, kind)
+
+
+def _inputs(interface: Interface, x: Array) -> Array:
     """Inputs in the slot's type: a byte of a camera is 128 above what the graph reads."""
-    return np.ascontiguousarray(x.astype(np.int16) + 128 if kind == "u1" else x, kind)
+    kind = SLOT_DTYPES[interface.input_dtype]
+    return np.ascontiguousarray(x.astype(np.int16) + BYTE_ZERO if kind == "u1" else x, kind)

@@ -1,0 +1,65 @@
+"""`tinytrain-compile contribution`: its options, and what it says at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tinytrain_compile.cli.flags import options_of
+from tinytrain_compile.cli.options import GroupedCommand, GroupedOption, compile_options, terminal_options
+from tinytrain_compile.driver.options import OF_THE_MODEL, OPTIONS
+
+_HELP = """Measure what training each layer of MODEL (ONNX) is worth, by short runs on this machine on your samples.
+
+Writes the table that --update auto --gains reads. Interrupted, it goes on where it was when it is called again.
+
+Example: tinytrain-compile contribution model.onnx --data own.npz -o gains.csv
+"""
+
+
+def _own_options() -> list[click.Parameter]:
+    number = click.IntRange(1, 1_000_000)
+    return [
+        GroupedOption(
+            "common",
+            "-o",
+            "--out",
+            type=click.Path(path_type=Path),
+            default=Path("gains.csv"),
+            show_default=True,
+            help="The table.",
+        ),
+        GroupedOption("common", "--updates", type=number, default=100, show_default=True, help="Of every run."),
+        GroupedOption("common", "--orders", type=number, default=2, show_default=True, help="Of samples, for a mean."),
+        GroupedOption(
+            "common", "--jobs", type=click.IntRange(-1, 4096), default=-1, show_default=True, help="Processes; -1: all."
+        ),
+    ]
+
+
+@click.command(
+    cls=GroupedCommand,
+    help=_HELP,
+    params=[
+        click.Argument(["model"], type=click.Path(path_type=Path)),
+        *_own_options(),
+        *compile_options(without=frozenset(OPTIONS) - OF_THE_MODEL),
+        *terminal_options(),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+def contribution(**flags: Any) -> None:
+    """Parse, measure, print."""
+    from tinytrain_compile.cli.terminal import Terminal
+    from tinytrain_compile.driver.contribution import Effort, measure
+
+    effort, out = Effort(flags.pop("updates"), flags.pop("orders"), flags.pop("jobs")), flags.pop("out")
+    options = options_of(flags)
+    terminal = Terminal(flags["color"], flags["verbose"])
+    try:
+        gains = measure(options, effort, out, terminal.progress)
+    finally:
+        terminal.clear()
+    terminal.gains(gains, out)

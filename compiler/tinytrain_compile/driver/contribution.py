@@ -1,0 +1,202 @@
+"""`tinytrain-compile contribution`: what each part of each layer is worth, measured by short training runs.
+
+A run trains one part beside the last layer. Its gain is the loss on held-back samples that it saves over the last layer
+alone, each at the rate that suits it best; the last layer's own is over the file as it is. `--gains` reads the table.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.short_runs import Desk, Outcome, Run, make_desk
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.output_folder import replace_file
+from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.sparse import COLUMNS, Layer, axes_of
+from tinytrain_compile.verify import work_folder
+
+RATE_STEPS = (0.25, 1.0, 4.0)
+"""Learning rates of every part, times that of the options."""
+PARTIAL = ".partial"
+"""Behind the name of a table whose runs are not all done."""
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """updates: of each run; seeds: orders of samples that a gain is the mean of; jobs: processes, -1 for all cores."""
+
+    updates: int = 100
+    seeds: int = 2
+    jobs: int = -1
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a part of a layer is worth: loss saved; accuracy: with it (None: labels are values)."""
+
+    layer: str
+    part: str
+    gain: float
+    accuracy: float | None
+    elements: int
+
+
+@dataclass(frozen=True)
+class _Part:
+    layer: Layer
+    part: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        values = self.layer.biases if self.part == "bias" else self.layer.weights
+        return tuple(value.name for value in values)
+
+    @property
+    def elements(self) -> int:
+        values = self.layer.biases if self.part == "bias" else self.layer.weights
+        return sum(value.elements for value in values)
+
+
+def measure(options: CompileOptions, effort: Effort, out: Path, progress: Progress) -> list[Gain]:
+    """Measure all parts and write the table to `out`. What an earlier call had done already is not done again.
+
+    Deterministic: the same model, options, data and effort give the same table, however many jobs there are.
+    """
+    if out.suffix != ".csv":
+        raise CompileError("E0101", "-o", f"{out.name} is no .csv", "name the table that --gains will read")
+    desk = make_desk(options, effort.updates, progress)
+    parts = _parts(desk)
+    runs = [run for names in ((), *_trained(parts)) for run in _runs(options, effort, names)]
+    with work_folder() as folder:
+        library = desk.library(folder)
+        known = _Known(out.with_name(out.name + PARTIAL), _digest(desk, options, effort))
+        missing = [run for run in runs if known.of(run) is None]
+        before = len(runs) - len(missing)
+
+        def done(index: int, outcome: Outcome) -> None:
+            known.add(missing[index], outcome)
+            progress(f"training, run {before + index + 1} of {len(runs)}", 0.1 + 0.9 * (before + index + 1) / len(runs))
+
+        desk.run_all(missing, library, effort.jobs, done)
+    gains = _gains(parts, options, effort, known)
+    replace_file(out, table(desk.layers, gains))
+    known.forget()
+    return gains
+
+
+def table(layers: Sequence[Layer], gains: Sequence[Gain]) -> str:
+    """The CSV that --gains reads: a weight with channels on two axes has a row for each."""
+    text, by_name = io.StringIO(), {layer.name: layer for layer in layers}
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for gain in gains:
+        axes = axes_of(by_name[gain.layer]) if gain.part == "weight" else {}
+        for axis in axes or ("",):
+            writer.writerow((gain.layer, gain.part, axis, "*", f"{gain.gain:.6f}"))
+    return text.getvalue()
+
+
+def _parts(desk: Desk) -> list[_Part]:
+    """Biases and weights of all layers that have them; the last layer's at the end."""
+    found = list[_Part]()
+    for layer in desk.layers:
+        if layer.biases:
+            found.append(_Part(layer, "bias"))
+        if layer.weights:
+            found.append(_Part(layer, "weight" if has_trait(layer.node.op, "matrix") else "norm"))
+    return found
+
+
+def _trained(parts: Sequence[_Part]) -> list[tuple[str, ...]]:
+    """What the runs train: the last layer whole, its parts alone, and every other part beside it."""
+    last = parts[-1].layer.name
+    head = tuple(name for part in parts if part.layer.name == last for name in part.names)
+    return [head, *(part.names if part.layer.name == last else (*head, *part.names) for part in parts)]
+
+
+def _runs(options: CompileOptions, effort: Effort, names: tuple[str, ...]) -> list[Run]:
+    """At every rate and in every order; one where nothing is trained."""
+    if not names:
+        return [Run({})]
+    updates = dict.fromkeys(names)
+    rates = [options.learning_rate * step for step in RATE_STEPS]
+    return [Run(updates, rate, options.seed + seed) for rate in rates for seed in range(effort.seeds)]
+
+
+def _gains(parts: Sequence[_Part], options: CompileOptions, effort: Effort, known: _Known) -> list[Gain]:
+    def best(names: tuple[str, ...]) -> Outcome:
+        found = [outcome for run in _runs(options, effort, names) if (outcome := known.of(run)) is not None]
+        size = len(found) if not names else effort.seeds
+        rates = [found[first : first + size] for first in range(0, len(found), size)]
+        return min((_mean(each) for each in rates), key=lambda outcome: outcome.loss)
+
+    head, *each = _trained(parts)
+    untrained, alone, last = best(()), best(head), parts[-1].layer.name
+    gains = list[Gain]()
+    for part, names in zip(parts, each, strict=True):
+        found = best(names)
+        saved = (untrained if part.layer.name == last else alone).loss - found.loss
+        gain = saved if np.isfinite(saved) and saved > 0 else 0.0
+        gains.append(Gain(part.layer.name, part.part, gain, found.accuracy, part.elements))
+    return gains
+
+
+def _mean(outcomes: Sequence[Outcome]) -> Outcome:
+    right = [outcome.accuracy for outcome in outcomes if outcome.accuracy is not None]
+    mean = float(np.mean(right)) if len(right) == len(outcomes) else None
+    return Outcome(float(np.mean([outcome.loss for outcome in outcomes])), mean)
+
+
+def _digest(desk: Desk, options: CompileOptions, effort: Effort) -> str:
+    """Of all that decides outcomes."""
+    hashed = hashlib.sha256(repr((sorted(desk.bundle.files.items()), effort.updates, options.seed)).encode())
+    for array in (desk.x, desk.y, desk.held.x, desk.held.y):
+        hashed.update(array.tobytes())
+    return hashed.hexdigest()
+
+
+class _Known:
+    """Outcomes, kept in a file beside the table until all are there: an interrupted measurement goes on."""
+
+    def __init__(self, path: Path, digest: str) -> None:
+        self._path, self._found = path, dict[str, Outcome]()
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        if lines[:1] == [digest]:
+            for line in lines[1:]:
+                try:
+                    row: Mapping[str, object] = json.loads(line)
+                    self._found[str(row["run"])] = Outcome(float(str(row["loss"])), _number(row["accuracy"]))
+                except (ValueError, KeyError, TypeError):
+                    continue  # half a line: its run is done again
+        else:
+            path.write_text(digest + "\n", encoding="utf-8")
+
+    def of(self, run: Run) -> Outcome | None:
+        return self._found.get(_key(run))
+
+    def add(self, run: Run, outcome: Outcome) -> None:
+        self._found[_key(run)] = outcome
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"run": _key(run), **asdict(outcome)}) + "\n")
+
+    def forget(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def _number(value: object) -> float | None:
+    return None if value is None else float(str(value))
+
+
+def _key(run: Run) -> str:
+    return repr((sorted(run.updates), run.rate, run.seed))

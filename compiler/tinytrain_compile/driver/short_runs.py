@@ -1,0 +1,184 @@
+"""Short training runs on this machine: what is gained if only this is trained?
+
+One build trains everything. After every update all that the run does not train gets its first numbers back, so a run of
+it computes what a build for that update would, and hundreds of updates can be tried without compiling any of them. Its
+memory is that of this machine: which updates fit a board is not asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import joblib  # pyright: ignore[reportMissingTypeStubs]
+import numpy as np
+
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import Result, make_project
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.samples import load_samples
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import ChannelSlice, Interface, Samples, SourceBundle, TrainGraph
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.sparse import Layer, layers_of
+from tinytrain_compile.twin import Instance, slots_of
+from tinytrain_compile.twin.scores import scores
+from tinytrain_compile.verify import build_library, find_tools
+
+HELD_SHARE, MOST_HELD = 0.3, 256
+"""Of the samples, that runs are judged on and never trained on; at most so many."""
+
+Updates = Mapping[str, ChannelSlice | None]
+"""As in UpdatePlan."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One short training: what it trains (nothing: the file as it is), at which rate, in which order of samples."""
+
+    updates: Updates
+    rate: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Of a run: loss and accuracy on samples that were held back. accuracy: None where labels are values."""
+
+    loss: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Desk:
+    """A model that trains everything, with samples, on this machine.
+
+    x, y, held: as the calls take them. count: updates of a run. layers: of the model. owners: state -> its parameter.
+    """
+
+    model: ImportedModel
+    train: TrainGraph
+    bundle: SourceBundle
+    x: Array
+    y: Array
+    held: Samples
+    count: int
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Layers with parameters."""
+        return layers_of(self.model.graph)
+
+    def run_all(
+        self, runs: Sequence[Run], library: Path, jobs: int, done: Callable[[int, Outcome], None]
+    ) -> list[Outcome]:
+        """Outcomes in order, from so many processes (joblib); `done` is told each as it comes."""
+        found = list[Outcome]()
+        for index, outputs in enumerate(_in_processes([(library, self._job(run)) for run in runs], jobs)):
+            found.append(self._judged(outputs))
+            done(index, found[-1])
+        return found
+
+    def library(self, folder: Path) -> Path:
+        """Its C as a library of this machine."""
+        return build_library(self.bundle, find_tools(), folder)
+
+    def _judged(self, outputs: Array | None) -> Outcome:
+        if outputs is None or not np.isfinite(outputs).all():
+            return Outcome(float("inf"), None)
+        found = scores(self.train, outputs, self.held.y)
+        return Outcome(found["loss"], found.get("accuracy"))
+
+    def _job(self, run: Run) -> _Job:
+        order = np.random.default_rng((run.seed, 1)).permutation
+        passes = -(-self.count * self.train.batch // len(self.x))
+        chosen = np.concatenate([order(len(self.x)) for _ in range(passes)])[: self.count * self.train.batch]
+        known = {value.name: value.shape for layer in self.layers for value in layer.parameters}
+        masks = dict[str, Array | None]()
+        for slot in self.bundle.interface.state:
+            owner = parameter_of(known, slot.name)
+            if owner is not None:
+                masks[slot.name] = _frozen(run.updates, owner, known[owner])
+        count = self.count if run.updates else 0
+        face = self.bundle.interface
+        return _Job(face, self.x, self.y, self.held.x, chosen, self.train.batch, count, run.rate, masks)
+
+
+def _in_processes(work: Sequence[tuple[Path, _Job]], jobs: int) -> Iterator[Array | None]:
+    """What `_train` makes of each, in order. joblib is not typed."""
+    pool: Any = joblib.Parallel(n_jobs=jobs, return_as="generator")
+    yield from pool((_train, one, {}) for one in work)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What a process is sent. frozen: state -> which of its elements stay (None: none); all other state is free."""
+
+    interface: Interface
+    x: Array
+    y: Array
+    held: Array
+    order: Array
+    batch: int
+    count: int
+    rate: float
+    frozen: Mapping[str, Array | None]
+
+
+def _train(library: Path, job: _Job) -> Array | None:
+    """The outputs of what is held back after the run; None where a loss was NaN or infinite."""
+    instance = Instance(library, job.interface)
+    first = instance.state()
+    kept = [(name, mask, first[name]) for name, mask in job.frozen.items() if mask is not None]
+    instance.set_rate(job.rate)
+    try:
+        for step in range(job.count):
+            chosen = job.order[step * job.batch : (step + 1) * job.batch]
+            instance.train(job.x[chosen], job.y[chosen])
+            for name, mask, numbers in kept:
+                held = instance.tensor(name)
+                np.copyto(held, numbers, where=mask if mask.size == held.size else bool(mask.all()))
+    except CompileError:
+        return None
+    return instance.infer(job.held)
+
+
+def parameter_of(known: Mapping[str, object], name: str) -> str | None:
+    """The parameter that a tensor of the state is, or belongs to: it has its name, or begins with that and a dot."""
+    found = [each for each in known if name == each or name.startswith(f"{each}.")]
+    return max(found, key=len, default=None)
+
+
+def _frozen(updates: Updates, name: str, shape: tuple[int, ...]) -> Array | None:
+    """Which elements of a parameter a run leaves as they are; None: none."""
+    if name not in updates:
+        return np.ones(int(np.prod(shape)), bool)
+    piece = updates[name]
+    if piece is None:
+        return None
+    stays = np.ones(shape, bool)
+    np.moveaxis(stays, 0 if piece.axis == "out" else -1, 0)[list(piece.channels)] = False
+    return stays.ravel()
+
+
+def make_desk(options: CompileOptions, count: int, progress: Callable[[str, float], None]) -> Desk:
+    """Compile a model so that it trains everything, and split the samples of --data. Raises CompileError."""
+    if options.data is None:
+        raise CompileError("E0101", "--data", "short runs need samples", "give --data FILE.npz with arrays x and y")
+    free = replace(
+        options, update="all", arena_bytes=None, memories={}, remat="off", stream="off", micro_batch=None, verify="none"
+    )
+    free = replace(free, dry_run=False, gains=None, pareto=False, max_step_ps=None, code=None, input_lines=False)
+    made = make_project(free, lambda what, share: progress(what, share * 0.1))
+    assert not isinstance(made, Result)
+    train, found = made.summary.train, load_samples(options.data, made.model, made.summary.train)
+    order = np.random.default_rng(options.seed).permutation(len(found.x))
+    held = min(MOST_HELD, round(HELD_SHARE * len(order)))
+    if held < 1 or len(order) - held < train.batch:
+        what = f"{len(order)} samples are too few to train on some and judge by others"
+        raise CompileError("E0105", options.data.name, what, f"give at least {2 * train.batch + 2}")
+    x, y = slots_of(made.bundle.interface, found)
+    kept, rest = order[:held], order[held:]
+    return Desk(made.model, train, made.bundle, x[rest], y[rest], Samples(x[kept], y[kept]), count)

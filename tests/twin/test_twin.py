@@ -1,0 +1,175 @@
+"""The twin: to the byte what the board computes, through arrays as the model file has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import tinytrain_compile as tt
+from tests.e2e.marks import needs_qemu
+from tinytrain_compile.files.samples import samples_of
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import run_steps
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits"
+STEPS = 200
+
+
+def samples(count: int = 200) -> tuple[Array, Array]:
+    with np.load(DIGITS / "data.npz") as data:
+        return data["x"][:count], data["y"][:count]
+
+
+def digits(**options: Any) -> tt.Compiled:
+    return tt.compile(DIGITS / "digits.onnx", verify="none", **options)
+
+
+def int8(**options: Any) -> tt.Compiled:
+    return digits(quant="int8", calib=DIGITS / "calib.npz", **options)
+
+
+@needs_qemu
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (digits, {"update": "all"}),
+        (int8, {"update": "all", "optimizer": "momentum"}),
+        (digits, {"update": "last:2", "batch": 4, "optimizer": "adam"}),
+        (int8, {"update": "last:3", "batch": 4}),
+        (digits, {"update": "all", "batch": 8, "micro_batch": 4}),
+    ],
+    ids=["fp32", "int8", "fp32 batch", "int8 batch", "micro-batch"],
+)
+def test_twin_and_board_are_equal(make: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    compiled: tt.Compiled = make(**options)
+    project = compiled.project
+    x, y = samples()
+    with compiled.twin() as twin:
+        found = samples_of("test", x, y, project.model, project.summary.train)
+        steps = STEPS // twin.batch
+        board = run_steps(
+            project.bundle, load_target("cortex-m7"), found, steps, 0.004, twin.batch, tmp_path, mode="qemu"
+        )
+        for step in range(steps):
+            chosen = slice(step * twin.batch, (step + 1) * twin.batch)
+            twin.train_step(x[chosen], y[chosen], lr=0.004)
+        for name, array in twin.instance.state().items():
+            assert array.tobytes() == np.asarray(board.states[-1][name]).tobytes(), name
+
+
+def test_twins_do_not_disturb_each_other() -> None:
+    x, y = samples()
+    compiled = int8(update="all")
+    twins = [compiled.twin() for _ in range(8)]
+    for i in range(40):
+        for twin in twins:
+            twin.train_step(x[i : i + 1], y[i : i + 1], lr=0.01)
+    alone = compiled.twin()
+    for i in range(40):
+        alone.train_step(x[i : i + 1], y[i : i + 1], lr=0.01)
+    wanted = alone.instance.save()
+    assert all(twin.instance.save() == wanted for twin in twins)
+
+
+def test_a_checkpoint_goes_from_one_build_to_the_other_and_back(tmp_path: Path) -> None:
+    x, y = samples(60)
+    small, large = digits(update="last:2", arena="24KB"), digits(update="last:2", arena="64KB", target="cortex-m4")
+    with small.twin() as one, large.twin() as other:
+        before = one.evaluate(x, y)
+        for i in range(len(x)):
+            one.train_step(x[i : i + 1], y[i : i + 1])
+        one.save(tmp_path / "device.bin")
+        other.load(tmp_path / "device.bin")
+        assert np.array_equal(one.predict(x), other.predict(x))
+        after = other.evaluate(x, y)
+        assert after["loss"] < before["loss"] and after["accuracy"] > before["accuracy"]
+        other.reset()
+        assert other.evaluate(x, y) == before
+        (tmp_path / "device.bin").write_bytes(b"no checkpoint")
+        with pytest.raises(tt.CompileError, match="not a checkpoint|too early") as caught:
+            other.load(tmp_path / "device.bin")
+        assert caught.value.code == "E0105"
+
+
+def test_outputs_are_those_of_the_file() -> None:
+    """By onnxruntime, which shares no code with us."""
+    import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
+
+    x, _ = samples(20)
+    session: Any = onnxruntime.InferenceSession(str(DIGITS / "digits.onnx"))
+    name = session.get_inputs()[0].name
+    wanted = np.concatenate([session.run(None, {name: each[None]})[0] for each in x])
+    with digits(update="head").twin() as twin:
+        found = twin.predict(x)
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_loss_is_what_training_reports() -> None:
+    x, y = samples(30)
+    with digits(update="head").twin() as twin:
+        reported = [twin.train_step(x[i : i + 1], y[i : i + 1], lr=0.0) for i in range(30)]
+        assert twin.evaluate(x, y)["loss"] == pytest.approx(np.mean(reported), rel=1e-5)
+
+
+def test_rows_of_an_image_are_given_one_by_one(tmp_path: Path) -> None:
+    """A build for rows computes the bytes of the one that takes whole images."""
+    x, y = samples(20)
+    np.savez(tmp_path / "calib.npz", x=x, y=y)
+    options: dict[str, Any] = {"update": "last:2", "calib": tmp_path / "calib.npz", "quant": "int8"}
+    lines = digits(input_lines=True, **options)
+    with lines.twin() as one, digits(**options).twin() as other:
+        assert lines.project.bundle.interface.input_rows
+        for i in range(20):
+            assert one.train_step(x[i : i + 1], y[i : i + 1]) == other.train_step(x[i : i + 1], y[i : i + 1])
+        assert np.array_equal(one.predict(x), other.predict(x))
+
+
+def test_what_cannot_be_is_said() -> None:
+    compiled = digits(update="head")
+    x, y = samples(4)
+    with compiled.twin() as twin:
+        with pytest.raises(tt.CompileError, match=r"x is float32 \(1, 8, 8\)") as caught:
+            twin.predict(x[0])
+        assert caught.value.code == "E0105"
+        with pytest.raises(ValueError, match="4 samples, an update takes 1"):
+            twin.train_step(x, y)
+        with pytest.raises(tt.CompileError):
+            twin.train_step(x[:1], np.asarray([17]))
+        with pytest.raises(tt.CompileError, match="learning rate"):
+            twin.train_step(x[:1], y[:1], lr=-1.0)
+    with pytest.raises(ValueError, match="closed"):
+        twin.predict(x)
+    with pytest.raises(tt.CompileError, match="No such option"):
+        digits(updates="all")
+    with pytest.raises(tt.CompileError, match="a dry run makes no project"):
+        digits(dry_run=True)
+
+
+def test_save_writes_the_output_folder(tmp_path: Path) -> None:
+    compiled = digits(update="head", arena="24KB")
+    assert "digits_train.c" in compiled.save(tmp_path / "out")
+    assert compiled.report["memory"]["arena_bytes"] <= 24 * 1024
+    (tmp_path / "out" / "digits_train.c").write_text("mine")
+    with pytest.raises(tt.CompileError) as caught:
+        compiled.save(tmp_path / "out")
+    assert caught.value.code == "E0104"
+
+
+def test_layout_of_the_file(tmp_path: Path) -> None:
+    """Values per pixel come back with channels in front, as the file has them."""
+    net = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[1, 2, 4, 4] x) => (float[1, 3, 4, 4] y) { y = Conv (x, w) }""")
+    weight = np.random.default_rng(0).normal(size=(3, 2, 1, 1)).astype(np.float32)
+    net.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(net, tmp_path / "net.onnx")
+    x = np.random.default_rng(1).normal(size=(5, 2, 4, 4)).astype(np.float32)
+    with tt.compile(tmp_path / "net.onnx", update="all", loss="mse", verify="none").twin() as twin:
+        wanted = np.einsum("oi,nihw->nohw", weight[..., 0, 0], x)
+        np.testing.assert_allclose(twin.predict(x), wanted, rtol=1e-5, atol=1e-6)
+        assert twin.evaluate(x, wanted) == {"loss": pytest.approx(0.0, abs=1e-9)}
