@@ -91,7 +91,7 @@ def test_a_checkpoint_goes_from_one_build_to_the_other_and_back(tmp_path: Path) 
         other.reset()
         assert other.evaluate(x, y) == before
         (tmp_path / "device.bin").write_bytes(b"no checkpoint")
-        with pytest.raises(tt.CompileError, match="not a checkpoint|too early") as caught:
+        with pytest.raises(tt.CompileError, match=r"not a checkpoint|too early") as caught:
             other.load(tmp_path / "device.bin")
         assert caught.value.code == "E0105"
 
@@ -167,7 +167,7 @@ def test_layout_of_the_file(tmp_path: Path) -> None:
         net (float[1, 2, 4, 4] x) => (float[1, 3, 4, 4] y) { y = Conv (x, w) }""")
     weight = np.random.default_rng(0).normal(size=(3, 2, 1, 1)).astype(np.float32)
     net.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
-    onnx.save(net, tmp_path / "net.onnx")
+    (tmp_path / "net.onnx").write_bytes(net.SerializeToString())
     x = np.random.default_rng(1).normal(size=(5, 2, 4, 4)).astype(np.float32)
     with tt.compile(tmp_path / "net.onnx", update="all", loss="mse", verify="none").twin() as twin:
         wanted = np.einsum("oi,nihw->nohw", weight[..., 0, 0], x)

@@ -30,6 +30,8 @@ class GroupedCommand(click.Command):
         """Write a section for every group."""
         for group, title in GROUPS.items():
             rows = [row for item in self.options_of(ctx, group) if (row := item.get_help_record(ctx)) is not None]
+            if not rows:
+                continue
             with formatter.section(title):
                 formatter.write_dl(rows)
 
