@@ -17,10 +17,10 @@ from tests.campaign.pool import run_cases
 from tests.campaign.tally import Tally
 
 SHORT = {
-    "models: bytes": range(100),
-    "models: splices": range(60),
-    "models: fields": range(140),
-    "models: external data": range(40),
+    "models: bytes": range(60),
+    "models: splices": range(40),
+    "models: fields": range(80),
+    "models: external data": range(24),
     "graphs: float": (0, 1, 2, 4, 5),
     "graphs: int8 calibrated": range(2),
     "graphs: int8 QDQ": range(2),

@@ -76,7 +76,13 @@ def elements() -> list[Case]:
     return found
 
 
-@pytest.mark.parametrize(("name", "step"), [("no FPU", 3), ("pairs", 1), ("vectors", 1), ("vectors", 3), ("small", 2)])
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        *(("pairs", 1), ("vectors", 3), ("small", 2)),
+        *(pytest.param(name, step, marks=pytest.mark.slow) for name, step in (("no FPU", 3), ("vectors", 1))),
+    ],
+)
 def test_rows_from_a_ring_are_those_of_the_map(name: str, step: int, tmp_path: Path) -> None:
     cases = [case for case in (*layers(8), *elements()) if has_rows(case, CONTEXTS[name])]
     assert len(cases) > 40 and len({case.op for case in cases}) > 20

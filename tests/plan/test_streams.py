@@ -208,7 +208,7 @@ def test_the_memory_wall_of_real_networks_goes(network: str, stream_mode: str) -
 @pytest.mark.parametrize(
     ("network", "update", "remat", "most"),
     [
-        (NETWORKS[0], "bias", "off", 150_000),
+        pytest.param(NETWORKS[0], "bias", "off", 150_000, marks=pytest.mark.slow),
         *(pytest.param(name, "all", "min", 200_000, marks=pytest.mark.slow) for name in NETWORKS),
     ],
 )

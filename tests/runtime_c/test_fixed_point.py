@@ -89,10 +89,11 @@ def call(library: ctypes.CDLL, helper: Helper, x: np.ndarray) -> np.ndarray:
     return y
 
 
+@pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(BY_NAME))
-def test_c_equals_numpy_twin(name: str, library: ctypes.CDLL) -> None:
+def test_c_equals_numpy_twin(name: str, share: int, library: ctypes.CDLL) -> None:
     helper = BY_NAME[name]
-    x = samples(helper, SCALAR_RANDOM if helper.scalar or helper.long else RANDOM)
+    x = samples(helper, (SCALAR_RANDOM if helper.scalar or helper.long else RANDOM) // share)
     check(helper, x, call(library, helper, x))
 
 
