@@ -1,0 +1,182 @@
+"""`contribution`: short runs of one build compute what builds for each update would, and make the table of --gains."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinytrain_compile as tt
+from tests.e2e.command import run
+from tinytrain_compile.api import options_from
+from tinytrain_compile.driver import short_runs
+from tinytrain_compile.driver.contribution import PARTIAL, Effort, measure
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.short_runs import Run, make_desk
+from tinytrain_compile.files.samples import samples_of
+from tinytrain_compile.ir.stages import ChannelSlice
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.twin import slots_of
+
+DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+SHORT = Effort(updates=12, seeds=1, jobs=1)
+
+
+def silent(_what: str, _share: float) -> None:
+    return None
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Samples, and for calibration."""
+    with np.load(DIGITS / "data.npz") as data:
+        np.savez(tmp_path / "own.npz", x=data["x"][:90], y=data["y"][:90])
+    return tmp_path / "own.npz"
+
+
+def asked(own: Path, **more: Any) -> CompileOptions:
+    return options_from(DIGITS / "digits.onnx", {"data": own, **more})
+
+
+def scheme(tmp_path: Path, layer: str, weight: str, axis: str) -> Path:
+    path = tmp_path / "scheme.toml"
+    path.write_text(f'[[update]]\nlayer = "{layer}"\nbias = false\nweight = {weight}\naxis = "{axis}"\n')
+    return path
+
+
+INT8: dict[str, Any] = {"quant": "int8"}
+
+
+@pytest.mark.parametrize(
+    ("layer", "axis", "channels"),
+    [("conv2", "in", (0, 1)), ("conv2", "out", (0, 1, 2, 3)), ("classifier", "in", tuple(range(64)))],
+)
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_a_short_run_computes_what_a_build_for_it_does(
+    layer: str, axis: str, channels: tuple[int, ...], optimizer: str, own: Path, tmp_path: Path
+) -> None:
+    """Outputs of both after the same updates: equal to the byte."""
+    desk = make_desk(asked(own, optimizer=optimizer), 10, silent)
+    name = f"{layer}_w"
+    updates = {name: ChannelSlice(axis, channels)}
+    raw = short_runs._train(desk.library(tmp_path), desk._job(Run(updates, 0.02, 3)))  # pyright: ignore[reportPrivateUsage]
+    chosen = desk._job(Run(updates, 0.02, 3)).order  # pyright: ignore[reportPrivateUsage]
+    path = scheme(tmp_path, layer, str(len(channels)), axis)
+    built = tt.compile(DIGITS / "digits.onnx", update=path, verify="none", optimizer=optimizer)
+    with built.twin() as twin:
+        twin.instance.set_rate(0.02)
+        for index in chosen:
+            twin.instance.train(desk.x[index : index + 1], desk.y[index : index + 1])
+        np.testing.assert_array_equal(twin.instance.infer(desk.held.x), raw)
+
+
+def test_nothing_that_a_run_does_not_train_moves(own: Path, tmp_path: Path) -> None:
+    """In int8 too: weights with their fractions, and what was found for their channels."""
+    np.savez(tmp_path / "calib.npz", **np.load(own))
+    desk = make_desk(asked(own, calib=tmp_path / "calib.npz", **INT8), 10, silent)
+    library = desk.library(tmp_path)
+    before = short_runs._train(library, desk._job(Run({})))  # pyright: ignore[reportPrivateUsage]
+    still = short_runs._train(library, desk._job(Run({"none": None}, 0.1)))  # pyright: ignore[reportPrivateUsage]
+    moved = short_runs._train(library, desk._job(Run({"conv3_w": None}, 0.1)))  # pyright: ignore[reportPrivateUsage]
+    assert before is not None and still is not None and moved is not None
+    assert np.array_equal(before, still)
+    assert not np.array_equal(before, moved)
+
+
+def test_table_is_what_gains_reads_and_the_same_for_any_jobs(own: Path, tmp_path: Path) -> None:
+    tables = list[str]()
+    for jobs in (1, 2):
+        out = tmp_path / f"gains{jobs}.csv"
+        gains = measure(asked(own), replace(SHORT, jobs=jobs), out, silent)
+        tables.append(out.read_text())
+        assert max(gain.gain for gain in gains) > 0
+        assert not out.with_name(out.name + PARTIAL).exists()
+    assert tables[0] == tables[1]
+    rows = list(csv.DictReader(tables[0].splitlines()))
+    assert {row["layer"] for row in rows} == {"conv1", "conv2", "conv3", "classifier"}
+    done = run(
+        DIGITS / "digits.onnx", "--arena", "24KB", "--gains", tmp_path / "gains1.csv", "--dry-run", "--color", "never"
+    ).check_success()
+    assert "gains1.csv" in done.out
+
+
+def test_an_interrupted_measurement_goes_on(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, calls, real = tmp_path / "gains.csv", list[int](), short_runs._train  # pyright: ignore[reportPrivateUsage]
+
+    def counted(stop: int) -> Any:
+        def train(*job: Any) -> Array | None:
+            if len(calls) == stop:
+                raise KeyboardInterrupt
+            calls.append(1)
+            return real(*job)
+
+        return train
+
+    monkeypatch.setattr(short_runs, "_train", counted(7))
+    with pytest.raises(KeyboardInterrupt):
+        measure(asked(own), SHORT, out, silent)
+    assert not out.exists() and len(calls) == 7
+    partial = out.with_name(out.name + PARTIAL)
+    partial.write_text(partial.read_text() + '{"run": half')
+    monkeypatch.setattr(short_runs, "_train", counted(-1))
+    measure(asked(own), SHORT, out, silent)
+    total = len(calls)
+    whole = out.read_text()
+    calls.clear()
+    measure(asked(own), SHORT, tmp_path / "again.csv", silent)
+    assert len(calls) == total, "runs that were known were not made again"
+    assert (tmp_path / "again.csv").read_text() == whole
+    partial.write_text("of another model\n")
+    calls.clear()
+    measure(asked(own), SHORT, out, silent)
+    assert len(calls) == total and out.read_text() == whole
+
+
+def test_command(own: Path, tmp_path: Path) -> None:
+    few = ("--updates", "4", "--orders", "1", "--jobs", "1")
+    done = run("contribution", DIGITS / "digits.onnx", "--data", own, "-o", tmp_path / "g.csv", *few).check_success()
+    assert "classifier weight" in done.out and (tmp_path / "g.csv").is_file()
+    assert "--arena" not in run("contribution", "--help").out
+    assert "Measure what training" in run("contribution", "--help").out
+    run("compile", DIGITS / "digits.onnx", "--dry-run", "--arena", "64KB").check_success()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("-o", "g.csv"), "E0101"),
+        (("--data", "own.npz", "-o", "g.txt"), "E0101"),
+        (("--data", "own.npz", "--updates", "0"), "E0101"),
+        (("--data", "own.npz", "--arena", "64KB"), "E0101"),
+        (("--data", "few.npz"), "E0105"),
+        (("--data", "gone.npz"), "E0105"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    arguments: tuple[str, ...], code: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with np.load(own) as data:
+        np.savez(tmp_path / "few.npz", x=data["x"][:1], y=data["y"][:1])
+    before = sorted(path.name for path in tmp_path.iterdir())
+    run("contribution", DIGITS / "digits.onnx", *arguments).check_error(code, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_diverged_run_counts_nothing(own: Path, tmp_path: Path) -> None:
+    out = tmp_path / "gains.csv"
+    gains = measure(asked(own, lr=1e6), SHORT, out, silent)
+    assert all(np.isfinite(gain.gain) and gain.gain >= 0 for gain in gains)
+
+
+def test_slots_have_the_types_of_the_calls(own: Path) -> None:
+    desk = make_desk(asked(own), 1, silent)
+    assert desk.x.dtype == np.dtype("<f4") and desk.y.dtype == np.dtype("<i4")
+    assert len(desk.held.x) + len(desk.x) == 90
+    x = np.zeros((2, 1, 8, 8), np.float32)
+    found = slots_of(desk.bundle.interface, samples_of("x", x, np.asarray([1, 2]), desk.model, desk.train))
+    assert found[0].shape == (2, 8, 8, 1)
