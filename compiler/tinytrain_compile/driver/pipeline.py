@@ -13,7 +13,7 @@ from tinytrain_compile.driver.combinations import check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
 from tinytrain_compile.driver.file_check import check_file
-from tinytrain_compile.driver.micro_batch import choose
+from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pareto import pareto
@@ -28,7 +28,7 @@ from tinytrain_compile.driver.update_rounds import SCHEME
 from tinytrain_compile.emit import c_identifier, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
-from tinytrain_compile.files.samples import load_inputs, load_samples, random_samples
+from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.imported import ImportedModel
@@ -114,7 +114,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     progress("planning", 0.1)
     floats, model = None if model.quantised else model.graph, stored(model, options)
     planner = Planner(model, options, target, externals)
-    candidate = _choose(planner)
+    candidate = _choose(planner, progress)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
@@ -202,10 +202,14 @@ def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
     return (*named, *options.files, *externals.paths)
 
 
-def _choose(planner: Planner) -> Candidate:
+def _choose(planner: Planner, progress: Progress) -> Candidate:
     options = planner.options
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
+    if options.update == "auto" and options.gains is None and options.data is not None and labelled(options.data):
+        from tinytrain_compile.driver.choice_by_data import choose_by_data  # it compiles, by this module
+
+        return with_micro_batch(planner, choose_by_data(planner, progress))
     return choose(planner)
 
 

@@ -208,10 +208,10 @@ class _Search:
             if self.planner.meets(int(price.arena_bytes / NEAR), price.ps) and self.full(selection):
                 return
 
-    def prove(self) -> None:
+    def prove(self, turns: int) -> None:
         """What nothing that fits can gain more than; on small graphs, until that is found."""
         work, floor = PROOF_WORK, self.floor()
-        for _ in range(PROOF_TURNS):
+        for _ in range(turns):
             answer = self.propose(floor, self.whole, exact=True)
             if answer.selection is None:
                 self.bound = answer.best_gain
@@ -273,8 +273,8 @@ def _suffix(model: UpdateModel, selection: Selection) -> str | None:
     return f"last:{depth}" if depth and not any(selection[: len(selection) - depth]) else None
 
 
-def best_choice(planner: Planner, gains: GainTable, layer_count: int) -> Found | None:
-    """The best scheme found that keeps to the limits, planned in full; None if none was."""
+def best_choice(planner: Planner, gains: GainTable, layer_count: int, proof: bool = True) -> Found | None:
+    """The best scheme found that keeps to the limits, planned in full; None if none was. proof: as in search_update."""
     graph = planner.model.graph
     every = len(layer_ways(graph, gains))
     model = build_update_model(planner, layer_ways(graph, gains, every - layer_count))
@@ -288,5 +288,5 @@ def best_choice(planner: Planner, gains: GainTable, layer_count: int) -> Found |
     search.suffixes(layer_count)
     if search.candidate is None:
         return None
-    search.prove()
+    search.prove(PROOF_TURNS if proof else 1)
     return search.found()

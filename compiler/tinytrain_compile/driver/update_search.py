@@ -7,19 +7,23 @@ from dataclasses import replace
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.update_rounds import best_choice
 from tinytrain_compile.ir.cost import Attempt
-from tinytrain_compile.sparse import PRIOR, read_gains
+from tinytrain_compile.sparse import PRIOR, GainTable, read_gains
 
 
-def search_update(planner: Planner, layer_count: int) -> Candidate:
-    """What gains most and keeps to the limits, for --update auto; the head alone if nothing does."""
-    gains = PRIOR if planner.options.gains is None else read_gains(planner.options.gains, planner.model.graph)
+def search_update(planner: Planner, layer_count: int, gains: GainTable | None = None, proof: bool = True) -> Candidate:
+    """What gains most and keeps to the limits, for --update auto; the head alone if nothing does.
+
+    gains: without them those of --gains, or the prior. proof: whether to ask if anything better fits.
+    """
+    if gains is None:
+        gains = PRIOR if planner.options.gains is None else read_gains(planner.options.gains, planner.model.graph)
     every = f"last:{layer_count}"
     if planner.options.arena_bytes is None and planner.options.max_step_ps is None:
         return replace(planner.exact(every if planner.options.input_lines else "all"), automatic=True)
     whole = _everything(planner, every)
     if whole is not None:
         return replace(whole, automatic=True)
-    found = best_choice(planner, gains, layer_count)
+    found = best_choice(planner, gains, layer_count, proof)
     if found is None:
         depth, best = deepest(planner, layer_count) or (1, planner.exact("last:1"))
         return replace(_with_attempts(best, planner.plain(every), f"last:{depth}"), automatic=True)

@@ -60,12 +60,27 @@ class ChoiceRound:
 
 
 @dataclass(frozen=True)
+class RuleTried:
+    """A rule's scheme after a short training on this machine: loss and accuracy on held-back samples, at its best rate.
+
+    accuracy: None where labels are values; rate: None where nothing was trained.
+    """
+
+    rule: str
+    parameters: int
+    arena_bytes: int
+    loss: float
+    accuracy: float | None
+    rate: float | None
+
+
+@dataclass(frozen=True)
 class UpdateChoice:
     """How --update auto has chosen what is trained.
 
     gains: where they come from. gain: of what was chosen; best_gain: nothing that could fit has more, as far as that is
     known. scheme: the choice as a scheme file. why: sentences for people: which limit binds, what more room would be
-    used for.
+    used for. tried: rules that were compared on `held` samples, the first without any training; empty without samples.
     """
 
     gains: str
@@ -74,6 +89,8 @@ class UpdateChoice:
     rounds: tuple[ChoiceRound, ...] = ()
     scheme: str = ""
     why: tuple[str, ...] = ()
+    tried: tuple[RuleTried, ...] = ()
+    held: int = 0
 
     @property
     def proven(self) -> bool:

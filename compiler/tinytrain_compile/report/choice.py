@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from tinytrain_compile.ir.cost import Attempt, PlanChoice
+from tinytrain_compile.ir.cost import Attempt, PlanChoice, RuleTried
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.layout import WIDTH, Row, row, wrapped
 from tinytrain_compile.report.words import bytes_text, pad, printable
@@ -51,6 +52,18 @@ def update_choice_json(choice: PlanChoice | None) -> dict[str, Any] | None:
         "proven": found.proven,
         "rounds": rounds,
         "why": list(found.why),
+        "held_samples": found.held,
+        "rules": [
+            {
+                "rule": one.rule,
+                "parameters": one.parameters,
+                "arena_bytes": one.arena_bytes,
+                "loss": one.loss if math.isfinite(one.loss) else None,
+                "accuracy": one.accuracy,
+                "learning_rate": one.rate,
+            }
+            for one in found.tried
+        ],
     }
 
 
@@ -63,8 +76,17 @@ def update_choice_rows(summary: Summary, width: int) -> Iterator[Row]:
     quick = sum(one.effort == "quick" for one in found.rounds)
     plans = f"{quick} quick and {len(found.rounds) - quick} full plans"
     yield row("gain", [f"{found.gain:.1f} ({printable(found.gains)});", f"{sure};", plans], width, " ", most=3, rank=1)
+    for one in found.tried:
+        yield row("rules" if one is found.tried[0] else "", [_tried(one)], width, rank=1)
     for text in found.why:
         yield row("", printable(text).split(" "), width, " ", most=3, rank=2)
+
+
+def _tried(one: RuleTried) -> str:
+    """A rule and how well its scheme did on held-back samples: one line."""
+    what = [] if one.rate is None else [f"{one.parameters:,} trained", bytes_text(one.arena_bytes)]
+    right = [] if one.accuracy is None else [f"{one.accuracy:.1%} right"]
+    return f"{printable(one.rule)}: {', '.join([*what, f'loss {one.loss:.3f}', *right])}"
 
 
 def choice_rows(summary: Summary, width: int) -> Iterator[Row]:

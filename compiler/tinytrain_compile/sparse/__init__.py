@@ -10,6 +10,7 @@ from tinytrain_compile.sparse.choices import (
 )
 from tinytrain_compile.sparse.gains import COLUMNS, PRIOR, UNITS, GainTable, axes_of, read_gains
 from tinytrain_compile.sparse.layers import Layer, layers_of
+from tinytrain_compile.sparse.rules import tables_of_gradients, tables_without_data
 from tinytrain_compile.sparse.select import resolve_update
 
 __all__ = [
@@ -28,4 +29,6 @@ __all__ = [
     "resolve_update",
     "scheme_plan",
     "scheme_text",
+    "tables_of_gradients",
+    "tables_without_data",
 ]
