@@ -26,21 +26,23 @@
     "ldmia %[a]!, {%[x0], %[x1], %[x2], %[x3]}\n\t" TT_FIRST_OF(b) TT_PRODUCTS(00, x0, x1) TT_PRODUCTS(01, x2, x3)     \
         "ldmia %[a]!, {%[x0], %[x1], %[x2], %[x3]}\n\t" TT_PRODUCTS(10, x0, x1) TT_PRODUCTS(11, x2, x3)
 #define TT_DIRECT_1X1 TT_LOAD_ONE_ROW TT_FIRST_OF(b) TT_PRODUCTS(00, x, x_next)
-#define TT_DIRECT(block, outputs, inputs)                                                                              \
+/* No operand is an input alone: nothing can share a register with what is changed before it is read, so none needs `&`,
+ * with which GCC finds no registers in some functions at -Os. */
+#define TT_DIRECT(block, outputs)                                                                                      \
     do {                                                                                                               \
         uint32_t even, odd;                                                                                            \
         if (blocks >= 8) {                                                                                             \
             int32_t turns = blocks / 4;                                                                                \
-            __asm__ volatile("1:\n\t" block block block block "subs %[turns], #1\n\tbne 1b"                           \
-                    : outputs, [even] "=&r"(even), [odd] "=&r"(odd), [a] "+&r"(a), [b] "+&r"(b), [turns] "+&r"(turns)  \
-                    : inputs                                                                                           \
+            __asm__ volatile("1:\n\t" block block block block "subs %[turns], #1\n\tbne 1b"                            \
+                    : outputs, [even] "=r"(even), [odd] "=r"(odd), [a] "+r"(a), [b] "+r"(b), [turns] "+r"(turns)       \
+                    :                                                                                                  \
                     : "memory", "cc");                                                                                 \
             blocks %= 4;                                                                                               \
         }                                                                                                              \
         for (; blocks > 0; blocks--) {                                                                                 \
             __asm__ volatile(block                                                                                     \
-                    : outputs, [even] "=&r"(even), [odd] "=&r"(odd), [a] "+&r"(a), [b] "+&r"(b)                        \
-                    : inputs                                                                                           \
+                    : outputs, [even] "=r"(even), [odd] "=r"(odd), [a] "+r"(a), [b] "+r"(b)                            \
+                    :                                                                                                  \
                     : "memory");                                                                                       \
         }                                                                                                              \
     } while (0)
@@ -75,7 +77,8 @@ static inline TT_ALWAYS void tt_dot_direct_2x2(int32_t *sum_00, int32_t *sum_01,
 {
 #if TT_HAS_DSP
     TT_FOUR_REGISTERS
-    TT_DIRECT(TT_DIRECT_2X2, TT_LIST(TT_SUMS("+&r"), TT_FOUR), [back] "r"(pitch - 4));
+    int32_t back = pitch - 4;
+    TT_DIRECT(TT_DIRECT_2X2, TT_LIST(TT_SUMS("+r"), TT_FOUR, [back] "+r"(back)));
 #elif TT_HAS_THUMB1
     const int32_t p1 = pitch, p2 = 8;
     int32_t x, y, t;
@@ -101,8 +104,9 @@ static inline TT_ALWAYS void tt_dot_direct_1x4(int32_t *sum_00, int32_t *sum_01,
 #if TT_HAS_DSP
     uint32_t x, x_next;
     const int8_t *c = b + 2 * pitch;
-    TT_DIRECT(TT_DIRECT_1X4, TT_LIST(TT_SUMS("+&r"), [x] "=&r"(x), [x_next] "=&r"(x_next), [c] "+&r"(c)),
-        [back] "r"(pitch - 4));
+    int32_t back = pitch - 4;
+    TT_DIRECT(TT_DIRECT_1X4,
+        TT_LIST(TT_SUMS("+r"), [x] "=r"(x), [x_next] "=r"(x_next), [c] "+r"(c), [back] "+r"(back)));
 #elif TT_HAS_THUMB1
     const int32_t p1 = pitch, p2 = 2 * pitch;
     int32_t x, y, t = 3 * pitch;
@@ -127,7 +131,7 @@ static inline TT_ALWAYS void tt_dot_direct_4x1(int32_t *sum_00, int32_t *sum_01,
     (void)pitch;
 #if TT_HAS_DSP
     TT_FOUR_REGISTERS
-    TT_DIRECT(TT_DIRECT_4X1, TT_LIST(TT_SUMS("+&r"), TT_FOUR), );
+    TT_DIRECT(TT_DIRECT_4X1, TT_LIST(TT_SUMS("+r"), TT_FOUR));
 #elif TT_HAS_THUMB1
     const int32_t p1 = 8, p2 = 16;
     int32_t x, y, t = 24;
@@ -150,7 +154,7 @@ static inline TT_ALWAYS int32_t tt_dot_direct(int32_t sum, const int16_t *a, con
 {
 #if TT_HAS_DSP
     uint32_t x, x_next;
-    TT_DIRECT(TT_DIRECT_1X1, TT_LIST([s00] "+&r"(sum), [x] "=&r"(x), [x_next] "=&r"(x_next)), );
+    TT_DIRECT(TT_DIRECT_1X1, TT_LIST([s00] "+r"(sum), [x] "=r"(x), [x_next] "=r"(x_next)));
 #else
     for (int32_t i = 0; i < blocks; i++, a += 4, b += 4) {
         TT_UNROLL

@@ -1,0 +1,68 @@
+"""Helpers in assembly find their registers inside functions that need many, at every level of optimisation."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.marks import needs_qemu
+from tinytrain_compile.files.resources import data_dir
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify.firmware import COMPILE_FLAGS
+
+CALLS = {
+    "2x2": "tt_dot_2x2(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &wide[i * n3], n1)",
+    "direct 2x2": "tt_dot_direct_2x2(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * n3], n1 * 4, n1)",
+    "direct 1x4": "tt_dot_direct_1x4(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * n3], n1 * 4, n1)",
+    "direct 4x1": "tt_dot_direct_4x1(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * n3], n1 * 4, n1)",
+    "direct": "acc_1 = tt_dot_direct(acc_0, &scratch[0], &w[i * n3], n1)",
+    "widen two": "tt_widen_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
+    "gather two": "tt_gather_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
+    "windows": "tt_dot_windows(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[i], &wide[i * n3], 3, 8, 16, 8, 24)",
+}
+BEGINNINGS = {"zero": "0", "given": "bias[i]"}
+"""What sums begin with: constants leave the compiler to think of registers that hold the same number."""
+
+KERNEL = """
+void kernel_{name}(const int8_t *x, const int8_t *restrict w, const int16_t *restrict wide,
+    const int32_t *restrict bias, const int32_t *restrict multiplier, const int8_t *restrict shift, int8_t *y,
+    int16_t *restrict scratch, const int32_t *restrict numbers)
+{{
+    const int32_t n0 = numbers[0], n1 = numbers[1], n2 = numbers[2], n3 = numbers[3];
+    for (int32_t step = 0; step < n1; ++step) {{
+        tt_widen4(&scratch[step * 4], &x[step * 4], n0);
+    }}
+    for (int32_t i = 0; i < n1; ++i) {{
+        int32_t acc_0 = {start}, acc_1 = {start}, acc_2 = {start}, acc_3 = {start};
+        {call};
+        y[i * 4] = tt_requantise8_down(acc_0, bias[i * 4], multiplier[i * 4], shift[i * 4], n2, -128, 127);
+        y[i * 4 + 1] = tt_requantise8_down(acc_1, bias[i * 4 + 1], multiplier[i * 4 + 1], shift[i * 4 + 1], n2, -128, 127);
+        y[i * 4 + 2] = tt_requantise8_down(acc_2, bias[i * 4 + 2], multiplier[i * 4 + 2], shift[i * 4 + 2], n2, -128, 127);
+        y[i * 4 + 3] = tt_requantise8_down(acc_3, bias[i * 4 + 3], multiplier[i * 4 + 3], shift[i * 4 + 3], n2, -128, 127);
+    }}
+}}
+"""
+
+
+@needs_qemu
+@pytest.mark.parametrize("level", ["-O0", "-Og", "-O1", "-O2", "-O3", "-Os"])
+@pytest.mark.parametrize("core", ["cortex-m4", "cortex-m7", "cortex-m33"])
+def test_helpers_compile_where_registers_are_few(core: str, level: str, tmp_path: Path) -> None:
+    compiler = shutil.which("arm-none-eabi-gcc")
+    assert compiler is not None
+    texts = ['#include "tt_fixed.h"\n#include "tt_dsp_sums.h"\n#include "tt_dsp_direct.h"\n']
+    for index, (call, start) in enumerate((call, start) for call in CALLS.values() for start in BEGINNINGS.values()):
+        texts.append(KERNEL.format(name=index, call=call, start=start))
+    (tmp_path / "kernels.c").write_text("".join(texts))
+    flags = [*load_target(core).gcc_flags, *COMPILE_FLAGS, level, f"-I{data_dir('runtime_c')}"]
+    done = subprocess.run(
+        [compiler, *flags, "-c", "kernels.c", "-o", "kernels.o"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,127 @@
+"""--update auto with --data: rules propose, held-back samples decide."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.command import run
+from tinytrain_compile.api import options_from
+from tinytrain_compile.driver import choice_by_data
+from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.driver.short_runs import Desk, make_desk
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.sparse import layers_of
+from tinytrain_compile.sparse.gains import Key, axes_of
+from tinytrain_compile.sparse.rules import FISHER, FRONT, GRADIENTS, LAST, tables_of_gradients, tables_without_data
+
+DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    with np.load(DIGITS / "data.npz") as data:
+        np.savez(tmp_path / "own.npz", x=data["x"][:200], y=data["y"][:200])
+    return tmp_path / "own.npz"
+
+
+@pytest.fixture
+def desk(own: Path) -> Desk:
+    return make_desk(options_from(DIGITS / "digits.onnx", {"data": own}), 1, lambda _what, _share: None)
+
+
+def test_what_does_best_on_held_back_samples_is_taken(own: Path, tmp_path: Path) -> None:
+    """And told, and the same in every run."""
+    arguments = (DIGITS / "digits.onnx", "--arena", "16KB", "--data", own, "--verify", "none")
+    first, again = (run(*arguments, "-o", tmp_path / name).check_success() for name in ("one", "two"))
+    report = json.loads((tmp_path / "one" / "report.json").read_text())["update_choice"]
+    assert report == json.loads((tmp_path / "two" / "report.json").read_text())["update_choice"]
+    assert first.out.replace("/one/", "/two/") == again.out
+    untrained, *rules = report["rules"]
+    assert untrained["learning_rate"] is None and report["held_samples"] == 60
+    assert len(rules) >= 3 and len({one["rule"] for one in rules}) == len(rules)
+    best = min(rules, key=lambda one: one["loss"])
+    assert best["loss"] < untrained["loss"] and best["accuracy"] > untrained["accuracy"]
+    assert all(0 < one["arena_bytes"] <= 16384 and one["parameters"] > 0 for one in rules)
+    memory = json.loads((tmp_path / "one" / "report.json").read_text())["memory"]
+    assert memory["arena_bytes"] == best["arena_bytes"]
+    assert f"{best['accuracy']:.1%} right" in first.out
+    scheme = tmp_path / "one" / "update.toml"
+    followed = run(DIGITS / "digits.onnx", "--update", scheme, "--arena", "16KB", "--dry-run").check_success()
+    assert f"{best['arena_bytes']:,} B" in followed.out
+
+
+@pytest.mark.parametrize("more", [("--gains", "gains.csv"), ("--arena", "64KB"), ("--update", "head")])
+def test_without_a_choice_nothing_is_tried(more: tuple[str, str], own: Path, tmp_path: Path) -> None:
+    (tmp_path / "gains.csv").write_text("layer,part,axis,channel,gain\nclassifier,bias,,*,1\n")
+    given = [str(tmp_path / text) if text.endswith(".csv") else text for text in more]
+    arena = () if "--arena" in more else ("--arena", "16KB")
+    out = run(DIGITS / "digits.onnx", *arena, *given, "--data", own, "--dry-run").check_success().out
+    assert "nothing trained" not in out
+
+
+def test_few_samples_decide_nothing(own: Path, tmp_path: Path) -> None:
+    with np.load(own) as data:
+        for count in (2, choice_by_data.FEWEST - 1):
+            np.savez(tmp_path / "few.npz", x=data["x"][:count], y=data["y"][:count])
+            out = run(DIGITS / "digits.onnx", "--arena", "16KB", "--data", tmp_path / "few.npz", "--dry-run")
+            assert "prior" in out.check_success().out and "nothing trained" not in out.out
+
+
+def test_gradients_are_those_of_the_reference(desk: Desk, tmp_path: Path) -> None:
+    found = next(iter(choice_by_data._gradients(desk, desk.library(tmp_path))))  # pyright: ignore[reportPrivateUsage]
+    trainer = Trainer(desk.train)
+    trainer.set_rate(1.0)
+    before = {name: trainer.state[name].copy() for name in found}
+    trainer.step(desk.x[:1], desk.y[:1])
+    assert set(found) == {value.name for layer in desk.layers for value in layer.parameters}
+    for name, gradient in found.items():
+        np.testing.assert_allclose(gradient, before[name] - trainer.state[name], atol=1e-5)
+    assert any(np.abs(gradient).max() > 0.01 for gradient in found.values())
+
+
+def test_channels_of_large_gradients_are_worth_most(desk: Desk) -> None:
+    layers = layers_of(desk.model.graph)
+    weights = {value.name: np.ones(value.shape, np.float32) for layer in layers for value in layer.parameters}
+    gradient: dict[str, Array] = {name: np.zeros_like(array) for name, array in weights.items()}
+    gradient["conv2_w"][..., 5] = 2.0
+    gradient["conv3_b"][:] = 1.0
+    weights["conv3_b"][:] = 3.0
+    squares, fisher = tables_of_gradients(layers, [gradient, gradient], weights)
+    assert (squares.source, fisher.source) == (GRADIENTS, FISHER)
+    conv2 = next(layer for layer in layers if layer.name == "conv2")
+    assert squares.best(conv2, "in", 1) == (5,)
+    assert squares.weight(conv2, "in", (5,)) > squares.whole[Key("conv3", "bias", "")] > 0
+    assert fisher.whole[Key("conv3", "bias", "")] > squares.whole[Key("conv3", "bias", "")]
+    assert squares.weight(conv2, "in", (0, 1)) == 0
+
+
+def test_rules_differ_by_the_place_of_a_layer(desk: Desk) -> None:
+    layers = layers_of(desk.model.graph)
+    known = {table.source: table for table in tables_without_data(layers)}
+    first, last = layers[0], layers[-1]
+    for name, wins, loses in ((LAST, last, layers[1]), (FRONT, first, layers[-2])):
+        table = known[name]
+        assert all(
+            table.whole[Key(wins.name, "weight", axis)] / np.sqrt(wins.weights[0].elements)
+            > table.whole[Key(loses.name, "weight", axis)] / np.sqrt(loses.weights[0].elements)
+            for axis in axes_of(wins)
+            if axis in axes_of(loses)
+        )
+
+
+def test_work_of_the_runs_is_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    updates = choice_by_data._updates  # pyright: ignore[reportPrivateUsage]
+    assert updates(desk, 10) == choice_by_data.MOST_PASSES * len(desk.x)
+    assert (
+        updates(replace(desk, train=replace(desk.train, batch=4)), 10) == choice_by_data.MOST_PASSES * len(desk.x) // 4
+    )
+    monkeypatch.setattr(choice_by_data, "WORK_MACS", 10**8)
+    few = updates(desk, 10)
+    assert choice_by_data.LEAST_UPDATES < few < choice_by_data.MOST_PASSES * len(desk.x)
+    monkeypatch.setattr(choice_by_data, "WORK_MACS", 10**6)
+    assert updates(desk, 10) == choice_by_data.LEAST_UPDATES
