@@ -38,10 +38,10 @@ void kernel_{name}(const int8_t *x, const int8_t *restrict w, const int16_t *res
     for (int32_t i = 0; i < n1; ++i) {{
         int32_t acc_0 = {start}, acc_1 = {start}, acc_2 = {start}, acc_3 = {start};
         {call};
-        y[i * 4] = tt_requantise8_down(acc_0, bias[i * 4], multiplier[i * 4], shift[i * 4], n2, -128, 127);
-        y[i * 4 + 1] = tt_requantise8_down(acc_1, bias[i * 4 + 1], multiplier[i * 4 + 1], shift[i * 4 + 1], n2, -128, 127);
-        y[i * 4 + 2] = tt_requantise8_down(acc_2, bias[i * 4 + 2], multiplier[i * 4 + 2], shift[i * 4 + 2], n2, -128, 127);
-        y[i * 4 + 3] = tt_requantise8_down(acc_3, bias[i * 4 + 3], multiplier[i * 4 + 3], shift[i * 4 + 3], n2, -128, 127);
+        y[i * 4] = tt_requantise8_down(acc_0, bias[i * 4], multiplier[i * 4], shift[i * 4], n2, 0, 9);
+        y[i * 4 + 1] = tt_requantise8_down(acc_1, bias[i * 4 + 1], multiplier[i * 4 + 1], shift[i * 4 + 1], n2, 0, 9);
+        y[i * 4 + 2] = tt_requantise8_down(acc_2, bias[i * 4 + 2], multiplier[i * 4 + 2], shift[i * 4 + 2], n2, 0, 9);
+        y[i * 4 + 3] = tt_requantise8_down(acc_3, bias[i * 4 + 3], multiplier[i * 4 + 3], shift[i * 4 + 3], n2, 0, 9);
     }}
 }}
 """
