@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.command import run
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver import choice_by_data
+from tinytrain_compile.driver import choice_by_data, update_rounds
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.driver.short_runs import Desk, make_desk
 from tinytrain_compile.ir.types import Array
@@ -20,6 +20,12 @@ from tinytrain_compile.sparse.gains import Key, axes_of
 from tinytrain_compile.sparse.rules import FISHER, FRONT, GRADIENTS, LAST, tables_of_gradients, tables_without_data
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+
+
+@pytest.fixture(autouse=True)
+def _no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes most of the time has tests of its own."""
+    monkeypatch.setattr(update_rounds, "PROOF_TURNS", 1)
 
 
 @pytest.fixture

@@ -97,7 +97,10 @@ class CompileOptions(UpdateOptions):
         ),
     )
     data: Path | None = field(
-        default=None, metadata=option("common", "Samples x, y for verification.", "--data", metavar="FILE.npz")
+        default=None,
+        metadata=option(
+            "common", "Samples x, y: to verify with, and to choose by (--update auto).", "--data", metavar="FILE.npz"
+        ),
     )
 
     # ---- model ------------------------------------------------------------------------------------------------------
