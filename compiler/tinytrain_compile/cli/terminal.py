@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.report import kernel_lines, pareto_lines, step_lines, success_text
+from tinytrain_compile.report import kernel_lines, pareto_lines, reason_lines, step_lines, success_text
 from tinytrain_compile.report.layout import wrapped
 from tinytrain_compile.report.words import plural, printable
 
@@ -66,6 +66,8 @@ class Terminal:
                 said = f"{printable(choice.name)}: {plural(choice.elements, 'number')}, {printable(choice.why)}"
                 for line in wrapped(f"{kind:<11}", said):
                     self._out.print(line, markup=False)
+            for line in reason_lines(result.summary):
+                self._out.print(line, markup=False)
             self._file(result.summary)
             for line in step_lines(result.summary):
                 self._out.print(line, markup=False, soft_wrap=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.update_model import UpdateModel, build_update_model, largest_load, with_limit
+from tinytrain_compile.driver.update_reasons import layer_reasons
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import ChoiceRound, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
@@ -90,14 +91,20 @@ class _Search:
 
     def guide(self) -> list[Row]:
         """What plans so far say of what fits."""
-        o, rows = self.planner.options, self.floor()
-        if o.arena_bytes is not None:
-            room = o.arena_bytes - self.lost
-            rows += with_limit(self.model.forward, room - self.short[0])
-            rows += with_limit(self.model.backward, room - self.short[1])
-        if o.max_step_ps is not None:
-            rows.append(replace(self.model.time, limit=o.max_step_ps - self.slow))
-        return rows
+        return [*self.floor(), *self.memory(), *self.time()]
+
+    def memory(self) -> list[Row]:
+        """Of --arena, at every step."""
+        if self.planner.options.arena_bytes is None:
+            return []
+        room = self.planner.options.arena_bytes - self.lost
+        forward = with_limit(self.model.forward, room - self.short[0])
+        return forward + with_limit(self.model.backward, room - self.short[1])
+
+    def time(self) -> list[Row]:
+        """Of --max-step-time."""
+        most = self.planner.options.max_step_ps
+        return [] if most is None else [replace(self.model.time, limit=most - self.slow)]
 
     def propose(self, rows: list[Row], model: UpdateModel, exact: bool = False) -> Answer:
         """The best that was not planned yet and is better than what fits, or is likely to.
@@ -242,7 +249,10 @@ class _Search:
         candidate = replace(self.candidate, update=replace(self.candidate.update, label=label))
         why = tuple(self._why(candidate))
         text = scheme_text(entries, head)
-        choice = UpdateChoice(self.gains.said, gain / UNITS, best / UNITS, tuple(self.rounds), text, why)
+        reasons = tuple(layer_reasons(self.model, self.best, self.memory(), self.time()))
+        choice = UpdateChoice(
+            self.gains.said, gain / UNITS, best / UNITS, tuple(self.rounds), text, why, layers=reasons
+        )
         return Found(candidate, choice)
 
     def _why(self, candidate: Candidate) -> Iterator[str]:

@@ -60,6 +60,24 @@ class ChoiceRound:
 
 
 @dataclass(frozen=True)
+class LayerReason:
+    """What --update auto takes of a layer, the next way to train more of it, and why that was not taken, by the model.
+
+    way, next_way: "frozen", "bias", "in/8" to "out/2", "all" ("": nothing gains more). more: gain. over_bytes, over_ps:
+    what the next way is above a limit of memory or time; both 0: the model sees none, so plans did not fit, or what
+    else it would allow gains more.
+    """
+
+    layer: str
+    way: str
+    gain: float
+    next_way: str = ""
+    more: float = 0.0
+    over_bytes: int = 0
+    over_ps: int = 0
+
+
+@dataclass(frozen=True)
 class RuleTried:
     """A rule's scheme after a short training on this machine: loss and accuracy on held-back samples, at its best rate.
 
@@ -91,6 +109,7 @@ class UpdateChoice:
     why: tuple[str, ...] = ()
     tried: tuple[RuleTried, ...] = ()
     held: int = 0
+    layers: tuple[LayerReason, ...] = ()
 
     @property
     def proven(self) -> bool:

@@ -4,7 +4,7 @@ Imports ir, ops and errors only. Everything here is a pure function of a Summary
 """
 
 from tinytrain_compile.report.analysis import work_of
-from tinytrain_compile.report.choice import milliseconds, too_slow_text
+from tinytrain_compile.report.choice import milliseconds, reason_lines, too_slow_text
 from tinytrain_compile.report.data import batch_text, plan_json, report_json
 from tinytrain_compile.report.html import report_html
 from tinytrain_compile.report.kernels import KernelWork, kernel_lines, kernel_work
@@ -28,6 +28,7 @@ __all__ = [
     "pareto_csv",
     "pareto_lines",
     "plan_json",
+    "reason_lines",
     "report_html",
     "report_json",
     "step_lines",

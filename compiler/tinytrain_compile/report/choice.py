@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from tinytrain_compile.ir.cost import Attempt, PlanChoice, RuleTried
+from tinytrain_compile.ir.cost import Attempt, LayerReason, PlanChoice, RuleTried
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.layout import WIDTH, Row, row, wrapped
 from tinytrain_compile.report.words import bytes_text, pad, printable
@@ -52,6 +52,18 @@ def update_choice_json(choice: PlanChoice | None) -> dict[str, Any] | None:
         "proven": found.proven,
         "rounds": rounds,
         "why": list(found.why),
+        "layers": [
+            {
+                "layer": one.layer,
+                "way": one.way,
+                "gain": one.gain,
+                "next_way": one.next_way or None,
+                "next_gain": one.more,
+                "over_bytes": one.over_bytes,
+                "over_us": one.over_ps / 1e6,
+            }
+            for one in found.layers
+        ],
         "held_samples": found.held,
         "rules": [
             {
@@ -80,6 +92,27 @@ def update_choice_rows(summary: Summary, width: int) -> Iterator[Row]:
         yield row("rules" if one is found.tried[0] else "", [_tried(one)], width, rank=1)
     for text in found.why:
         yield row("", printable(text).split(" "), width, " ", most=3, rank=2)
+
+
+def reason_lines(summary: Summary) -> list[str]:
+    """For -v: why each layer is trained as it is."""
+    found = None if summary.choice is None else summary.choice.update
+    return [] if found is None else [line for one in found.layers for line in wrapped("why        ", reason_text(one))]
+
+
+def reason_text(one: LayerReason) -> str:
+    """`conv2: in/2, gain 24.0; all would gain 9.9 more, and be 1,152 B above --arena`."""
+    taken = f"{printable(one.layer)}: {one.way}, gain {one.gain:.1f}"
+    if not one.next_way:
+        return taken
+    over = [f"{bytes_text(one.over_bytes)} above --arena"] if one.over_bytes else []
+    over += [f"{milliseconds(one.over_ps)} above --max-step-time"] if one.over_ps else []
+    against = (
+        f"be {' and '.join(over)}"
+        if over
+        else "keep to the limits by the model: plans of it did not, or others gain more"
+    )
+    return f"{taken}; {one.next_way} would gain {one.more:.1f} more, and {against}"
 
 
 def _tried(one: RuleTried) -> str:

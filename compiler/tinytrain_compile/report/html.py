@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
+from tinytrain_compile.report.choice import reason_text
 from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, update_totals
 from tinytrain_compile.report.pareto import curve_of
@@ -93,6 +94,8 @@ def _page(summary: Summary) -> Mapping[str, Any]:
         "frozen": [layer for layer in summary.layers if not is_updated(layer)],
         "update_counts": update_counts(summary),
         "losses": _loss_curve(summary),
+        "reasons": () if summary.choice is None or summary.choice.update is None else summary.choice.update.layers,
+        "why": reason_text,
         "pareto": () if summary.choice is None else summary.choice.pareto,
         "curve": None if summary.choice is None else curve_of(summary.choice.pareto),
     }
