@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.command import run
+from tinytrain_compile.driver import update_rounds
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
 COUNTS = {"conv2": {"in": 8, "out": 16}, "conv3": {"in": 16, "out": 16}, "classifier": {"in": 256, "out": 10}}
@@ -66,3 +67,17 @@ def test_it_is_told(chosen: dict[str, Any]) -> None:
     told = run(DIGITS, "--arena", "16KB", "--dry-run", "-v").check_success().out
     assert "why        conv1: all, gain 8.9\n" in told
     assert "above --arena" in told
+
+
+def test_a_suffix_deeper_than_the_layers_that_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search begins anew with half of the layers where it finds nothing; last:N is tried with all of them."""
+    search = update_rounds._Search.run  # pyright: ignore[reportPrivateUsage]
+
+    def only_two(self: Any) -> None:
+        if sum(len(item.ways) > 1 for item in self.model.layers) <= 1:
+            search(self)
+
+    monkeypatch.setattr(update_rounds._Search, "run", only_two)  # pyright: ignore[reportPrivateUsage]
+    told = run(DIGITS, "--arena", "24KB", "--dry-run", "-v").check_success().out
+    assert "update     auto: " in told and "why        conv1: " in told
+    assert "of 4 layers" in told and "1 of 4 layers" not in told

@@ -48,6 +48,10 @@ class UpdateModel:
         """Per layer and way."""
         return [[way.gain for way in item.ways] for item in self.layers]
 
+    def has(self, selection: Selection) -> bool:
+        """Whether it is one of this model: one of fewer layers knows no way to train the others."""
+        return all(way < len(item.ways) for item, way in zip(self.layers, selection, strict=True))
+
     def gain(self, selection: Selection) -> int:
         """Of a selection, in 1 / UNITS."""
         return sum(item.ways[way].gain for item, way in zip(self.layers, selection, strict=True))

@@ -298,5 +298,7 @@ def best_choice(planner: Planner, gains: GainTable, layer_count: int, proof: boo
     search.suffixes(layer_count)
     if search.candidate is None:
         return None
+    if search.best is not None and not search.model.has(search.best):  # a suffix deeper than what was looked at
+        search.model, search.short, search.slow, search.lost = model, (0, 0), 0, 0
     search.prove(PROOF_TURNS if proof else 1)
     return search.found()

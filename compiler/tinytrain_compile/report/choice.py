@@ -105,14 +105,12 @@ def reason_text(one: LayerReason) -> str:
     taken = f"{printable(one.layer)}: {one.way}, gain {one.gain:.1f}"
     if not one.next_way:
         return taken
+    more = f"{taken}; {one.next_way} would gain {one.more:.1f} more"
     over = [f"{bytes_text(one.over_bytes)} above --arena"] if one.over_bytes else []
     over += [f"{milliseconds(one.over_ps)} above --max-step-time"] if one.over_ps else []
-    against = (
-        f"be {' and '.join(over)}"
-        if over
-        else "keep to the limits by the model: plans of it did not, or others gain more"
-    )
-    return f"{taken}; {one.next_way} would gain {one.more:.1f} more, and {against}"
+    if over:
+        return f"{more}, and be {' and '.join(over)}"
+    return f"{more}; the model sees no limit against it: plans did, or what stands in its place gains more"
 
 
 def _tried(one: RuleTried) -> str:
