@@ -241,6 +241,8 @@ class _Search:
     def found(self) -> Found:
         """The best candidate, under the name by which it may be asked for again."""
         assert self.best is not None and self.candidate is not None
+        if not self.model.has(self.best):  # more layers than were looked at: a deep suffix, or what the proof has found
+            self.model, self.short, self.slow, self.lost = self.whole, (0, 0), 0, 0
         label = _suffix(self.whole, self.best) or SCHEME
         gain = self.whole.gain(self.best)
         best = gain if self.bound is None else max(self.bound, gain)
@@ -298,7 +300,5 @@ def best_choice(planner: Planner, gains: GainTable, layer_count: int, proof: boo
     search.suffixes(layer_count)
     if search.candidate is None:
         return None
-    if search.best is not None and not search.model.has(search.best):  # a suffix deeper than what was looked at
-        search.model, search.short, search.slow, search.lost = model, (0, 0), 0, 0
     search.prove(PROOF_TURNS if proof else 1)
     return search.found()
