@@ -294,14 +294,18 @@ def test_real_model() -> None:
     assert found.whole and found.steps == 1 and found.equal_bytes is not None and found.equal_bytes > 0.99
 
 
-def test_weights_that_the_file_computes_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+def test_weights_that_the_file_computes_are_named(kind: str, tmp_path: Path) -> None:
     """Products of constants are computed in real numbers here, and quantised as weights are, without a zero point; the
-    file rounds every one of them (seed 8 of the campaign, int8 QDQ 10)."""
+    file rounds every one of them (seed 8 of the campaign, int8 QDQ 10; seed 9, 206)."""
     maker, random = Maker(), np.random.default_rng(3)
     x, m, c = maker.scale("x", 0.025, -7), maker.scale("m", 0.0037, -15), maker.scale("c", 0.03, 4)
     v = maker.weight("v", (3, 84), 3)
     maker.weights["u"] = random.uniform(-0.4, 0.5, (3, 3, 3, 3)).astype(np.float32)
     maker.weights["g"] = random.uniform(0.8, 1.0, (3, 1, 1, 1)).astype(np.float32)
+    if kind == "uint8":
+        zero = m.split(", ")[1]
+        maker.weights[zero] = np.asarray(128 - 15, np.uint8)
     text = f"""net (float[1, 3, 7, 4] x) => (float[1, 3] y) {{
         xq = QuantizeLinear (x, {x})  xd = DequantizeLinear (xq, {x})
         w = Mul (u, g)  wq = QuantizeLinear (w, {m})  wd = DequantizeLinear (wq, {m})

@@ -132,12 +132,12 @@ class Planner:
         """Samples in a step, unless the arena decides that (`driver/micro_batch.py`)."""
         self._made = _Made()
 
-    def with_options(self, smallest: bool = True, **changes: Any) -> Planner:
+    def with_options(self, smallest: bool = True, again: bool = True, **changes: Any) -> Planner:
         """A planner of the same compilation for other options. Where only --update differs, it knows what this one has
         made: that depends on the update that is asked for, and not on which one the command names. The same where only
         --arena differs and the smallest one is searched.
 
-        smallest: as in Means, for what the two do not share.
+        smallest, again: as in Means, for what the two do not share.
         """
         other, o = Planner(self.model, replace(self.options, **changes), self.target, self.externals), self.options
         if replace(other.options, update=o.update) == o:
@@ -145,7 +145,7 @@ class Planner:
         elif self.searches_smallest and replace(other.options, update=o.update, arena_bytes=o.arena_bytes) == o:
             other._made = replace(self._made, too_large=set[str]())
         else:
-            other.means = replace(other.means, smallest=smallest)
+            other.means = replace(other.means, smallest=smallest, again=again)
         return other
 
     @property

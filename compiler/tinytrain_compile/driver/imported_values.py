@@ -92,12 +92,12 @@ class ImportedValues:
         them in real numbers, and quantises them as a weight is."""
         if self._train is None or not self.integer:
             return frozenset()
-        held = [array for array in self._train.graph.constants.values() if array.dtype == np.int8]
+        held = [np.sort(array, None) for array in self._train.graph.constants.values() if array.dtype == np.int8]
+        stored = {name: _as_int8(array) for name, array in known.items() if array.ndim > 0}
         return frozenset(
             name
-            for name, array in known.items()
-            if array.dtype == np.int8 and array.ndim > 0
-            if not any(array.size == h.size and np.array_equal(np.sort(array, None), np.sort(h, None)) for h in held)
+            for name, array in stored.items()
+            if array is not None and not any(np.array_equal(np.sort(array, None), each) for each in held)
         )
 
     def ignores(self, y: Array) -> bool:
@@ -151,3 +151,10 @@ class ImportedValues:
 
 def _real(integers: Array, scale: float, zero: int) -> Array:
     return ((integers.astype(np.float64) - zero) * scale).astype(np.float32)
+
+
+def _as_int8(array: Array) -> Array | None:
+    """Integers of a file as the graph stores them: bytes are 128 lower; None for any others."""
+    if array.dtype == np.uint8:
+        return (array.astype(np.int16) - 128).astype(np.int8)
+    return array if array.dtype == np.int8 else None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.fallbacks import FEW_NODES
 from tinytrain_compile.driver.micro_batch import choose
 from tinytrain_compile.driver.update_search import deepest, surely_fitting
 from tinytrain_compile.errors import CompileError
@@ -36,12 +37,18 @@ class _Asked:
     def __post_init__(self) -> None:
         self.left = MOST_SEARCHES if self.planner.searches_smallest else None
 
+    @property
+    def large(self) -> bool:
+        """Whether looking for second runs takes long: then only ways out that fit are told, and quickly found ones."""
+        remat = self.planner.options.remat
+        return remat == "auto" or (remat is None and len(self.candidate.train.graph.nodes) > FEW_NODES)
+
     def follow(self, over: bool = True, **changes: Any) -> tuple[Planner, Candidate] | None:
         """What the same command makes with other options; None if it refuses them.
 
         over: also if that is above the limits still; else it may then be any plan that is.
         """
-        planner = self.planner.with_options(smallest=over, **changes)
+        planner = self.planner.with_options(smallest=over, again=over or not self.large, **changes)
         if self.left is not None and "arena_bytes" not in changes:
             if self.left == 0:
                 return None
@@ -53,8 +60,8 @@ class _Asked:
 
     def way(self, text: str, note: Note, over: bool = True, **changes: Any) -> list[Suggestion]:
         """The line with its price. over: also if that is above the limits still, but not where each such plan would be
-        another search for the least that second runs can do."""
-        over = over and ("arena_bytes" in changes or self.planner.options.remat != "auto")
+        another long search for the least that second runs can do."""
+        over = over and ("arena_bytes" in changes or not self.large)
         pinned = self.planner.options.update == "auto" and "update" not in changes
         if pinned:  # not auto again: with other options it may choose anything, and a search for each line is too much
             spec = self.candidate.update.label
