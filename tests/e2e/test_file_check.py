@@ -20,12 +20,15 @@ from tests.frontend.models import write
 from tests.frontend.nets import Net
 from tests.frontend.qdq import Maker
 from tests.frontend.test_qdq import conv_net
+from tinytrain_compile.driver.file_check import _as_stored  # pyright: ignore[reportPrivateUsage]
 from tinytrain_compile.driver.file_compare import Format, in_numbers, in_steps
 from tinytrain_compile.driver.imported_values import Held
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, import_loss, importer
 from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.model import OnnxNode
+from tinytrain_compile.ops import OPS
+from tinytrain_compile.ops.int8.pointwise import QuantAttrs
 
 Fault = Callable[[ImportContext, OnnxNode], None]
 
@@ -331,3 +334,18 @@ def test_a_dropout_shows_what_was_clamped(tmp_path: Path) -> None:
     }}"""
     found = agreement(write(maker.model(text), tmp_path), quant="fp32", loss="cross-entropy", update="all")
     assert found.whole
+
+
+def test_a_number_between_two_integers_is_rounded_as_here() -> None:
+    """Half a step above an integer, by a division in the file and by a product here: what reads it is judged on ours
+    (seed 9, int8 QDQ 428: averages that stay float32 here, in front of large weights)."""
+    differ = 0
+    for scale in np.linspace(0.03, 0.05, 200, dtype=np.float32):
+        real = ((np.arange(-40, 40) + 0.5) * np.float64(scale)).astype(np.float32)
+        form = Format(float(scale), 18, -128, 127, "int8")
+        kept = _as_stored(real, form)
+        attrs = QuantAttrs(form.scale, form.zero, form.low, form.high)
+        assert kept.dtype == np.int8
+        np.testing.assert_array_equal(kept, OPS["Quantize"].reference((real,), attrs)[0])
+        differ += int(np.count_nonzero(kept != form.integers(real)))
+    assert differ > 100

@@ -20,6 +20,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement
 from tinytrain_compile.ir.types import Array, Graph
+from tinytrain_compile.ops.int8.pointwise import quantised
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import build_training
 
@@ -315,7 +316,8 @@ def _batch_with(x: Array, size: int) -> Array:
 
 
 def _as_stored(real: Array, form: Format | None) -> Array:
-    return real if form is None else form.integers(real).astype(form.dtype)
+    """Our numbers as the file stores them, rounded as here: a number between two may be rounded otherwise there."""
+    return real if form is None else quantised(real, form.scale, form.zero, form.low, form.high).astype(form.dtype)
 
 
 def _format_of(node: FileNode, values: Mapping[str, Array], formats: Mapping[str, Format]) -> Format | None:

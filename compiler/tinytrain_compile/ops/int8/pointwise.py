@@ -163,14 +163,18 @@ def round_even(x: Array) -> Array:
     return (x + magic) - magic
 
 
-def _quantise(arrays: tuple[Array, ...], attrs: QuantAttrs) -> tuple[Array, ...]:
-    (x,) = arrays
-    scaled = x.astype(np.float32) * np.float32(1.0 / attrs.scale)
+def quantised(x: Array, scale: float, zero: int, low: int, high: int) -> Array:
+    """int64 within [low, high]: real numbers by a format, as Quantize computes it: a float32 product, ties to even."""
+    scaled = x.astype(np.float32) * np.float32(1.0 / scale)
     limited = np.where(
         scaled > np.float32(-1024), np.where(scaled < np.float32(1024), scaled, np.float32(1024)), np.float32(-1024)
     )
-    q = round_even(limited).astype(np.int64) + attrs.zero
-    return (np.clip(q, attrs.low, attrs.high).astype(np.int8),)
+    return np.clip(round_even(limited).astype(np.int64) + zero, low, high)
+
+
+def _quantise(arrays: tuple[Array, ...], attrs: QuantAttrs) -> tuple[Array, ...]:
+    (x,) = arrays
+    return (quantised(x, attrs.scale, attrs.zero, attrs.low, attrs.high).astype(np.int8),)
 
 
 def _dequantise(arrays: tuple[Array, ...], attrs: QuantAttrs) -> tuple[Array, ...]:
