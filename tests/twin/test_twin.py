@@ -11,6 +11,8 @@ import pytest
 
 import tinytrain_compile as tt
 from tests.e2e.marks import needs_qemu
+from tinytrain_compile.api import options_from
+from tinytrain_compile.driver.contribution import Effort, measure
 from tinytrain_compile.files.samples import samples_of
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.target import load_target
@@ -173,3 +175,27 @@ def test_layout_of_the_file(tmp_path: Path) -> None:
         wanted = np.einsum("oi,nihw->nohw", weight[..., 0, 0], x)
         np.testing.assert_allclose(twin.predict(x), wanted, rtol=1e-5, atol=1e-6)
         assert twin.evaluate(x, wanted) == {"loss": pytest.approx(0.0, abs=1e-9)}
+
+
+def test_a_loss_that_is_nodes_of_the_file(tmp_path: Path) -> None:
+    """Only the C knows it: it is what steps at rate 0 report, and the state stays."""
+    net = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[1, 3] x, float[1, 2] t) => (float loss)
+        { y = Gemm <transB = 1> (x, w) d = Sub (y, t) a = Abs (d) loss = ReduceMean <keepdims = 0> (a) }""")
+    weight = np.asarray([[1, 2, 3], [-1, 0, 1]], np.float32)
+    net.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    (tmp_path / "net.onnx").write_bytes(net.SerializeToString())
+    x, t = (np.random.default_rng(3).normal(size=(20, size)).astype(np.float32) for size in (3, 2))
+    wanted = float(np.abs(x @ weight.T - t).mean())
+    with tt.compile(tmp_path / "net.onnx", update="all", optimizer="adam", verify="none").twin() as twin:
+        assert twin.evaluate(x, t) == {"loss": pytest.approx(wanted, rel=1e-5)}
+        first = twin.train_step(x[:1], t[:1], lr=0.01)
+        assert first == pytest.approx(float(np.abs(x[0] @ weight.T - t[0]).mean()), rel=1e-5)
+    np.savez(tmp_path / "own.npz", x=x, y=t)
+    measured = measure(
+        options_from(tmp_path / "net.onnx", {"data": tmp_path / "own.npz", "lr": 0.1}),
+        Effort(updates=30, seeds=1, jobs=1),
+        tmp_path / "gains.csv",
+        lambda _what, _share: None,
+    )
+    assert [gain.part for gain in measured] == ["weight"] and measured[0].gain > 0.1 * wanted

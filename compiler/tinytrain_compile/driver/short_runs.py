@@ -8,17 +8,17 @@ memory is that of this machine: which updates fit a board is not asked here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import joblib  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.options import OF_THE_MODEL, CompileOptions
 from tinytrain_compile.driver.pipeline import Result, make_project
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import load_samples
+from tinytrain_compile.files.samples import is_written, load_samples
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice, Interface, Samples, SourceBundle, TrainGraph
 from tinytrain_compile.ir.types import Array
@@ -55,7 +55,7 @@ class Outcome:
 class Desk:
     """A model that trains everything, with samples, on this machine.
 
-    x, y, held: as the calls take them. count: updates of a run. layers: of the model. owners: state -> its parameter.
+    x, y: what runs train on, held: what they are judged by; both as the calls take them. count: updates of a run.
     """
 
     model: ImportedModel
@@ -88,6 +88,8 @@ class Desk:
     def _judged(self, outputs: Array | None) -> Outcome:
         if outputs is None or not np.isfinite(outputs).all():
             return Outcome(float("inf"), None)
+        if is_written(self.model):
+            return Outcome(float(outputs.mean()), None)
         found = scores(self.train, outputs, self.held.y)
         return Outcome(found["loss"], found.get("accuracy"))
 
@@ -103,7 +105,8 @@ class Desk:
                 masks[slot.name] = _frozen(run.updates, owner, known[owner])
         count = self.count if run.updates else 0
         face = self.bundle.interface
-        return _Job(face, self.x, self.y, self.held.x, chosen, self.train.batch, count, run.rate, masks)
+        own = self.held.y if is_written(self.model) else None
+        return _Job(face, self.x, self.y, self.held.x, own, chosen, self.train.batch, count, run.rate, masks)
 
 
 def _in_processes(work: Sequence[tuple[Path, _Job]], jobs: int) -> Iterator[Array | None]:
@@ -114,12 +117,16 @@ def _in_processes(work: Sequence[tuple[Path, _Job]], jobs: int) -> Iterator[Arra
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What a process is sent. frozen: state -> which of its elements stay (None: none); all other state is free."""
+    """What a process is sent. frozen: state -> which of its elements stay (None: none); all other state is free.
+
+    labels: of what is held back, where only the C knows the loss.
+    """
 
     interface: Interface
     x: Array
     y: Array
     held: Array
+    labels: Array | None
     order: Array
     batch: int
     count: int
@@ -128,7 +135,7 @@ class _Job:
 
 
 def _train(library: Path, job: _Job) -> Array | None:
-    """The outputs of what is held back after the run; None where a loss was NaN or infinite."""
+    """The outputs (or losses: see `_Job.labels`) of what is held back after the run; None where a loss was NaN."""
     instance = Instance(library, job.interface)
     first = instance.state()
     kept = [(name, mask, first[name]) for name, mask in job.frozen.items() if mask is not None]
@@ -142,7 +149,7 @@ def _train(library: Path, job: _Job) -> Array | None:
                 np.copyto(held, numbers, where=mask if mask.size == held.size else bool(mask.all()))
     except CompileError:
         return None
-    return instance.infer(job.held)
+    return instance.infer(job.held) if job.labels is None else instance.losses(job.held, job.labels)
 
 
 def parameter_of(known: Mapping[str, object], name: str) -> str | None:
@@ -167,10 +174,8 @@ def make_desk(options: CompileOptions, count: int, progress: Callable[[str, floa
     """Compile a model so that it trains everything, and split the samples of --data. Raises CompileError."""
     if options.data is None:
         raise CompileError("E0101", "--data", "short runs need samples", "give --data FILE.npz with arrays x and y")
-    free = replace(
-        options, update="all", arena_bytes=None, memories={}, remat="off", stream="off", micro_batch=None, verify="none"
-    )
-    free = replace(free, dry_run=False, gains=None, pareto=False, max_step_ps=None, code=None, input_lines=False)
+    same: dict[str, Any] = {name: getattr(options, name) for name in OF_THE_MODEL}
+    free = CompileOptions(options.model, update="all", remat="off", stream="off", verify="none", **same)
     made = make_project(free, lambda what, share: progress(what, share * 0.1))
     assert not isinstance(made, Result)
     train, found = made.summary.train, load_samples(options.data, made.model, made.summary.train)
