@@ -98,7 +98,7 @@ def run(name: str, seed: int, folder: Path) -> dict[tuple[int, str], float]:
     order = np.random.default_rng((seed, 7)).permutation(len(images))
     x, y = task(name, images[order], seed), labels[order]
     np.savez(folder / "own.npz", x=x[:TRAIN], y=y[:TRAIN])
-    options = CompileOptions(MODEL, data=folder / "own.npz", seed=seed)
+    options = CompileOptions(MODEL, data=folder / "own.npz", seed=seed, quant="fp32")
     desk = make_desk(options, 1, lambda _what, _share: None)
 
     def as_slots(images: Array, labels: Array) -> Samples:
