@@ -79,7 +79,7 @@ def test_few_samples_decide_nothing(own: Path, tmp_path: Path) -> None:
 
 
 def test_gradients_are_those_of_the_reference(desk: Desk, tmp_path: Path) -> None:
-    found = next(iter(choice_by_data._gradients(desk, desk.library(tmp_path))))  # pyright: ignore[reportPrivateUsage]
+    found = next(iter(choice_by_data.gradients_of(desk, desk.library(tmp_path))))
     trainer = Trainer(desk.train)
     trainer.set_rate(1.0)
     before = {name: trainer.state[name].copy() for name in found}
@@ -121,7 +121,7 @@ def test_rules_differ_by_the_place_of_a_layer(desk: Desk) -> None:
 
 
 def test_work_of_the_runs_is_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    updates = choice_by_data._updates  # pyright: ignore[reportPrivateUsage]
+    updates = choice_by_data.updates_within
     assert updates(desk, 10) == choice_by_data.MOST_PASSES * len(desk.x)
     assert (
         updates(replace(desk, train=replace(desk.train, batch=4)), 10) == choice_by_data.MOST_PASSES * len(desk.x) // 4

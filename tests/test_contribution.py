@@ -63,8 +63,8 @@ def test_a_short_run_computes_what_a_build_for_it_does(
     desk = make_desk(asked(own, optimizer=optimizer), 10, silent)
     name = f"{layer}_w"
     updates = {name: ChannelSlice(axis, channels)}
-    raw = short_runs._train(desk.library(tmp_path), desk._job(Run(updates, 0.02, 3)))  # pyright: ignore[reportPrivateUsage]
-    chosen = desk._job(Run(updates, 0.02, 3)).order  # pyright: ignore[reportPrivateUsage]
+    raw = short_runs.train_for_a_while(desk.library(tmp_path), desk.job(Run(updates, 0.02, 3)))
+    chosen = desk.job(Run(updates, 0.02, 3)).order
     path = scheme(tmp_path, layer, str(len(channels)), axis)
     built = tt.compile(DIGITS / "digits.onnx", update=path, verify="none", optimizer=optimizer)
     with built.twin() as twin:
@@ -79,9 +79,9 @@ def test_nothing_that_a_run_does_not_train_moves(own: Path, tmp_path: Path) -> N
     np.savez(tmp_path / "calib.npz", **np.load(own))
     desk = make_desk(asked(own, calib=tmp_path / "calib.npz", **INT8), 10, silent)
     library = desk.library(tmp_path)
-    before = short_runs._train(library, desk._job(Run({})))  # pyright: ignore[reportPrivateUsage]
-    still = short_runs._train(library, desk._job(Run({"none": None}, 0.1)))  # pyright: ignore[reportPrivateUsage]
-    moved = short_runs._train(library, desk._job(Run({"conv3_w": None}, 0.1)))  # pyright: ignore[reportPrivateUsage]
+    before = short_runs.train_for_a_while(library, desk.job(Run({})))
+    still = short_runs.train_for_a_while(library, desk.job(Run({"none": None}, 0.1)))
+    moved = short_runs.train_for_a_while(library, desk.job(Run({"conv3_w": None}, 0.1)))
     assert before is not None and still is not None and moved is not None
     assert np.array_equal(before, still)
     assert not np.array_equal(before, moved)
@@ -105,7 +105,7 @@ def test_table_is_what_gains_reads_and_the_same_for_any_jobs(own: Path, tmp_path
 
 
 def test_an_interrupted_measurement_goes_on(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, calls, real = tmp_path / "gains.csv", list[int](), short_runs._train  # pyright: ignore[reportPrivateUsage]
+    out, calls, real = tmp_path / "gains.csv", list[int](), short_runs.train_for_a_while
 
     def counted(stop: int) -> Any:
         def train(*job: Any) -> Array | None:
@@ -116,13 +116,13 @@ def test_an_interrupted_measurement_goes_on(own: Path, tmp_path: Path, monkeypat
 
         return train
 
-    monkeypatch.setattr(short_runs, "_train", counted(7))
+    monkeypatch.setattr(short_runs, "train_for_a_while", counted(7))
     with pytest.raises(KeyboardInterrupt):
         measure(asked(own), SHORT, out, silent)
     assert not out.exists() and len(calls) == 7
     partial = out.with_name(out.name + PARTIAL)
     partial.write_text(partial.read_text() + '{"run": half')
-    monkeypatch.setattr(short_runs, "_train", counted(-1))
+    monkeypatch.setattr(short_runs, "train_for_a_while", counted(-1))
     measure(asked(own), SHORT, out, silent)
     total = len(calls)
     whole = out.read_text()

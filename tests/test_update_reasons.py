@@ -71,13 +71,13 @@ def test_it_is_told(chosen: dict[str, Any]) -> None:
 
 def test_a_suffix_deeper_than_the_layers_that_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search begins anew with half of the layers where it finds nothing; last:N is tried with all of them."""
-    search = update_rounds._Search.run  # pyright: ignore[reportPrivateUsage]
+    search = update_rounds.Search.run
 
     def only_two(self: Any) -> None:
         if sum(len(item.ways) > 1 for item in self.model.layers) <= 1:
             search(self)
 
-    monkeypatch.setattr(update_rounds._Search, "run", only_two)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(update_rounds.Search, "run", only_two)
     told = run(DIGITS, "--arena", "24KB", "--dry-run", "-v").check_success().out
     assert "update     auto: " in told and "why        conv1: " in told
     assert "of 4 layers" in told and "1 of 4 layers" not in told

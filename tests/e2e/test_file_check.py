@@ -20,7 +20,7 @@ from tests.frontend.models import write
 from tests.frontend.nets import Net
 from tests.frontend.qdq import Maker
 from tests.frontend.test_qdq import conv_net
-from tinytrain_compile.driver.file_check import _as_stored  # pyright: ignore[reportPrivateUsage]
+from tinytrain_compile.driver.file_check import as_stored
 from tinytrain_compile.driver.file_compare import Format, in_numbers, in_steps
 from tinytrain_compile.driver.imported_values import Held
 from tinytrain_compile.errors import CompileError
@@ -343,7 +343,7 @@ def test_a_number_between_two_integers_is_rounded_as_here() -> None:
     for scale in np.linspace(0.03, 0.05, 200, dtype=np.float32):
         real = ((np.arange(-40, 40) + 0.5) * np.float64(scale)).astype(np.float32)
         form = Format(float(scale), 18, -128, 127, "int8")
-        kept = _as_stored(real, form)
+        kept = as_stored(real, form)
         attrs = QuantAttrs(form.scale, form.zero, form.low, form.high)
         assert kept.dtype == np.int8
         np.testing.assert_array_equal(kept, OPS["Quantize"].reference((real,), attrs)[0])

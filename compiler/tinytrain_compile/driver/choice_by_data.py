@@ -69,7 +69,7 @@ def _tables(planner: Planner, desk: Desk, folder: Path, progress: Progress) -> I
     yield from tables_without_data(layers)[1:]
     plain = _float_desk(planner.options, desk, progress)
     library = plain.library(folder / "gradients")
-    yield from tables_of_gradients(layers, _gradients(plain, library), _weights(plain))
+    yield from tables_of_gradients(layers, gradients_of(plain, library), _weights(plain))
 
 
 def _float_desk(options: CompileOptions, desk: Desk, progress: Progress) -> Desk:
@@ -85,7 +85,7 @@ def _weights(desk: Desk) -> Scores:
     return {name: desk.train.graph.constants[name] for name in known}
 
 
-def _gradients(desk: Desk, library: Path) -> Iterator[Scores]:
+def gradients_of(desk: Desk, library: Path) -> Iterator[Scores]:
     """Of single samples, by what a step at rate 1 subtracts."""
     instance, weights = Instance(library, desk.bundle.interface), _weights(desk)
     for index in range(min(GRADIENT_SAMPLES, len(desk.x))):
@@ -106,7 +106,7 @@ def _best(planner: Planner, desk: Desk, found: list[Candidate], folder: Path, pr
     """Train all, take the one of least loss; what was tried is told with it."""
     rates = [planner.options.learning_rate * step for step in RATE_STEPS]
     runs = [Run({}), *(Run(one.update.updates, rate, planner.options.seed) for one in found for rate in rates)]
-    desk = replace(desk, count=_updates(desk, len(runs)))
+    desk = replace(desk, count=updates_within(desk, len(runs)))
 
     def done(index: int, _outcome: Outcome) -> None:
         progress(f"choosing what to train: run {index + 1} of {len(runs)}", 0.12)
@@ -135,7 +135,7 @@ def _best(planner: Planner, desk: Desk, found: list[Candidate], folder: Path, pr
     return replace(chosen, choice=replace(chosen.choice, update=choice))
 
 
-def _updates(desk: Desk, runs: int) -> int:
+def updates_within(desk: Desk, runs: int) -> int:
     """Of a run, so that all stay below the work that is allowed. Held-back samples are passed forward once a run."""
     forward, backward = work_of(desk.train)
     left = WORK_MACS // runs - forward * len(desk.held.x)

@@ -211,7 +211,7 @@ class _Walk:
         if form is not None:
             self._unrounded(node, name, ours, form, state)
         if ours and (self._file.quantised or not theirs):
-            kept = [_as_stored(held.array, form) for held in ours]
+            kept = [as_stored(held.array, form) for held in ours]
             if theirs and self._ours.integer and node.op == "DequantizeLinear" and not ours[0].step:
                 kept.insert(0, theirs[0])  # we may round it behind a view, which the file does not have
         else:
@@ -315,7 +315,7 @@ def _batch_with(x: Array, size: int) -> Array:
     return np.concatenate([np.roll(x.ravel(), index).reshape(x.shape) for index in range(size)])
 
 
-def _as_stored(real: Array, form: Format | None) -> Array:
+def as_stored(real: Array, form: Format | None) -> Array:
     """Our numbers as the file stores them, rounded as here: a number between two may be rounded otherwise there."""
     return real if form is None else quantised(real, form.scale, form.zero, form.low, form.high).astype(form.dtype)
 

@@ -76,7 +76,7 @@ class Desk:
     ) -> list[Outcome]:
         """Outcomes in order, from so many processes (joblib); `done` is told each as it comes."""
         found = list[Outcome]()
-        for index, outputs in enumerate(_in_processes([(library, self._job(run)) for run in runs], jobs)):
+        for index, outputs in enumerate(_in_processes([(library, self.job(run)) for run in runs], jobs)):
             found.append(self._judged(outputs))
             done(index, found[-1])
         return found
@@ -93,7 +93,8 @@ class Desk:
         found = scores(self.train, outputs, self.held.y)
         return Outcome(found["loss"], found.get("accuracy"))
 
-    def _job(self, run: Run) -> _Job:
+    def job(self, run: Run) -> Job:
+        """What a process needs for a run."""
         order = np.random.default_rng((run.seed, 1)).permutation
         passes = -(-self.count * self.train.batch // len(self.x))
         chosen = np.concatenate([order(len(self.x)) for _ in range(passes)])[: self.count * self.train.batch]
@@ -106,17 +107,17 @@ class Desk:
         count = self.count if run.updates else 0
         face = self.bundle.interface
         own = self.held.y if is_written(self.model) else None
-        return _Job(face, self.x, self.y, self.held.x, own, chosen, self.train.batch, count, run.rate, masks)
+        return Job(face, self.x, self.y, self.held.x, own, chosen, self.train.batch, count, run.rate, masks)
 
 
-def _in_processes(work: Sequence[tuple[Path, _Job]], jobs: int) -> Iterator[Array | None]:
-    """What `_train` makes of each, in order. joblib is not typed."""
+def _in_processes(work: Sequence[tuple[Path, Job]], jobs: int) -> Iterator[Array | None]:
+    """What `train_for_a_while` makes of each, in order. joblib is not typed."""
     pool: Any = joblib.Parallel(n_jobs=jobs, return_as="generator")
-    yield from pool((_train, one, {}) for one in work)
+    yield from pool((train_for_a_while, one, {}) for one in work)
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
+class Job:
     """What a process is sent. frozen: state -> which of its elements stay (None: none); all other state is free.
 
     labels: of what is held back, where only the C knows the loss.
@@ -134,8 +135,8 @@ class _Job:
     frozen: Mapping[str, Array | None]
 
 
-def _train(library: Path, job: _Job) -> Array | None:
-    """The outputs (or losses: see `_Job.labels`) of what is held back after the run; None where a loss was NaN."""
+def train_for_a_while(library: Path, job: Job) -> Array | None:
+    """The outputs (or losses: see `Job.labels`) of what is held back after the run; None where a loss was NaN."""
     instance = Instance(library, job.interface)
     first = instance.state()
     kept = [(name, mask, first[name]) for name, mask in job.frozen.items() if mask is not None]

@@ -53,7 +53,7 @@ class Found:
 
 
 @dataclass(eq=False)
-class _Search:
+class Search:
     """One planner's search.
 
     model: of the layers that are looked at; whole: of all of them. short: what plans needed more than the guide said,
@@ -290,13 +290,13 @@ def best_choice(planner: Planner, gains: GainTable, layer_count: int, proof: boo
     graph = planner.model.graph
     every = len(layer_ways(graph, gains))
     model = build_update_model(planner, layer_ways(graph, gains, every - layer_count))
-    search = _Search(planner, gains, model, model)
+    search = Search(planner, gains, model, model)
     for halving in range(1, HALVINGS + 1):
         search.run()
         if search.candidate is not None or layer_count >> halving == 0:
             break
         shallow = layer_ways(graph, gains, every - (layer_count >> halving))
-        search = _Search(planner, gains, build_update_model(planner, shallow), model, refused=search.refused)
+        search = Search(planner, gains, build_update_model(planner, shallow), model, refused=search.refused)
     search.suffixes(layer_count)
     if search.candidate is None:
         return None

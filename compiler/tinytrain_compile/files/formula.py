@@ -48,11 +48,18 @@ def parse_formula(text: str, names: Collection[str]) -> Formula:
     if len(text) > LONGEST:
         raise ValueError(f"is longer than {LONGEST} characters")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = _parsed(text)
         _check(tree, names)
     except (SyntaxError, RecursionError, MemoryError) as problem:
         raise ValueError("is no formula") from problem
     return Formula(text, tree)
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except ValueError as problem:  # Python before 3.11.4 says this of null bytes
+        raise SyntaxError(str(problem)) from problem
 
 
 def _check(tree: ast.expr, names: Collection[str]) -> None:
