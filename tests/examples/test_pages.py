@@ -89,6 +89,17 @@ def test_the_readme_program_trains_a_step_and_saves(tmp_path: Path) -> None:
     assert subprocess.run([str(tmp_path / "program")], timeout=60).returncode == 0
 
 
+def test_the_program_of_the_twin_learns(tmp_path: Path) -> None:
+    """docs/twin.md: accuracy before and after, a checkpoint, and the output folder."""
+    program = (ROOT / "docs" / "twin.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    before, after = (float(number) for number in re.findall(r"'accuracy': ([0-9.]+)", done.stdout))
+    assert after > before + 0.2
+    assert (tmp_path / "device.bin").stat().st_size > 10_000 and (tmp_path / "out" / "digits_train.c").is_file()
+
+
 def _commands() -> list[str]:
     pages = [(ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ") for page in PAGES]
     return [line for text in pages for line in re.findall(r"^(?:\$ )?(tinytrain-compile .*)$", text, re.MULTILINE)]
