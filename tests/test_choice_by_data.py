@@ -78,6 +78,12 @@ def test_few_samples_decide_nothing(own: Path, tmp_path: Path) -> None:
             assert "prior" in out.check_success().out and "nothing trained" not in out.out
 
 
+def test_without_a_compiler_the_prior_decides(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    told = run(DIGITS / "digits.onnx", "--arena", "16KB", "--data", own, "--dry-run").check_success().out
+    assert "prior" in told and "nothing trained" not in told
+
+
 def test_gradients_are_those_of_the_reference(desk: Desk, tmp_path: Path) -> None:
     found = next(iter(choice_by_data.gradients_of(desk, desk.library(tmp_path))))
     trainer = Trainer(desk.train)

@@ -151,6 +151,8 @@ def test_command(own: Path, tmp_path: Path) -> None:
         (("-o", "g.csv"), "E0101"),
         (("--data", "own.npz", "-o", "g.txt"), "E0101"),
         (("--data", "own.npz", "--updates", "0"), "E0101"),
+        (("--data", "own.npz", "--jobs", "0"), "E0101"),
+        (("--data", "own.npz", "-o", "missing/g.csv"), "E0104"),
         (("--data", "own.npz", "--arena", "64KB"), "E0101"),
         (("--data", "few.npz"), "E0105"),
         (("--data", "gone.npz"), "E0105"),
@@ -165,6 +167,22 @@ def test_what_cannot_be_is_said(
     before = sorted(path.name for path in tmp_path.iterdir())
     run("contribution", DIGITS / "digits.onnx", *arguments).check_error(code, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_samples_of_a_batch_in_place_are_steps_of_their_own(own: Path, tmp_path: Path) -> None:
+    """What stays gets its numbers back after each of them."""
+    options: dict[str, Any] = {"batch": 4, "accumulate": "inplace"}
+    desk = make_desk(asked(own, **options), 3, silent)
+    job = desk.job(Run({"conv2_w": None}, 0.02, 3))
+    raw = short_runs.train_for_a_while(desk.library(tmp_path), job)
+    path = scheme(tmp_path, "conv2", '"all"', "in")
+    built = tt.compile(DIGITS / "digits.onnx", update=path, verify="none", **options)
+    with built.twin() as twin:
+        twin.instance.set_rate(0.02)
+        for first in range(0, 12, 4):
+            chosen = job.order[first : first + 4]
+            twin.instance.train(desk.x[chosen], desk.y[chosen])
+        np.testing.assert_array_equal(twin.instance.infer(desk.held.x), raw)
 
 
 def test_a_diverged_run_counts_nothing(own: Path, tmp_path: Path) -> None:

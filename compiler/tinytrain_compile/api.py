@@ -13,7 +13,7 @@ import click
 
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.flags import options_of
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result, make_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import write_output
@@ -67,20 +67,27 @@ def options_from(model: Path | str, options: Mapping[str, Any]) -> CompileOption
     try:
         with command.make_context("tinytrain-compile", [*_arguments(options), "--", str(model)]) as context:
             return options_of(context.params)
+    except click.exceptions.Exit as problem:
+        raise CompileError("E0101", "options", "one of them only answers a question", "leave it out") from problem
     except click.ClickException as problem:
         raise CompileError("E0101", "options", problem.format_message().rstrip("."), "see docs/options.md") from problem
 
 
 def _arguments(options: Mapping[str, Any]) -> Iterator[str]:
+    repeated = {known.flag for known in OPTIONS.values() if known.repeated}
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         if value is True:
             yield flag
         elif isinstance(value, Mapping):
-            yield from (
-                text for key, each in cast("Mapping[Any, Any]", value).items() for text in (flag, f"{key}={each}")
-            )
-        elif isinstance(value, (list, tuple)):
+            pairs = cast("Mapping[Any, Any]", value).items()
+            yield from (text for key, each in pairs for text in (flag, f"{key}={_joined(each)}"))
+        elif isinstance(value, (list, tuple)) and flag in repeated:
             yield from (text for each in cast("list[Any]", value) for text in (flag, str(each)))
         elif value is not None and value is not False:
-            yield from (flag, str(value))
+            yield from (flag, _joined(value))
+
+
+def _joined(value: Any) -> str:
+    """A value as it is typed: several behind commas."""
+    return ",".join(map(str, cast("list[Any]", value))) if isinstance(value, (list, tuple)) else str(value)

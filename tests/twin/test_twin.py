@@ -199,3 +199,49 @@ def test_a_loss_that_is_nodes_of_the_file(tmp_path: Path) -> None:
         lambda _what, _share: None,
     )
     assert [gain.part for gain in measured] == ["weight"] and measured[0].gain > 0.1 * wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "loss"),
+    [
+        ("s = Sigmoid (g) y = Reshape (s, shape)", "bce"),
+        ("y = Reshape (g, shape)", "bce"),
+        ("s = Softmax (g) y = Reshape (s, shape)", "cross-entropy"),
+        ("y = LogSoftmax (g)", "cross-entropy"),
+    ],
+)
+def test_what_outputs_are_is_seen_behind_what_moves_them(text: str, loss: str, tmp_path: Path) -> None:
+    """Scores, probabilities or their logarithms: the loss is that of a step at rate 0, and accuracy is right."""
+    net = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[1, 2] x) => (float[1, 2] y) {{ g = MatMul (x, w) {text} }}""")
+    weights = {"w": np.eye(2, dtype=np.float32), "shape": np.asarray([1, 2], np.int64)}
+    net.graph.initializer.extend([onnx.numpy_helper.from_array(array, name) for name, array in weights.items()])
+    (tmp_path / "net.onnx").write_bytes(net.SerializeToString())
+    x = np.random.default_rng(0).normal(size=(24, 2)).astype(np.float32)
+    y = (x > 0).astype(np.float32) if loss == "bce" else x.argmax(axis=1)
+    with tt.compile(tmp_path / "net.onnx", update="all", loss=loss, verify="none").twin() as twin:
+        found = twin.evaluate(x, y)
+        assert found["accuracy"] == 1.0
+        slots = twin.as_slots(x, y)
+        assert found["loss"] == pytest.approx(float(twin.instance.losses(*slots).mean()), rel=1e-4)
+
+
+def test_a_batch_with_a_number_that_is_none_changes_nothing() -> None:
+    x, y = samples(8)
+    broken = x[:4].copy()
+    broken[2] = np.finfo(np.float32).max
+    with digits(update="all", batch=4).twin() as twin, digits(update="all", batch=4).twin() as other:
+        with pytest.raises(tt.CompileError) as caught:
+            twin.train_step(broken, y[:4])
+        assert caught.value.code == "E0603"
+        assert twin.train_step(x[4:], y[4:]) == other.train_step(x[4:], y[4:])
+        assert twin.instance.save() == other.instance.save()
+
+
+def test_lists_are_several_values() -> None:
+    assert options_from("m.onnx", {"update": ["conv1", "classifier"]}).update == "conv1,classifier"
+    assert options_from("m.onnx", {"frozen": ["a", "b"]}).frozen == ("a", "b")
+    assert options_from("m.onnx", {"betas": [0.8, 0.99], "optimizer": "adam"}).betas == (0.8, 0.99)
+    assert options_from("m.onnx", {"input_shape": {"x": (1, 3, 8)}}).input_shapes == {"x": (1, 3, 8)}
+    with pytest.raises(tt.CompileError):
+        options_from("m.onnx", {"list_targets": True})

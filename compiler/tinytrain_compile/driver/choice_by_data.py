@@ -23,7 +23,7 @@ from tinytrain_compile.report import work_of
 from tinytrain_compile.sparse import GainTable, layers_of, tables_of_gradients, tables_without_data
 from tinytrain_compile.sparse.rules import SPREAD, Scores
 from tinytrain_compile.twin import Instance
-from tinytrain_compile.verify import work_folder
+from tinytrain_compile.verify import find_tools, work_folder
 
 RATE_STEPS = (0.25, 1.0, 4.0)
 """Learning rates that every scheme is trained at, times --lr."""
@@ -39,14 +39,14 @@ Progress = Callable[[str, float], None]
 
 def choose_by_data(planner: Planner, progress: Progress) -> Candidate:
     """What --update auto trains, where --data has labelled samples; the prior's choice where all layers fit, nothing
-    does, or there are too few samples."""
+    does, there are too few samples, or there is no C compiler on this machine."""
     first = search_update(planner, planner.layer_count)
-    if first.choice.update is None:
+    if first.choice.update is None or find_tools().host_cc is None:
         return first
     try:
         desk = make_desk(planner.options, 1, progress)
     except CompileError:
-        return first  # no compiler on this machine, or samples that the compilation itself will complain of
+        return first  # samples that the compilation itself will complain of
     if len(desk.x) + len(desk.held.x) < FEWEST:
         return first
     with work_folder() as folder:
@@ -67,6 +67,8 @@ def _tables(planner: Planner, desk: Desk, folder: Path, progress: Progress) -> I
     """Tables of all rules but the prior."""
     layers = layers_of(planner.model.graph)
     yield from tables_without_data(layers)[1:]
+    if planner.model.training is not None:  # the file says how it is trained: its steps are not its gradients
+        return
     plain = _float_desk(planner.options, desk, progress)
     library = plain.library(folder / "gradients")
     yield from tables_of_gradients(layers, gradients_of(plain, library), _weights(plain))
@@ -104,7 +106,7 @@ def gradients_of(desk: Desk, library: Path) -> Iterator[Scores]:
 
 def _best(planner: Planner, desk: Desk, found: list[Candidate], folder: Path, progress: Progress) -> Candidate:
     """Train all, take the one of least loss; what was tried is told with it."""
-    rates = [planner.options.learning_rate * step for step in RATE_STEPS]
+    rates = [desk.rate * step for step in RATE_STEPS]
     runs = [Run({}), *(Run(one.update.updates, rate, planner.options.seed) for one in found for rate in rates)]
     desk = replace(desk, count=updates_within(desk, len(runs)))
 

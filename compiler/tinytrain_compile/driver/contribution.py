@@ -75,35 +75,48 @@ def measure(options: CompileOptions, effort: Effort, out: Path, progress: Progre
     """
     if out.suffix != ".csv":
         raise CompileError("E0101", "-o", f"{out.name} is no .csv", "name the table that --gains will read")
+    if out.is_dir() or not out.resolve().parent.is_dir():
+        raise _unwritten(out, "is a folder" if out.is_dir() else "its folder is not there")
     desk = make_desk(options, effort.updates, progress)
-    parts = _parts(desk)
-    runs = [run for names in ((), *_trained(parts)) for run in _runs(options, effort, names)]
-    with work_folder() as folder:
-        library = desk.library(folder)
-        known = _Known(out.with_name(out.name + PARTIAL), _digest(desk, options, effort))
-        missing = [run for run in runs if known.of(run) is None]
-        before = len(runs) - len(missing)
+    plan = _Plan(_parts(desk), desk.rate, options.seed, effort)
+    known = _Known(out.with_name(out.name + PARTIAL), _digest(desk, options, effort))
+    runs = {_key(run): run for names in ((), *plan.trained) for run in plan.runs(names)}
+    missing = [run for run in runs.values() if known.of(run) is None]
 
-        def done(index: int, outcome: Outcome) -> None:
-            known.add(missing[index], outcome)
-            progress(f"training, run {before + index + 1} of {len(runs)}", 0.1 + 0.9 * (before + index + 1) / len(runs))
+    def done(index: int, outcome: Outcome) -> None:
+        known.add(missing[index], outcome)
+        count = len(runs) - len(missing) + index + 1
+        progress(f"training, run {count} of {len(runs)}", 0.1 + 0.9 * count / len(runs))
 
-        desk.run_all(missing, library, effort.jobs, done)
-    gains = _gains(parts, options, effort, known)
-    replace_file(out, table(desk.layers, gains))
+    try:
+        with work_folder() as folder:
+            desk.run_all(missing, desk.library(folder), effort.jobs, done)
+    except KeyboardInterrupt as problem:
+        problem.args = (f"what was measured is in {known.path.name}; call it again to go on",)
+        raise
+    gains = plan.gains(known)
+    try:
+        replace_file(out, table(desk.layers, gains))
+    except OSError as problem:
+        raise _unwritten(out, problem.strerror or "cannot be written") from problem
     known.forget()
     return gains
 
 
+def _unwritten(path: Path, why: str) -> CompileError:
+    return CompileError("E0104", str(path), why, "name a file in a folder that can be written")
+
+
 def table(layers: Sequence[Layer], gains: Sequence[Gain]) -> str:
-    """The CSV that --gains reads: a weight with channels on two axes has a row for each."""
+    """The CSV that --gains reads: a weight with channels on two axes has a row for each; the largest gain is 1000."""
+    most = max((gain.gain for gain in gains), default=0.0)
     text, by_name = io.StringIO(), {layer.name: layer for layer in layers}
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for gain in gains:
         axes = axes_of(by_name[gain.layer]) if gain.part == "weight" else {}
         for axis in axes or ("",):
-            writer.writerow((gain.layer, gain.part, axis, "*", f"{gain.gain:.6f}"))
+            writer.writerow((gain.layer, gain.part, axis, "*", f"{1000 * gain.gain / most if most > 0 else 0.0:.6f}"))
     return text.getvalue()
 
 
@@ -118,38 +131,49 @@ def _parts(desk: Desk) -> list[_Part]:
     return found
 
 
-def _trained(parts: Sequence[_Part]) -> list[tuple[str, ...]]:
-    """What the runs train: the last layer whole, its parts alone, and every other part beside it."""
-    last = parts[-1].layer.name
-    head = tuple(name for part in parts if part.layer.name == last for name in part.names)
-    return [head, *(part.names if part.layer.name == last else (*head, *part.names) for part in parts)]
+@dataclass(frozen=True)
+class _Plan:
+    """Which runs there are, and what they say. rate: that the others are multiples of."""
 
+    parts: Sequence[_Part]
+    rate: float
+    seed: int
+    effort: Effort
 
-def _runs(options: CompileOptions, effort: Effort, names: tuple[str, ...]) -> list[Run]:
-    """At every rate and in every order; one where nothing is trained."""
-    if not names:
-        return [Run({})]
-    updates = dict.fromkeys(names)
-    rates = [options.learning_rate * step for step in RATE_STEPS]
-    return [Run(updates, rate, options.seed + seed) for rate in rates for seed in range(effort.seeds)]
+    @property
+    def trained(self) -> list[tuple[str, ...]]:
+        """What the runs train: the last layer whole, its parts alone, and every other part beside it."""
+        last = self.parts[-1].layer.name
+        head = tuple(name for part in self.parts if part.layer.name == last for name in part.names)
+        each = (part.names if part.layer.name == last else (*head, *part.names) for part in self.parts)
+        return [head, *each]
 
+    def runs(self, names: tuple[str, ...]) -> list[Run]:
+        """At every rate and in every order; one where nothing is trained."""
+        if not names:
+            return [Run({})]
+        rates = [self.rate * step for step in RATE_STEPS]
+        return [Run(dict.fromkeys(names), r, self.seed + order) for r in rates for order in range(self.effort.seeds)]
 
-def _gains(parts: Sequence[_Part], options: CompileOptions, effort: Effort, known: _Known) -> list[Gain]:
-    def best(names: tuple[str, ...]) -> Outcome:
-        found = [outcome for run in _runs(options, effort, names) if (outcome := known.of(run)) is not None]
-        size = len(found) if not names else effort.seeds
-        rates = [found[first : first + size] for first in range(0, len(found), size)]
-        return min((_mean(each) for each in rates), key=lambda outcome: outcome.loss)
+    def best(self, names: tuple[str, ...], known: _Known) -> Outcome:
+        """The mean over orders at the rate that suits best."""
+        found = [outcome for run in self.runs(names) if (outcome := known.of(run)) is not None]
+        size = self.effort.seeds if names else len(found)
+        return min(
+            (_mean(found[first : first + size]) for first in range(0, len(found), size)), key=lambda one: one.loss
+        )
 
-    head, *each = _trained(parts)
-    untrained, alone, last = best(()), best(head), parts[-1].layer.name
-    gains = list[Gain]()
-    for part, names in zip(parts, each, strict=True):
-        found = best(names)
-        saved = (untrained if part.layer.name == last else alone).loss - found.loss
-        gain = saved if np.isfinite(saved) and saved > 0 else 0.0
-        gains.append(Gain(part.layer.name, part.part, gain, found.accuracy, part.elements))
-    return gains
+    def gains(self, known: _Known) -> list[Gain]:
+        """Of every part, over the last layer alone; of its own, over the file as it is."""
+        head, *each = self.trained
+        untrained, alone, last = self.best((), known), self.best(head, known), self.parts[-1].layer.name
+        gains = list[Gain]()
+        for part, names in zip(self.parts, each, strict=True):
+            found = self.best(names, known)
+            saved = (untrained if part.layer.name == last else alone).loss - found.loss
+            gain = saved if np.isfinite(saved) and saved > 0 else 0.0
+            gains.append(Gain(part.layer.name, part.part, gain, found.accuracy, part.elements))
+        return gains
 
 
 def _mean(outcomes: Sequence[Outcome]) -> Outcome:
@@ -170,28 +194,34 @@ class _Known:
     """Outcomes, kept in a file beside the table until all are there: an interrupted measurement goes on."""
 
     def __init__(self, path: Path, digest: str) -> None:
-        self._path, self._found = path, dict[str, Outcome]()
+        self.path, self._found = path, dict[str, Outcome]()
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        if lines[:1] == [digest]:
-            for line in lines[1:]:
-                try:
-                    row: Mapping[str, object] = json.loads(line)
-                    self._found[str(row["run"])] = Outcome(float(str(row["loss"])), _number(row["accuracy"]))
-                except (ValueError, KeyError, TypeError):
-                    continue  # half a line: its run is done again
-        else:
-            path.write_text(digest + "\n", encoding="utf-8")
+        kept = [digest]
+        for line in lines[1:] if lines[:1] == [digest] else ():
+            try:
+                row: Mapping[str, object] = json.loads(line)
+                self._found[str(row["run"])] = Outcome(float(str(row["loss"])), _number(row["accuracy"]))
+            except (ValueError, KeyError, TypeError):
+                continue  # half a line: its run is done again
+            kept.append(line)
+        self._write("w", kept)
 
     def of(self, run: Run) -> Outcome | None:
         return self._found.get(_key(run))
 
     def add(self, run: Run, outcome: Outcome) -> None:
         self._found[_key(run)] = outcome
-        with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"run": _key(run), **asdict(outcome)}) + "\n")
+        self._write("a", [json.dumps({"run": _key(run), **asdict(outcome)})])
+
+    def _write(self, mode: str, lines: Sequence[str]) -> None:
+        try:
+            with self.path.open(mode, encoding="utf-8") as stream:
+                stream.writelines(f"{line}\n" for line in lines)
+        except OSError as problem:
+            raise _unwritten(self.path, problem.strerror or "cannot be written") from problem
 
     def forget(self) -> None:
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
 
 def _number(value: object) -> float | None:

@@ -7,7 +7,7 @@ memory is that of this machine: which updates fit a board is not asked here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ class Desk:
     """A model that trains everything, with samples, on this machine.
 
     x, y: what runs train on, held: what they are judged by; both as the calls take them. count: updates of a run.
+    rate: the learning rate that the file or the options say.
     """
 
     model: ImportedModel
@@ -65,6 +66,7 @@ class Desk:
     y: Array
     held: Samples
     count: int
+    rate: float
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -76,7 +78,7 @@ class Desk:
     ) -> list[Outcome]:
         """Outcomes in order, from so many processes (joblib); `done` is told each as it comes."""
         found = list[Outcome]()
-        for index, outputs in enumerate(_in_processes([(library, self.job(run)) for run in runs], jobs)):
+        for index, outputs in enumerate(_in_processes(((library, self.job(run)) for run in runs), jobs)):
             found.append(self._judged(outputs))
             done(index, found[-1])
         return found
@@ -99,7 +101,7 @@ class Desk:
         passes = -(-self.count * self.train.batch // len(self.x))
         chosen = np.concatenate([order(len(self.x)) for _ in range(passes)])[: self.count * self.train.batch]
         known = {value.name: value.shape for layer in self.layers for value in layer.parameters}
-        masks = dict[str, Array | None]()
+        masks = dict[str, Array | bool]()
         for slot in self.bundle.interface.state:
             owner = parameter_of(known, slot.name)
             if owner is not None:
@@ -107,10 +109,12 @@ class Desk:
         count = self.count if run.updates else 0
         face = self.bundle.interface
         own = self.held.y if is_written(self.model) else None
-        return Job(face, self.x, self.y, self.held.x, own, chosen, self.train.batch, count, run.rate, masks)
+        piece = self.train.micro_batch if self.train.in_place else self.train.batch
+        calls = count * self.train.batch // piece
+        return Job(face, self.x, self.y, self.held.x, own, chosen, piece, calls, run.rate, masks)
 
 
-def _in_processes(work: Sequence[tuple[Path, Job]], jobs: int) -> Iterator[Array | None]:
+def _in_processes(work: Iterable[tuple[Path, Job]], jobs: int) -> Iterator[Array | None]:
     """What `train_for_a_while` makes of each, in order. joblib is not typed."""
     pool: Any = joblib.Parallel(n_jobs=jobs, return_as="generator")
     yield from pool((train_for_a_while, one, {}) for one in work)
@@ -118,9 +122,10 @@ def _in_processes(work: Sequence[tuple[Path, Job]], jobs: int) -> Iterator[Array
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What a process is sent. frozen: state -> which of its elements stay (None: none); all other state is free.
+    """What a process is sent. piece: samples after which weights have moved; count: how many pieces are trained on.
 
-    labels: of what is held back, where only the C knows the loss.
+    frozen: state -> which of its elements stay, or whether all or none do; all other state is free. labels: of what is
+    held back, where only the C knows the loss.
     """
 
     interface: Interface
@@ -129,28 +134,29 @@ class Job:
     held: Array
     labels: Array | None
     order: Array
-    batch: int
+    piece: int
     count: int
     rate: float
-    frozen: Mapping[str, Array | None]
+    frozen: Mapping[str, Array | bool]
 
 
 def train_for_a_while(library: Path, job: Job) -> Array | None:
     """The outputs (or losses: see `Job.labels`) of what is held back after the run; None where a loss was NaN."""
     instance = Instance(library, job.interface)
     first = instance.state()
-    kept = [(name, mask, first[name]) for name, mask in job.frozen.items() if mask is not None]
+    kept = [(name, mask, first[name]) for name, mask in job.frozen.items() if mask is not False]
     instance.set_rate(job.rate)
     try:
         for step in range(job.count):
-            chosen = job.order[step * job.batch : (step + 1) * job.batch]
+            chosen = job.order[step * job.piece : (step + 1) * job.piece]
             instance.train(job.x[chosen], job.y[chosen])
             for name, mask, numbers in kept:
                 held = instance.tensor(name)
-                np.copyto(held, numbers, where=mask if mask.size == held.size else bool(mask.all()))
+                if mask is True or (not isinstance(mask, bool) and mask.size == held.size):
+                    np.copyto(held, numbers, where=mask)  # tables by channel of what is trained in part are free
+        return instance.infer(job.held) if job.labels is None else instance.losses(job.held, job.labels)
     except CompileError:
         return None
-    return instance.infer(job.held) if job.labels is None else instance.losses(job.held, job.labels)
 
 
 def parameter_of(known: Mapping[str, object], name: str) -> str | None:
@@ -159,13 +165,13 @@ def parameter_of(known: Mapping[str, object], name: str) -> str | None:
     return max(found, key=len, default=None)
 
 
-def _frozen(updates: Updates, name: str, shape: tuple[int, ...]) -> Array | None:
-    """Which elements of a parameter a run leaves as they are; None: none."""
+def _frozen(updates: Updates, name: str, shape: tuple[int, ...]) -> Array | bool:
+    """Which elements of a parameter a run leaves as they are, or whether all."""
     if name not in updates:
-        return np.ones(int(np.prod(shape)), bool)
+        return True
     piece = updates[name]
     if piece is None:
-        return None
+        return False
     stays = np.ones(shape, bool)
     np.moveaxis(stays, 0 if piece.axis == "out" else -1, 0)[list(piece.channels)] = False
     return stays.ravel()
@@ -176,7 +182,8 @@ def make_desk(options: CompileOptions, count: int, progress: Callable[[str, floa
     if options.data is None:
         raise CompileError("E0101", "--data", "short runs need samples", "give --data FILE.npz with arrays x and y")
     same: dict[str, Any] = {name: getattr(options, name) for name in OF_THE_MODEL}
-    free = CompileOptions(options.model, update="all", remat="off", stream="off", verify="none", **same)
+    given = options.given & OF_THE_MODEL
+    free = CompileOptions(options.model, update="all", remat="off", stream="off", verify="none", given=given, **same)
     made = make_project(free, lambda what, share: progress(what, share * 0.1))
     assert not isinstance(made, Result)
     train, found = made.summary.train, load_samples(options.data, made.model, made.summary.train)
@@ -187,4 +194,5 @@ def make_desk(options: CompileOptions, count: int, progress: Callable[[str, floa
         raise CompileError("E0105", options.data.name, what, f"give at least {2 * train.batch + 2}")
     x, y = slots_of(made.bundle.interface, found)
     kept, rest = order[:held], order[held:]
-    return Desk(made.model, train, made.bundle, x[rest], y[rest], Samples(x[kept], y[kept]), count)
+    rate = made.summary.learning_rate
+    return Desk(made.model, train, made.bundle, x[rest], y[rest], Samples(x[kept], y[kept]), count, rate)

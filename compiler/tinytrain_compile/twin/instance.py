@@ -55,15 +55,20 @@ class Instance:
     def train(self, x: Array, y: Array) -> Array:
         """One update on these samples: the loss of each call. As many as a batch has, or fewer where it accumulates.
 
-        Raises CompileError E0603 where a loss is NaN or infinite: that call has changed nothing.
+        Raises CompileError E0603 where a loss is NaN or infinite: the batch has changed nothing (but with --accumulate
+        inplace each sample is a step of its own, and those before it stay).
         """
         face, together = self.interface, self.interface.micro_batch
         step = "accumulate" if face.accumulates else "train" if face.input_rows else "train_step"
         step += "_end" if face.input_rows else ""
-        losses = [
-            self._trained(step, x[first : first + together], y[first : first + together])
-            for first in range(0, len(x), together)
-        ]
+        losses = list[float]()
+        try:
+            for first in range(0, len(x), together):
+                losses.append(self._trained(step, x[first : first + together], y[first : first + together]))
+        except CompileError:
+            if face.accumulates:
+                self.load(self.save())  # which clears the sums: nothing of the batch stays
+            raise
         if face.accumulates:
             self._check("update", self._call("apply")(self._handle))
         return np.asarray(losses, np.float32)
