@@ -17,7 +17,16 @@ from tinytrain_compile.driver.short_runs import Desk, make_desk
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.sparse import layers_of
 from tinytrain_compile.sparse.gains import Key, axes_of
-from tinytrain_compile.sparse.rules import FISHER, FRONT, GRADIENTS, LAST, tables_of_gradients, tables_without_data
+from tinytrain_compile.sparse.rules import (
+    BIAS,
+    BIAS_ALONE,
+    FISHER,
+    FRONT,
+    GRADIENTS,
+    LAST,
+    tables_of_gradients,
+    tables_without_data,
+)
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 
@@ -76,12 +85,13 @@ def test_few_samples_decide_nothing(own: Path, tmp_path: Path) -> None:
             np.savez(tmp_path / "few.npz", x=data["x"][:count], y=data["y"][:count])
             out = run(DIGITS / "digits.onnx", "--arena", "16KB", "--data", tmp_path / "few.npz", "--dry-run")
             assert "prior" in out.check_success().out and "nothing trained" not in out.out
+            assert f"{count} samples are too few" in out.out
 
 
 def test_without_a_compiler_the_prior_decides(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     told = run(DIGITS / "digits.onnx", "--arena", "16KB", "--data", own, "--dry-run").check_success().out
-    assert "prior" in told and "nothing trained" not in told
+    assert "prior" in told and "nothing trained" not in told and "no C compiler" in told
 
 
 def test_gradients_are_those_of_the_reference(desk: Desk, tmp_path: Path) -> None:
@@ -108,8 +118,34 @@ def test_channels_of_large_gradients_are_worth_most(desk: Desk) -> None:
     conv2 = next(layer for layer in layers if layer.name == "conv2")
     assert squares.best(conv2, "in", 1) == (5,)
     assert squares.weight(conv2, "in", (5,)) > squares.whole[Key("conv3", "bias", "")] > 0
-    assert fisher.whole[Key("conv3", "bias", "")] > squares.whole[Key("conv3", "bias", "")]
+    biases, taps = gradient["conv3_b"].size, gradient["conv2_w"][..., 5].size
+    share = fisher.whole[Key("conv3", "bias", "")] / fisher.weight(conv2, "in", (5,))
+    assert share == pytest.approx(biases * 3.0**2 / (2.0 * taps) ** 2, rel=1e-5)
     assert squares.weight(conv2, "in", (0, 1)) == 0
+
+
+def test_fisher_information_is_of_whole_channels(desk: Desk) -> None:
+    """Samples whose products cancel within a channel say nothing of it."""
+    layers = layers_of(desk.model.graph)
+    weights = {value.name: np.ones(value.shape, np.float32) for layer in layers for value in layer.parameters}
+    gradient: dict[str, Array] = {name: np.zeros_like(array) for name, array in weights.items()}
+    gradient["conv2_w"][0, ..., 0], gradient["conv2_w"][1, ..., 0] = 1.0, -1.0
+    gradient["conv2_w"][2, ..., 1] = 0.5
+    _, fisher = tables_of_gradients(layers, [gradient, {name: -array for name, array in gradient.items()}], weights)
+    conv2 = next(layer for layer in layers if layer.name == "conv2")
+    assert fisher.best(conv2, "in", 1) == (1,)
+    assert fisher.weight(conv2, "in", (0,)) == 0
+    share = fisher.weight(conv2, "out", (2,)) / fisher.weight(conv2, "out", (0,))
+    assert share == pytest.approx(0.5**2, rel=1e-6)
+
+
+def test_biases_alone_leave_other_weights_alone(desk: Desk) -> None:
+    layers = layers_of(desk.model.graph)
+    known = {table.source: table for table in tables_without_data(layers)}
+    alone, first = known[BIAS_ALONE], known[BIAS]
+    assert {key.layer for key in alone.whole if key.part == "weight"} == {layers[-1].name}
+    assert {key.layer for key in alone.whole if key.part == "bias"} == {one.name for one in layers if one.biases}
+    assert {key.layer for key in first.whole if key.part == "weight"} == {layer.name for layer in layers}
 
 
 def test_rules_differ_by_the_place_of_a_layer(desk: Desk) -> None:

@@ -17,13 +17,12 @@ from tinytrain_compile.driver import short_runs
 from tinytrain_compile.driver.contribution import PARTIAL, Effort, measure
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.short_runs import Run, make_desk
-from tinytrain_compile.files.samples import samples_of
+from tinytrain_compile.files.samples import in_slots, samples_of
 from tinytrain_compile.ir.stages import ChannelSlice
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.twin import slots_of
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
-SHORT = Effort(updates=12, seeds=1, jobs=1)
+SHORT = Effort(updates=12, orders=1, jobs=1)
 
 
 def silent(_what: str, _share: float) -> None:
@@ -196,5 +195,5 @@ def test_slots_have_the_types_of_the_calls(own: Path) -> None:
     assert desk.x.dtype == np.dtype("<f4") and desk.y.dtype == np.dtype("<i4")
     assert len(desk.held.x) + len(desk.x) == 90
     x = np.zeros((2, 1, 8, 8), np.float32)
-    found = slots_of(desk.bundle.interface, samples_of("x", x, np.asarray([1, 2]), desk.model, desk.train))
-    assert found[0].shape == (2, 8, 8, 1)
+    found = in_slots(desk.bundle.interface, samples_of("x", x, np.asarray([1, 2]), desk.model, desk.train))
+    assert found.x.shape == (2, 8, 8, 1)

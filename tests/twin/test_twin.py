@@ -194,7 +194,7 @@ def test_a_loss_that_is_nodes_of_the_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=x, y=t)
     measured = measure(
         options_from(tmp_path / "net.onnx", {"data": tmp_path / "own.npz", "lr": 0.1}),
-        Effort(updates=30, seeds=1, jobs=1),
+        Effort(updates=30, orders=1, jobs=1),
         tmp_path / "gains.csv",
         lambda _what, _share: None,
     )

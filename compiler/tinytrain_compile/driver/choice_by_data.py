@@ -6,7 +6,7 @@ its own, and the one with the least loss on held-back samples is taken. Work is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.short_runs import Desk, Outcome, Run, make_desk
+from tinytrain_compile.driver.pipeline import Progress
+from tinytrain_compile.driver.short_runs import RATE_STEPS, Desk, Outcome, Run, make_desk
 from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.errors import CompileError
@@ -25,8 +26,6 @@ from tinytrain_compile.sparse.rules import SPREAD, Scores
 from tinytrain_compile.twin import Instance
 from tinytrain_compile.verify import find_tools, work_folder
 
-RATE_STEPS = (0.25, 1.0, 4.0)
-"""Learning rates that every scheme is trained at, times --lr."""
 WORK_MACS, MOST_PASSES, LEAST_UPDATES = 10**11, 2, 16
 """Multiply-accumulates of all short runs together; passes over the samples at most, and updates of a run at least."""
 GRADIENT_SAMPLES = 32
@@ -34,44 +33,51 @@ GRADIENT_SAMPLES = 32
 FEWEST = 40
 """Samples below which too few are held back to tell schemes apart."""
 
-Progress = Callable[[str, float], None]
-
 
 def choose_by_data(planner: Planner, progress: Progress) -> Candidate:
     """What --update auto trains, where --data has labelled samples; the prior's choice where all layers fit, nothing
-    does, there are too few samples, or there is no C compiler on this machine."""
+    does, there are too few samples, or there is no C compiler on this machine: then it is said why."""
     first = search_update(planner, planner.layer_count)
-    if first.choice.update is None or find_tools().host_cc is None:
+    if first.choice.update is None:
         return first
+    if find_tools().host_cc is None:
+        return _with_why(first, "--data had no say: there is no C compiler on this machine to train candidates with")
     try:
         desk = make_desk(planner.options, 1, progress)
     except CompileError:
         return first  # samples that the compilation itself will complain of
-    if len(desk.x) + len(desk.held.x) < FEWEST:
-        return first
+    count = len(desk.x) + len(desk.held.x)
+    if count < FEWEST:
+        return _with_why(first, f"--data had no say: {count} samples are too few to tell candidates apart ({FEWEST})")
     with work_folder() as folder:
-        found = [first]
-        for table in _tables(planner, desk, folder, progress):
+        library, found = desk.library(folder / "all"), [first]
+        for table in _tables(planner, desk, library, folder, progress):
             progress(f"choosing what to train: {table.source}", 0.12)
             candidate = search_update(planner, planner.layer_count, table, proof=False)
             if candidate.choice.update is not None and _new(candidate, found):
                 found.append(candidate)
-        return _best(planner, desk, found, folder, progress)
+        return _best(planner, desk, found, library, progress)
+
+
+def _with_why(candidate: Candidate, sentence: str) -> Candidate:
+    assert candidate.choice.update is not None
+    update = replace(candidate.choice.update, why=(*candidate.choice.update.why, sentence))
+    return replace(candidate, choice=replace(candidate.choice, update=update))
 
 
 def _new(candidate: Candidate, known: list[Candidate]) -> bool:
     return all(candidate.update.updates != other.update.updates for other in known)
 
 
-def _tables(planner: Planner, desk: Desk, folder: Path, progress: Progress) -> Iterator[GainTable]:
-    """Tables of all rules but the prior."""
+def _tables(planner: Planner, desk: Desk, library: Path, folder: Path, progress: Progress) -> Iterator[GainTable]:
+    """Tables of all rules but the prior. library: of the desk."""
     layers = layers_of(planner.model.graph)
-    yield from tables_without_data(layers)[1:]
+    yield from tables_without_data(layers)
     if planner.model.training is not None:  # the file says how it is trained: its steps are not its gradients
         return
     plain = _float_desk(planner.options, desk, progress)
-    library = plain.library(folder / "gradients")
-    yield from tables_of_gradients(layers, gradients_of(plain, library), _weights(plain))
+    its = library if plain is desk else plain.library(folder / "gradients")
+    yield from tables_of_gradients(layers, gradients_of(plain, its), _weights(plain))
 
 
 def _float_desk(options: CompileOptions, desk: Desk, progress: Progress) -> Desk:
@@ -104,7 +110,7 @@ def gradients_of(desk: Desk, library: Path) -> Iterator[Scores]:
         }
 
 
-def _best(planner: Planner, desk: Desk, found: list[Candidate], folder: Path, progress: Progress) -> Candidate:
+def _best(planner: Planner, desk: Desk, found: list[Candidate], library: Path, progress: Progress) -> Candidate:
     """Train all, take the one of least loss; what was tried is told with it."""
     rates = [desk.rate * step for step in RATE_STEPS]
     runs = [Run({}), *(Run(one.update.updates, rate, planner.options.seed) for one in found for rate in rates)]
@@ -113,7 +119,7 @@ def _best(planner: Planner, desk: Desk, found: list[Candidate], folder: Path, pr
     def done(index: int, _outcome: Outcome) -> None:
         progress(f"choosing what to train: run {index + 1} of {len(runs)}", 0.12)
 
-    untrained, *outcomes = desk.run_all(runs, desk.library(folder / "all"), -1, done)
+    untrained, *outcomes = desk.run_all(runs, library, -1, done)
     each = [outcomes[first : first + len(rates)] for first in range(0, len(outcomes), len(rates))]
     losses = [min(one, key=lambda outcome: outcome.loss) for one in each]
     best = min(range(len(found)), key=lambda index: losses[index].loss)

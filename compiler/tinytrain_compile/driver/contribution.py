@@ -10,34 +10,31 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.short_runs import Desk, Outcome, Run, make_desk
+from tinytrain_compile.driver.pipeline import Progress
+from tinytrain_compile.driver.short_runs import RATE_STEPS, Desk, Outcome, Run, make_desk
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_file
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.sparse import COLUMNS, Layer, axes_of
 from tinytrain_compile.verify import work_folder
 
-RATE_STEPS = (0.25, 1.0, 4.0)
-"""Learning rates of every part, times that of the options."""
 PARTIAL = ".partial"
 """Behind the name of a table whose runs are not all done."""
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """updates: of each run; seeds: orders of samples that a gain is the mean of; jobs: processes, -1 for all cores."""
+    """updates: of each run; orders: orders of samples that a gain is the mean of; jobs: processes, -1 for all cores."""
 
     updates: int = 100
-    seeds: int = 2
+    orders: int = 2
     jobs: int = -1
 
 
@@ -153,12 +150,12 @@ class _Plan:
         if not names:
             return [Run({})]
         rates = [self.rate * step for step in RATE_STEPS]
-        return [Run(dict.fromkeys(names), r, self.seed + order) for r in rates for order in range(self.effort.seeds)]
+        return [Run(dict.fromkeys(names), r, self.seed + order) for r in rates for order in range(self.effort.orders)]
 
     def best(self, names: tuple[str, ...], known: _Known) -> Outcome:
         """The mean over orders at the rate that suits best."""
         found = [outcome for run in self.runs(names) if (outcome := known.of(run)) is not None]
-        size = self.effort.seeds if names else len(found)
+        size = self.effort.orders if names else len(found)
         return min(
             (_mean(found[first : first + size]) for first in range(0, len(found), size)), key=lambda one: one.loss
         )

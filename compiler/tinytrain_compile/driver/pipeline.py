@@ -88,7 +88,6 @@ def _silent(_what: str, _share: float) -> None:
 def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
     """Run all stages. Raises CompileError; then the output folder is as it was."""
     if not options.dry_run and not options.dump_after:
-        check_machine(options, load_target(options.target))
         check_place(options.out, _expected(options), options.force)
     made = make_project(options, progress)
     if isinstance(made, Result):

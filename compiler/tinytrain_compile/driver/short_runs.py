@@ -16,17 +16,19 @@ import joblib  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 
 from tinytrain_compile.driver.options import OF_THE_MODEL, CompileOptions
-from tinytrain_compile.driver.pipeline import Result, make_project
+from tinytrain_compile.driver.pipeline import Progress, Result, make_project
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import is_written, load_samples
+from tinytrain_compile.files.samples import in_slots, is_written, load_samples
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import ChannelSlice, Interface, Samples, SourceBundle, TrainGraph
+from tinytrain_compile.ir.stages import ChannelSlice, Interface, Samples, SourceBundle, TrainGraph, channel_axis
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.sparse import Layer, layers_of
-from tinytrain_compile.twin import Instance, slots_of
+from tinytrain_compile.sparse import Layer, layers_of, parameter_of
+from tinytrain_compile.twin import Instance
 from tinytrain_compile.twin.scores import scores
 from tinytrain_compile.verify import build_library, find_tools
 
+RATE_STEPS = (0.25, 1.0, 4.0)
+"""Learning rates that everything is tried at, times the one that the options or the file say."""
 HELD_SHARE, MOST_HELD = 0.3, 256
 """Of the samples, that runs are judged on and never trained on; at most so many."""
 
@@ -92,7 +94,7 @@ class Desk:
             return Outcome(float("inf"), None)
         if is_written(self.model):
             return Outcome(float(outputs.mean()), None)
-        found = scores(self.train, outputs, self.held.y)
+        found = scores(self.model, self.train, outputs, self.held.y)
         return Outcome(found["loss"], found.get("accuracy"))
 
     def job(self, run: Run) -> Job:
@@ -159,12 +161,6 @@ def train_for_a_while(library: Path, job: Job) -> Array | None:
         return None
 
 
-def parameter_of(known: Mapping[str, object], name: str) -> str | None:
-    """The parameter that a tensor of the state is, or belongs to: it has its name, or begins with that and a dot."""
-    found = [each for each in known if name == each or name.startswith(f"{each}.")]
-    return max(found, key=len, default=None)
-
-
 def _frozen(updates: Updates, name: str, shape: tuple[int, ...]) -> Array | bool:
     """Which elements of a parameter a run leaves as they are, or whether all."""
     if name not in updates:
@@ -173,11 +169,11 @@ def _frozen(updates: Updates, name: str, shape: tuple[int, ...]) -> Array | bool
     if piece is None:
         return False
     stays = np.ones(shape, bool)
-    np.moveaxis(stays, 0 if piece.axis == "out" else -1, 0)[list(piece.channels)] = False
+    np.moveaxis(stays, channel_axis(piece.axis, len(shape)), 0)[list(piece.channels)] = False
     return stays.ravel()
 
 
-def make_desk(options: CompileOptions, count: int, progress: Callable[[str, float], None]) -> Desk:
+def make_desk(options: CompileOptions, count: int, progress: Progress) -> Desk:
     """Compile a model so that it trains everything, and split the samples of --data. Raises CompileError."""
     if options.data is None:
         raise CompileError("E0101", "--data", "short runs need samples", "give --data FILE.npz with arrays x and y")
@@ -192,7 +188,8 @@ def make_desk(options: CompileOptions, count: int, progress: Callable[[str, floa
     if held < 1 or len(order) - held < train.batch:
         what = f"{len(order)} samples are too few to train on some and judge by others"
         raise CompileError("E0105", options.data.name, what, f"give at least {2 * train.batch + 2}")
-    x, y = slots_of(made.bundle.interface, found)
+    samples = in_slots(made.bundle.interface, found)
     kept, rest = order[:held], order[held:]
     rate = made.summary.learning_rate
-    return Desk(made.model, train, made.bundle, x[rest], y[rest], Samples(x[kept], y[kept]), count, rate)
+    judged = Samples(samples.x[kept], samples.y[kept])
+    return Desk(made.model, train, made.bundle, samples.x[rest], samples.y[rest], judged, count, rate)

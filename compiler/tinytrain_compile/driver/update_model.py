@@ -22,8 +22,8 @@ from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.int8.rescale import fractions
 from tinytrain_compile.ops.stream import computed
-from tinytrain_compile.plan import Event, PlanOptions, Row, Selection, build_model, happened, node_loads, node_ps
-from tinytrain_compile.sparse import LayerWays, scheme_plan
+from tinytrain_compile.plan import Event, PlanOptions, Row, Selection, build_model, node_loads, node_ps
+from tinytrain_compile.sparse import LayerWays, parameter_of, scheme_plan
 
 NEVER: Event = frozenset()
 _PERSISTENT = ("header", "state", "accumulator")
@@ -110,14 +110,10 @@ class _Probe:
 
 
 def owner_of(layers: Sequence[LayerWays], name: str) -> int | None:
-    """The layer that a value of the state belongs to: it has the name of a parameter, or begins with it and a dot."""
-    found = [
-        (len(value.name), index)
-        for index, item in enumerate(layers)
-        for value in item.layer.parameters
-        if name == value.name or name.startswith(f"{value.name}.")
-    ]
-    return max(found)[1] if found else None
+    """The layer that a value of the state belongs to."""
+    owners = {value.name: index for index, item in enumerate(layers) for value in item.layer.parameters}
+    found = parameter_of(owners, name)
+    return None if found is None else owners[found]
 
 
 def _probe(planner: Planner, layers: tuple[LayerWays, ...], kind: str | None) -> _Probe:
@@ -360,5 +356,4 @@ def with_limit(rows: Iterable[Row], limit: int) -> list[Row]:
 
 def largest_load(rows: Iterable[Row], selection: Selection) -> int:
     """Of all steps that are there."""
-    there = (row for row in rows if row.only_if is None or happened(row.only_if, selection))
-    return max((row.load(selection) for row in there), default=0)
+    return max((row.load(selection) for row in rows if row.counts(selection)), default=0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tinytrain_compile.driver.update_model import UpdateModel
 from tinytrain_compile.ir.cost import LayerReason
-from tinytrain_compile.plan import Row, Selection, happened
+from tinytrain_compile.plan import Row, Selection
 from tinytrain_compile.sparse import UNITS
 
 
@@ -38,5 +38,5 @@ def layer_reasons(
 
 def _over(rows: Sequence[Row], selection: Selection) -> int:
     """By how much a selection is above the limit that it exceeds most; 0 if it keeps to all."""
-    there = (row for row in rows if row.only_if is None or happened(row.only_if, selection))
-    return max(0, max((row.load(selection) - row.limit for row in there), default=0))
+    loads = (row.load(selection) - row.limit for row in rows if row.counts(selection))
+    return max(0, max(loads, default=0))

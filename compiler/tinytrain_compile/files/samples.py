@@ -11,14 +11,17 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files import labels
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file
 from tinytrain_compile.ir.imported import ImportedModel, WholeNumbers
-from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Graph
 from tinytrain_compile.ops.embedding import rows_to_choose_from
+from tinytrain_compile.ops.input_lines import BYTE_ZERO
 from tinytrain_compile.ops.loss import NllAttrs, classes_of
 
 BINARY_LOSSES = ("SigmoidCrossEntropy", "QSigmoidCrossEntropy")
 INT8_SPREAD = 40
 """Standard deviation of random int8 inputs, in units of the input's scale."""
+SLOT_DTYPES = {"float32": "<f4", "int8": "i1", "int32": "<i4", "uint8": "u1"}
+"""Of the type of an input slot, numpy's in the byte order of every target."""
 
 
 def random_samples(train: TrainGraph, count: int, seed: int, whole: WholeNumbers | None = None) -> Samples:
@@ -97,6 +100,18 @@ def stored_input(x: Array, train: TrainGraph) -> Array:
     assert source.quant is not None
     q = np.rint(x.astype(np.float64) / source.quant.scale[0]) + source.quant.zero
     return np.clip(q, source.quant.low, source.quant.high).astype(np.int8)
+
+
+def in_slots(interface: Interface, samples: Samples) -> Samples:
+    """Samples in the types of the C calls."""
+    kind = "<i4" if interface.label_ctype == "int32_t" else "<f4"
+    return Samples(in_input_slot(interface, samples.x), np.ascontiguousarray(samples.y, kind))
+
+
+def in_input_slot(interface: Interface, x: Array) -> Array:
+    """Inputs in the slot's type: a byte of a camera is BYTE_ZERO above what the graph reads."""
+    kind = SLOT_DTYPES[interface.input_dtype]
+    return np.ascontiguousarray(x.astype(np.int16) + BYTE_ZERO if kind == "u1" else x, kind)
 
 
 def labelled(path: Path) -> bool:

@@ -14,6 +14,11 @@ from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
 
 
+def channel_axis(axis: str, rank: int) -> int:
+    """Where the "out" or "in" axis of a weight lies: outputs are first in every layer's weight, inputs last."""
+    return 0 if axis == "out" else rank - 1
+
+
 @dataclass(frozen=True)
 class ChannelSlice:
     """Update only these channels of a weight, on its "out" or "in" axis (increasing indices)."""

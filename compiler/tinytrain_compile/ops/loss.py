@@ -44,6 +44,12 @@ def classes_of(nodes: Iterable[Node]) -> int:
     return 0
 
 
+def class_axis(nodes: Iterable[Node]) -> int:
+    """The axis of a sample's scores that the classes of a loss among these nodes are on."""
+    found = (node.attrs for node in nodes if isinstance(node.attrs, NllAttrs | NllGradAttrs))
+    return next(attrs.axis if isinstance(attrs, NllAttrs) else attrs.nll.axis for attrs in found)
+
+
 # ---- inference ------------------------------------------------------------------------------------------------------
 
 

@@ -35,9 +35,11 @@ class Row:
 
     def holds(self, selection: Selection) -> bool:
         """Whether a selection keeps to it."""
-        if self.only_if is not None and not happened(self.only_if, selection):
-            return True
-        return self.load(selection) <= self.limit
+        return not self.counts(selection) or self.load(selection) <= self.limit
+
+    def counts(self, selection: Selection) -> bool:
+        """Whether it is there to be kept to."""
+        return self.only_if is None or happened(self.only_if, selection)
 
     def load(self, selection: Selection) -> int:
         """What a selection makes of the sum."""

@@ -9,7 +9,7 @@ from tinytrain_compile.sparse.choices import (
     scheme_text,
 )
 from tinytrain_compile.sparse.gains import COLUMNS, PRIOR, UNITS, GainTable, axes_of, read_gains
-from tinytrain_compile.sparse.layers import Layer, layers_of
+from tinytrain_compile.sparse.layers import Layer, layers_of, parameter_of
 from tinytrain_compile.sparse.rules import tables_of_gradients, tables_without_data
 from tinytrain_compile.sparse.select import resolve_update
 
@@ -25,6 +25,7 @@ __all__ = [
     "gain_of_plan",
     "layer_ways",
     "layers_of",
+    "parameter_of",
     "read_gains",
     "resolve_update",
     "scheme_plan",

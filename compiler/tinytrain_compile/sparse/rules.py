@@ -8,80 +8,105 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from tinytrain_compile.ir.stages import channel_axis
 from tinytrain_compile.ir.types import Array, Value
-from tinytrain_compile.sparse.gains import MOST, PRIOR, UNITS, GainTable, Key, Part, axes_of
+from tinytrain_compile.sparse.gains import UNITS, GainTable, Key, Part, axes_of
 from tinytrain_compile.sparse.layers import Layer, weight_axis
 
 STEEP = 1.6
 """How much more a layer is worth than the one before it, where the order is what counts."""
 BIAS_FIRST = 1000.0
 """How much more a bias is worth than a weight, where biases come first."""
+HIGHEST = 1000.0
+"""Gain of the part that gradients say most of."""
 
-SPREAD, LAST, FRONT, BIAS = "spread over layers", "last layers first", "first layers first", "biases first"
+SPREAD, LAST, FRONT = "spread over layers", "last layers first", "first layers first"
+BIAS, BIAS_ALONE = "biases first", "biases and the last layer"
 GRADIENTS, FISHER = "per-sample gradients", "Fisher information"
 Scores = Mapping[str, Array]
 """Parameter -> a number for every element."""
 
 
 def tables_without_data(layers: Sequence[Layer]) -> list[GainTable]:
-    """Rules that look at the network alone."""
+    """Rules beside the prior that look at the network alone."""
     last = len(layers) - 1
     return [
-        PRIOR,
         _by_size(LAST, layers, lambda index: STEEP ** (index - last)),
         _by_size(FRONT, layers, lambda index: 1.0 if index == last else STEEP**-index),
-        _by_size(BIAS, layers, lambda _: 1.0, BIAS_FIRST),
+        _by_size(BIAS, layers, lambda _: 1.0, lambda _: BIAS_FIRST),
+        _by_size(BIAS_ALONE, layers, lambda index: float(index == last), lambda _: BIAS_FIRST),
     ]
 
 
 def tables_of_gradients(layers: Sequence[Layer], gradients: Iterable[Scores], weights: Scores) -> list[GainTable]:
-    """Rules that look at the gradients of samples: squared and summed, by channel, alone and times the weights."""
-    squares = {name: np.zeros(array.shape) for name, array in weights.items()}
-    fisher = {name: np.zeros(array.shape) for name, array in weights.items()}
+    """Rules that look at the gradients of samples, by channel: squares summed; and Fisher information.
+
+    The latter is, of one sample, the square of the sum over a channel of weight times gradient, which is what the sum
+    over the channel's outputs times their gradients is; of several, the mean.
+    """
+    squares, fisher = _Sums(layers), _Sums(layers)
     for sample in gradients:
-        for name, gradient in sample.items():
-            squares[name] += np.square(gradient, dtype=np.float64)
-            fisher[name] += np.square(np.multiply(gradient, weights[name], dtype=np.float64))
-    return [_by_channel(GRADIENTS, layers, squares), _by_channel(FISHER, layers, fisher)]
+        squares.add({name: np.square(gradient, dtype=np.float64) for name, gradient in sample.items()}, lambda x: x)
+        products = {name: np.multiply(g, weights[name], dtype=np.float64) for name, g in sample.items()}
+        fisher.add(products, np.square)
+    return [squares.table(GRADIENTS), fisher.table(FISHER)]
 
 
-def _by_size(name: str, layers: Sequence[Layer], factor: Callable[[int], float], bias: float = 1.0) -> GainTable:
-    """The square root of parameters of a part, times what its layer's place is worth."""
+def _by_size(
+    name: str, layers: Sequence[Layer], weight: Callable[[int], float], bias: Callable[[int], float] | None = None
+) -> GainTable:
+    """The square root of parameters of a part, times what its layer's place is worth (0: no gain); bias: of biases."""
     whole = dict[Key, int]()
     for index, layer in enumerate(layers):
-        parts: tuple[tuple[Part, tuple[Value, ...], float], ...]
-        parts = ("bias", layer.biases, bias), ("weight", layer.weights, 1.0)
-        for part, values, more in parts:
+        parts: tuple[tuple[Part, tuple[Value, ...], Callable[[int], float]], ...]
+        parts = ("bias", layer.biases, bias or weight), ("weight", layer.weights, weight)
+        for part, values, worth in parts:
             size = sum(value.elements for value in values)
-            gain = max(1, round(UNITS * math.sqrt(size) * factor(index) * more))
+            if not size or not worth(index):
+                continue
+            gain = max(1, round(UNITS * math.sqrt(size) * worth(index)))
             for axis in (axes_of(layer) if part == "weight" else ()) or ("",):
-                if size:
-                    whole[Key(layer.name, part, axis)] = gain
+                whole[Key(layer.name, part, axis)] = gain
     return GainTable(name, whole)
 
 
-def _by_channel(name: str, layers: Sequence[Layer], scores: Scores) -> GainTable:
-    """Sums of the scores of parts, and of channels where a layer has any; the largest part of all has UNITS * 1000."""
-    whole, channels = dict[Key, float](), dict[Key, Array]()
-    for layer in layers:
-        if layer.biases:
-            whole[Key(layer.name, "bias", "")] = sum(float(scores[value.name].sum()) for value in layer.biases)
-        axes = axes_of(layer)
-        for axis in axes:
-            first = scores[layer.weights[0].name]
-            along = 0 if weight_axis(layer.node, axis) == "out" else first.ndim - 1
-            channels[Key(layer.name, "weight", axis)] = first.sum(
-                axis=tuple(i for i in range(first.ndim) if i != along)
-            )
-        if layer.weights and not axes:
-            whole[Key(layer.name, "weight", "")] = sum(float(scores[value.name].sum()) for value in layer.weights)
-    most = max((*whole.values(), *(float(array.sum()) for array in channels.values())), default=0.0)
-    unit = min(MOST, 1000.0) * UNITS / most if most > 0 else 0.0
-    return GainTable(
-        name,
-        {key: round(value * unit) for key, value in whole.items()},
-        {key: {i: round(float(x) * unit) for i, x in enumerate(array)} for key, array in channels.items()},
-    )
+@dataclass
+class _Sums:
+    """What samples add up to, of parts of layers and of their channels."""
+
+    layers: Sequence[Layer]
+    whole: dict[Key, float] = field(default_factory=dict[Key, float])
+    channels: dict[Key, Array] = field(default_factory=dict[Key, Array])
+
+    def add(self, sample: Scores, then: Callable[[Array], Array]) -> None:
+        """Of a sample: sums over what belongs together, and `then` of each. Parameters without a number add nothing."""
+        for layer in self.layers:
+            axes = axes_of(layer)
+            for axis in axes:
+                if layer.weights[0].name in sample:
+                    first = sample[layer.weights[0].name]
+                    along = channel_axis(weight_axis(layer.node, axis), first.ndim)
+                    sums = then(first.sum(axis=tuple(i for i in range(first.ndim) if i != along)))
+                    key = Key(layer.name, "weight", axis)
+                    self.channels[key] = self.channels.get(key, np.zeros(len(sums))) + sums
+            parts: tuple[tuple[Part, tuple[Value, ...]], ...]
+            parts = ("bias", layer.biases), ("weight", () if axes else layer.weights)
+            for part, values in parts:
+                key = Key(layer.name, part, "")
+                for value in values:
+                    if value.name in sample:
+                        self.whole[key] = self.whole.get(key, 0.0) + float(then(sample[value.name]).sum())
+
+    def table(self, name: str) -> GainTable:
+        """Gains; the largest part of all has HIGHEST."""
+        most = max((*self.whole.values(), *(float(array.sum()) for array in self.channels.values())), default=0.0)
+        unit = HIGHEST * UNITS / most if most > 0 else 0.0
+        return GainTable(
+            name,
+            {key: round(value * unit) for key, value in self.whole.items()},
+            {key: {i: round(float(x) * unit) for i, x in enumerate(array)} for key, array in self.channels.items()},
+        )

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.ir.builder import GraphBuilder
-from tinytrain_compile.ir.stages import ChannelSlice
+from tinytrain_compile.ir.stages import ChannelSlice, channel_axis
 from tinytrain_compile.ir.types import Array, Attrs, Node, Quant, Value
 from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.names import operand
 
-_AXES = {"Conv": {"out": 0, "in": 3}, "ConvGradInput": {"out": 0, "in": 3}, "Gemm": {"out": 0, "in": 1}}
+_SLICED = ("Conv", "ConvGradInput", "Gemm")
 
 
 def split_weights(
@@ -25,12 +25,12 @@ def split_weights(
     parts: dict[str, tuple[Value, Value, Split]] = {}
     result: list[Node] = []
     for node in nodes:
-        weight = operand(node, "w") if node.op in _AXES else None
+        weight = operand(node, "w") if node.op in _SLICED else None
         if weight is None or weight.name not in slices:
             result.append(node)
             continue
         if weight.name not in parts:
-            parts[weight.name] = _cut(builder, weight, constants[weight.name], slices[weight.name], _AXES[node.op])
+            parts[weight.name] = _cut(builder, weight, constants[weight.name], slices[weight.name])
         first, rest, split = parts[weight.name]
         data, _, *others = node.inputs
         inputs = (data, first, rest, *others)
@@ -38,10 +38,8 @@ def split_weights(
     return result, {name: first for name, (first, _, _) in parts.items()}
 
 
-def _cut(
-    builder: GraphBuilder, weight: Value, data: Array, piece: ChannelSlice, axes: Mapping[str, int]
-) -> tuple[Value, Value, Split]:
-    axis = axes[piece.axis]
+def _cut(builder: GraphBuilder, weight: Value, data: Array, piece: ChannelSlice) -> tuple[Value, Value, Split]:
+    axis = channel_axis(piece.axis, data.ndim)
     split = Split(piece.axis, piece.channels, data.shape[axis])
     first = builder.constant(f"{weight.name}.updated", np.take(data, piece.channels, axis), weight.origin)
     rest = builder.constant(f"{weight.name}.frozen", np.take(data, split.rest, axis), weight.origin)

@@ -13,11 +13,10 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface
 from tinytrain_compile.ir.types import Array
 
-SLOT_DTYPES = {"float32": "<f4", "int8": "i1", "int32": "<i4", "uint8": "u1"}
 OK, ERR_NAN = 0, 5
 _INFER, _TRAIN = 1, 2
 _STATUS = {
-    1: "a label that the model does not know, or a learning rate that is not a finite number of 0 or more",
+    1: "a label that the model does not know, or a rate that is not a finite number of 0 or more",
     4: "nothing was accumulated",
     5: "the loss is NaN or infinite; the step changed nothing",
     6: "the checkpoint ends too early",
@@ -38,7 +37,6 @@ class Instance:
         self._slots = {slot.name: slot for slot in interface.state}
         sizes = (interface.arena_bytes, *interface.further_bytes)
         self._memories = [_Memory(size, interface.alignment_bytes) for size in sizes]
-        self.checkpoint_bytes = int(self._call("state_size", ctypes.c_size_t)())
         self._handle = ctypes.c_void_p()
         self.reset()
 
@@ -50,7 +48,7 @@ class Instance:
 
     def set_rate(self, rate: float) -> None:
         """The learning rate from the next update on."""
-        self._check("learning rate", self._call("set_lr")(self._handle, ctypes.c_float(rate)))
+        self._check("learning rate", self._call("set_lr")(self._handle, ctypes.c_float(rate)), "E0101")
 
     def train(self, x: Array, y: Array) -> Array:
         """One update on these samples: the loss of each call. As many as a batch has, or fewer where it accumulates.
@@ -159,10 +157,10 @@ class Instance:
         function.restype = result
         return function
 
-    def _check(self, what: str, status: int) -> None:
+    def _check(self, what: str, status: int, code: str = "E0105") -> None:
         if status == OK:
             return
-        code = "E0603" if status == ERR_NAN else "E0105"
+        code = "E0603" if status == ERR_NAN else code
         raise CompileError(code, what, _STATUS.get(status, f"status {status}"), "see docs/twin.md")
 
 

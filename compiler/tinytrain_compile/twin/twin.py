@@ -7,12 +7,11 @@ from types import TracebackType
 
 import numpy as np
 
-from tinytrain_compile.files.samples import inputs_of, is_written, samples_of
+from tinytrain_compile.files.samples import in_input_slot, in_slots, inputs_of, is_written, samples_of
 from tinytrain_compile.ir.imported import FileTensor, ImportedModel
-from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
+from tinytrain_compile.ir.stages import Interface, TrainGraph
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.ops.input_lines import BYTE_ZERO
-from tinytrain_compile.twin.instance import SLOT_DTYPES, Instance
+from tinytrain_compile.twin.instance import Instance
 from tinytrain_compile.twin.scores import scores
 
 
@@ -56,7 +55,7 @@ class Twin:
         x, y = self.as_slots(x, y)
         if is_written(self._model):  # only the C knows that loss
             return {"loss": float(self.instance.losses(x, y).mean())}
-        return scores(self._train, self.instance.infer(x), y)
+        return scores(self._model, self._train, self.instance.infer(x), y)
 
     def state_dict(self) -> dict[str, Array]:
         """What training has changed, tensor by tensor, as it lies in the device's memory: names and layouts are those
@@ -93,27 +92,16 @@ class Twin:
     def as_inputs(self, x: Array) -> Array:
         """Inputs as the slot holds them."""
         found = inputs_of("x", np.asarray(x), self._model, self._train)
-        return _inputs(self.instance.interface, found)
+        return in_input_slot(self.instance.interface, found)
 
     def as_slots(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Samples as the calls take them."""
         found = samples_of("x, y", np.asarray(x), np.asarray(y), self._model, self._train)
-        return slots_of(self.instance.interface, found)
+        held = in_slots(self.instance.interface, found)
+        return held.x, held.y
 
     def as_output(self, raw: Array) -> Array:
         """Outputs in the file's layout."""
         value = FileTensor("", self._model.output_shape, self._model.output_perm)
         shape = self._train.of_one(self._train.graph.outputs[0])
         return np.concatenate([value.to_onnx(each.reshape(shape)) for each in raw]) if len(raw) else raw
-
-
-def slots_of(interface: Interface, samples: Samples) -> tuple[Array, Array]:
-    """Samples in the types of the C calls."""
-    kind = "<i4" if interface.label_ctype == "int32_t" else "<f4"
-    return _inputs(interface, samples.x), np.ascontiguousarray(samples.y, kind)
-
-
-def _inputs(interface: Interface, x: Array) -> Array:
-    """Inputs in the slot's type: a byte of a camera is 128 above what the graph reads."""
-    kind = SLOT_DTYPES[interface.input_dtype]
-    return np.ascontiguousarray(x.astype(np.int16) + BYTE_ZERO if kind == "u1" else x, kind)

@@ -7,12 +7,10 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import read_text
+from tinytrain_compile.files.samples import in_slots
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
-from tinytrain_compile.ops.input_lines import BYTE_ZERO
 from tinytrain_compile.target import QemuBoard, Region, Target
 
 GUARD_BYTES = 4096
@@ -263,10 +261,8 @@ def verification_input(
     Samples are taken in turn, from the start again when they run out; a call takes a micro-batch.
     """
     count, together = len(samples.x), interface.micro_batch
-    stored = samples.x.astype(np.int16) + BYTE_ZERO if interface.input_dtype == "uint8" else samples.x
-    dtype = {"float32": "<f4", "int8": "i1", "int32": "<i4", "uint8": "u1"}[interface.input_dtype]
-    x = np.ascontiguousarray(stored, dtype=dtype).reshape(count, -1)
-    y = np.ascontiguousarray(samples.y, dtype="<i4" if interface.label_ctype == "int32_t" else "<f4").reshape(count, -1)
+    held = in_slots(interface, samples)
+    x, y = held.x.reshape(count, -1), held.y.reshape(count, -1)
     for array, expected, name in ((x, interface.input_elements, "x"), (y, interface.label_elements, "y")):
         if count == 0 or array.shape[1] * together != expected:
             what = f"{name}: {array.shape[1]} elements in a sample, the model takes {expected // together}"
