@@ -31,7 +31,7 @@ import numpy as np
 import onnx
 from digit_domains import SIDE, Split, domain_a, load_digits
 from onnx import TensorProto, helper, numpy_helper
-from pretrain import CLASSES, LAYERS, pretrain
+from pretrain import CLASSES, LAYERS, Layers, pretrain
 
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.reference import Trainer
@@ -64,10 +64,10 @@ SHORT_VARIANTS = ("fp32", DEFAULT, "truncate", "no zero point")
 SHORT_CONTROLS = {"truncate": 20.0, "no zero point": 20.0}
 
 
-def make_model(weights: dict[str, Any], batch: int) -> onnx.ModelProto:
+def make_model(weights: dict[str, Any], batch: int, layers: Layers = LAYERS) -> onnx.ModelProto:
     """The network as ONNX, for `batch` images at a time."""
     nodes, name = [], "x"
-    for i, (cin, _, k, stride, depthwise) in enumerate(LAYERS):
+    for i, (cin, _, k, stride, depthwise) in enumerate(layers):
         attrs = {"kernel_shape": [k, k], "strides": [stride, stride], "pads": [k // 2] * 4}
         attrs["group"] = cin if depthwise else 1
         nodes.append(helper.make_node("Conv", [name, f"w{i}", f"b{i}"], [f"c{i}"], f"conv{i}", **attrs))

@@ -16,11 +16,11 @@ from tinytrain_compile.plan import PlanError, PlanOptions, RematOptions, plan_me
 from tinytrain_compile.plan.bounds import peak_bound
 from tinytrain_compile.plan.model import MemoryModel, build_model, program_order
 from tinytrain_compile.plan.order import list_orders, loads
-from tinytrain_compile.plan.remat import Planned, share_of
+from tinytrain_compile.plan.remat import Planned, Rematerialiser, share_of
 from tinytrain_compile.plan.remat_chain import checkpoints
 from tinytrain_compile.plan.remat_problem import Problem, build_problem, extra_cost, is_repeatable, is_valid, profile
 from tinytrain_compile.plan.remat_rewrite import rewrite
-from tinytrain_compile.plan.remat_search import floor_bytes, greedy_decision
+from tinytrain_compile.plan.remat_search import RematChoice, floor_bytes, greedy_decision
 
 MIN = RematOptions("min")
 
@@ -209,3 +209,24 @@ def test_a_network_of_a_thousand_operators_keeps_checkpoints() -> None:
     assert min(item.peak for item in found) < 2 * floor_bytes(problem)
     greedy = greedy_decision(problem, floor_bytes(problem))
     assert max(profile(problem, greedy).loads) > min(item.peak for item in found)
+
+
+@pytest.mark.parametrize(("share", "near"), [(0.2, False), (0.97, True), (2.0, False)])
+def test_what_surely_does_not_fit_gets_one_full_plan(share: float, near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All choices are planned quickly; again only the smallest, or all where that one is a little too large."""
+    graph, kept = training_graph(blocks=4, side=32)
+    options = PlanOptions(keep=(kept,))
+    task = Rematerialiser(graph, plan_memory(graph, options), options)
+    choices, efforts = tuple(task.minimal()), list[str]()
+    assert len(choices) > 1
+    least = min(task.planned(choice).plan.arena_bytes for choice in choices)
+    planned = Rematerialiser.planned
+
+    def counted(self: Rematerialiser, choice: RematChoice) -> Planned:
+        efforts.append(self.options.effort)
+        return planned(self, choice)
+
+    monkeypatch.setattr(Rematerialiser, "planned", counted)
+    found = task.least_of(choices, Planned(graph, task.without), round(least * share))
+    assert found.plan.arena_bytes >= least and efforts.count("quick") == len(choices)
+    assert len(efforts) - len(choices) == (1 + len(choices) if near else 1)

@@ -6,7 +6,7 @@ its own, and the one with the least loss on held-back samples is taken. Work is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import numpy as np
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Progress
-from tinytrain_compile.driver.short_runs import RATE_STEPS, Desk, Outcome, Run, make_desk
+from tinytrain_compile.driver.short_runs import RATE_STEPS, Desk, Outcome, Run, begun, make_desk
 from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.errors import CompileError
@@ -23,7 +23,6 @@ from tinytrain_compile.ir.cost import RuleTried
 from tinytrain_compile.report import work_of
 from tinytrain_compile.sparse import GainTable, layers_of, tables_of_gradients, tables_without_data
 from tinytrain_compile.sparse.rules import SPREAD, Scores
-from tinytrain_compile.twin import Instance
 from tinytrain_compile.verify import find_tools, work_folder
 
 WORK_MACS, MOST_PASSES, LEAST_UPDATES = 10**11, 2, 16
@@ -50,13 +49,20 @@ def choose_by_data(planner: Planner, progress: Progress) -> Candidate:
     if count < FEWEST:
         return _with_why(first, f"--data had no say: {count} samples are too few to tell candidates apart ({FEWEST})")
     with work_folder() as folder:
-        library, found = desk.library(folder / "all"), [first]
-        for table in _tables(planner, desk, library, folder, progress):
-            progress(f"choosing what to train: {table.source}", 0.12)
-            candidate = search_update(planner, planner.layer_count, table, proof=False)
-            if candidate.choice.update is not None and _new(candidate, found):
-                found.append(candidate)
-        return _best(planner, desk, found, library, progress)
+        library = desk.library(folder / "all")
+        tables = _tables(planner, desk, library, folder, progress)
+        return best_of(planner, desk, proposed(planner, first, tables, progress), library, progress)
+
+
+def proposed(planner: Planner, first: Candidate, tables: Iterable[GainTable], progress: Progress) -> list[Candidate]:
+    """What the prior and these tables would train, each once."""
+    found = [first]
+    for table in tables:
+        progress(f"choosing what to train: {table.source}", 0.12)
+        candidate = search_update(planner, planner.layer_count, table, proof=False)
+        if candidate.choice.update is not None and _new(candidate, found):
+            found.append(candidate)
+    return found
 
 
 def _with_why(candidate: Candidate, sentence: str) -> Candidate:
@@ -77,7 +83,7 @@ def _tables(planner: Planner, desk: Desk, library: Path, folder: Path, progress:
         return
     plain = _float_desk(planner.options, desk, progress)
     its = library if plain is desk else plain.library(folder / "gradients")
-    yield from tables_of_gradients(layers, gradients_of(plain, its), _weights(plain))
+    yield from tables_of_gradients(layers, gradients_of(plain, its), plain.weights)
 
 
 def _float_desk(options: CompileOptions, desk: Desk, progress: Progress) -> Desk:
@@ -88,16 +94,11 @@ def _float_desk(options: CompileOptions, desk: Desk, progress: Progress) -> Desk
     return make_desk(replace(options, **plain, nesterov=False, dampening=0.0), 1, progress)  # type: ignore[arg-type]
 
 
-def _weights(desk: Desk) -> Scores:
-    known = {value.name for layer in desk.layers for value in layer.parameters}
-    return {name: desk.train.graph.constants[name] for name in known}
-
-
 def gradients_of(desk: Desk, library: Path) -> Iterator[Scores]:
     """Of single samples, by what a step at rate 1 subtracts."""
-    instance, weights = Instance(library, desk.bundle.interface), _weights(desk)
+    weights, face = desk.weights, desk.bundle.interface
     for index in range(min(GRADIENT_SAMPLES, len(desk.x))):
-        instance.reset()
+        instance = begun(library, face, desk.start)
         instance.set_rate(1.0)
         try:
             instance.train(desk.x[index : index + 1], desk.y[index : index + 1])
@@ -110,7 +111,7 @@ def gradients_of(desk: Desk, library: Path) -> Iterator[Scores]:
         }
 
 
-def _best(planner: Planner, desk: Desk, found: list[Candidate], library: Path, progress: Progress) -> Candidate:
+def best_of(planner: Planner, desk: Desk, found: list[Candidate], library: Path, progress: Progress) -> Candidate:
     """Train all, take the one of least loss; what was tried is told with it."""
     rates = [desk.rate * step for step in RATE_STEPS]
     runs = [Run({}), *(Run(one.update.updates, rate, planner.options.seed) for one in found for rate in rates)]

@@ -8,7 +8,7 @@ memory is that of this machine: which updates fit a board is not asked here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,8 @@ class Desk:
     """A model that trains everything, with samples, on this machine.
 
     x, y: what runs train on, held: what they are judged by; both as the calls take them. count: updates of a run.
-    rate: the learning rate that the file or the options say.
+    rate: the learning rate that the file or the options say. start: parameters that runs begin with, where these are
+    not the file's. clip: the largest norm of a step's gradients, of what the run trains (0: any); for plain SGD alone.
     """
 
     model: ImportedModel
@@ -69,11 +70,19 @@ class Desk:
     held: Samples
     count: int
     rate: float
+    start: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    clip: float = 0.0
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         """Layers with parameters."""
         return layers_of(self.model.graph)
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """Parameters that runs begin with."""
+        known = (value.name for layer in self.layers for value in layer.parameters)
+        return {name: self.start.get(name, self.train.graph.constants[name]) for name in known}
 
     def run_all(
         self, runs: Sequence[Run], library: Path, jobs: int, done: Callable[[int, Outcome], None]
@@ -113,7 +122,7 @@ class Desk:
         own = self.held.y if is_written(self.model) else None
         piece = self.train.micro_batch if self.train.in_place else self.train.batch
         calls = count * self.train.batch // piece
-        return Job(face, self.x, self.y, self.held.x, own, chosen, piece, calls, run.rate, masks)
+        return Job(face, self.x, self.y, self.held.x, own, chosen, piece, calls, run.rate, masks, self.start, self.clip)
 
 
 def _in_processes(work: Iterable[tuple[Path, Job]], jobs: int) -> Iterator[Array | None]:
@@ -140,25 +149,46 @@ class Job:
     count: int
     rate: float
     frozen: Mapping[str, Array | bool]
+    start: Mapping[str, Array]
+    clip: float
+
+
+def begun(library: Path, interface: Interface, start: Mapping[str, Array]) -> Instance:
+    """An instance with these parameters in place of the file's."""
+    instance = Instance(library, interface)
+    for name, array in start.items():
+        instance.tensor(name)[:] = array.ravel()
+    return instance
 
 
 def train_for_a_while(library: Path, job: Job) -> Array | None:
     """The outputs (or losses: see `Job.labels`) of what is held back after the run; None where a loss was NaN."""
-    instance = Instance(library, job.interface)
+    instance = begun(library, job.interface, job.start)
     first = instance.state()
     kept = [(name, mask, first[name]) for name, mask in job.frozen.items() if mask is not False]
+    moving = [instance.tensor(name) for name, mask in job.frozen.items() if mask is not True] if job.clip else []
     instance.set_rate(job.rate)
     try:
         for step in range(job.count):
             chosen = job.order[step * job.piece : (step + 1) * job.piece]
+            before = [array.copy() for array in moving]
             instance.train(job.x[chosen], job.y[chosen])
             for name, mask, numbers in kept:
                 held = instance.tensor(name)
                 if mask is True or (not isinstance(mask, bool) and mask.size == held.size):
                     np.copyto(held, numbers, where=mask)  # tables by channel of what is trained in part are free
+            _clip(moving, before, job.clip * job.rate)
         return instance.infer(job.held) if job.labels is None else instance.losses(job.held, job.labels)
     except CompileError:
         return None
+
+
+def _clip(now: Sequence[Array], before: Sequence[Array], limit: float) -> None:
+    """Bring a move of several arrays together down to a length."""
+    length = np.sqrt(sum(float(np.square(a - b).sum()) for a, b in zip(now, before, strict=True)))
+    if length > limit:
+        for after, first in zip(now, before, strict=True):
+            after[:] = first + (after - first) * np.float32(limit / length)
 
 
 def _frozen(updates: Updates, name: str, shape: tuple[int, ...]) -> Array | bool:

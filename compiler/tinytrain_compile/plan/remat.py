@@ -27,7 +27,8 @@ AUTO_TRIES = 6
 """Budgets that "auto" tries: where a plan lies above the arena by its packing, the next one is that much lower."""
 
 NEAR, FIRST_SHARE = 1.1, 0.25
-"""Quick plans above NEAR times the arena will not fit: they get FIRST_SHARE of the deterministic time."""
+"""Of quick plans where none is sure to fit, the smallest is planned again with FIRST_SHARE of the deterministic time;
+all are, with all of it, where that one comes within NEAR times the arena."""
 
 
 def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> Planned:
