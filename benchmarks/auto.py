@@ -4,7 +4,7 @@ Plans alone, with int8 for the networks (ten classes) as the command line makes 
 schemes, each at the arena that its own plan needs: `auto` must gain at least as much by the same table of gains, and
 reach at least three quarters as deep. Then arenas in steps: what fits is planned in full, so it fits.
 
-usage: python -m benchmarks.auto [schemes] [NETWORK ...]
+usage: python -m benchmarks.auto [schemes | published] [NETWORK ...]
 """
 
 from __future__ import annotations
@@ -98,16 +98,24 @@ def sweep(names: list[str]) -> Iterator[str]:
             yield f"{name:15} {size:6} KB {text_of(point, spent)}"
 
 
+def published(names: list[str]) -> Iterator[tuple[str, bool]]:
+    """Two published rules against auto."""
+    from benchmarks.published import against  # it needs this module
+
+    yield from against(names)
+
+
 def main() -> int:
     """Print the tables; 1 if a hand-made scheme is better."""
     asked = sys.argv[1:]
-    names = [name for name in asked if name != "schemes"] or [*NETWORKS, *SMALL]
+    names = [name for name in asked if name not in ("schemes", "published")] or [*NETWORKS, *SMALL]
     print(f"{'network':15} {'--arena':>9} {'used':>9} {'gain':>8} {'at most':>8} lay. deep {'params':>9}  CPU s")
     missed = 0
-    for text, met in schemes([name for name in names if name in SCHEMES]):
+    networks = [name for name in names if name in SCHEMES]
+    for text, met in published(networks) if "published" in asked else schemes(networks):
         print(text if met else f"{text}   MISSED", flush=True)
         missed += not met
-    for text in () if "schemes" in asked else sweep(names):
+    for text in sweep(names) if not {"schemes", "published"} & {*asked} else ():
         print(text, flush=True)
     return int(missed > 0)
 
