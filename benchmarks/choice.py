@@ -28,11 +28,11 @@ from digit_domains import Split, domain_a, domain_b
 from pretrain import CLASSES, DEEP, LAYERS, pretrain
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
-from tinytrain_compile.driver.choice_by_data import best_of, gradients_of, proposed
+from tinytrain_compile.driver.choice_by_data import best_of, gradients_of
 from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.driver.short_runs import Desk, make_desk
+from tinytrain_compile.driver.short_runs import Desk, Run, make_desk
 from tinytrain_compile.driver.update_search import deepest, search_update
 from tinytrain_compile.ir.stages import ChannelSlice, Samples
 from tinytrain_compile.ir.types import Array
@@ -46,7 +46,7 @@ EPOCHS = {"7": 30, "15": 15}
 TASKS = ("turned", "contrast", "classes", "head")
 SHARES = (0.15, 0.3, 0.6)
 """Arenas: what the head alone needs, and this share of what all layers need more."""
-RATES = (0.01, 0.03, 0.1, 0.3)
+RATES = (0.03, 0.1, 0.3, 1.0)
 BATCH, PASSES, CLIP, ORDERS, DEVELOPMENT = 8, 12, 1.0, 3, (100, 101, 102)
 RULES = ("head", "bias", "last:N", LAST, "auto", "auto, data", "all")
 Updates = Mapping[str, ChannelSlice | None]
@@ -87,8 +87,8 @@ def seen(name: str, images: Array, seed: int) -> Array:
     upright = domain_a(images, seed)
     if name != "contrast":
         return upright
-    noise = np.random.default_rng(seed).normal(0, 0.15, upright.shape)
-    return np.clip(0.4 + 0.25 * upright + noise, 0, 1).astype(np.float32)
+    noise = np.random.default_rng(seed).normal(0, 0.1, upright.shape)
+    return np.clip(0.3 + 0.4 * upright + noise, 0, 1).astype(np.float32)
 
 
 class Study:
@@ -141,20 +141,33 @@ class Study:
             assert found[name].shape == constants[name].shape
         return found
 
-    def by_data(self, task: Task, arena: int) -> Candidate:
-        """What --update auto --data takes, as `choose_by_data` does it, with the builds that are there."""
+    def candidates(self, task: Task, arena: int) -> dict[str, Candidate]:
+        """What --update auto --data tries in an arena, by rule, each update once; with the builds that are there."""
         planner, start = self.planner(arena), self.start(task)
+        plain = replace(self.plain, x=self.desk_of(task, task.check).x, y=task.own.y, start=start)
+        tables = tables_of_gradients(self.desk.layers, gradients_of(plain, self.libraries[1]), plain.weights)
+        names = ("auto", *(table.source for table in tables_without_data(self.desk.layers)))
+        known = {name: self.fixed[arena, name] for name in names if (arena, name) in self.fixed}
+        by_samples = {table.source: search_update(planner, planner.layer_count, table, proof=False) for table in tables}
+        found = dict[str, Candidate]()
+        for name, one in (known | by_samples).items():
+            if one.plan.arena_bytes <= arena and all(one.update.updates != o.update.updates for o in found.values()):
+                found[name] = one
+        return found
+
+    def by_data(self, task: Task, arena: int, found: dict[str, Candidate]) -> str:
+        """Which of them --update auto --data takes: 30 % of what the device would train on are held back."""
         held = len(task.own.x) * 3 // 10
         own, judged = Split(task.own.x[held:], task.own.y[held:]), Split(task.own.x[:held], task.own.y[:held])
         desk = self.desk_of(replace(task, own=own), judged)
-        plain = replace(self.plain, x=desk.x, y=desk.y, start=start)
-        tables = tables_of_gradients(self.desk.layers, gradients_of(plain, self.libraries[1]), plain.weights)
-        names = ("auto", *(table.source for table in tables_without_data(self.desk.layers)))
-        known = [self.fixed[arena, name] for name in names if (arena, name) in self.fixed]
-        each = [one for i, one in enumerate(known) if all(one.update.updates != o.update.updates for o in known[:i])]
-        more = proposed(planner, known[0], tables, _silent)[1:]
-        found = [*each, *(one for one in more if all(one.update.updates != o.update.updates for o in each))]
-        return best_of(planner, desk, found, self.libraries[0], _silent)
+        best = best_of(self.planner(arena), desk, list(found.values()), self.libraries[0], _silent)
+        return next(name for name, one in found.items() if one.update.updates == best.update.updates)
+
+    def accuracy(self, desk: Desk, updates: Updates, rate: float, orders: int) -> float:
+        """Of so many trainings, one per order of the samples, in per cent; a loss that is NaN counts as guessing."""
+        runs = [Run(updates, rate, order) for order in range(orders)]
+        found = desk.run_all(runs, self.libraries[0], 1, lambda _index, _outcome: None)
+        return 100 * sum(1 / CLASSES if one.accuracy is None else one.accuracy for one in found) / orders
 
 
 def _silent(_what: str, _share: float) -> None:

@@ -14,7 +14,8 @@ import tinytrain_compile as tt
 from tests.e2e.command import run
 from tinytrain_compile.api import options_from
 from tinytrain_compile.driver import short_runs
-from tinytrain_compile.driver.contribution import PARTIAL, Effort, measure
+from tinytrain_compile.driver.contribution import Effort, measure
+from tinytrain_compile.driver.known_runs import PARTIAL
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.short_runs import Run, make_desk
 from tinytrain_compile.files.samples import in_slots, samples_of

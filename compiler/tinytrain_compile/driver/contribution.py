@@ -9,24 +9,20 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from tinytrain_compile.driver.known_runs import KnownRuns, check_out, unwritten
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Progress
 from tinytrain_compile.driver.short_runs import RATE_STEPS, Desk, Outcome, Run, make_desk
-from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_file
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.sparse import COLUMNS, Layer, axes_of
 from tinytrain_compile.verify import work_folder
-
-PARTIAL = ".partial"
-"""Behind the name of a table whose runs are not all done."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +66,10 @@ def measure(options: CompileOptions, effort: Effort, out: Path, progress: Progre
 
     Deterministic: the same model, options, data and effort give the same table, however many jobs there are.
     """
-    if out.suffix != ".csv":
-        raise CompileError("E0101", "-o", f"{out.name} is no .csv", "name the table that --gains will read")
-    if out.is_dir() or not out.resolve().parent.is_dir():
-        raise _unwritten(out, "is a folder" if out.is_dir() else "its folder is not there")
+    check_out(out, ".csv", "the table that --gains will read")
     desk = make_desk(options, effort.updates, progress)
     plan = _Plan(_parts(desk), desk.rate, options.seed, effort)
-    known = _Known(out.with_name(out.name + PARTIAL), _digest(desk, options, effort))
+    known = _Known(out, _digest(desk, options, effort))
     runs = {_key(run): run for names in ((), *plan.trained) for run in plan.runs(names)}
     missing = [run for run in runs.values() if known.of(run) is None]
 
@@ -89,19 +82,15 @@ def measure(options: CompileOptions, effort: Effort, out: Path, progress: Progre
         with work_folder() as folder:
             desk.run_all(missing, desk.library(folder), effort.jobs, done)
     except KeyboardInterrupt as problem:
-        problem.args = (f"what was measured is in {known.path.name}; call it again to go on",)
+        problem.args = (f"what was measured is in {known.runs.path.name}; call it again to go on",)
         raise
     gains = plan.gains(known)
     try:
         replace_file(out, table(desk.layers, gains))
     except OSError as problem:
-        raise _unwritten(out, problem.strerror or "cannot be written") from problem
-    known.forget()
+        raise unwritten(out, problem.strerror or "cannot be written") from problem
+    known.runs.forget()
     return gains
-
-
-def _unwritten(path: Path, why: str) -> CompileError:
-    return CompileError("E0104", str(path), why, "name a file in a folder that can be written")
 
 
 def table(layers: Sequence[Layer], gains: Sequence[Gain]) -> str:
@@ -188,41 +177,17 @@ def _digest(desk: Desk, options: CompileOptions, effort: Effort) -> str:
 
 
 class _Known:
-    """Outcomes, kept in a file beside the table until all are there: an interrupted measurement goes on."""
+    """Outcomes by run."""
 
-    def __init__(self, path: Path, digest: str) -> None:
-        self.path, self._found = path, dict[str, Outcome]()
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        kept = [digest]
-        for line in lines[1:] if lines[:1] == [digest] else ():
-            try:
-                row: Mapping[str, object] = json.loads(line)
-                self._found[str(row["run"])] = Outcome(float(str(row["loss"])), _number(row["accuracy"]))
-            except (ValueError, KeyError, TypeError):
-                continue  # half a line: its run is done again
-            kept.append(line)
-        self._write("w", kept)
+    def __init__(self, out: Path, digest: str) -> None:
+        self.runs = KnownRuns(out, digest)
 
     def of(self, run: Run) -> Outcome | None:
-        return self._found.get(_key(run))
+        found = self.runs.of(_key(run))
+        return None if found is None else Outcome(found["loss"], found["accuracy"])
 
     def add(self, run: Run, outcome: Outcome) -> None:
-        self._found[_key(run)] = outcome
-        self._write("a", [json.dumps({"run": _key(run), **asdict(outcome)})])
-
-    def _write(self, mode: str, lines: Sequence[str]) -> None:
-        try:
-            with self.path.open(mode, encoding="utf-8") as stream:
-                stream.writelines(f"{line}\n" for line in lines)
-        except OSError as problem:
-            raise _unwritten(self.path, problem.strerror or "cannot be written") from problem
-
-    def forget(self) -> None:
-        self.path.unlink(missing_ok=True)
-
-
-def _number(value: object) -> float | None:
-    return None if value is None else float(str(value))
+        self.runs.add(_key(run), asdict(outcome))
 
 
 def _key(run: Run) -> str:
