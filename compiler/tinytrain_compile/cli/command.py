@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from tinytrain_compile import __version__
+from tinytrain_compile.cli.config import config_option
 from tinytrain_compile.cli.flags import options_of
 from tinytrain_compile.cli.options import GroupedCommand, asking, compile_options, terminal_options
 from tinytrain_compile.cli.start import interrupted
@@ -24,8 +25,8 @@ _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in on
 
 Example: tinytrain-compile model.onnx --arena 256KB --target cortex-m7
 
-Also: tinytrain-compile contribution MODEL --data FILE.npz measures what training each layer is worth (see its
---help). A model file that is called like a command is reached by ./
+Also, each with --help: tinytrain-compile finetune MODEL --data FILE.npz tries training on your samples; contribution
+measures what training each layer is worth. A model file that is called like a command is reached by ./
 """
 
 
@@ -63,6 +64,7 @@ _ANSWERS = (
     params=[
         click.Argument(["model"], type=click.Path(path_type=Path)),
         *compile_options(),
+        config_option(),
         *terminal_options(),
         *_ANSWERS,
     ],
@@ -133,6 +135,10 @@ def _command(arguments: list[str]) -> tuple[click.Command, str, list[str]]:
         from tinytrain_compile.cli.contribution import contribution
 
         return contribution, "tinytrain-compile contribution", arguments[1:]
+    if arguments[:1] == ["finetune"]:
+        from tinytrain_compile.cli.finetune import finetune
+
+        return finetune, "tinytrain-compile finetune", arguments[1:]
     return command, "tinytrain-compile", arguments[1:] if arguments[:1] == ["compile"] else arguments
 
 

@@ -15,9 +15,9 @@ from tinytrain_compile.errors import CompileError
 
 
 def _given() -> frozenset[str]:
-    """Names of the options that the command line sets."""
-    context = click.get_current_context()
-    return frozenset(name for name in OPTIONS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+    """Names of the options that the command line or --config sets."""
+    context, given = click.get_current_context(), (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+    return frozenset(name for name in OPTIONS if context.get_parameter_source(name) in given)
 
 
 def options_of(flags: dict[str, Any]) -> CompileOptions:

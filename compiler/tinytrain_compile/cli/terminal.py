@@ -13,8 +13,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Result
+from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.report import kernel_lines, pareto_lines, reason_lines, step_lines, success_text
+from tinytrain_compile.report import finding_lines, kernel_lines, pareto_lines, reason_lines, step_lines, success_text
 from tinytrain_compile.report.layout import wrapped
 from tinytrain_compile.report.words import plural, printable
 
@@ -84,6 +85,12 @@ class Terminal:
             where = f"{printable(gain.layer)} {gain.part}"
             self._out.print(f"{gain.gain:8.4f}  {where}   {gain.elements:,} parameters{right}", markup=False)
         self._out.print(f"wrote      {out}", markup=False)
+
+    def finding(self, finding: Finding, written: Sequence[Path]) -> None:
+        """What training on own samples gave, and where the files are."""
+        for line in finding_lines(finding):
+            self._out.print(line, markup=False)
+        self._out.print(f"{'wrote':<10} {', '.join(map(str, written))}", markup=False)
 
     def _file(self, summary: Summary) -> None:
         """What the comparison with the model file covered, and what it cost."""

@@ -97,6 +97,7 @@ class Generator:
             small_calls=small_calls,
             fma=self._target.features.fma,
             external=self._candidate.externals.used(self._candidate.plan.all_nodes),
+            epochs=options.epochs,
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 

@@ -88,3 +88,13 @@ class UpdateOptions:
             "--accumulate",
         ),
     )
+    epochs: int | None = field(
+        default=None,
+        metadata=option(
+            "training",
+            "Passes over the samples that the firmware is to make: a macro for its loop (finetune recommends them).",
+            "--epochs",
+            metavar="N",
+            limits=(1, 1000000),
+        ),
+    )

@@ -43,6 +43,7 @@ class EmitOptions:
     debug_header: text of tt_debug.h for a build that watches the plan on a host; "" for firmware.
     small_calls: compile the call sequence for small code (kernels say for themselves whether they are).
     fma: whether the target fuses products that are only added; then every machine does.
+    epochs: passes over the samples, for the loop of the firmware; None: not said.
     """
 
     prefix: str
@@ -55,6 +56,7 @@ class EmitOptions:
     fma: bool = False
     external: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of external kernels that nodes of the plan use: file name -> text."""
+    epochs: int | None = None
 
 
 @cache
@@ -246,6 +248,8 @@ def _template_data(
         "rate_float": sequencer.typed("F32", train.learning_rate.name),
         "rate_int": sequencer.typed("I32", train.rate.name) if train.rate else "",
         "momentum": None if train.momentum is None else f"{float(np.float32(train.momentum))!r}f",
+        "first_rate": float(graph.constants[train.learning_rate.name]),
+        "epochs": options.epochs,
         "exponents_known": train.exponents_known,
         "exponent": _first_exponent(train, sequencer),
         "batch": train.batch,

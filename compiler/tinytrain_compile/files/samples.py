@@ -78,7 +78,7 @@ def ignored_labels(train: TrainGraph) -> tuple[int, ...]:
 
 def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples:
     """Arrays `x` (samples first, ONNX layout) and `y` of an .npz; CompileError E0105 or E0305."""
-    x, y = _read(path, ("x", "y"))
+    x, y = read_arrays(path, ("x", "y"))
     return samples_of(path.name, x, y, model, train)
 
 
@@ -125,16 +125,17 @@ def labelled(path: Path) -> bool:
 
 def raw_labels(path: Path) -> Array | None:
     """Array `y` of an .npz as it is, None if there is none; CompileError E0105."""
-    return _read(path, ("y",))[0] if labelled(path) else None
+    return read_arrays(path, ("y",))[0] if labelled(path) else None
 
 
 def load_inputs(path: Path, model: ImportedModel) -> Array:
     """Array `x` of a calibration file, in the graph's layout; CompileError E0105."""
-    (x,) = _read(path, ("x",))
+    (x,) = read_arrays(path, ("x",))
     return _inputs(path.name, x, model)
 
 
-def _read(path: Path, names: tuple[str, ...]) -> list[Array]:
+def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
+    """Arrays of an .npz by name; CompileError E0105."""
     try:
         with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
             return [_array(archive, name) for name in names]

@@ -9,6 +9,7 @@ from tinytrain_compile.report.data import batch_text, plan_json, report_json
 from tinytrain_compile.report.html import report_html
 from tinytrain_compile.report.kernels import KernelWork, kernel_lines, kernel_work
 from tinytrain_compile.report.layout import styled
+from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml
 from tinytrain_compile.report.pareto import PARETO_CSV, pareto_csv, pareto_lines
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown, ops_text
 from tinytrain_compile.report.steps import step_lines
@@ -20,6 +21,9 @@ __all__ = [
     "batch_text",
     "does_not_fit_text",
     "errors_markdown",
+    "finding_html",
+    "finding_lines",
+    "finding_toml",
     "kernel_lines",
     "kernel_work",
     "milliseconds",

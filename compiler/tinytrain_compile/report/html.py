@@ -6,15 +6,10 @@ policy that names the hashes of our own style and script keeps anything else fro
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from tinytrain_compile.ir.summary import Summary
@@ -22,20 +17,20 @@ from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, wor
 from tinytrain_compile.report.choice import reason_text
 from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, update_totals
+from tinytrain_compile.report.page import page_asset, page_hash, page_template
 from tinytrain_compile.report.pareto import curve_of
-from tinytrain_compile.report.picture import Picture, about_text, build_picture, label_of, name_of
+from tinytrain_compile.report.picture import Picture, build_picture, label_of, name_of
 from tinytrain_compile.report.text import (
     bound_text,
     fit_verdict,
     layer_counts,
-    layer_text,
     loss_text,
     memory_pieces,
     paging_pieces,
     update_counts,
     verify_pieces,
 )
-from tinytrain_compile.report.words import bytes_text, grouped, macs_text, plural, share
+from tinytrain_compile.report.words import bytes_text, grouped, plural, share
 
 NOMINAL_WIDTH, NOMINAL_HEIGHT = 1080, 520
 """Pixels for which labels are chosen where no script adapts them."""
@@ -47,35 +42,19 @@ LARGEST_ROWS = 12
 
 def report_html(summary: Summary) -> str:
     """The whole page."""
-    return _template().render(_page(summary))
-
-
-@cache
-def _template() -> jinja2.Template:
-    """The page's template, compiled once."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tinytrain_compile.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        n=grouped, size=bytes_text, macs=macs_text, name=name_of, layer=layer_text, about=about_text, short=name_of
-    )
-    return environment.get_template("report.html.j2")
+    return page_template("report.html.j2").render(_page(summary))
 
 
 def _page(summary: Summary) -> Mapping[str, Any]:
     analysis = analyse(summary.train, summary.plan)
     plan = summary.plan
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = page_asset("report.css"), page_asset("report.js")
     picture = build_picture(analysis, summary.arena_limit_bytes)
     return {
         "style": Markup(style),
         "script": Markup(script),
-        "style_hash": _hash(style),
-        "script_hash": _hash(script),
+        "style_hash": page_hash(style),
+        "script_hash": page_hash(script),
         "summary": summary,
         "analysis": analysis,
         "plan": plan,
@@ -99,14 +78,6 @@ def _page(summary: Summary) -> Mapping[str, Any]:
         "pareto": () if summary.choice is None else summary.choice.pareto,
         "curve": None if summary.choice is None else curve_of(summary.choice.pareto),
     }
-
-
-def _asset(name: str) -> str:
-    return files("tinytrain_compile.report").joinpath("templates", name).read_text(encoding="utf-8").strip()
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 class _Layout:

@@ -1,0 +1,83 @@
+"""--config: options of a compilation from a TOML file, by their long names; the command line goes before it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tinytrain_compile.cli.options import GroupedOption
+from tinytrain_compile.driver.options import OPTIONS
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.toml_table import TableKind, load_toml
+from tinytrain_compile.files.user_file import read_text
+
+_KIND = TableKind("E0101", "E0101", "write options by their long names: lr = 0.03", "a TOML file of options")
+
+
+def config_option() -> click.Parameter:
+    """The option: what it sets are defaults of all others."""
+
+    def take(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+        if path is not None:
+            context.default_map = _settings(path, context.command)
+
+    return GroupedOption(
+        "output",
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE.toml",
+        is_eager=True,
+        expose_value=False,
+        callback=take,
+        help="Options from a file, as finetune writes it; those of the command line go before them.",
+    )
+
+
+def _settings(path: Path, command: click.Command) -> dict[str, Any]:
+    """Parameter -> value. Paths in the file are relative to its folder. E0101 for a key that is no option."""
+    where = f"--config {path.name}"
+    text = read_text(path, lambda what: _KIND.error(where, what), lambda what: _KIND.missing(where, what))
+    try:
+        table = load_toml(text)
+    except ValueError as problem:
+        raise _KIND.error(where, f"not TOML ({problem})") from problem
+    known = {long_name(name): item for item in command.params if (name := item.name or "") in OPTIONS}
+    found = dict[str, Any]()
+    for key, value in table.items():
+        item = known.get(key)
+        if item is None:
+            near = difflib.get_close_matches(key, known, 2)
+            hint = f"known: {', '.join(near)}" if near else "see docs/options.md"
+            raise CompileError("E0101", where, f"key {key!r} is no option", hint)
+        if isinstance(value, Mapping):
+            raise CompileError("E0101", where, f"key {key!r} is a table", "write one value, or a list")
+        found[item.name or ""] = from_folder(item, value, path.parent)
+    return found
+
+
+def long_name(name: str) -> str:
+    """Of an option's field, as a file says it."""
+    return OPTIONS[name].flag.removeprefix("--")
+
+
+def from_folder(item: click.Parameter, value: Any, folder: Path) -> Any:
+    """Relative paths of a file in this folder as they are from here."""
+    return _each(item, value, lambda path: str(folder / path))
+
+
+def to_folder(item: click.Parameter, value: Any, folder: Path) -> Any:
+    """Relative paths from here as a file in this folder names them."""
+    return _each(item, value, lambda path: path if os.path.isabs(path) else os.path.relpath(path, folder))
+
+
+def _each(item: click.Parameter, value: Any, change: Callable[[str], str]) -> Any:
+    """Where an option names files: by its type, or because the value ends as one does."""
+    if isinstance(value, (list, tuple)):
+        return [_each(item, one, change) for one in value]  # pyright: ignore[reportUnknownVariableType]
+    is_file = isinstance(item.type, click.Path) or (item.name in ("update", "target") and str(value).endswith(".toml"))
+    return change(str(value)) if is_file else value

@@ -1,0 +1,118 @@
+"""`tinytrain-compile finetune`: its options, what it says at the end, and the files that it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from tinytrain_compile.cli.config import config_option, long_name, to_folder
+from tinytrain_compile.cli.flags import options_of
+from tinytrain_compile.cli.options import GroupedCommand, GroupedOption, compile_options, terminal_options
+from tinytrain_compile.driver.options import OPTIONS
+
+_HELP = """Try training MODEL (ONNX) on your samples on this machine: which learning rate, for how long, what it gains.
+
+Every training runs the generated C, so results are the device's. --data has x and y; x_test, y_test to judge by; x_old,
+y_old of what the network knew before. Writes FILE.toml, which a compilation reads by --config, and FILE.html with
+curves. Interrupted, it goes on where it was when it is called again.
+
+Example: tinytrain-compile finetune model.onnx --data own.npz --arena 64KB
+"""
+_WITHOUT = frozenset(
+    name for name, known in OPTIONS.items() if known.group in ("verification", "output") and name != "seed"
+) | {"out", "epochs", "pareto", "lock", "tune", "tiles"}
+"""Options of a compilation about what nothing is made of here: output, verification, search for tiles."""
+
+
+def _own_options() -> list[click.Parameter]:
+    count = click.IntRange(1, 1_000_000)
+    return [
+        GroupedOption(
+            "common",
+            "-o",
+            "--out",
+            type=click.Path(path_type=Path),
+            default=Path("finetune.toml"),
+            show_default=True,
+            help="What is recommended.",
+        ),
+        GroupedOption("common", "--epochs", type=count, default=30, show_default=True, help="Of a training, at most."),
+        GroupedOption(
+            "common", "--seeds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Trainings of a mean."
+        ),
+        GroupedOption(
+            "common",
+            "--batches",
+            type=str,
+            metavar="N,N..",
+            help="Batches to compare. Default: that of --batch alone.",
+        ),
+        GroupedOption(
+            "common",
+            "--replay",
+            type=click.IntRange(0, 1_000_000),
+            default=100,
+            show_default=True,
+            help="Old samples (x_old) that the device could keep.",
+        ),
+        GroupedOption(
+            "common", "--jobs", type=click.IntRange(-1, 4096), default=-1, show_default=True, help="Processes; -1: all."
+        ),
+    ]
+
+
+@click.command(
+    cls=GroupedCommand,
+    help=_HELP,
+    params=[
+        click.Argument(["model"], type=click.Path(path_type=Path)),
+        *_own_options(),
+        *compile_options(without=_WITHOUT),
+        config_option(),
+        *terminal_options(),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+def finetune(**flags: Any) -> None:
+    """Parse, try, write, print."""
+    from tinytrain_compile.cli.terminal import Terminal
+    from tinytrain_compile.driver.finetune import Effort, finetune, write_finding
+
+    if flags["jobs"] == 0:
+        raise click.BadParameter("0 processes do nothing; give a number, or -1 for as many as there are cores")
+    sizes = (flags.pop("epochs"), flags.pop("seeds"), flags.pop("replay"))
+    effort = Effort(*sizes, batches=_batches(flags.pop("batches")), jobs=flags.pop("jobs"))
+    out: Path = flags.pop("out")
+    given = _given(out.parent)
+    options = options_of(flags)
+    terminal = Terminal(flags["color"], flags["verbose"])
+    try:
+        finding = finetune(options, effort, out, terminal.progress)
+    finally:
+        terminal.clear()
+    written = write_finding(finding, options, given, out)
+    terminal.finding(finding, written)
+
+
+def _batches(text: str | None) -> tuple[int, ...]:
+    """ "1,8" as numbers, each once; none without a text."""
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 1 << 20 for part in parts) or len(parts) > 8:
+        raise click.BadParameter(f"{text!r} is not up to eight numbers with commas, as 1,8", param_hint="--batches")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _given(folder: Path) -> dict[str, Any]:
+    """Options of a compilation that were given, long name -> value; paths as a file in this folder names them."""
+    context = click.get_current_context()
+    found = dict[str, Any]()
+    for item in context.command.params:
+        name = item.name or ""
+        source = context.get_parameter_source(name)
+        if name in OPTIONS and source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP):
+            value = to_folder(item, context.params[name], folder)
+            found[long_name(name)] = value if isinstance(value, (bool, int, float, list)) else str(value)
+    return found

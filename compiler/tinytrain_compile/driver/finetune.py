@@ -1,0 +1,242 @@
+"""`tinytrain-compile finetune`: which learning rate, how many epochs, which batch; and what that gains on own samples.
+
+The search halves successively (Jamieson and Talwalkar, AISTATS 2016): many rates for a few epochs, the better ones for
+longer and on more seeds, then rates between them. Work is counted: see the constants. What is recommended is trained
+again on all own samples, and judged by samples that nothing was chosen by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.driver.known_runs import KnownRuns, check_out, unwritten
+from tinytrain_compile.driver.learning import Build, LearningRun, learn_all
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import Progress, Project, Result, make_project
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.output_folder import replace_file
+from tinytrain_compile.files.own_data import OwnData, own_data, read_own_data
+from tinytrain_compile.files.samples import in_slots
+from tinytrain_compile.ir.learning import Curve, Finding, Learned, Score, Tried, curve_of, mean_curve
+from tinytrain_compile.ir.stages import Samples
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.report import finding_html, finding_toml
+from tinytrain_compile.verify import build_library, find_tools, work_folder
+
+FIRST_RATES = tuple(10.0 ** (power / 2) for power in range(-3, 4))
+"""Learning rates of the first round, times the one that the options say."""
+NEXT_TO = (10.0**-0.25, 1.0, 10.0**0.25)
+"""Rates of the last round, times the best so far."""
+SURVIVORS = 3
+"""Rates of the second round."""
+FIRST_SHARE, SECOND_SHARE, SECOND_SEEDS = 8, 2, 2
+"""Of the epochs, a run of the first and of the second round trains one in so many; on one seed and on so many."""
+FORGOTTEN, REPLAY_GAIN, FORGOTTEN_LOSS = 0.02, 0.01, 1.1
+"""Of the accuracy on old samples: what may be lost before replay is asked for, and what it has to bring back; where
+labels are values, how many times larger the loss on them may become."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """epochs: of a run at most; seeds: that what is recommended was judged by; replay: old samples kept (0: none);
+    batches: that are compared; jobs: processes, -1 for all cores."""
+
+    epochs: int = 30
+    seeds: int = 3
+    replay: int = 100
+    batches: tuple[int, ...] = ()
+    jobs: int = -1
+
+    def most_runs(self, builds: int) -> int:
+        """Of a search with so many builds, final ones included."""
+        first, second = len(FIRST_RATES) * builds, SURVIVORS * SECOND_SEEDS
+        return first + second + (len(NEXT_TO) + 2) * self.seeds
+
+
+def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progress) -> Finding:
+    """Search, then train what is recommended. What an earlier call had done already (beside `out`) is not done again.
+
+    Deterministic: the same model, options, data and effort give the same finding, however many jobs there are.
+    Raises CompileError.
+    """
+    if options.data is None:
+        raise CompileError("E0101", "--data", "finetune needs samples", "give --data FILE.npz with arrays x and y")
+    check_out(out, ".toml", "the file that --config will read")
+    arrays, notes = read_own_data(options.data, options.seed)
+    with ExitStack() as kept:
+        folder = kept.enter_context(work_folder())
+        projects = list(_projects(options, effort, arrays, folder, progress))
+        data = own_data(options.data.name, arrays, projects[0].model, projects[0].summary.train)
+        builds = [_build(project, data, folder / f"build{index}") for index, project in enumerate(projects)]
+        known = KnownRuns(out, _digest(projects, data))
+        search = _Search(builds, effort, options.seed, known, progress)
+        try:
+            finding = search.run([project.summary.learning_rate for project in projects])
+        except KeyboardInterrupt as problem:
+            problem.args = (f"what was tried is in {known.path.name}; call it again to go on",)
+            raise
+    known.forget()
+    project = next(one for one in projects if one.summary.train.batch == finding.chosen.batch)
+    return _with_facts(finding, project, (*notes, *data.notes), data)
+
+
+def write_finding(finding: Finding, options: CompileOptions, given: Mapping[str, Any], out: Path) -> tuple[Path, ...]:
+    """The options that were given and what is recommended, as --config reads it; a page; the scheme that --update auto
+    has chosen. E0104 where that cannot be written."""
+    page, scheme = out.with_suffix(".html"), out.with_suffix(".update.toml")
+    more = {"update": scheme.name} if finding.scheme else {}
+    texts = {out: finding_toml(finding, {**given, **more}), page: finding_html(finding, options.model.name)}
+    if finding.scheme:
+        texts[scheme] = finding.scheme
+    for path, text in texts.items():
+        try:
+            replace_file(path, text)
+        except OSError as problem:
+            raise unwritten(path, problem.strerror or "cannot be written") from problem
+    return tuple(texts)
+
+
+def _projects(
+    options: CompileOptions, effort: Effort, arrays: Mapping[str, Array], folder: Path, progress: Progress
+) -> Iterable[Project]:
+    """A compilation for every batch. What chooses a scheme by samples sees those alone that training may see."""
+    data = None
+    if "y" in arrays:
+        data = folder / "own.npz"
+        np.savez(data, x=arrays["x"], y=arrays["y"])
+    batches = effort.batches or (options.batch,)
+    for index, batch in enumerate(batches):
+        given = options.given | {"batch"} if effort.batches else options.given
+        asked = replace(options, batch=batch, data=data, verify="none", dry_run=False, pareto=False, given=given)
+        told = partial(_told, progress, f"batch {batch}: ", index / len(batches))
+        made = make_project(asked, told)
+        assert not isinstance(made, Result)
+        yield made
+
+
+def _told(progress: Progress, before: str, share: float, what: str, _share: float) -> None:
+    progress(before + what, 0.1 * share)
+
+
+def _build(project: Project, data: OwnData, folder: Path) -> Build:
+    face = project.bundle.interface
+    library = build_library(project.bundle, find_tools(), folder)
+    own, test = in_slots(face, data.own), in_slots(face, data.test)
+    old = None if data.old is None else in_slots(face, data.old)
+    return Build(library, face, project.model, project.summary.train, own, test, old, data.copies, data.faults)
+
+
+def _digest(projects: Sequence[Project], data: OwnData) -> str:
+    """Of all that decides what a run finds."""
+    hashed = hashlib.sha256()
+    for project in projects:
+        hashed.update(repr(sorted(project.bundle.files.items())).encode())
+    parts: tuple[Samples | None, ...] = (data.own, data.test, data.old)
+    for part in parts:
+        for array in () if part is None else (part.x, part.y):
+            hashed.update(array.tobytes())
+    hashed.update(b"" if data.faults is None else data.faults.tobytes())
+    return hashed.hexdigest()
+
+
+@dataclass
+class _Search:
+    builds: Sequence[Build]
+    effort: Effort
+    seed: int
+    known: KnownRuns
+    progress: Progress
+    made: int = 0
+
+    def run(self, rates: Sequence[float]) -> Finding:
+        """Three rounds, then what is recommended on all samples."""
+        epochs, seeds = self.effort.epochs, self.effort.seeds
+        each = [(build, rate * step) for build, rate in enumerate(rates) for step in FIRST_RATES]
+        first = self._round(each, 1, max(1, epochs // FIRST_SHARE))
+        best = sorted(range(len(each)), key=lambda index: first[index].best.worth, reverse=True)[:SURVIVORS]
+        again = [each[index] for index in sorted(best)]
+        second = self._round(again, min(SECOND_SEEDS, seeds), max(1, epochs // SECOND_SHARE))
+        build, rate = again[max(range(len(again)), key=lambda index: second[index].best.worth)]
+        last = [(build, rate * step) for step in NEXT_TO]
+        third = self._round(last, seeds, epochs)
+        top = max(range(len(last)), key=lambda index: third[index].best.worth)
+        learned = self._final(*last[top], max(1, third[top].best_epoch))
+        return Finding((first, second, third), third[top], learned, _replay(learned), self.made)
+
+    def _round(self, each: Sequence[tuple[int, float]], seeds: int, epochs: int) -> tuple[Tried, ...]:
+        runs = [LearningRun(b, rate, self.seed + seed, epochs) for b, rate in each for seed in range(seeds)]
+        curves = self._curves(runs)
+        parts = [curves[first : first + seeds] for first in range(0, len(curves), seeds)]
+        return tuple(
+            Tried(self.builds[build].train.batch, rate, seeds, _means(part), sum(one.failed for one in part))
+            for (build, rate), part in zip(each, parts, strict=True)
+        )
+
+    def _final(self, build: int, rate: float, epochs: int) -> tuple[Learned, ...]:
+        """Without replay, and with it where there are old samples."""
+        old = self.builds[build].old
+        replays = (0,) if old is None or not self.effort.replay else (0, min(self.effort.replay, len(old.x) // 2))
+        seeds, learned = range(self.effort.seeds), list[Learned]()
+        for replay in replays:
+            runs = [LearningRun(build, rate, self.seed + seed, epochs, replay, True) for seed in seeds]
+            curves = self._curves(runs)
+            old_curve = mean_curve([one.old for one in curves], [one.failed for one in curves]) if curves[0].old else ()
+            ends = [one.scores[-1].worth for one in curves]
+            spread = float(np.std(np.asarray([-loss if right == 0.0 else right for right, loss in ends])))
+            learned.append(Learned(replay, _means(curves), old_curve, spread, curves[0].steps))
+        return tuple(learned)
+
+    def _curves(self, runs: Sequence[LearningRun]) -> list[Curve]:
+        missing = [run for run in runs if self.known.of(run.key) is None]
+        self.made += len(runs)
+        most = self.effort.most_runs(len(self.builds))
+
+        def done(index: int, curve: Curve) -> None:
+            self.known.add(missing[index].key, asdict(curve))
+            count = self.made - len(missing) + index + 1
+            self.progress(f"training, run {count} of at most {most}", 0.1 + 0.9 * count / most)
+
+        learn_all(self.builds, missing, self.effort.jobs, done)
+        return [curve_of(found) for run in runs if (found := self.known.of(run.key)) is not None]
+
+
+def _means(curves: Sequence[Curve]) -> tuple[Score, ...]:
+    return mean_curve([one.scores for one in curves], [one.failed for one in curves])
+
+
+def _replay(learned: Sequence[Learned]) -> int:
+    """How many old samples to keep: none where nothing is forgotten without, or nothing is brought back."""
+    plain, *others = learned
+    if not others:
+        return 0
+    first, last, kept = plain.old[0], plain.old[-1], others[0].old[-1]
+    if first.accuracy is None or last.accuracy is None or kept.accuracy is None:
+        return others[0].replay if last.loss > FORGOTTEN_LOSS * first.loss and kept.loss < last.loss else 0
+    lost, back = first.accuracy - last.accuracy, kept.accuracy - last.accuracy
+    return others[0].replay if lost > FORGOTTEN and back > REPLAY_GAIN else 0
+
+
+def _with_facts(finding: Finding, project: Project, notes: tuple[str, ...], data: OwnData) -> Finding:
+    """With what the device needs for it, by the target's figures, and what is trained."""
+    summary = project.summary
+    train, choice = summary.train, summary.choice
+    chosen = None if choice is None else choice.update
+    return replace(
+        finding,
+        samples=len(data.own.x),
+        tests=len(data.test.x),
+        target=summary.target,
+        step=None if choice is None else choice.cost,
+        calls=train.batch // train.micro_batch,
+        update=summary.update_label,
+        scheme="" if chosen is None else chosen.scheme,
+        notes=notes,
+    )

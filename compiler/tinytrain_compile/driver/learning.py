@@ -1,0 +1,179 @@
+"""Training of one compilation on this machine, from the first epoch to the last: what `finetune` compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import joblib  # pyright: ignore[reportMissingTypeStubs]
+import numpy as np
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.own_data import split
+from tinytrain_compile.files.samples import class_count, is_written
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.learning import Curve, Score
+from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.twin import Instance
+from tinytrain_compile.twin.scores import scores
+
+CHECK_SHARE = 0.25
+"""Of the own samples, that a run which something is chosen by is judged by; others for every seed."""
+PERCENTILE = 99
+"""Of the errors of own samples, above which a sample is taken for a fault."""
+PATIENCE = 5
+"""Epochs without anything better after which a run ends."""
+
+
+@dataclass(frozen=True)
+class LearningRun:
+    """One training of a build. seed: of the order of samples, of those held back, and of rounding noise.
+
+    replay: old samples that are kept, one of which follows every new one (0: none). final: trains on all own samples,
+    to the last epoch, and is judged by the test samples; others hold some back and end when nothing gets better.
+    """
+
+    build: int
+    rate: float
+    seed: int
+    epochs: int
+    replay: int = 0
+    final: bool = False
+
+    @property
+    def key(self) -> str:
+        """A name by which it is known again."""
+        kind = "final" if self.final else "choosing"
+        return f"{kind} {self.build} {self.rate!r} {self.seed} {self.epochs} {self.replay}"
+
+
+@dataclass(frozen=True, eq=False)
+class Build:
+    """A compilation as a library of this machine, with what a process needs to judge what it learns.
+
+    copies: the network repeats its input. faults: of its test samples, which are no sound ones (None: not known).
+    """
+
+    library: Path
+    interface: Interface
+    model: ImportedModel
+    train: TrainGraph
+    own: Samples
+    test: Samples
+    old: Samples | None
+    copies: bool = False
+    faults: Array | None = None
+
+    def learn(self, run: LearningRun) -> Curve:
+        """Train, and score after every epoch."""
+        instance = Instance(self.library, self.interface)
+        _seed_noise(instance, run.seed)
+        instance.set_rate(run.rate)
+        fit, judged = self._parts(run)
+        pool, kept = self._old_parts(run) if run.final else (None, None)
+        rng = np.random.default_rng((run.seed, 3))
+        found = [self._score(instance, judged, run.final)]
+        old = [] if kept is None else [self._score(instance, kept)]
+        best, waited = found[0].worth, 0
+        steps = self._steps(len(fit.x), pool)
+        for _ in range(run.epochs):
+            try:
+                self._epoch(instance, fit, pool, rng)
+                found.append(self._score(instance, judged, run.final))
+            except CompileError:
+                return Curve(tuple(found), tuple(old), steps, True)
+            old += [] if kept is None else [self._score(instance, kept)]
+            better = found[-1].worth > best
+            best, waited = (found[-1].worth, 0) if better else (best, waited + 1)
+            if waited >= PATIENCE and not run.final:
+                break
+        return Curve(tuple(found), tuple(old), steps)
+
+    def _parts(self, run: LearningRun) -> tuple[Samples, Samples]:
+        """What a run trains on, and what it is judged by."""
+        if run.final:
+            return self.own, self.test
+        labels = self.own.y if class_count(self.train) else None
+        rest, kept = split(labels, len(self.own.x), CHECK_SHARE, run.seed)
+        return Samples(self.own.x[rest], self.own.y[rest]), Samples(self.own.x[kept], self.own.y[kept])
+
+    def _old_parts(self, run: LearningRun) -> tuple[Samples | None, Samples | None]:
+        """Old samples that are replayed, and those that tell what was forgotten: never the same, for all runs alike."""
+        if self.old is None:
+            return None, None
+        order = np.random.default_rng(11).permutation(len(self.old.x))
+        half = len(order) // 2
+        kept, pool = order[half:], order[:half][: run.replay]
+        return Samples(self.old.x[pool], self.old.y[pool]), Samples(self.old.x[kept], self.old.y[kept])
+
+    def _steps(self, count: int, pool: Samples | None) -> int:
+        return count * (2 if pool is not None and len(pool.x) else 1) // self.train.batch
+
+    def _epoch(self, instance: Instance, fit: Samples, pool: Samples | None, rng: np.random.Generator) -> None:
+        """All samples once in an order of their own, with as many old ones; a last part of a batch is left out."""
+        x, y = fit.x, fit.y
+        if pool is not None and len(pool.x):
+            chosen = rng.integers(0, len(pool.x), len(x))
+            x, y = np.concatenate([x, pool.x[chosen]]), np.concatenate([y, pool.y[chosen]])
+        order, batch = rng.permutation(len(x)), self.train.batch
+        for first in range(0, len(order) - batch + 1, batch):
+            some = order[first : first + batch]
+            instance.train(x[some], y[some])
+
+    def _score(self, instance: Instance, samples: Samples, final: bool = False) -> Score:
+        if is_written(self.model):  # only the C knows that loss
+            return Score(float(instance.losses(samples.x, samples.y).mean()))
+        outputs = instance.infer(samples.x)
+        if final and self.copies:
+            return self._of_copies(instance, outputs)
+        found = scores(self.model, self.train, outputs, samples.y)
+        return Score(found["loss"], found.get("accuracy"))
+
+    def _of_copies(self, instance: Instance, outputs: Array) -> Score:
+        """Of test samples of which some may be faults: the loss is that of the others."""
+        errors = _errors(outputs, self.test.y)
+        threshold = float(np.percentile(_errors(instance.infer(self.own.x), self.own.y), PERCENTILE))
+        if self.faults is None:
+            return Score(float(errors.mean()), threshold=threshold, false_alarms=float((errors > threshold).mean()))
+        sound, faulty = errors[~self.faults], errors[self.faults]
+        alarms, detected = float((sound > threshold).mean()), float((faulty > threshold).mean())
+        return Score(float(sound.mean()), None, area(sound, faulty), threshold, alarms, detected)
+
+
+def _errors(outputs: Array, wanted: Array) -> Array:
+    """Mean squared error of each sample."""
+    return np.square(outputs.astype(np.float64) - wanted.reshape(outputs.shape)).mean(axis=1)
+
+
+def area(sound: Array, faulty: Array) -> float:
+    """Area under the ROC curve: how often a faulty one has the larger error (ties count half)."""
+    order = np.sort(sound)
+    below, upto = (np.searchsorted(order, faulty, side).sum() for side in ("left", "right"))
+    return float(below + upto) / (2 * len(sound) * len(faulty))
+
+
+def _seed_noise(instance: Instance, seed: int) -> None:
+    """Another beginning of the rounding noise for every seed, as it would be on another device."""
+    for slot in instance.interface.state:
+        if slot.name == "noise":
+            held = instance.tensor("noise").view(np.uint32)
+            held += np.uint32(2 * seed * 0x3779B97)
+
+
+def learn_all(
+    builds: Sequence[Build], runs: Sequence[LearningRun], jobs: int, done: Callable[[int, Curve], None]
+) -> list[Curve]:
+    """Curves in order, from so many processes; `done` is told each as it comes. joblib is not typed."""
+    pool: Any = joblib.Parallel(n_jobs=jobs, return_as="generator")
+    found = list[Curve]()
+    for index, curve in enumerate(pool((_learn, (builds[run.build], run), {}) for run in runs)):
+        found.append(curve)
+        done(index, curve)
+    return found
+
+
+def _learn(build: Build, run: LearningRun) -> Curve:
+    return build.learn(run)

@@ -1,0 +1,109 @@
+"""A user's own samples for trying training: to train on, to judge by, and of what the network knew before."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.samples import class_count, read_arrays, samples_of
+from tinytrain_compile.files.user_file import open_file
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.types import Array
+
+TEST_SHARE = 0.2
+"""Of the samples, that nothing is chosen by, where the file has no x_test."""
+FEWEST = 10
+"""Samples below which there is nothing to train on and judge by."""
+_NAMES = ("x", "y", "x_test", "y_test", "x_old", "y_old")
+_HINT = "give an .npz with x and y; x_test with y_test and x_old with y_old are optional"
+
+
+@dataclass(frozen=True, eq=False)
+class OwnData:
+    """As a compilation's calls take them.
+
+    own: to train on and to choose by; test: to judge by at the end. old: of what the network knew before, None without.
+    copies: the network learns to repeat its input. faults: then, which test samples are faults; None: not known.
+    notes: what was made of the file.
+    """
+
+    own: Samples
+    test: Samples
+    old: Samples | None
+    copies: bool
+    faults: Array | None
+    notes: tuple[str, ...]
+
+
+def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """Arrays of an .npz with x and, as far as they are there, y, x_test, y_test, x_old, y_old; and what was made of it:
+    without x_test, a part of x and y, drawn by the seed. CompileError E0105, one line."""
+    try:
+        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
+            there = [name for name in _NAMES if f"{name}.npy" in archive.namelist()]
+    except (OSError, ValueError, zipfile.BadZipFile):
+        there = ["x"]  # whose reading says what is wrong
+    if "x" not in there:
+        raise CompileError("E0105", path.name, "has no x", _HINT)
+    found, notes = dict(zip(there, read_arrays(path, tuple(there)), strict=True)), ()
+    for name, other in (("y_test", "x_test"), ("y_old", "x_old"), ("x_old", "y_old" if "y" in found else "x_old")):
+        if name in found and other not in found:
+            raise CompileError("E0105", path.name, f"has {name} and no {other}", _HINT)
+    count = len(found["x"]) if found["x"].ndim else 0
+    if count < FEWEST:
+        what = f"{count} samples are too few to train on some and judge by others"
+        raise CompileError("E0105", path.name, what, f"give at least {FEWEST}")
+    if "x_test" not in found:
+        rest, kept = split(found.get("y"), count, TEST_SHARE, seed)
+        notes = (f"there is no x_test: {len(kept)} of {count} samples are kept to judge by, drawn by --seed",)
+        for name in [name for name in ("x", "y") if name in found and len(found[name]) == count]:
+            found[f"{name}_test"], found[name] = found[name][kept], found[name][rest]
+    return found, notes
+
+
+def own_data(where: str, found: Mapping[str, Array], model: ImportedModel, train: TrainGraph) -> OwnData:
+    """The same as a model's calls take them; `where` is what messages call the file. CompileError E0105."""
+    arrays, notes, faults = dict(found), tuple[str, ...](), None
+    copies = "y" not in arrays
+    if copies:
+        if class_count(train) or model.output_shape != model.input_shape:
+            raise CompileError("E0105", where, "has no y", _HINT)
+        notes = ("there is no y: the network learns to repeat its input",)
+        faults = _faults(where, arrays)
+        arrays |= {f"y{part}": arrays[f"x{part}"] for part in ("", "_test", "_old") if f"x{part}" in arrays}
+    pairs = {
+        part: samples_of(f"{where}, x{part}", arrays[f"x{part}"], arrays[f"y{part}"], model, train)
+        for part in ("", "_test", "_old")
+        if f"x{part}" in arrays
+    }
+    return OwnData(pairs[""], pairs["_test"], pairs.get("_old"), copies, faults, notes)
+
+
+def split(labels: Array | None, count: int, share: float, seed: int) -> tuple[Array, Array]:
+    """Indices of (the rest, a share of the samples), in equal parts of every class where each sample has one label."""
+    order = np.random.default_rng((seed, 7)).permutation(count)
+    if labels is None or labels.size != count:
+        kept = order[: max(1, round(share * count))]
+    else:
+        of_class = labels.reshape(-1)[order]
+        each = [order[of_class == label] for label in np.unique(of_class)]
+        kept = np.concatenate([some[: round(share * len(some))] for some in each])
+        kept = kept if len(kept) else order[:1]
+    return np.setdiff1d(order, kept), np.sort(kept)
+
+
+def _faults(where: str, found: Mapping[str, Array]) -> Array | None:
+    """Labels of test samples of an autoencoder: 0 for what it should repeat, 1 for what it should not."""
+    if "y_test" not in found:
+        return None
+    labels = found["y_test"].reshape(-1)
+    if len(labels) != len(found["x_test"]) or not np.isin(labels, (0, 1)).all():
+        what = "y_test of a network that repeats its input is not one 0 or 1 for each sample"
+        raise CompileError("E0105", where, what, "1 says that a sample is a fault")
+    return labels.astype(bool) if 0 < labels.sum() < len(labels) else None

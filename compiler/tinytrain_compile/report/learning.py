@@ -1,0 +1,176 @@
+"""What `finetune` found, for people and programs: lines for the terminal, finetune.html with curves, a TOML file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from tinytrain_compile.ir.learning import ENOUGH, Finding, Learned, Score
+from tinytrain_compile.report.page import page_asset, page_hash, page_template
+from tinytrain_compile.report.words import grouped, plural, printable
+
+BARS = "▁▂▃▄▅▆▇█"
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 220, 56, 14, 16, 34
+"""Pixels of a curve: whole, and the margins around it."""
+MOST_BARS = 60
+"""Epochs that a line of the terminal shows."""
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """What was tried, what it gives, what it costs and what is recommended."""
+    return [
+        *(f"{'note':<10} {printable(note)}" for note in finding.notes),
+        f"{'update':<10} {printable(finding.update)}",
+        *_rounds(finding),
+        *(line for one in finding.learned for line in _learned(finding, one)),
+        *_costs(finding),
+        *_advice(finding),
+    ]
+
+
+def score_text(score: Score) -> str:
+    """Accuracy, where there is one, or the area under the curve, and the loss."""
+    right = [] if score.accuracy is None else [f"accuracy {score.accuracy:.1%}"]
+    area = [] if score.auc is None else [f"AUC {score.auc:.3f}"]
+    return ", ".join((*right, *area, f"loss {score.loss:.4g}"))
+
+
+def _rounds(finding: Finding) -> list[str]:
+    """A table: what each rate gave on samples that were held back."""
+    lines = [f"{'tried':<10} round  batch       rate  seeds  epochs  best after  held back"]
+    for number, tried in enumerate(finding.rounds, 1):
+        for one in tried:
+            failed = f"  ({plural(one.failed, 'run')} ended in NaN or infinity)" if one.failed else ""
+            taken = "  <- taken" if one is finding.chosen else ""
+            epochs = len(one.curve) - 1
+            figures = (
+                f"{number:>5}  {one.batch:>5}  {one.rate:>9.3g}  {one.seeds:>5}  {epochs:>6}  {one.best_epoch:>10}"
+            )
+            lines.append(f"{'':<10} {figures}  {score_text(one.best)}{failed}{taken}")
+    return lines
+
+
+def _learned(finding: Finding, one: Learned) -> list[str]:
+    """Before and after, on test samples and on old ones."""
+    first, last, how = one.curve[0], one.curve[-1], f", with {one.replay} old samples replayed" if one.replay else ""
+    spread = f"{one.spread:.1%}" if last.accuracy is not None else f"{one.spread:.3g}"
+    tests = plural(finding.tests, "test sample")
+    said = f"{score_text(first)} -> {score_text(last)} (+-{spread} between {plural(finding.chosen.seeds, 'seed')})"
+    lines = [f"{'learned':<10} {tests}{how}: {said}", f"{'':<10} {bars(one.curve)}  epoch 0 to {one.epochs}"]
+    if last.threshold is not None and first.threshold is not None:
+        lines += [f"{'':<10} {text}" for text in (_threshold("before", first), _threshold("after", last))]
+    if one.old:
+        lines.append(f"{'old':<10} what was known before{how}: {score_text(one.old[0])} -> {score_text(one.old[-1])}")
+    return lines
+
+
+def _threshold(when: str, score: Score) -> str:
+    alarms = "" if score.false_alarms is None else f", {score.false_alarms:.1%} false alarms"
+    detected = "" if score.detected is None else f", {score.detected:.1%} of faults found"
+    return f"threshold {when}, 99 % of the own samples' errors: {score.threshold:.4g}{alarms}{detected}"
+
+
+def _costs(finding: Finding) -> list[str]:
+    """Time and energy on the device, by its figures."""
+    taken = finding.taken
+    updates = taken.epochs * taken.steps
+    most = taken.epochs_to_most
+    found = finding.device(updates)
+    cost = "" if found is None else f": {found[0]:.3g} s, {found[1]:.3g} J by the figures of {finding.target}"
+    passes = plural(taken.epochs, "epoch")
+    return [
+        f"{'device':<10} {passes} of {plural(taken.steps, 'update')}, {grouped(updates)} in all{cost} (a model)",
+        f"{'enough':<10} {ENOUGH:.0%} of the gain after {plural(most, 'epoch')}, {plural(most * taken.steps, 'update')}",
+    ]
+
+
+def _advice(finding: Finding) -> list[str]:
+    if not finding.worth_it:
+        return [f"{'recommend':<10} nothing: no rate made anything better on samples that were held back"]
+    kept = f"; keep {finding.replay} old samples and replay one after each new one" if finding.replay else ""
+    options = f"--lr {finding.chosen.rate:.4g} --batch {finding.chosen.batch} --epochs {finding.taken.epochs}"
+    return [f"{'recommend':<10} {options}{kept}"]
+
+
+def bars(curve: Sequence[Score]) -> str:
+    """A curve in one line: the higher the bar the better; long ones lose epochs in between."""
+    values = [-one.loss if one.accuracy is None else one.accuracy for one in curve]
+    values = (
+        [values[index * (len(values) - 1) // max(1, MOST_BARS - 1)] for index in range(MOST_BARS)]
+        if (len(values) > MOST_BARS)
+        else values
+    )
+    low, high = min(values), max(values)
+    reach = high - low or 1.0
+    return "".join(BARS[min(len(BARS) - 1, int((value - low) / reach * len(BARS)))] for value in values)
+
+
+def finding_toml(finding: Finding, options: Mapping[str, Any]) -> str:
+    """What a compilation reads by --config: options that were given (long name -> value), and what is recommended."""
+    found = {**options, "lr": float(f"{finding.chosen.rate:.4g}"), "batch": finding.chosen.batch}
+    found["epochs"] = finding.taken.epochs
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in found.items()]
+    said = [f"# {line}" for line in (*_learned(finding, finding.taken)[:1], *_costs(finding), *_advice(finding))]
+    return "\n".join(("# tinytrain-compile finetune", *said, "", *lines, ""))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve of a picture: its name, its points in pixels, and what its ends are."""
+
+    name: str
+    points: str
+    first: str
+    last: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Curves over epochs with one scale; low and high are its ends."""
+
+    title: str
+    lines: tuple[Line, ...]
+    epochs: int
+    low: str
+    high: str
+
+
+def finding_html(finding: Finding, model: str) -> str:
+    """The page: curves and tables. It needs nothing else (see `html.py`)."""
+    style = page_asset("learning.css")
+    named = {"without replay" if not one.replay else f"with {one.replay} replayed": one for one in finding.learned}
+    pictures = [picture("Test samples", {name: one.curve for name, one in named.items()})]
+    if finding.learned[0].old:
+        pictures.append(picture("Old samples", {name: one.old for name, one in named.items()}))
+    tried = {f"rate {one.rate:.3g}": one.curve for one in finding.rounds[-1]}
+    pictures.append(picture("Rates of the last round, on samples that were held back", tried))
+    return page_template("learning.html.j2").render(
+        style=Markup(style), style_hash=page_hash(style), model=model, pictures=pictures, lines=finding_lines(finding)
+    )
+
+
+def picture(title: str, curves: Mapping[str, Sequence[Score]]) -> Picture:
+    """Of accuracies, or of losses where there are none."""
+    right = all(one.accuracy is not None for curve in curves.values() for one in curve)
+    each = {name: [_figure(one, right) for one in curve] for name, curve in curves.items()}
+    known = [value for values in each.values() for value in values if value < float("inf")]
+    low, high, epochs = min(known), max(known), max(map(len, each.values())) - 1
+    shown = "{:.1%}" if right else "{:.4g}"
+
+    def points(values: Sequence[float]) -> str:
+        across, up = (WIDTH - LEFT - RIGHT) / max(1, epochs), (HEIGHT - TOP - BOTTOM) / (high - low or 1.0)
+        places = ((LEFT + across * i, HEIGHT - BOTTOM - up * (min(v, high) - low)) for i, v in enumerate(values))
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+
+    lines = tuple(
+        Line(name, points(values), shown.format(values[0]), shown.format(values[-1])) for name, values in each.items()
+    )
+    return Picture(f"{title}: {'accuracy' if right else 'loss'}", lines, epochs, shown.format(low), shown.format(high))
+
+
+def _figure(score: Score, right: bool) -> float:
+    return score.accuracy if right and score.accuracy is not None else score.loss
