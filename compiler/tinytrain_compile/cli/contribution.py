@@ -56,7 +56,9 @@ def contribution(**flags: Any) -> None:
     from tinytrain_compile.driver.contribution import Effort, measure
 
     if flags["jobs"] == 0:
-        raise click.BadParameter("0 processes do nothing; give a number, or -1 for as many as there are cores")
+        raise click.BadParameter(
+            "0 processes do nothing; give a number, or -1 for as many as there are cores", param_hint="--jobs"
+        )
     effort, out = Effort(flags.pop("updates"), flags.pop("orders"), flags.pop("jobs")), flags.pop("out")
     options = options_of(flags)
     terminal = Terminal(flags["color"], flags["verbose"])

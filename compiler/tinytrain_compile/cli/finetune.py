@@ -82,7 +82,9 @@ def finetune(**flags: Any) -> None:
     from tinytrain_compile.driver.finetune import Effort, finetune, write_finding
 
     if flags["jobs"] == 0:
-        raise click.BadParameter("0 processes do nothing; give a number, or -1 for as many as there are cores")
+        raise click.BadParameter(
+            "0 processes do nothing; give a number, or -1 for as many as there are cores", param_hint="--jobs"
+        )
     sizes = (flags.pop("epochs"), flags.pop("seeds"), flags.pop("replay"))
     effort = Effort(*sizes, batches=_batches(flags.pop("batches")), jobs=flags.pop("jobs"))
     out: Path = flags.pop("out")

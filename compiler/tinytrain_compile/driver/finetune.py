@@ -55,10 +55,10 @@ class Effort:
     batches: tuple[int, ...] = ()
     jobs: int = -1
 
-    def most_runs(self, builds: int) -> int:
-        """Of a search with so many builds, final ones included."""
-        first, second = len(FIRST_RATES) * builds, SURVIVORS * SECOND_SEEDS
-        return first + second + (len(NEXT_TO) + 2) * self.seeds
+    def most_runs(self, builds: int, old: bool) -> int:
+        """Of a search with so many builds, final ones included. old: whether there are old samples."""
+        first, second = len(FIRST_RATES) * builds, SURVIVORS * min(SECOND_SEEDS, self.seeds)
+        return first + second + (len(NEXT_TO) + (2 if old else 1)) * self.seeds
 
 
 def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progress) -> Finding:
@@ -197,12 +197,12 @@ class _Search:
     def _curves(self, runs: Sequence[LearningRun]) -> list[Curve]:
         missing = [run for run in runs if self.known.of(run.key) is None]
         self.made += len(runs)
-        most = self.effort.most_runs(len(self.builds))
+        most = self.effort.most_runs(len(self.builds), self.builds[0].old is not None)
 
         def done(index: int, curve: Curve) -> None:
             self.known.add(missing[index].key, asdict(curve))
             count = self.made - len(missing) + index + 1
-            self.progress(f"training, run {count} of at most {most}", 0.1 + 0.9 * count / most)
+            self.progress(f"training, run {count} of {most}", 0.1 + 0.9 * count / most)
 
         learn_all(self.builds, missing, self.effort.jobs, done)
         return [curve_of(found) for run in runs if (found := self.known.of(run.key)) is not None]

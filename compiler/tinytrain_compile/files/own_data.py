@@ -52,9 +52,11 @@ def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, .
     if "x" not in there:
         raise CompileError("E0105", path.name, "has no x", _HINT)
     found, notes = dict(zip(there, read_arrays(path, tuple(there)), strict=True)), ()
-    for name, other in (("y_test", "x_test"), ("y_old", "x_old"), ("x_old", "y_old" if "y" in found else "x_old")):
-        if name in found and other not in found:
-            raise CompileError("E0105", path.name, f"has {name} and no {other}", _HINT)
+    for part in ("_test", "_old"):
+        missing = [name for name in (f"x{part}", f"y{part}") if name not in found]
+        if len(missing) == 1 and ("y" in found or missing[0][0] == "x"):
+            there_is = f"y{part}" if missing[0][0] == "x" else f"x{part}"
+            raise CompileError("E0105", path.name, f"has {there_is} and no {missing[0]}", _HINT)
     count = len(found["x"]) if found["x"].ndim else 0
     if count < FEWEST:
         what = f"{count} samples are too few to train on some and judge by others"

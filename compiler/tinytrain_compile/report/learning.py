@@ -84,7 +84,7 @@ def _costs(finding: Finding) -> list[str]:
     passes = plural(taken.epochs, "epoch")
     return [
         f"{'device':<10} {passes} of {plural(taken.steps, 'update')}, {grouped(updates)} in all{cost} (a model)",
-        f"{'enough':<10} {ENOUGH:.0%} of the gain after {plural(most, 'epoch')}, {plural(most * taken.steps, 'update')}",
+        f"{'enough':<10} {ENOUGH:.0%} of the gain after {plural(most, 'epoch')}: {grouped(most * taken.steps)} updates",
     ]
 
 

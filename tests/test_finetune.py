@@ -1,0 +1,315 @@
+"""`finetune`: what it trains is what the device would; what it recommends is what compilations read."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tinytrain_compile as tt
+from tests.e2e.command import run
+from tinytrain_compile.api import options_from
+from tinytrain_compile.driver import finetune as search
+from tinytrain_compile.driver.finetune import Effort, finetune, write_finding
+from tinytrain_compile.driver.known_runs import PARTIAL
+from tinytrain_compile.driver.learning import Build, LearningRun, area, learn_all
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.own_data import own_data, read_own_data, split
+from tinytrain_compile.files.samples import in_slots
+from tinytrain_compile.ir.learning import Finding, Learned, Score, Tried, mean_curve
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.report import finding_html, finding_lines
+
+DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+SHORT = Effort(epochs=4, seeds=2, jobs=1)
+
+
+def silent(_what: str, _share: float) -> None:
+    return None
+
+
+def some(count: int, first: int = 0) -> tuple[Array, Array]:
+    with np.load(DIGITS / "data.npz") as data:
+        return data["x"][first : first + count], data["y"][first : first + count]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    x, y = some(100)
+    np.savez(tmp_path / "own.npz", x=x, y=y)
+    return tmp_path / "own.npz"
+
+
+def found_by(own: Path, effort: Effort = SHORT, name: str = "finetune.toml", **options: Any) -> Finding:
+    asked = {"update": "head", "data": own, **options}
+    return finetune(options_from(DIGITS / "digits.onnx", asked), effort, own.with_name(name), silent)
+
+
+def layer(name: str, out: int, into: int, rng: np.random.Generator) -> list[onnx.TensorProto]:
+    weight = rng.normal(0, 1 / np.sqrt(into), (into, out)).astype(np.float32)
+    return [
+        numpy_helper.from_array(weight, f"{name}.w"),
+        numpy_helper.from_array(np.zeros(out, np.float32), f"{name}.b"),
+    ]
+
+
+def dense(path: Path, widths: tuple[int, ...]) -> Path:
+    """Dense layers with Relu between them."""
+    rng, nodes, tensors, name = np.random.default_rng(0), [], [], "x"
+    for index, (into, out) in enumerate(pairwise(widths)):
+        tensors += layer(f"d{index}", out, into, rng)
+        last = index == len(widths) - 2
+        nodes.append(helper.make_node("Gemm", [name, f"d{index}.w", f"d{index}.b"], ["y" if last else f"g{index}"]))
+        if not last:
+            nodes.append(helper.make_node("Relu", [f"g{index}"], [f"r{index}"]))
+        name = f"r{index}"
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, w]) for n, w in (("x", widths[0]), ("y", widths[-1]))
+    ]
+    graph = helper.make_graph(nodes, "dense", ends[:1], ends[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def test_a_training_is_what_a_twin_does(own: Path, tmp_path: Path) -> None:
+    """The same updates by the calls of the twin, sample by sample: equal scores to the last digit."""
+    options = options_from(DIGITS / "digits.onnx", {"update": "last:2", "data": own, "batch": 4, "verify": "none"})
+    compiled = tt.compile(DIGITS / "digits.onnx", update="last:2", batch=4, verify="none")
+    arrays, _ = read_own_data(own, 0)
+    train, face = compiled.project.summary.train, compiled.project.bundle.interface
+    data = own_data("own", arrays, compiled.project.model, train)
+    build = Build(
+        compiled.library(),
+        face,
+        compiled.project.model,
+        train,
+        in_slots(face, data.own),
+        in_slots(face, data.test),
+        None,
+    )
+    curve = build.learn(LearningRun(0, 0.02, 5, 3, final=True))
+    assert options.batch == 4 and curve.steps == len(arrays["x"]) // 4
+    with compiled.twin() as twin:
+        rng = np.random.default_rng((5, 3))
+        first = twin.evaluate(arrays["x_test"], arrays["y_test"])
+        assert curve.scores[0] == Score(first["loss"], first["accuracy"])
+        for epoch in range(3):
+            order = rng.permutation(len(arrays["x"]))
+            for start in range(0, len(order) - 3, 4):
+                chosen = order[start : start + 4]
+                twin.train_step(arrays["x"][chosen], arrays["y"][chosen], lr=0.02)
+            after = twin.evaluate(arrays["x_test"], arrays["y_test"])
+            assert curve.scores[epoch + 1] == Score(after["loss"], after["accuracy"])
+
+
+def test_what_is_recommended_is_what_a_compilation_reads(own: Path, tmp_path: Path) -> None:
+    """From the command to macros of the firmware; the command line goes before the file."""
+    x, y = some(60, 200)
+    with np.load(own) as data:
+        np.savez(own, x=data["x"], y=data["y"], x_test=x, y_test=y)
+    made = ("finetune", DIGITS / "digits.onnx", "--data", own, "--update", "head", "--epochs", "3", "--seeds", "1")
+    said = run(*made, "-o", tmp_path / "mine.toml", "--jobs", "1")
+    assert said.exit_code == 0, said.err
+    settings = tomllib.loads((tmp_path / "mine.toml").read_text())
+    assert settings["update"] == "head" and settings["data"] == str(own)
+    assert f"--lr {settings['lr']:g} --batch 1 --epochs {settings['epochs']}" in said.out
+    assert "60 test samples" in said.out and "<svg" in (tmp_path / "mine.html").read_text()
+    assert not (tmp_path / f"mine.toml{PARTIAL}").exists()
+    built = run(DIGITS / "digits.onnx", "--config", tmp_path / "mine.toml", "--verify", "none", "-o", tmp_path / "out")
+    assert built.exit_code == 0, built.err
+    header = (tmp_path / "out" / "digits_train.h").read_text()
+    assert f"#define DIGITS_EPOCHS {settings['epochs']}\n" in header
+    rate = float(
+        next(line.split()[2].rstrip("f") for line in header.splitlines() if line.startswith("#define DIGITS_LR "))
+    )
+    assert np.float32(rate) == np.float32(settings["lr"])
+    other = tt.compile(DIGITS / "digits.onnx", config=tmp_path / "mine.toml", lr=0.25, verify="none")
+    assert other.project.summary.learning_rate == 0.25 and other.report["optimizer"]["learning_rate"] == 0.25
+
+
+def test_what_auto_chooses_is_written_beside_it(own: Path, tmp_path: Path) -> None:
+    """The scheme that was tried is the one that is compiled, whatever auto would choose another day."""
+    options = options_from(DIGITS / "digits.onnx", {"arena": "20KB"})
+    found = finetune(replace(options, data=own), Effort(2, 1, jobs=1), tmp_path / "f.toml", silent)
+    write_finding(found, options, {"arena": "20KB"}, tmp_path / "f.toml")
+    assert found.scheme and (tmp_path / "f.update.toml").read_text() == found.scheme
+    assert 'update = "f.update.toml"' in (tmp_path / "f.toml").read_text()
+    built = tt.compile(DIGITS / "digits.onnx", config=tmp_path / "f.toml", verify="none")
+    assert built.report["memory"]["arena_bytes"] <= 20480
+    assert any(one["channels"] for one in built.report["update"])
+
+
+def test_the_same_finding_with_any_number_of_processes_and_after_an_interrupt(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that were done are not done again, and a file of another model says nothing."""
+    first = found_by(own)
+    assert found_by(own, replace(SHORT, jobs=2)) == first
+    done = list[LearningRun]()
+
+    def interrupted(builds: Any, runs: Any, jobs: int, told: Any) -> Any:
+        if len(done) > 8:
+            raise KeyboardInterrupt
+        done.extend(runs)
+        return learn_all(builds, runs, jobs, told)
+
+    monkeypatch.setattr(search, "learn_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        found_by(own)
+    again = list[LearningRun]()
+
+    def counted(builds: Any, runs: Any, jobs: int, told: Any) -> Any:
+        again.extend(runs)
+        return learn_all(builds, runs, jobs, told)
+
+    monkeypatch.setattr(search, "learn_all", counted)
+    assert found_by(own) == first
+    assert not {run.key for run in done} & {run.key for run in again}
+    assert len(done) + len(again) == first.trainings
+    again.clear()
+    (own.parent / f"finetune.toml{PARTIAL}").write_bytes(b"\xffof another model\n")
+    assert found_by(own) == first and len(again) == first.trainings
+
+
+@pytest.mark.parametrize(("batches", "seeds"), [((1, 4), 1), ((), 3)])
+def test_work_is_bounded(batches: tuple[int, ...], seeds: int, own: Path) -> None:
+    effort = Effort(2, seeds, batches=batches, jobs=1)
+    found = found_by(own, effort)
+    assert found.trainings <= effort.most_runs(max(1, len(batches)), old=False)
+    assert {one.batch for one in found.rounds[0]} == set(batches or (1,))
+    assert all(len(one.curve) <= 3 for tried in found.rounds for one in tried)
+
+
+def test_replay_is_recommended_where_it_brings_back_what_was_forgotten(tmp_path: Path) -> None:
+    """Own samples with other labels than the old ones: what was known is lost, unless it is shown again."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(240, 8)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int32)
+    shifted = x[:120] + np.float32(3) * np.eye(8, dtype=np.float32)[7]
+    first, path = dense(tmp_path / "m.onnx", (8, 16, 2)), tmp_path / "own.npz"
+    with tt.compile(first, update="all", loss="cross-entropy", verify="none").twin() as twin:
+        for _ in range(8):
+            for one, label in zip(x, y, strict=True):
+                twin.train_step(one[None], label[None], lr=0.05)
+        learned = twin.state_dict()
+    model = onnx.load(first)
+    for tensor in model.graph.initializer:  # a network that knows the old task
+        numbers = learned[tensor.name].reshape([*tensor.dims][::-1]).T
+        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(numbers), tensor.name))
+    onnx.save(model, first)
+    np.savez(path, x=shifted, y=1 - y[:120], x_old=x[120:], y_old=y[120:])
+    options = options_from(first, {"update": "all", "data": path, "loss": "cross-entropy"})
+    found = finetune(options, Effort(16, 2, replay=60, jobs=1), tmp_path / "f.toml", silent)
+    plain, kept = found.learned
+    assert plain.old[0].accuracy is not None and plain.old[-1].accuracy is not None
+    assert plain.old[0].accuracy - plain.old[-1].accuracy > 0.05
+    assert kept.old[-1].accuracy is not None and kept.old[-1].accuracy > plain.old[-1].accuracy
+    assert found.replay == 60 and kept.steps == 2 * plain.steps
+    assert any("keep 60 old samples" in line for line in finding_lines(found))
+
+
+def test_networks_that_repeat_their_input(tmp_path: Path) -> None:
+    """No y: errors of sound samples fall, faults are told from them, thresholds are those of the own samples."""
+    rng = np.random.default_rng(2)
+    shape = rng.normal(size=(2, 6))
+    x = (rng.normal(size=(150, 2)) @ shape).astype(np.float32)
+    test = (rng.normal(size=(80, 2)) @ shape).astype(np.float32)
+    test[40:] += rng.normal(size=(40, 6)).astype(np.float32)
+    path = tmp_path / "own.npz"
+    np.savez(path, x=x, x_test=test, y_test=np.repeat([0, 1], 40))
+    options = options_from(dense(tmp_path / "m.onnx", (6, 4, 6)), {"update": "all", "data": path, "loss": "mse"})
+    found = finetune(options, Effort(12, 1, jobs=1), tmp_path / "f.toml", silent)
+    first, last = found.taken.curve[0], found.taken.curve[-1]
+    assert last.loss < 0.5 * first.loss and last.accuracy is None
+    assert last.auc is not None and first.auc is not None and last.auc > max(0.8, first.auc)
+    assert last.threshold is not None and last.false_alarms is not None and last.false_alarms < 0.3
+    text = "\n".join(finding_lines(found))
+    assert "AUC" in text and "threshold after" in text and "learns to repeat its input" in text
+
+
+def test_values_are_judged_by_their_loss(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(120, 5)).astype(np.float32)
+    path = tmp_path / "own.npz"
+    np.savez(path, x=x, y=(x @ rng.normal(size=(5, 2))).astype(np.float32))
+    options = options_from(dense(tmp_path / "m.onnx", (5, 2)), {"update": "all", "data": path, "loss": "mse"})
+    found = finetune(options, Effort(10, 1, jobs=1), tmp_path / "f.toml", silent)
+    assert found.taken.curve[-1].loss < 0.1 * found.taken.curve[0].loss
+    assert any(one.failed for one in found.rounds[0]) or found.rounds[0][-1].best.loss > found.chosen.best.loss
+    assert "accuracy" not in "\n".join(finding_lines(found))
+
+
+def test_curves() -> None:
+    """The area by all pairs; means of curves that end early or fail; what is not finite is drawn nowhere."""
+    rng = np.random.default_rng(4)
+    sound, faulty = rng.integers(0, 9, 30).astype(float), rng.integers(3, 12, 20).astype(float)
+    pairs = [(f > s) + 0.5 * (f == s) for s in sound for f in faulty]
+    assert area(sound, faulty) == pytest.approx(float(np.mean(pairs)), abs=1e-12)
+    curves = [(Score(2.0, 0.5), Score(1.0, 0.7)), (Score(4.0, 0.3),)]
+    assert mean_curve(curves, [False, False]) == (Score(3.0, 0.4), Score(2.5, 0.5))
+    assert mean_curve(curves, [False, True])[1] == Score(float("inf"), 0.35)
+    bad = Tried(1, 1.0, 1, (Score(1.0), Score(float("inf"))), 1)
+    one = Learned(0, (Score(1.0), Score(0.4), Score(0.35)), (), 0.0, 7)
+    page = finding_html(Finding(((bad, bad),), bad, (one,), 0, 1), "<m>")
+    assert "&lt;m&gt;" in page
+    assert re.findall('points="([^"]*)"', page) and not re.search('points="[^"]*(inf|nan)', page)
+    assert one.epochs_to_most == 1 and one.epochs == 2
+
+
+def test_parts_have_all_classes() -> None:
+    labels = np.repeat([0, 1, 2], (30, 10, 20))
+    rest, kept = split(labels, 60, 0.2, 1)
+    assert [int((labels[kept] == one).sum()) for one in range(3)] == [6, 2, 4]
+    assert sorted([*rest, *kept]) == list(range(60))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"y": 0}, "has no x"),
+        ({"x": 1}, "has no y"),
+        ({"x": 1, "y": 1, "x_test": 1}, "has x_test and no y_test"),
+        ({"x": 1, "y": 1, "y_old": 1}, "has y_old and no x_old"),
+        ({"x": 5, "y": 5}, "5 samples are too few"),
+    ],
+)
+def test_what_is_missing_is_said(arrays: dict[str, int], said: str, tmp_path: Path) -> None:
+    x, y = some(40)
+    sizes = {0: 40, 1: 40, 5: 5}
+    path = tmp_path / "own.npz"
+    np.savez(path, **{name: (x if name[0] == "x" else y)[: sizes[size]] for name, size in arrays.items()})
+    with pytest.raises(CompileError, match=said) as problem:
+        found_by(path)
+    assert problem.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("learning_rate = 1", "'learning_rate' is no option"),
+        ("lr = 'much'", "--lr"),
+        ("[lr]\na = 1", "is a table"),
+        ("lr = ", "not TOML"),
+    ],
+)
+def test_faults_of_a_config_are_one_line(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(text)
+    found = run(DIGITS / "digits.onnx", "--config", tmp_path / "c.toml", "-o", tmp_path / "out")
+    assert found.exit_code == 2 and said in found.err and found.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "flags", [("--batches", "1,x"), ("--jobs", "0"), ("-o", "result.txt"), ("--config", "none.toml")]
+)
+def test_faults_of_the_command_are_one_line(flags: tuple[str, str], own: Path) -> None:
+    found = run("finetune", DIGITS / "digits.onnx", "--data", own, *flags)
+    assert found.exit_code == 2 and found.err.count("\n") == 1 and flags[0] in found.err
