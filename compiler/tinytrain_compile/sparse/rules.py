@@ -17,8 +17,8 @@ from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.sparse.gains import UNITS, GainTable, Key, Part, axes_of
 from tinytrain_compile.sparse.layers import Layer, weight_axis
 
-STEEP = 1.6
-"""How much more a layer is worth than the one before it, where the order is what counts."""
+STEEP, WHOLE = 1.6, 8.0
+"""How much more a layer is worth than its neighbour, where the order counts; where whole layers go before any others."""
 BIAS_FIRST = 1000.0
 """How much more a bias is worth than a weight, where biases come first."""
 HIGHEST = 1000.0
@@ -35,7 +35,7 @@ def tables_without_data(layers: Sequence[Layer]) -> list[GainTable]:
     """Rules beside the prior that look at the network alone."""
     last = len(layers) - 1
     return [
-        _by_size(LAST, layers, lambda index: STEEP ** (index - last)),
+        _by_size(LAST, layers, lambda index: WHOLE ** (index - last)),
         _by_size(FRONT, layers, lambda index: 1.0 if index == last else STEEP**-index),
         _by_size(BIAS, layers, lambda _: 1.0, lambda _: BIAS_FIRST),
         _by_size(BIAS_ALONE, layers, lambda index: float(index == last), lambda _: BIAS_FIRST),
