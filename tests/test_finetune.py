@@ -9,9 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import onnx
 import pytest
+from distributed import Client
 from onnx import TensorProto, helper, numpy_helper
 
 import tinytrain_compile as tt
@@ -81,22 +83,14 @@ def dense(path: Path, widths: tuple[int, ...]) -> Path:
 
 def test_a_training_is_what_a_twin_does(own: Path, tmp_path: Path) -> None:
     """The same updates by the calls of the twin, sample by sample: equal scores to the last digit."""
-    options = options_from(DIGITS / "digits.onnx", {"update": "last:2", "data": own, "batch": 4, "verify": "none"})
     compiled = tt.compile(DIGITS / "digits.onnx", update="last:2", batch=4, verify="none")
     arrays, _ = read_own_data(own, 0)
     train, face = compiled.project.summary.train, compiled.project.bundle.interface
     data = own_data("own", arrays, compiled.project.model, train)
-    build = Build(
-        compiled.library(),
-        face,
-        compiled.project.model,
-        train,
-        in_slots(face, data.own),
-        in_slots(face, data.test),
-        None,
-    )
+    code, parts = compiled.library().read_bytes(), (in_slots(face, data.own), in_slots(face, data.test))
+    build = Build(tmp_path / "elsewhere", code, face, compiled.project.model, train, *parts, None)
     curve = build.learn(LearningRun(0, 0.02, 5, 3, final=True))
-    assert options.batch == 4 and curve.steps == len(arrays["x"]) // 4
+    assert curve.steps == len(arrays["x"]) // 4
     with compiled.twin() as twin:
         rng = np.random.default_rng((5, 3))
         first = twin.evaluate(arrays["x_test"], arrays["y_test"])
@@ -135,15 +129,17 @@ def test_what_is_recommended_is_what_a_compilation_reads(own: Path, tmp_path: Pa
     assert other.project.summary.learning_rate == 0.25 and other.report["optimizer"]["learning_rate"] == 0.25
 
 
-def test_what_auto_chooses_is_written_beside_it(own: Path, tmp_path: Path) -> None:
+def test_what_auto_chooses_is_written_beside_it(tmp_path: Path) -> None:
     """The scheme that was tried is the one that is compiled, whatever auto would choose another day."""
-    options = options_from(DIGITS / "digits.onnx", {"arena": "20KB"})
-    found = finetune(replace(options, data=own), Effort(2, 1, jobs=1), tmp_path / "f.toml", silent)
-    write_finding(found, options, {"arena": "20KB"}, tmp_path / "f.toml")
+    rng, model, path = np.random.default_rng(5), dense(tmp_path / "m.onnx", (8, 24, 24, 3)), tmp_path / "own.npz"
+    np.savez(path, x=rng.normal(size=(60, 8)).astype(np.float32), y=rng.integers(0, 3, 60))
+    options = options_from(model, {"arena": 2048, "loss": "cross-entropy", "data": path})
+    found = finetune(options, Effort(2, 1, jobs=1), tmp_path / "f.toml", silent)
+    write_finding(found, options, {"arena": 2048, "loss": "cross-entropy"}, tmp_path / "f.toml")
     assert found.scheme and (tmp_path / "f.update.toml").read_text() == found.scheme
     assert 'update = "f.update.toml"' in (tmp_path / "f.toml").read_text()
-    built = tt.compile(DIGITS / "digits.onnx", config=tmp_path / "f.toml", verify="none")
-    assert built.report["memory"]["arena_bytes"] <= 20480
+    built = tt.compile(model, config=tmp_path / "f.toml", verify="none")
+    assert built.report["memory"]["arena_bytes"] <= 2048
     assert any(one["channels"] for one in built.report["update"])
 
 
@@ -177,6 +173,14 @@ def test_the_same_finding_with_any_number_of_processes_and_after_an_interrupt(
     again.clear()
     (own.parent / f"finetune.toml{PARTIAL}").write_bytes(b"\xffof another model\n")
     assert found_by(own) == first and len(again) == first.trainings
+
+
+def test_the_same_finding_by_dask(own: Path) -> None:
+    """joblib's backend is the caller's choice."""
+    asked: dict[str, Any] = {"update": "head", "epochs": 2, "seeds": 1, "out": own.with_name("f.toml")}
+    with Client(n_workers=1, threads_per_worker=1, dashboard_address=None), joblib.parallel_config(backend="dask"):
+        found = tt.finetune(DIGITS / "digits.onnx", own, **asked)
+    assert found == tt.finetune(DIGITS / "digits.onnx", own, jobs=1, **asked)
 
 
 @pytest.mark.parametrize(("batches", "seeds"), [((1, 4), 1), ((), 3)])

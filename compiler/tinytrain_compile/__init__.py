@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tinytrain_compile.api import Compiled, compile
+    from tinytrain_compile.api import Compiled, compile, finetune
     from tinytrain_compile.errors import CompileError
     from tinytrain_compile.twin import Twin
 
 __version__ = "0.1.0"
-__all__ = ["CompileError", "Compiled", "Twin", "__version__", "compile"]
+__all__ = ["CompileError", "Compiled", "Twin", "__version__", "compile", "finetune"]
 
-_HOMES = {"Compiled": "api", "compile": "api", "CompileError": "errors", "Twin": "twin"}
+_HOMES = {"Compiled": "api", "compile": "api", "finetune": "api", "CompileError": "errors", "Twin": "twin"}
 
 
 def __getattr__(name: str) -> Any:

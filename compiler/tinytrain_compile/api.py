@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -13,10 +13,13 @@ import click
 
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.flags import options_of
+from tinytrain_compile.driver.finetune import Effort
+from tinytrain_compile.driver.finetune import finetune as search
 from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result, make_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import write_output
+from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.twin import Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
@@ -60,6 +63,27 @@ def compile(
     if isinstance(found, Result):
         raise CompileError("E0101", "compile", "a dry run makes no project", "leave dry_run and dump_after out")
     return Compiled(found)
+
+
+def finetune(
+    model: Path | str,
+    data: Path | str,
+    *,
+    epochs: int = 30,
+    seeds: int = 3,
+    replay: int = 100,
+    batches: Sequence[int] = (),
+    jobs: int = -1,
+    out: Path | str = "finetune.toml",
+    **options: Any,
+) -> Finding:
+    """Try training on own samples as `tinytrain-compile finetune` does, by joblib's backend (`joblib.parallel_config`).
+
+    options: of a compilation, as for `compile`. out: a name beside which what was tried is kept until all of it is
+    done; nothing else is written. Raises CompileError.
+    """
+    effort = Effort(epochs, seeds, replay, tuple(batches), jobs)
+    return search(options_from(model, {"data": data, **options}), effort, Path(out), lambda _what, _share: None)
 
 
 def options_from(model: Path | str, options: Mapping[str, Any]) -> CompileOptions:

@@ -53,7 +53,7 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
     assert shown == [transcripts.stable(line) for line in example][-len(shown) :]
 
 
-DOCS = ("update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "options")
+DOCS = ("finetune", "update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "options")
 
 
 @pytest.mark.parametrize("page", [f"docs/{name}.md" for name in DOCS])

@@ -131,7 +131,8 @@ def _build(project: Project, data: OwnData, folder: Path) -> Build:
     library = build_library(project.bundle, find_tools(), folder)
     own, test = in_slots(face, data.own), in_slots(face, data.test)
     old = None if data.old is None else in_slots(face, data.old)
-    return Build(library, face, project.model, project.summary.train, own, test, old, data.copies, data.faults)
+    code = library.read_bytes()
+    return Build(library, code, face, project.model, project.summary.train, own, test, old, data.copies, data.faults)
 
 
 def _digest(projects: Sequence[Project], data: OwnData) -> str:

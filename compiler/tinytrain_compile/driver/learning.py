@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.twin import Instance
 from tinytrain_compile.twin.scores import scores
+from tinytrain_compile.verify import work_folder
 
 CHECK_SHARE = 0.25
 """Of the own samples, that a run which something is chosen by is judged by; others for every seed."""
@@ -54,10 +56,12 @@ class LearningRun:
 class Build:
     """A compilation as a library of this machine, with what a process needs to judge what it learns.
 
+    library: where it lies; code: what is in it, for processes of other machines, which have to have the same processor.
     copies: the network repeats its input. faults: of its test samples, which are no sound ones (None: not known).
     """
 
     library: Path
+    code: bytes
     interface: Interface
     model: ImportedModel
     train: TrainGraph
@@ -69,7 +73,21 @@ class Build:
 
     def learn(self, run: LearningRun) -> Curve:
         """Train, and score after every epoch."""
-        instance = Instance(self.library, self.interface)
+        with self._here() as library:
+            return self._learned(Instance(library, self.interface), run)
+
+    @contextmanager
+    def _here(self) -> Generator[Path]:
+        """The library, on this machine."""
+        if self.library.exists():
+            yield self.library
+            return
+        with work_folder() as folder:
+            copy = folder / self.library.name
+            copy.write_bytes(self.code)
+            yield copy
+
+    def _learned(self, instance: Instance, run: LearningRun) -> Curve:
         _seed_noise(instance, run.seed)
         instance.set_rate(run.rate)
         fit, judged = self._parts(run)

@@ -18,7 +18,7 @@ from tinytrain_compile.sparse.gains import UNITS, GainTable, Key, Part, axes_of
 from tinytrain_compile.sparse.layers import Layer, weight_axis
 
 STEEP, WHOLE = 1.6, 8.0
-"""How much more a layer is worth than its neighbour, where the order counts; where whole layers go before any others."""
+"""How much more a layer is worth than its neighbour, where order counts; where whole layers go before any others."""
 BIAS_FIRST = 1000.0
 """How much more a bias is worth than a weight, where biases come first."""
 HIGHEST = 1000.0
