@@ -100,6 +100,21 @@ def test_the_program_of_the_twin_learns(tmp_path: Path) -> None:
     assert (tmp_path / "device.bin").stat().st_size > 10_000 and (tmp_path / "out" / "digits_train.c").is_file()
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["one machine", "Dask"])
+def test_the_programs_of_finetune_find_a_rate(number: int, tmp_path: Path) -> None:
+    """docs/finetune.md: what is printed says that something was learned."""
+    page = (ROOT / "docs" / "finetune.md").read_text(encoding="utf-8")
+    program = page.split("```python\n")[1 + number].partition("```")[0]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    if number == 0:
+        rate, epochs, accuracy = map(float, done.stdout.split())
+        assert 0.0003 < rate < 1 and 1 <= epochs <= 4 and accuracy > 0.6
+
+
 def _commands() -> list[str]:
     pages = [(ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ") for page in PAGES]
     return [line for text in pages for line in re.findall(r"^(?:\$ )?(tinytrain-compile .*)$", text, re.MULTILINE)]
