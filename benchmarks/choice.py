@@ -7,15 +7,19 @@ same for all seeds, but for the rules that look at samples. Rates are chosen for
 150 samples of development seeds; accuracy is that of other seeds, on 547 images that nothing else sees, in three
 orders. A rule that does not fit an arena is left out there, and listed. Short runs train: one build for all (ADR 32).
 
-usage: python -m benchmarks.choice [--nets 7,15] [--seeds N] [--first SEED] [--orders N] [--candidates]
+usage: python -m benchmarks.choice [--nets 7,15] [--seeds N] [--first SEED] [--orders N] [--keep FILE]
 """
 
 from __future__ import annotations
 
+import argparse
 import math
+import pickle
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -170,5 +174,140 @@ class Study:
         return 100 * sum(1 / CLASSES if one.accuracy is None else one.accuracy for one in found) / orders
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A task in an arena (its index)."""
+
+    net: str
+    task: str
+    arena: int
+
+
+Rates = Mapping[tuple[Cell, str], float]
+Found = dict[tuple[Cell, str], list[float]]
+"""Accuracies in per cent by rule, a seed after the other, each the mean over orders."""
+
+
+def choose_rates(study: Study, seeds: Sequence[int]) -> Rates:
+    """For each rule, task and arena the rate that is best on 150 samples of each development seed."""
+    found = dict[tuple[Cell, str, float], list[float]]()
+    for seed, name in product(seeds, TASKS):
+        task, known = make_task(study.net, name, seed), dict[tuple[Any, float], float]()
+        desk = study.desk_of(task, task.check)
+        for index, arena in enumerate(study.arenas):
+            fixed = {rule: one for (own, rule), one in study.fixed.items() if own == arena}
+            for rule, one in (fixed | study.candidates(task, arena)).items():
+                for rate in RATES:
+                    key = tuple(sorted(one.update.updates.items(), key=str)), rate
+                    if key not in known:
+                        known[key] = study.accuracy(desk, one.update.updates, rate, 1)
+                    found.setdefault((Cell(study.net, name, index), rule, rate), []).append(known[key])
+        print(f"# rates: net {study.net}, seed {seed}, {name}", flush=True)
+    rules = {(cell, rule) for cell, rule, _ in found}
+    return {(cell, rule): max(RATES, key=lambda rate: float(np.mean(found[cell, rule, rate]))) for cell, rule in rules}
+
+
+def judge(study: Study, rates: Rates, seeds: Sequence[int], orders: int, taken: dict[Cell, list[str]]) -> Found:
+    """Accuracy of every rule on samples that nothing was chosen by; `taken` gets what samples have chosen."""
+    found = Found()
+    for seed, name in product(seeds, TASKS):
+        task, known = make_task(study.net, name, seed), dict[tuple[Any, float], float]()
+        desk = study.desk_of(task, task.test)
+        for index, arena in enumerate(study.arenas):
+            cell, candidates = Cell(study.net, name, index), study.candidates(task, arena)
+            source = study.by_data(task, arena, candidates)
+            taken.setdefault(cell, []).append(source)
+            each = [(rule, rule, one) for (own, rule), one in study.fixed.items() if own == arena and rule in RULES]
+            for rule, its, one in (*each, ("auto, data", source, candidates[source])):
+                rate = rates[cell, its]
+                key = tuple(sorted(one.update.updates.items(), key=str)), rate
+                if key not in known:
+                    known[key] = study.accuracy(desk, one.update.updates, rate, orders)
+                found.setdefault((cell, rule), []).append(known[key])
+        print(f"# judged: net {study.net}, seed {seed}, {name}", flush=True)
+    return found
+
+
+def interval(values: Array) -> str:
+    """Mean and half of its 95 % interval, by Student's t over seeds."""
+    from scipy.stats import t
+
+    half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return f"{values.mean():+.1f} +- {half:.1f}"
+
+
+def tables(found: Found, taken: Mapping[Cell, Sequence[str]]) -> list[str]:
+    """Means by task and arena, differences with their intervals, the worst case of each rule, what does not fit."""
+    cells = sorted({cell for cell, _ in found}, key=lambda one: (one.net, TASKS.index(one.task), one.arena))
+    lines = ["", "| net, task | " + " | ".join(RULES) + " | samples chose |", "|---|" + "---|" * (len(RULES) + 1)]
+    for cell in cells:
+        means = [f"{np.mean(found[cell, rule]):.1f}" if (cell, rule) in found else "-" for rule in RULES]
+        counts = ", ".join(f"{name} {taken[cell].count(name)}" for name in sorted(set(taken[cell])))
+        lines.append(f"| {cell.net}, {cell.task}, {SHARES[cell.arena]:.0%} | {' | '.join(means)} | {counts} |")
+    judged = [rule for rule in RULES if rule != "all"]
+    for net in sorted({cell.net for cell in cells}):
+        own = [cell for cell in cells if cell.net == net]
+        whole = {rule: [cell for cell in own if (cell, rule) in found] for rule in judged}
+        lines += ["", f"net {net}: mean over tasks and arenas; differences by seed, 95 % intervals"]
+        for rule in judged:
+            mean = np.mean([found[cell, rule] for cell in whole[rule]])
+            cell, below = worst(found, own, rule, judged)
+            where = f"worst: {cell.task} at {SHARES[cell.arena]:.0%}, {below:.1f} below the best rule there"
+            out = [f"{one.task} {SHARES[one.arena]:.0%}" for one in own if one not in whole[rule]]
+            lines.append(f"  {rule:20} {mean:5.1f}   {where}{'   left out: ' + ', '.join(out) if out else ''}")
+        for one, other in (("auto, data", r) for r in judged if r != "auto, data"):
+            lines.append(f"  {one} - {other}: {interval(gaps(found, whole, one, other))}")
+        for other in ("last:N", "bias"):
+            lines.append(f"  auto - {other}: {interval(gaps(found, whole, 'auto', other))}")
+    return lines
+
+
+def gaps(found: Found, whole: Mapping[str, Sequence[Cell]], one: str, other: str) -> Array:
+    """Differences of two rules by seed, where both fit."""
+    both = [cell for cell in whole[one] if cell in whole[other]]
+    return np.mean([np.subtract(found[cell, one], found[cell, other]) for cell in both], axis=0)
+
+
+def worst(found: Found, cells: Sequence[Cell], rule: str, judged: Sequence[str]) -> tuple[Cell, float]:
+    """Where a rule is furthest below the best of all, and by how much."""
+
+    def below(cell: Cell) -> float:
+        return max(float(np.mean(found[cell, r])) for r in judged if (cell, r) in found) - float(
+            np.mean(found[cell, rule])
+        )
+
+    cell = max((cell for cell in cells if (cell, rule) in found), key=below)
+    return cell, below(cell)
+
+
+def main() -> None:
+    """Choose rates, judge, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nets", default="7,15")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--orders", type=int, default=ORDERS)
+    parser.add_argument("--keep", type=Path, help="a file of results, that a later call prints together with its own")
+    given = parser.parse_args()
+    found, taken = Found(), dict[Cell, list[str]]()
+    if given.keep and given.keep.is_file():
+        found, taken = pickle.loads(given.keep.read_bytes())
+    for net in given.nets.split(",") if given.nets else ():
+        with tempfile.TemporaryDirectory() as folder:
+            study = Study(net, Path(folder))
+            print(
+                f"# net {net}: arenas {study.arenas}, all of it {study.fixed[study.arenas[0], 'all'].plan.arena_bytes}"
+            )
+            rates = choose_rates(study, DEVELOPMENT)
+            found |= judge(study, rates, range(given.first, given.first + given.seeds), given.orders, taken)
+        if given.keep:
+            given.keep.write_bytes(pickle.dumps((found, taken)))
+    print("\n".join(tables(found, taken)))
+
+
 def _silent(_what: str, _share: float) -> None:
     return None
+
+
+if __name__ == "__main__":
+    main()

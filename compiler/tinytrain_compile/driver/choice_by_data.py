@@ -1,13 +1,15 @@
 """--update auto with --data: several rules propose, samples that are held back decide (ADR 33).
 
-Every rule's best scheme for the true arena is planned; each is trained on this machine for a short while, at rates of
-its own, and the one with the least loss on held-back samples is taken. Work is counted: see the constants.
+Every rule's best scheme for the true arena is planned, and trained on this machine for a short while at several rates.
+The better ones are trained for longer, on several parts of the samples, and judged by the others. The prior's choice
+stays unless another one is better by more than chance. Work is counted: see the constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +27,12 @@ from tinytrain_compile.sparse import GainTable, layers_of, tables_of_gradients, 
 from tinytrain_compile.sparse.rules import SPREAD, Scores
 from tinytrain_compile.verify import find_tools, work_folder
 
-WORK_MACS, MOST_PASSES, LEAST_UPDATES = 10**11, 2, 16
-"""Multiply-accumulates of all short runs together; passes over the samples at most, and updates of a run at least."""
+WORK_MACS, FIRST_PASSES, MOST_PASSES, LEAST_UPDATES = 10**11, 4, 12, 16
+"""Multiply-accumulates of all short runs together, half of them for each round; passes over the samples at most in the
+first and in the second, and updates of a run at least."""
+FINALISTS, RATES_AGAIN, PARTS = 3, 2, 3
+"""Schemes of the second round, the prior's among them; rates of each, the best of the first; parts of the samples, each of
+which judges once what was trained on the others."""
 GRADIENT_SAMPLES = 32
 """Samples whose gradients are looked at: more of them choose the same."""
 FEWEST = 40
@@ -112,41 +118,103 @@ def gradients_of(desk: Desk, library: Path) -> Iterator[Scores]:
 
 
 def best_of(planner: Planner, desk: Desk, found: list[Candidate], library: Path, progress: Progress) -> Candidate:
-    """Train all, take the one of least loss; what was tried is told with it."""
-    rates = [desk.rate * step for step in RATE_STEPS]
-    runs = [Run({}), *(Run(one.update.updates, rate, planner.options.seed) for one in found for rate in rates)]
-    desk = replace(desk, count=updates_within(desk, len(runs)))
-
-    def done(index: int, _outcome: Outcome) -> None:
-        progress(f"choosing what to train: run {index + 1} of {len(runs)}", 0.12)
-
-    untrained, *outcomes = desk.run_all(runs, library, -1, done)
-    each = [outcomes[first : first + len(rates)] for first in range(0, len(outcomes), len(rates))]
-    losses = [min(one, key=lambda outcome: outcome.loss) for one in each]
-    best = min(range(len(found)), key=lambda index: losses[index].loss)
-    tried = (
-        RuleTried("nothing trained", 0, 0, untrained.loss, untrained.accuracy, None),
-        *(
-            RuleTried(
-                SPREAD if one is found[0] or one.choice.update is None else one.choice.update.gains,
-                sum(layer.elements for layer in layer_updates(planner.model.graph, one.update)),
-                one.plan.arena_bytes,
-                outcome.loss,
-                outcome.accuracy,
-                rates[runs_of.index(outcome)],
-            )
-            for one, outcome, runs_of in zip(found, losses, each, strict=True)
-        ),
-    )
+    """Train all, take the best; what was tried is told with it. The first one is the prior's."""
+    first = _round(planner, desk, [(one, RATE_STEPS) for one in found], library, (FIRST_PASSES, 1), progress)
+    order = sorted(range(len(found)), key=lambda index: first[index].worth, reverse=True)
+    again = sorted({0, *order[: FINALISTS - (0 not in order[:FINALISTS])]})
+    rates = [(found[index], first[index].best_steps(RATES_AGAIN)) for index in again]
+    second = dict(zip(again, _round(planner, desk, rates, library, (MOST_PASSES, PARTS), progress), strict=True))
+    best = max(second, key=lambda index: second[index].worth)
+    if best != 0 and not second[best].surely_above(second[0]):
+        best = 0
+    untrained = desk.run_all([Run({})], library, 1, lambda _index, _outcome: None)[0]
+    tried = [RuleTried("nothing trained", 0, 0, untrained.loss, untrained.accuracy, None)]
+    for index, one in enumerate(found):
+        shown = second.get(index, first[index])
+        source = SPREAD if index == 0 or one.choice.update is None else one.choice.update.gains
+        count = sum(layer.elements for layer in layer_updates(planner.model.graph, one.update))
+        rate = desk.rate * shown.step
+        tried.append(RuleTried(source, count, one.plan.arena_bytes, shown.loss, shown.accuracy, rate, index in second))
     chosen = found[best]
     assert chosen.choice.update is not None
-    choice = replace(chosen.choice.update, tried=tried, held=len(desk.held.x))
+    held = len(desk.x) + len(desk.held.x)
+    choice = replace(chosen.choice.update, tried=tuple(tried), held=held)
     return replace(chosen, choice=replace(chosen.choice, update=choice))
 
 
-def updates_within(desk: Desk, runs: int) -> int:
-    """Of a run, so that all stay below the work that is allowed. Held-back samples are passed forward once a run."""
+@dataclass(frozen=True)
+class _Judged:
+    """A scheme after a round: at each step of the rate, the outcome by every part of the samples."""
+
+    outcomes: Mapping[float, tuple[Outcome, ...]]
+
+    def of(self, step: float) -> tuple[float, float]:
+        """What is compared, more is better: accuracy first, where there is one, then the loss."""
+        found = self.outcomes[step]
+        right = [one.accuracy for one in found if one.accuracy is not None]
+        return (float(np.mean(right)) if len(right) == len(found) else 0.0, -float(np.mean([o.loss for o in found])))
+
+    def best_steps(self, count: int) -> tuple[float, ...]:
+        return tuple(sorted(self.outcomes, key=self.of, reverse=True)[:count])
+
+    @property
+    def step(self) -> float:
+        return self.best_steps(1)[0]
+
+    @property
+    def worth(self) -> tuple[float, float]:
+        return self.of(self.step)
+
+    @property
+    def loss(self) -> float:
+        return -self.worth[1]
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.worth[0] if all(one.accuracy is not None for one in self.outcomes[self.step]) else None
+
+    def surely_above(self, other: _Judged) -> bool:
+        """Whether the mean difference over parts is above its standard error."""
+        by_loss = self.accuracy is None or other.accuracy is None
+        both = [one.outcomes[one.step] for one in (self, other)]
+        mine, its = ([-o.loss if by_loss else o.accuracy or 0.0 for o in outcomes] for outcomes in both)
+        if not np.isfinite(its).all():
+            return True
+        gaps = np.asarray(mine) - np.asarray(its)
+        return bool(gaps.mean() > gaps.std(ddof=1) / math.sqrt(len(gaps)))
+
+
+def _round(
+    planner: Planner,
+    desk: Desk,
+    each: Sequence[tuple[Candidate, tuple[float, ...]]],
+    library: Path,
+    effort: tuple[int, int],
+    progress: Progress,
+) -> list[_Judged]:
+    """Train schemes at steps of the rate. effort: passes over the samples, parts of the samples that judge in turn."""
+    passes, parts = effort
+    plan = [(index, step) for index, (_, steps) in enumerate(each) for step in steps]
+    seed = planner.options.seed
+    found = [dict[float, tuple[Outcome, ...]]() for _ in each]
+    for part in range(parts):
+        own = desk if parts == 1 else desk.judged_by(part, parts)
+        own = replace(own, count=updates_within(own, len(plan) * parts, passes))
+        runs = [Run(each[index][0].update.updates, own.rate * step, seed) for index, step in plan]
+
+        def done(index: int, _outcome: Outcome, before: int = part * len(plan)) -> None:
+            done_of = f"run {before + index + 1} of {len(plan) * parts}"
+            progress(f"choosing what to train: round {1 if parts == 1 else 2}, {done_of}", 0.12)
+
+        for (index, step), outcome in zip(plan, own.run_all(runs, library, -1, done), strict=True):
+            found[index][step] = (*found[index].get(step, ()), outcome)
+    return [_Judged(one) for one in found]
+
+
+def updates_within(desk: Desk, runs: int, passes: int) -> int:
+    """Of a run, so that all of a round stay below half of the work that is allowed. Held-back samples are passed
+    forward once a run."""
     forward, backward = work_of(desk.train)
-    left = WORK_MACS // runs - forward * len(desk.held.x)
-    most = MOST_PASSES * len(desk.x) // desk.train.batch
+    left = WORK_MACS // (2 * runs) - forward * len(desk.held.x)
+    most = passes * len(desk.x) // desk.train.batch
     return max(LEAST_UPDATES, min(most, left // max(1, (forward + backward) * desk.train.batch)))

@@ -8,7 +8,7 @@ memory is that of this machine: which updates fit a board is not asked here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from tinytrain_compile.twin import Instance
 from tinytrain_compile.twin.scores import scores
 from tinytrain_compile.verify import build_library, find_tools
 
-RATE_STEPS = (0.25, 1.0, 4.0)
+RATE_STEPS = (0.25, 1.0, 4.0, 16.0)
 """Learning rates that everything is tried at, times the one that the options or the file say."""
 HELD_SHARE, MOST_HELD = 0.3, 256
 """Of the samples, that runs are judged on and never trained on; at most so many."""
@@ -83,6 +83,13 @@ class Desk:
         """Parameters that runs begin with."""
         known = (value.name for layer in self.layers for value in layer.parameters)
         return {name: self.start.get(name, self.train.graph.constants[name]) for name in known}
+
+    def judged_by(self, part: int, parts: int) -> Desk:
+        """The same samples, every so-many-th of them held back (at most MOST_HELD): another part for every number."""
+        x, y = np.concatenate([self.held.x, self.x]), np.concatenate([self.held.y, self.y])
+        held = np.arange(part, len(x), parts)[:MOST_HELD]
+        rest = np.setdiff1d(np.arange(len(x)), held)
+        return replace(self, x=x[rest], y=y[rest], held=Samples(x[held], y[held]))
 
     def run_all(
         self, runs: Sequence[Run], library: Path, jobs: int, done: Callable[[int, Outcome], None]

@@ -81,7 +81,8 @@ class LayerReason:
 class RuleTried:
     """A rule's scheme after a short training on this machine: loss and accuracy on held-back samples, at its best rate.
 
-    accuracy: None where labels are values; rate: None where nothing was trained.
+    accuracy: None where labels are values; rate: None where nothing was trained. finalist: whether it was among those
+    that were trained for longer.
     """
 
     rule: str
@@ -90,6 +91,7 @@ class RuleTried:
     loss: float
     accuracy: float | None
     rate: float | None
+    finalist: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ class UpdateChoice:
 
     gains: where they come from. gain: of what was chosen; best_gain: nothing that could fit has more, as far as that is
     known. scheme: the choice as a scheme file. why: sentences for people: which limit binds, what more room would be
-    used for. tried: rules that were compared on `held` samples, the first without any training; empty without samples.
+    used for. tried: rules that were compared, the first without any training; empty without samples. held: how many of
+    them judged.
     """
 
     gains: str

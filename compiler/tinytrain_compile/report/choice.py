@@ -73,6 +73,7 @@ def update_choice_json(choice: PlanChoice | None) -> dict[str, Any] | None:
                 "loss": one.loss if math.isfinite(one.loss) else None,
                 "accuracy": one.accuracy,
                 "learning_rate": one.rate,
+                "finalist": one.finalist,
             }
             for one in found.tried
         ],
@@ -117,7 +118,8 @@ def _tried(one: RuleTried) -> str:
     """A rule and how well its scheme did on held-back samples: one line."""
     what = [] if one.rate is None else [f"{one.parameters:,} trained", bytes_text(one.arena_bytes)]
     right = [] if one.accuracy is None else [f"{one.accuracy:.1%} right"]
-    return f"{printable(one.rule)}: {', '.join([*what, f'loss {one.loss:.3f}', *right])}"
+    short = [] if one.finalist or one.rate is None else ["not trained for longer"]
+    return f"{printable(one.rule)}: {', '.join([*what, f'loss {one.loss:.3f}', *right, *short])}"
 
 
 def choice_rows(summary: Summary, width: int) -> Iterator[Row]:
