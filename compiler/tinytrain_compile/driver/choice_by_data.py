@@ -31,8 +31,8 @@ WORK_MACS, FIRST_PASSES, MOST_PASSES, LEAST_UPDATES = 10**11, 4, 12, 16
 """Multiply-accumulates of all short runs together, half of them for each round; passes over the samples at most in the
 first and in the second, and updates of a run at least."""
 FINALISTS, RATES_AGAIN, PARTS = 3, 2, 3
-"""Schemes of the second round, the prior's among them; rates of each, the best of the first; parts of the samples, each of
-which judges once what was trained on the others."""
+"""Schemes of the second round, the prior's among them; rates of each, the best of the first; parts of the samples, that
+each judge once what was trained on the others."""
 GRADIENT_SAMPLES = 32
 """Samples whose gradients are looked at: more of them choose the same."""
 FEWEST = 40
