@@ -1,13 +1,12 @@
 """--update auto with --data: several rules propose, samples that are held back decide (ADR 33).
 
 Every rule's best scheme for the true arena is planned, and trained on this machine for a short while at several rates.
-The better ones are trained for longer, on several parts of the samples, and judged by the others. The prior's choice
-stays unless another one is better by more than chance. Work is counted: see the constants.
+The better ones, and the prior's, are trained for longer, on several parts of the samples, and judged by the others: the
+most accurate one is taken. Work is counted: see the constants.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,8 +124,6 @@ def best_of(planner: Planner, desk: Desk, found: list[Candidate], library: Path,
     rates = [(found[index], first[index].best_steps(RATES_AGAIN)) for index in again]
     second = dict(zip(again, _round(planner, desk, rates, library, (MOST_PASSES, PARTS), progress), strict=True))
     best = max(second, key=lambda index: second[index].worth)
-    if best != 0 and not second[best].surely_above(second[0]):
-        best = 0
     untrained = desk.run_all([Run({})], library, 1, lambda _index, _outcome: None)[0]
     tried = [RuleTried("nothing trained", 0, 0, untrained.loss, untrained.accuracy, None)]
     for index, one in enumerate(found):
@@ -172,16 +169,6 @@ class _Judged:
     @property
     def accuracy(self) -> float | None:
         return self.worth[0] if all(one.accuracy is not None for one in self.outcomes[self.step]) else None
-
-    def surely_above(self, other: _Judged) -> bool:
-        """Whether the mean difference over parts is above its standard error."""
-        by_loss = self.accuracy is None or other.accuracy is None
-        both = [one.outcomes[one.step] for one in (self, other)]
-        mine, its = ([-o.loss if by_loss else o.accuracy or 0.0 for o in outcomes] for outcomes in both)
-        if not np.isfinite(its).all():
-            return True
-        gaps = np.asarray(mine) - np.asarray(its)
-        return bool(gaps.mean() > gaps.std(ddof=1) / math.sqrt(len(gaps)))
 
 
 def _round(
