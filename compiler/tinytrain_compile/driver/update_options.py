@@ -80,6 +80,20 @@ class UpdateOptions:
             check=within(0.0, 1e6),
         ),
     )
+    clip_norm: float | None = field(
+        default=None,
+        metadata=option(
+            "training",
+            "Largest norm of a gradient; a longer one is scaled down (docs/clipping.md).",
+            "--clip-norm",
+            metavar="NORM",
+            check=within(1e-20, 1e20),
+        ),
+    )
+    clip_per: Literal["model", "layer"] = field(
+        default="model",
+        metadata=option("training", "Whose norm: of all that is trained, or of each layer alone.", "--clip-per"),
+    )
     accumulate: Literal["exact", "inplace"] = field(
         default="exact",
         metadata=option(

@@ -9,6 +9,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
+from tinytrain_compile.training.clipping import layers_of
 from tinytrain_compile.training.differentiate import differentiate
 from tinytrain_compile.training.dropout import count_samples, with_dropout
 from tinytrain_compile.training.frozen import fold_frozen
@@ -47,9 +48,8 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     forward, backward = keep_masks(builder, forward, builder.nodes)
     builder.nodes = []
     optimizer = Optimizer(builder, options, loss.terms)
-    for target in targets:
-        if target.name in gradients:
-            optimizer.update(target, gradients[target.name])
+    trained = [(target, gradients[target.name]) for target in targets if target.name in gradients]
+    optimizer.update(trained, layers_of(forward))
     if dropouts is not None:
         optimizer.keep(dropouts.active, count_samples(builder, dropouts, options.micro_batch))
     nodes = [*forward, *backward, *builder.nodes]
