@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tinytrain_compile.driver.option import option, within
-from tinytrain_compile.driver.option_values import parse_betas, parse_epsilon
+from tinytrain_compile.driver.option_values import parse_betas, parse_epsilon, parse_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class UpdateOptions:
             "Largest norm of a gradient; a longer one is scaled down (docs/clipping.md).",
             "--clip-norm",
             metavar="NORM",
-            check=within(1e-20, 1e20),
+            read=parse_norm,
         ),
     )
     clip_per: Literal["model", "layer"] = field(

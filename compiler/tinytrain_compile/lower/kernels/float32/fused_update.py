@@ -26,7 +26,7 @@ def fused_update(node: Node, context: KernelContext) -> KernelSpec:
     names.remove("g")
     given = Named(update.op, names, [_like(update, name, sums) for name in names])
     several = len(update.outputs) > 1
-    apart = update.op not in ON_VECTORS or (pair.squares if context.uses_float_vectors else several)
+    apart = update.op not in ON_VECTORS or pair.squares or (several and not context.uses_float_vectors)
     if apart:
         sums = te.compute(sums.shape, _element(sums), KEPT_ROWS if update.op in ON_VECTORS else KEPT)
     rows = [tensor(node, name) for name in pair.rows]
