@@ -13,7 +13,7 @@ __all__ = ["case_groups", "case_linear"]
 FEW = 8
 """Cases of an update whose loops are those of another one, of which all gradients are tried."""
 THOROUGH = ("SgdUpdate", "MomentumUpdate", "AdamUpdate")
-SQUARED = 3
+SQUARED = 5
 """Cases of one that adds up squares as well: for that, its loops are those without, or those of Adam."""
 
 

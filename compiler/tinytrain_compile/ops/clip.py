@@ -50,6 +50,12 @@ def row_squares(g: Array) -> Array:
     return np.add.accumulate((g * g).reshape(g.shape[0], -1), axis=1)[:, -1]
 
 
+def added_squares(rows: Array, g: Array) -> Array:
+    """rows plus the squares of each row, one after another: of zeros, `row_squares`."""
+    squares = (g * g).reshape(g.shape[0], -1)
+    return np.add.accumulate(np.concatenate([rows[:, None], squares], axis=1), axis=1)[:, -1]
+
+
 ROW_SQUARES = register(
     OpDef(
         "RowSquares",
@@ -73,7 +79,7 @@ def _total_infer(inputs: tuple[Value, ...], _attrs: SquareTotalAttrs) -> tuple[T
 
 def _total(arrays: tuple[Array, ...], attrs: SquareTotalAttrs) -> tuple[Array, ...]:
     total, rows = arrays
-    added = np.add.accumulate(rows)[-1]
+    added = np.add.accumulate(np.concatenate([np.zeros_like(rows[:1]), rows]))[-1]
     return (np.asarray(added if attrs.fresh else total + added, total.dtype),)
 
 

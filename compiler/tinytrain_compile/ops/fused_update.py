@@ -49,7 +49,7 @@ class FusedUpdateAttrs(Attrs):
 class Pair:
     """The two operators that a fused one is made of.
 
-    squares: behind the gradient's operands it takes `rows`, zeros that become the sums of the squares of its rows.
+    squares: behind the gradient's operands it takes `rows`, to which it adds the squares of the gradient's rows.
     """
 
     gradient: OpDef
@@ -76,6 +76,11 @@ class Pair:
         first, last = self.place, self.place + len(self.gradient.inputs)
         return (*operands[:first],), (*operands[first:last],), (*operands[last + len(self.rows) :],)
 
+    def rows_of(self, operands: Sequence[T]) -> tuple[T, ...]:
+        """The operand `rows`, if there is one."""
+        place = self.place + len(self.gradient.inputs)
+        return (*operands[place : place + len(self.rows)],)
+
 
 PAIRS: dict[str, Pair] = {}
 
@@ -101,9 +106,9 @@ def taken_apart(node: Node) -> tuple[Node, ...]:
     own = replace(node, op=pair.update.name, inputs=(*before, g, *after), attrs=node.attrs.update)
     if not pair.squares:
         return gradient, own
-    rows = node.outputs[-1]
+    (*kept, rows) = node.outputs
     squares = replace(node, name=rows.name, op=clip.ROW_SQUARES.name, inputs=(g,), outputs=(rows,), attrs=NO_ATTRS)
-    return gradient, squares, replace(own, outputs=node.outputs[:-1])
+    return gradient, squares, replace(own, outputs=(*kept,))
 
 
 def _infer(pair: Pair, inputs: tuple[Value, ...], attrs: FusedUpdateAttrs) -> tuple[TensorType, ...]:
@@ -118,7 +123,7 @@ def _run(
 ) -> tuple[Array, ...]:
     before, of_gradient, after = pair.cut(arrays)
     (g,) = rules[0](of_gradient, attrs.gradient)
-    squares = tuple(clip.row_squares(g) for _ in pair.rows)
+    squares = [clip.added_squares(rows, g) for rows in pair.rows_of(arrays)]
     return (*rules[1]((*before, g, *after), attrs.update), *squares)
 
 
@@ -132,7 +137,7 @@ def _fuse(pair: Pair) -> None:
     plain = first.reference, last.reference
     exact = first.exact or first.reference, last.exact or last.reference
     present = last.present
-    squares = ", rows (zeros) become the sums of the squares of its rows" if pair.squares else ""
+    squares = ", its squares are added to rows" if pair.squares else ""
     PAIRS[pair.name] = pair
     register(
         OpDef(
