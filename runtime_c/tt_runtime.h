@@ -76,13 +76,6 @@ static inline float tt_exp2i(int32_t n)
     return tt_from_bits((uint32_t)(n + 127) << 23);
 }
 
-/* `result`; `value` is kept on the way to it: of each element that a loop makes, something is added up. */
-static inline float tt_kept(float *place, float value, float result)
-{
-    *place = value;
-    return result;
-}
-
 /* e to the power x. Error < 1.0 ulp; overflows to inf, underflows through denormals to 0. fit 2^-28. */
 static inline float tt_expf(float x)
 {

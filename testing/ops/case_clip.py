@@ -18,14 +18,14 @@ def _rows(rng: Rng, index: int) -> Case:
     return make("RowSquares", (rng.normal(size=SHAPES[index]),), NO_ATTRS)
 
 
-@generator("SquareTotal", 4)
+@generator("SquareTotal", 5)
 def _total(rng: Rng, index: int) -> Case:
-    rows = rng.uniform(0.0, 2.0, (1, 5, 64, 9)[index])
+    rows = rng.uniform(0.0, 2.0, (1, 5, 64, 9, 2)[index])
     return make("SquareTotal", (np.asarray(0.7), rows), SquareTotalAttrs(fresh=index % 2 == 0))
 
 
-@generator("ClipScale", 2 * len(SQUARES))
+@generator("ClipFactor", 2 * len(SQUARES))
 def _scale(_rng: Rng, index: int) -> Case:
     squares, scaled = SQUARES[index // 2], index % 2 == 1
     operands = (np.asarray(squares), *((np.asarray(0.25),) if scaled else ()))
-    return make("ClipScale", operands, ClipAttrs(0.6, scaled))
+    return make("ClipFactor", operands, ClipAttrs(0.6, scaled))

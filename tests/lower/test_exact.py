@@ -43,7 +43,7 @@ EXACT_BY_CONSTRUCTION = (
     "MeanSquaredErrorGrad",
     *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AdamTick", "Accumulate"),
     *("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate", "SetState"),
-    *("RowSquares", "SquareTotal", "ClipScale"),
+    *("RowSquares", "SquareTotal", "ClipFactor"),
 )
 """Float ops whose reference already does what the kernel does."""
 

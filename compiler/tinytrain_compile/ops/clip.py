@@ -27,7 +27,8 @@ class SquareTotalAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ClipAttrs(Attrs):
-    """norm: the largest that a gradient keeps. scaled: whether an operand multiplies the gradient anyway."""
+    """norm: the largest that a gradient keeps. scaled: whether an operand says what multiplies the gradient
+    anyway."""
 
     norm: float
     scaled: bool = False
@@ -97,28 +98,27 @@ register(
 )
 
 
-def _scale_infer(inputs: tuple[Value, ...], _attrs: ClipAttrs) -> tuple[TensorType, ...]:
-    _expect_scalars("ClipScale", *inputs)
+def _factor_infer(inputs: tuple[Value, ...], _attrs: ClipAttrs) -> tuple[TensorType, ...]:
+    _expect_scalars("ClipFactor", *inputs)
     return (inputs[0].type,)
 
 
-def _scale(arrays: tuple[Array, ...], attrs: ClipAttrs) -> tuple[Array, ...]:
-    o = named("ClipScale", arrays, attrs)
+def _factor(arrays: tuple[Array, ...], attrs: ClipAttrs) -> tuple[Array, ...]:
+    o = named("ClipFactor", arrays, attrs)
     squares, scale = o["squares"], o.get("scale")
     one = squares.dtype.type
     norm = np.sqrt(squares) if scale is None else np.sqrt(squares) * scale
     clipped = np.where(norm > one(attrs.norm), one(attrs.norm) / norm, one(1))
     factor = np.where(squares <= one(LARGEST), clipped, one(0))
-    return (np.asarray(factor if scale is None else factor * scale, squares.dtype),)
+    return (np.asarray(factor, squares.dtype),)
 
 
 register(
     OpDef(
-        "ClipScale",
-        "min(1, norm / sqrt(squares)), 0 where squares are no finite number; by scale if there is one, which is part "
-        "of what is clipped; operands (squares, [scale]).",
-        _scale_infer,
-        _scale,
+        "ClipFactor",
+        "min(1, norm / (sqrt(squares) scale)), 0 where squares are no finite number; operands (squares, [scale]).",
+        _factor_infer,
+        _factor,
         CLIPPING,
         ClipAttrs,
         inputs=("squares", "scale?"),

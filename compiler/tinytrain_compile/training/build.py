@@ -67,6 +67,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         terms=loss.terms,
         weight_sum=optimizer.weight_sum,
         dropout=None if dropouts is None else dropouts.active,
+        clip=optimizer.clip,
         identity=identity_of(imported, plan, judge, options.meaning),
     )
     check_graph(result.graph, infer)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from tinytrain_compile.ir.builder import GraphBuilder
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.types import Node, Phase, Value
 from tinytrain_compile.ops.clip import ClipAttrs, SquareTotalAttrs
 from tinytrain_compile.training.options import TrainingOptions
 
@@ -33,22 +33,35 @@ class Clipping:
         self, builder: GraphBuilder, options: TrainingOptions, layers: Mapping[str, str], inverse_count: Value | None
     ) -> None:
         self._builder, self._options, self._layers, self._inverse_count = builder, options, layers, inverse_count
+        self._phase: Phase = "apply" if options.sums else "step"
         self._kept: list[tuple[Value, Value, Value]] = []
         self.state: list[Value] = []
         self.accumulators: list[Value] = []
         self.updates: list[tuple[Value, Value]] = []
 
-    def scales(self, gradients: Sequence[tuple[Value, Value]]) -> Mapping[str, Value]:
-        """By parameter, what multiplies its gradient; empty where nothing is clipped."""
+    def factors(self, gradients: Sequence[tuple[Value, Value]]) -> Mapping[str, Value]:
+        """By parameter, the factor that clips its gradient; empty where nothing is clipped."""
         norm = self._options.clip_norm
         if norm is None:
             return {}
         squares = self._own_squares if self._options.sums else self._squares_before
         found: dict[str, Value] = {}
         for group, members in self._groups(gradients).items():
-            scale = self._scale(group, norm, squares(group, members))
-            found |= {parameter.name: scale for parameter, _ in members}
+            factor = self._factor(group, norm, squares(group, members))
+            found |= {parameter.name: factor for parameter, _ in members}
         return found
+
+    def scales(self, factors: Mapping[str, Value]) -> Mapping[str, Value]:
+        """By parameter, all that multiplies its gradient: the factor, and what divides a batch."""
+        inverse = self._inverse_count
+        if inverse is None:
+            return factors
+        distinct = {factor.name: factor for factor in factors.values()}
+        scaled = {
+            name: self._builder.emit("Mul", (factor, inverse), name=f"{name}.scale", phase="apply")
+            for name, factor in distinct.items()
+        }
+        return {parameter: scaled[factor.name] for parameter, factor in factors.items()}
 
     def _groups(self, gradients: Sequence[tuple[Value, Value]]) -> Mapping[str, list[tuple[Value, Value]]]:
         """What is clipped together, by a name."""
@@ -59,12 +72,10 @@ class Clipping:
             groups.setdefault(name, []).append((parameter, gradient))
         return groups
 
-    def _scale(self, group: str, norm: float, squares: Value) -> Value:
+    def _factor(self, group: str, norm: float, squares: Value) -> Value:
         more = () if self._inverse_count is None else (self._inverse_count,)
-        phase = "apply" if self._options.sums else "step"
-        return self._builder.emit(
-            "ClipScale", (squares, *more), ClipAttrs(norm, bool(more)), f"{group}.clip", group, phase
-        )
+        attrs = ClipAttrs(norm, scaled=bool(more))
+        return self._builder.emit("ClipFactor", (squares, *more), attrs, f"{group}.clip", group, self._phase)
 
     def _own_squares(self, group: str, members: Sequence[tuple[Value, Value]]) -> Value:
         """Of the sums that are applied, in a sum of their own."""
@@ -104,5 +115,4 @@ class Clipping:
             self.updates.append((squares, after))
 
     def _rows(self, parameter: Value, gradient: Value) -> Value:
-        phase = "apply" if self._options.sums else "step"
-        return self._builder.emit("RowSquares", (gradient,), name=f"{parameter.name}.rows", phase=phase)
+        return self._builder.emit("RowSquares", (gradient,), name=f"{parameter.name}.rows", phase=self._phase)

@@ -27,6 +27,7 @@ class Optimizer:
     updates: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
     inverse_count: Value | None = None
     weight_sum: Value | None = None
+    clip: Mapping[str, Value] = field(default_factory=dict[str, Value])
 
     def __post_init__(self) -> None:
         self.learning_rate = self._state("learning_rate", np.asarray(self.options.learning_rate, np.float32))
@@ -62,7 +63,8 @@ class Optimizer:
         """Emit the updates of parameters by their gradients; layers: the layer of each parameter, by names."""
         summed = [(parameter, self._summed(parameter, gradient)) for parameter, gradient in gradients]
         clipping = Clipping(self.builder, self.options, layers, self.inverse_count)
-        self._scales = clipping.scales(summed)
+        self.clip = clipping.factors(summed)
+        self._scales = clipping.scales(self.clip)
         for parameter, gradient in summed:
             self.state.append(parameter)
             self._apply(parameter, gradient)

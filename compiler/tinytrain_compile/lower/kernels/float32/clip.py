@@ -53,8 +53,8 @@ def square_total(node: Node, _context: KernelContext) -> KernelSpec:
     return KernelSpec([before, rows], [out], scalars("acc"))
 
 
-@kernel("ClipScale")
-def clip_scale(node: Node, _context: KernelContext) -> KernelSpec:
+@kernel("ClipFactor")
+def clip_factor(node: Node, _context: KernelContext) -> KernelSpec:
     """One number; nothing that is not finite passes."""
     attrs = node.attrs
     assert isinstance(attrs, ClipAttrs)
@@ -65,8 +65,7 @@ def clip_scale(node: Node, _context: KernelContext) -> KernelSpec:
         root = call("tt_sqrtf", squares[i])
         norm = root if scale is None else root * scale[i]
         clipped = select(norm > f32(attrs.norm), f32(attrs.norm) / norm, f32(1))
-        found = select(squares[i] <= f32(LARGEST), clipped, f32(0))
-        return found if scale is None else found * scale[i]
+        return select(squares[i] <= f32(LARGEST), clipped, f32(0))
 
     return KernelSpec(
         [squares] if scale is None else [squares, scale], [te.compute((1,), factor, "out")], plain
