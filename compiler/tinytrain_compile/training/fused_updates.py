@@ -19,9 +19,6 @@ from tinytrain_compile.ops.fused_update import FusedUpdateAttrs, fused_pair
 from tinytrain_compile.ops.names import operands, position
 from tinytrain_compile.ops.shape import ExpandAttrs
 
-ZERO = "no_squares"
-"""The constant that sums of squares begin with."""
-
 
 @dataclass(frozen=True)
 class _Fusing:
@@ -47,7 +44,7 @@ def fuse_updates(train: TrainGraph) -> TrainGraph:
     if not found:
         return train
     gone = {node.name for fusing in found.values() for node in fusing.nodes}
-    zero = Value(ZERO, (1,)) if any(fusing.squares for fusing in found.values()) else None
+    zero = Value(_unused(graph, "no_squares"), (1,)) if any(fusing.squares for fusing in found.values()) else None
     nodes: list[Node] = []
     for node in graph.nodes:
         if node.name in found:
@@ -56,6 +53,14 @@ def fuse_updates(train: TrainGraph) -> TrainGraph:
             nodes.append(node)
     constants = {**graph.constants, **({} if zero is None else {zero.name: np.zeros(zero.shape, np.float32)})}
     return replace(train, graph=replace(graph, nodes=tuple(nodes), constants=constants))
+
+
+def _unused(graph: Graph, name: str) -> str:
+    """The name, or one like it that no value of the graph has."""
+    taken = {value.name for node in graph.nodes for value in (*node.inputs, *node.outputs)}
+    while name in taken:
+        name += ".2"
+    return name
 
 
 def _found(graph: Graph) -> Mapping[str, _Fusing]:
