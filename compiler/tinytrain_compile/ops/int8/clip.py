@@ -97,7 +97,7 @@ def _total(arrays: tuple[Array, ...], attrs: SquareTotalAttrs) -> tuple[Array, .
     added = np.float32(0.0)
     for words, m, s in zip(sums_of(rows).tolist(), multiplier.tolist(), shift.tolist(), strict=True):
         added = np.float32(added + squares_of(words, m, s + 2 * int(p[0])))
-    return (np.asarray(added if attrs.fresh else np.float32(total + added), np.float32),)
+    return (np.asarray(added if attrs.fresh else np.float32(total) + added, total.dtype),)
 
 
 register(
