@@ -79,7 +79,9 @@ def test_moments_are_those_of_clipped_gradients() -> None:
     """Adam (its epsilon large, so that lengths matter) and momentum, by hand."""
     adam = Trainer(train_of(clip_norm=NORM, batch=3, optimizer="adam", epsilon=1e-2))
     heavy = Trainer(train_of(clip_norm=NORM, batch=3, optimizer="momentum", momentum=0.5))
-    first, second, velocity = (dict.fromkeys(gradients(3, adam.state, *batches(train_of(batch=3))[0]), 0.0) for _ in "123")
+    first, second, velocity = (
+        dict.fromkeys(gradients(3, adam.state, *batches(train_of(batch=3))[0]), 0.0) for _ in "123"
+    )
     for count, (x, y) in enumerate(batches(train_of(batch=3)), 1):
         for trainer in (adam, heavy):
             before = dict(trainer.state)

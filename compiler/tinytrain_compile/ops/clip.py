@@ -108,9 +108,9 @@ def _factor(arrays: tuple[Array, ...], attrs: ClipAttrs) -> tuple[Array, ...]:
     squares, scale = o["squares"], o.get("scale")
     one = squares.dtype.type
     norm = np.sqrt(squares) if scale is None else np.sqrt(squares) * scale
-    clipped = np.where(norm > one(attrs.norm), one(attrs.norm) / norm, one(1))
-    factor = np.where(squares <= one(LARGEST), clipped, one(0))
-    return (np.asarray(factor, squares.dtype),)
+    if not squares <= one(LARGEST):
+        return (np.zeros_like(squares),)
+    return (np.asarray(one(attrs.norm) / norm if norm > one(attrs.norm) else 1.0, squares.dtype),)
 
 
 register(
@@ -125,4 +125,3 @@ register(
         present=lambda attrs: ("scale",) if attrs.scaled else (),
     )
 )
-

@@ -28,7 +28,8 @@ class IntegerClipping:
 
     def __init__(self, train: TrainGraph, rewriter: Rewriter, phase: Phase) -> None:
         self._factors: Mapping[str, Value] = train.clip
-        self._r, self._phase = rewriter, phase
+        self._r = rewriter
+        self._phase: Phase = phase
         self._rates: dict[str, Value] = {}
         self._rows: dict[str, _Rows] = {}
 

@@ -144,7 +144,9 @@ class _Rewrite:
         lost = [pair[0].name for pair in old if pair[0].name in integer - updated]
         assert not lost, f"no integer update was found for {lost}"
         kept = [pair for pair in old if pair[0].name not in integer | updated]
-        return tuple((value, self._r.as_float(after, self._train.graph.nodes[-1])) for value, after in kept) + tuple(new)
+        return tuple((value, self._r.as_float(after, self._train.graph.nodes[-1])) for value, after in kept) + tuple(
+            new
+        )
 
     def _notes(self) -> tuple[str, ...]:
         names = sorted(self._floats | _used_otherwise(self._train.graph))

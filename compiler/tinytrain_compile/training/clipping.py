@@ -1,8 +1,8 @@
 """Clipping by norm: a factor for the gradients of an update, made of the sum of their squares.
 
-Where gradients are summed over a batch, all of them are there before the first one is used: their own norm scales them.
-Elsewhere each goes straight into its update, and nothing waits for the others: the norm of the update before scales this
-one, and the squares of this one are kept, 4 bytes for each parameter (docs/clipping.md).
+Where gradients are summed over a batch, all of them are there before the first one is used: their own norm scales
+them. Elsewhere each goes straight into its update, and nothing waits for the others: the norm of the update before
+scales this one, and the squares of this one are kept, 4 bytes for each parameter (docs/clipping.md).
 """
 
 from __future__ import annotations

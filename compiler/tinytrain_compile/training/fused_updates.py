@@ -115,6 +115,8 @@ def _fused(fusing: _Fusing, update: Node, zero: Value | None) -> list[Node]:
         return [replace(update, op=pair.name, inputs=(*before, *after), attrs=attrs)]
     (rows,) = squares.outputs
     empty = replace(rows, name=f"{rows.name}.zero")
-    start = replace(squares, name=empty.name, op="Expand", inputs=(zero,), outputs=(empty,), attrs=ExpandAttrs(rows.shape))
+    start = replace(
+        squares, name=empty.name, op="Expand", inputs=(zero,), outputs=(empty,), attrs=ExpandAttrs(rows.shape)
+    )
     outputs = (*update.outputs, rows)
     return [start, replace(update, op=pair.name, inputs=(*before, empty, *after), outputs=outputs, attrs=attrs)]

@@ -118,7 +118,9 @@ class Optimizer:
     def _adaptive(self, parameter: Value, gradient: Value) -> None:
         o = self.options
         moving = o.optimizer == "rmsprop" and o.momentum != 0
-        attrs = AdaptiveAttrs(self._epsilon(), o.weight_decay, self._is_scaled(parameter), o.alpha, o.momentum if moving else 0.0)
+        attrs = AdaptiveAttrs(
+            self._epsilon(), o.weight_decay, self._is_scaled(parameter), o.alpha, o.momentum if moving else 0.0
+        )
         owned = (parameter, self._zeros(parameter, "squares"))
         if o.optimizer == "rmsprop" and o.centered:
             kept = (*owned, self._zeros(parameter, "mean"), self._zeros(parameter, "velocity"))

@@ -67,6 +67,4 @@ def clip_factor(node: Node, _context: KernelContext) -> KernelSpec:
         clipped = select(norm > f32(attrs.norm), f32(attrs.norm) / norm, f32(1))
         return select(squares[i] <= f32(LARGEST), clipped, f32(0))
 
-    return KernelSpec(
-        [squares] if scale is None else [squares, scale], [te.compute((1,), factor, "out")], plain
-    )
+    return KernelSpec([squares] if scale is None else [squares, scale], [te.compute((1,), factor, "out")], plain)
