@@ -9,7 +9,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
-from tinytrain_compile.training.clipping import layers_of
+from tinytrain_compile.training.clipping import clip_notes, layers_of
 from tinytrain_compile.training.differentiate import differentiate
 from tinytrain_compile.training.dropout import count_samples, with_dropout
 from tinytrain_compile.training.frozen import fold_frozen
@@ -53,7 +53,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     if dropouts is not None:
         optimizer.keep(dropouts.active, count_samples(builder, dropouts, options.micro_batch))
     nodes = [*forward, *backward, *builder.nodes]
-    notes = (*graph.notes, *loss.notes)
+    notes = (*graph.notes, *loss.notes, *clip_notes(options))
     result = TrainGraph(
         _prune(graph, nodes, {**graph.constants, **builder.constants}, optimizer, loss.label, loss.loss, notes),
         loss.loss,

@@ -26,6 +26,15 @@ def layers_of(forward: Iterable[Node]) -> Mapping[str, str]:
     return found
 
 
+def clip_notes(options: TrainingOptions) -> tuple[str, ...]:
+    """What the report says of it."""
+    if options.clip_norm is None:
+        return ()
+    whose = "of all that is trained" if options.clip_per == "model" else "of a layer"
+    by = "its own norm" if options.sums else "the norm of the update before"
+    return (f"--clip-norm {options.clip_norm:g}: a gradient {whose} is scaled down to that norm, by {by}",)
+
+
 class Clipping:
     """Emits the factors of an optimizer's gradients; collects the state, the accumulators and the updates of that."""
 
