@@ -5,10 +5,12 @@ tuned on rotated ones. The learning rate is the one with the best mean fp32 accu
 of the training images, and is used for every variant. Every seed is trained in three orders of its images, and counts
 by their mean. Prints accuracies, mean paired differences and 95 % confidence intervals; exits 1 if a bar is missed.
 
-usage: convergence.py [--seeds 8] [--epochs 12] [--batches 8,1] [--optimizer sgd|momentum] [--rate R] [--json FILE]
-                      [--short]
+usage: convergence.py [--seeds 8] [--epochs 12] [--batches 8,1] [--optimizer sgd|momentum] [--rate R] [--clip NORM]
+                      [--json FILE] [--short]
 
 --rate R looks at one rate instead of choosing it: stochastic rounding of weights (sr8) loses more at small rates.
+
+--clip NORM trains all variants with gradients of that norm at most (--clip-norm of the command).
 
 --short, for CI: two seeds, two epochs, batch 8 at the rate that the whole run chose, with bars that tell broken
 arithmetic from sound one, and not one point from another (a single seed differs by 3 to 5 points).
@@ -56,7 +58,7 @@ VARIANTS = ("fp32", *STORES, "truncate", "no zero point", "head only")
 DEFAULT = f"int8 {CompileOptions.weight_store}"
 BAR, SHORT_BAR = -1.0, -5.0
 """Points that int8 may lose. The store that the command line takes without --weight-store has to keep to it."""
-CHOSEN: dict[str, Any] = {"optimizer": "sgd"}
+CHOSEN: dict[str, Any] = {"optimizer": "sgd", "clip_norm": None}
 """What the command line chose for every variant."""
 CONTROLS = {"truncate": 30.0, "no zero point": 30.0, "head only": 15.0}
 SHORT_RATE = 0.008
@@ -99,7 +101,7 @@ def nhwc(x: Any) -> Any:
 def build(weights: dict[str, Any], variant: str, batch: int, samples: Any, seed: int) -> TrainGraph:
     """The training graph of a variant."""
     model = load(weights, 1)
-    options = TrainingOptions(batch=batch, optimizer=CHOSEN["optimizer"])
+    options = TrainingOptions(batch=batch, **CHOSEN)
     if variant in ("fp32", "head only"):
         return build_training(model, resolve_update(model.graph, "head" if variant == "head only" else "all"), options)
     model = replace(model, graph=prepare(calibrate(model.graph, samples), True))
@@ -203,7 +205,8 @@ def run_batch(pool: Any, data: list[Any], batch: int, epochs: int, rate: float |
     """All variants of one batch size: {variant: accuracies}, and the rate, which is chosen if None is given."""
     share = 0.1 if CHOSEN["optimizer"] == "momentum" else 1
     rate = rate or choose_rate(pool, data, batch, epochs, [r * share for r in RATES])
-    variants = VARIANTS if batch > 1 and CHOSEN["optimizer"] == "sgd" else ("fp32", *STORES)
+    whole = batch > 1 and CHOSEN["optimizer"] == "sgd" and CHOSEN["clip_norm"] is None
+    variants = VARIANTS if whole else ("fp32", *STORES)
     results = means(pool, [(v, rate) for v in variants], data, batch, epochs, False, ORDERS)
     return {"rate": rate, **{v: results[i].tolist() for i, v in enumerate(variants)}}
 
@@ -250,13 +253,14 @@ def main() -> int:
     parser.add_argument("--batches", default="8,1")
     parser.add_argument("--optimizer", choices=["sgd", "momentum"], default="sgd")
     parser.add_argument("--rate", type=float)
+    parser.add_argument("--clip", type=float)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--short", action="store_true")
     options = parser.parse_args()
     bar, controls = (SHORT_BAR, SHORT_CONTROLS) if options.short else (BAR, CONTROLS)
     if options.short:
         options.seeds, options.epochs, options.batches = 2, 2, "8"
-    CHOSEN.update(optimizer=options.optimizer)
+    CHOSEN.update(optimizer=options.optimizer, clip_norm=options.clip)
     start = time.time()
     everything: dict[str, Any] = {}
     verdicts: list[bool] = []

@@ -13,11 +13,13 @@ __all__ = ["case_groups", "case_linear"]
 FEW = 8
 """Cases of an update whose loops are those of another one, of which all gradients are tried."""
 THOROUGH = ("SgdUpdate", "MomentumUpdate", "AdamUpdate")
+SQUARED = 5
+"""Cases of one that adds up squares as well: for that, its loops are those without, or those of Adam."""
 
 
 def _fused(pair: Pair) -> None:
     gradients, updates = (GENERATORS[op.name] for op in (pair.gradient, pair.update))
-    count = max(gradients[1], updates[1]) if pair.update.name in THOROUGH else FEW
+    count = SQUARED if pair.squares else max(gradients[1], updates[1]) if pair.update.name in THOROUGH else FEW
 
     @generator(pair.name, count)
     def _case(rng: Rng, index: int) -> Case:
@@ -26,7 +28,8 @@ def _fused(pair: Pair) -> None:
         shape = of_gradient.node().outputs[0].shape
         whole = of_update.inputs[0].shape  # what is neither updated nor a gradient is a scalar or a pair of numbers
         operands = [np.resize(a, shape) if a.shape == whole else a for a in of_update.arrays]
-        operands[pair.place : pair.place + 1] = of_gradient.arrays
+        rows = [np.zeros(shape[:1]) for _ in pair.rows]
+        operands[pair.place : pair.place + 1] = [*of_gradient.arrays, *rows]
         images = tuple(pair.place + i for i, value in enumerate(of_gradient.inputs) if value.layout)
         return make(pair.name, tuple(operands), FusedUpdateAttrs(of_gradient.attrs, of_update.attrs), images=images)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from testing.ops import (
     case_choice,
+    case_clip,
     case_dropout,
     case_embedding,
     case_fused,
@@ -27,6 +28,7 @@ __all__ = [
     "Bits",
     "Case",
     "case_choice",
+    "case_clip",
     "case_dropout",
     "case_embedding",
     "case_fused",

@@ -43,6 +43,7 @@ EXACT_BY_CONSTRUCTION = (
     "MeanSquaredErrorGrad",
     *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AdamTick", "Accumulate"),
     *("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate", "SetState"),
+    *("RowSquares", "SquareTotal", "ClipFactor"),
 )
 """Float ops whose reference already does what the kernel does."""
 
@@ -178,6 +179,7 @@ FUSING = (
     *("HardSigmoid", "HardSwish", "HardSwishGrad", "SiluGrad", "MishGrad", "Gelu", "GeluGrad"),
     *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AdamTick", "AveragePoolGrad"),
     *("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate"),
+    "RowSquares",
 )
 """Ops whose kernels contain a multiply-add."""
 

@@ -43,10 +43,15 @@ def _update(case: Case, gradient: np.ndarray) -> Case:
 
 
 def _one_by_one(cases: list[Case], folder: Path, form: Mapping[str, Any]) -> list[tuple[np.ndarray, ...]]:
-    """What both kernels give; float32 -> float64 -> float32 keeps every gradient as it is."""
-    gradients = build([_gradient(case) for case in cases], _new(folder / "gradients"), **form)
-    updates = [_update(case, run(item)[0]) for case, item in zip(cases, gradients, strict=True)]
-    return [run(item) for item in build(updates, _new(folder / "updates"), **form)]
+    """What all kernels give; float32 -> float64 -> float32 keeps every gradient as it is."""
+    built = build([_gradient(case) for case in cases], _new(folder / "gradients"), **form)
+    gradients = [run(item)[0].astype(np.float64) for item in built]
+    updates = [_update(case, gradient) for case, gradient in zip(cases, gradients, strict=True)]
+    found = [run(item) for item in build(updates, _new(folder / "updates"), **form)]
+    if not PAIRS[cases[0].op].squares:
+        return found
+    squares = build([make("RowSquares", (gradient,)) for gradient in gradients], _new(folder / "squares"), **form)
+    return [(*results, *run(item)) for results, item in zip(found, squares, strict=True)]
 
 
 def _new(folder: Path) -> Path:
@@ -71,12 +76,15 @@ def test_fused_bytes_are_those_of_both_kernels(op: str, form: str, tmp_path: Pat
 @pytest.mark.parametrize("op", PAIRS)
 def test_the_reference_is_both_references(op: str) -> None:
     for case in cases_of(op):
-        first, second = taken_apart(case.node())
+        first, *squares, second = taken_apart(case.node())
         for exact in (False, True):
             before, of_gradient, after = PAIRS[op].cut(case.float32())
             parts = (*before, *run_node(first, of_gradient, exact), *after)
             got = run_node(case.node(), case.float32(), exact)
-            assert [a.tobytes() for a in got] == [b.tobytes() for b in run_node(second, parts, exact)]
+            wanted = list(run_node(second, parts, exact))
+            for node in squares:
+                wanted += run_node(node, run_node(first, of_gradient, exact), exact)
+            assert [a.tobytes() for a in got] == [b.tobytes() for b in wanted]
 
 
 @needs_qemu

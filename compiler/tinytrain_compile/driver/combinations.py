@@ -24,6 +24,7 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
     ("epsilon", lambda o: o.optimizer in ("sgd", "momentum"), "is for adam, adamw, adagrad and rmsprop", "choose one"),
     ("alpha", lambda o: o.optimizer != "rmsprop", "is for --optimizer rmsprop", "add that"),
     ("centered", lambda o: o.optimizer != "rmsprop", "is for --optimizer rmsprop", "add that"),
+    ("clip_per", lambda o: o.clip_norm is None, "is about --clip-norm", "add that"),
     ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
     ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),

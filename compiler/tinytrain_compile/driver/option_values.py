@@ -64,6 +64,14 @@ def parse_epsilon(text: str, where: str) -> float:
     return found
 
 
+def parse_norm(text: str, where: str) -> float:
+    """A number from 1e-18 to 1e18: its square is a float32."""
+    found = _number(text)
+    if not 1e-18 <= found <= 1e18:
+        raise CompileError("E0101", where, f"{text!r} is no number from 1e-18 to 1e18", "for example 1")
+    return found
+
+
 def _number(text: str) -> float:
     try:
         return float(text)

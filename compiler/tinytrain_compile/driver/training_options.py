@@ -9,7 +9,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import FileTraining, ImportedModel
 from tinytrain_compile.training import TrainingOptions
 
-_SAID = ("loss", "optimizer", "momentum", "nesterov", "dampening", "betas", "alpha", "centered", "epsilon")
+_SAID = ("loss", "optimizer", "momentum", "nesterov", "dampening", "betas", "alpha", "centered", "epsilon", "clip_norm")
 """Options that a file which says how it is trained leaves nothing to say; so do epsilon_place and weight_decay."""
 
 
@@ -75,5 +75,7 @@ def _from_options(o: CompileOptions, batch: int, micro_batch: int) -> TrainingOp
         betas=o.betas,
         epsilon=o.epsilon,
         raw_epsilon=o.epsilon_place == "raw",
+        clip_norm=o.clip_norm,
+        clip_per=o.clip_per,
         dropout=o.seed if o.dropout == "on" else None,
     )

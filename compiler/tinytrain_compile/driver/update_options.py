@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tinytrain_compile.driver.option import option, within
-from tinytrain_compile.driver.option_values import parse_betas, parse_epsilon
+from tinytrain_compile.driver.option_values import parse_betas, parse_epsilon, parse_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,20 @@ class UpdateOptions:
             "--weight-decay",
             check=within(0.0, 1e6),
         ),
+    )
+    clip_norm: float | None = field(
+        default=None,
+        metadata=option(
+            "training",
+            "Largest norm of a gradient; a longer one is scaled down (docs/clipping.md).",
+            "--clip-norm",
+            metavar="NORM",
+            read=parse_norm,
+        ),
+    )
+    clip_per: Literal["model", "layer"] = field(
+        default="model",
+        metadata=option("training", "Whose norm: of all that is trained, or of each layer alone.", "--clip-per"),
     )
     accumulate: Literal["exact", "inplace"] = field(
         default="exact",

@@ -55,6 +55,8 @@ def _told(node: Node) -> dict[str, str]:
         return {operand(node, "power").name: "POWERS"}
     if node.op in ("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate"):
         return {operand(node, "s").name: "NOT_NEGATIVE"}
+    if node.op in ("SquareTotal", "QSquareTotal"):  # of a gradient that is no number, squares are none either
+        return {operand(node, "total").name: "ANY"}
     if node.op == "ExponentUpdate":
         return {operand(node, "state").name: "EXPONENT"}
     if node.op in RESCALES:

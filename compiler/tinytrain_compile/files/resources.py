@@ -18,6 +18,8 @@ HEADERS = (
         "tt_state_int8.h",
         "tt_page.h",
         "tt_external.h",
+        "tt_clip.h",
+        "tt_clip_int8.h",
     ),
 )
 """Of runtime_c/: what may go beside generated C, where it needs that. tt_debug.h is for the tests."""

@@ -117,6 +117,8 @@ class TrainGraph:
     float32, or both, in this order.
     before_remat: the graph without second runs and page moves, where there are some.
     dropout: accumulator scalar that the generated code sets: 1 in a step, 0 in an inference; None without dropout.
+    clip: what the gradient of a parameter is multiplied by so that a norm is kept, by the parameter's name; where
+    gradients are divided by something too, that is not part of it.
     identity: a digest of all that gives a saved state its meaning; with the state's layout it is the model hash.
     """
 
@@ -139,6 +141,7 @@ class TrainGraph:
     terms: LossTerms = MEAN_OF_SAMPLES
     weight_sum: Value | None = None
     dropout: Value | None = None
+    clip: Mapping[str, Value] = field(default_factory=dict[str, Value])
     identity: str = ""
 
     def of_one(self, value: Value) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ Importing this package fills the op table; it has no other side effect.
 from tinytrain_compile.ops import (
     activation,
     choice,
+    clip,
     clip_mask,
     conv,
     dropout,
@@ -49,6 +50,7 @@ __all__ = [
     "activation",
     "attribute_types",
     "choice",
+    "clip",
     "clip_mask",
     "conv",
     "dropout",

@@ -1,6 +1,7 @@
 """Weight gradients that go straight into an update or a sum: one operator for each pair, made of the two.
 
-Its operands are those of the update with the gradient's in place of `g`, and it means one after the other.
+Its operands are those of the update with the gradient's in place of `g`, and it means one after the other. Where
+gradients are clipped, there is another one for each pair that adds up the squares of the gradient's rows as well.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops import conv, linear, update
+from tinytrain_compile.ops import clip, conv, linear, update
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, ReferenceRule, register
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ UPDATES = (
 """What takes a gradient `g` element by element; its first operand has the same shape."""
 
 
+ROWS = ("rows",)
 KEPT_SUMS = 40
 """Sums in a tile of a gradient, at most."""
 
@@ -45,15 +47,24 @@ class FusedUpdateAttrs(Attrs):
 
 @dataclass(frozen=True)
 class Pair:
-    """The two operators that a fused one is made of."""
+    """The two operators that a fused one is made of.
+
+    squares: behind the gradient's operands it takes `rows`, to which it adds the squares of the gradient's rows.
+    """
 
     gradient: OpDef
     update: OpDef
+    squares: bool = False
 
     @property
     def name(self) -> str:
         """Of the fused operator."""
-        return self.gradient.name + self.update.name
+        return self.gradient.name + ("Squared" if self.squares else "") + self.update.name
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The operand and result that it has besides those of the two."""
+        return ROWS if self.squares else ()
 
     @property
     def place(self) -> int:
@@ -63,19 +74,25 @@ class Pair:
     def cut(self, operands: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
         """Operands of the update in front of its gradient, those of the gradient, those of the update behind it."""
         first, last = self.place, self.place + len(self.gradient.inputs)
-        return (*operands[:first],), (*operands[first:last],), (*operands[last:],)
+        return (*operands[:first],), (*operands[first:last],), (*operands[last + len(self.rows) :],)
+
+    def rows_of(self, operands: Sequence[T]) -> tuple[T, ...]:
+        """The operand `rows`, if there is one."""
+        place = self.place + len(self.gradient.inputs)
+        return (*operands[place : place + len(self.rows)],)
 
 
 PAIRS: dict[str, Pair] = {}
 
 
-def fused_name(gradient: str, update: str) -> str | None:
-    """The operator that does both, if there is one."""
-    return gradient + update if gradient + update in PAIRS else None
+def fused_pair(gradient: str, update: str, squares: bool = False) -> Pair | None:
+    """The operator that does both, and adds up squares if asked for, if there is one."""
+    middle = "Squared" if squares else ""
+    return PAIRS.get(gradient + middle + update)
 
 
 def taken_apart(node: Node) -> tuple[Node, ...]:
-    """A fused node as the two that it means, with a gradient between them; any other node as it is."""
+    """A fused node as those that it means, with a gradient between them; any other node as it is."""
     pair = PAIRS.get(node.op)
     if pair is None:
         return (node,)
@@ -86,20 +103,28 @@ def taken_apart(node: Node) -> tuple[Node, ...]:
     gradient = replace(
         node, name=g.name, op=pair.gradient.name, inputs=of_gradient, outputs=(g,), attrs=node.attrs.gradient
     )
-    return gradient, replace(node, op=pair.update.name, inputs=(*before, g, *after), attrs=node.attrs.update)
+    own = replace(node, op=pair.update.name, inputs=(*before, g, *after), attrs=node.attrs.update)
+    if not pair.squares:
+        return gradient, own
+    (*kept, rows) = node.outputs
+    squares = replace(node, name=rows.name, op=clip.ROW_SQUARES.name, inputs=(g,), outputs=(rows,), attrs=NO_ATTRS)
+    return gradient, squares, replace(own, outputs=(*kept,))
 
 
 def _infer(pair: Pair, inputs: tuple[Value, ...], attrs: FusedUpdateAttrs) -> tuple[TensorType, ...]:
     before, of_gradient, after = pair.cut(inputs)
     ((shape, dtype, layout),) = pair.gradient.infer(of_gradient, attrs.gradient)
-    return pair.update.infer((*before, Value("g", shape, dtype, layout), *after), attrs.update)
+    found = pair.update.infer((*before, Value("g", shape, dtype, layout), *after), attrs.update)
+    return (*found, *(TensorType(shape[:1], "float32") for _ in pair.rows))
 
 
 def _run(
     pair: Pair, rules: tuple[ReferenceRule, ReferenceRule], arrays: tuple[Array, ...], attrs: FusedUpdateAttrs
 ) -> tuple[Array, ...]:
     before, of_gradient, after = pair.cut(arrays)
-    return rules[1]((*before, *rules[0](of_gradient, attrs.gradient), *after), attrs.update)
+    (g,) = rules[0](of_gradient, attrs.gradient)
+    squares = [clip.added_squares(rows, g) for rows in pair.rows_of(arrays)]
+    return (*rules[1]((*before, g, *after), attrs.update), *squares)
 
 
 def _kept_bytes(node: Node) -> int:
@@ -112,11 +137,12 @@ def _fuse(pair: Pair) -> None:
     plain = first.reference, last.reference
     exact = first.exact or first.reference, last.exact or last.reference
     present = last.present
+    squares = ", its squares are added to rows" if pair.squares else ""
     PAIRS[pair.name] = pair
     register(
         OpDef(
             pair.name,
-            f"{last.doc.rstrip('.').partition('; operands')[0]}; g is not stored. {first.doc}",
+            f"{last.doc.rstrip('.').partition('; operands')[0]}; g is not stored{squares}. {first.doc}",
             lambda inputs, attrs: _infer(pair, inputs, attrs),
             lambda arrays, attrs: _run(pair, plain, arrays, attrs),
             NonDifferentiable("updates are not part of the differentiated function"),
@@ -124,8 +150,8 @@ def _fuse(pair: Pair) -> None:
             scratch=lambda node: first.scratch(taken_apart(node)[0]) + _kept_bytes(node),
             macs=lambda node: first.macs(taken_apart(node)[0]),
             exact=lambda arrays, attrs: _run(pair, exact, arrays, attrs),
-            inputs=(*last.inputs[: pair.place], *first.inputs, *last.inputs[pair.place + 1 :]),
-            outputs=last.outputs,
+            inputs=(*last.inputs[: pair.place], *first.inputs, *pair.rows, *last.inputs[pair.place + 1 :]),
+            outputs=(*last.outputs, *pair.rows),
             present=None if present is None else lambda attrs: present(attrs.update),
         )
     )
@@ -134,3 +160,5 @@ def _fuse(pair: Pair) -> None:
 for _gradient in GRADIENTS:
     for _update in UPDATES:
         _fuse(Pair(_gradient, _update))
+        if _update is not update.ACCUMULATE:
+            _fuse(Pair(_gradient, _update, squares=True))

@@ -30,7 +30,7 @@ POOL_PROBE = -12
 GRADS = ("ConvGradInput", "GemmGradInput", "AveragePoolGrad")
 ADAPTIVE_UPDATES = ("AdamUpdate", "AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate")
 FLOAT_UPDATES = ("SgdUpdate", "MomentumUpdate", *ADAPTIVE_UPDATES)
-BIAS_READERS = (*FLOAT_UPDATES, "Accumulate")
+BIAS_READERS = (*FLOAT_UPDATES, "Accumulate", "RowSquares")
 
 
 @dataclass(frozen=True, eq=False)

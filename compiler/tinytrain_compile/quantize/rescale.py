@@ -12,6 +12,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Phase, Value
 from tinytrain_compile.ops.base import Split
+from tinytrain_compile.ops.int8.clip import SQUARED
 from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, rescale_op
 from tinytrain_compile.quantize.forms import ShiftTables
 from tinytrain_compile.quantize.state import Rewriter
@@ -22,6 +23,7 @@ CUTS = ("Reshape", "Slice", "Concat")
 READERS = (
     *("QConvGradInput", "QConvUpdate", "QConvUpdateFine", "QConvSum", "QConvMomentum", "QConvMomentumFine"),
     *("QBiasUpdate", "QBiasSum", "QBiasGradient"),
+    *SQUARED,
 )
 """What may read an error in a unit that changes: a layer's own backward nodes."""
 ROOM = 126

@@ -104,6 +104,7 @@ class _Rewrite:
             momentum=self._updates.momentum if rate is not None else None,
             exponents_known=not error_exponents(graph.nodes),
             formats=self._formats(graph.nodes),
+            clip={},
             identity=self._updates.identity(),
             forms=r.holders(),
         )
@@ -142,7 +143,10 @@ class _Rewrite:
         updated = {pair[0].name for pair in new}
         lost = [pair[0].name for pair in old if pair[0].name in integer - updated]
         assert not lost, f"no integer update was found for {lost}"
-        return tuple(pair for pair in old if pair[0].name not in integer | updated) + tuple(new)
+        kept = [pair for pair in old if pair[0].name not in integer | updated]
+        return tuple((value, self._r.as_float(after, self._train.graph.nodes[-1])) for value, after in kept) + tuple(
+            new
+        )
 
     def _notes(self) -> tuple[str, ...]:
         names = sorted(self._floats | _used_otherwise(self._train.graph))

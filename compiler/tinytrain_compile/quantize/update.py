@@ -27,6 +27,7 @@ from tinytrain_compile.quantize.backward import (
     WeightGradient,
 )
 from tinytrain_compile.quantize.by_sample import sum_by_sample
+from tinytrain_compile.quantize.clipping import IntegerClipping
 from tinytrain_compile.quantize.forms import Role
 from tinytrain_compile.quantize.forward import Forward
 from tinytrain_compile.quantize.rescale import emit_rescale
@@ -66,7 +67,12 @@ class Updates:
         self.momentum = _momentum_of(train)
         self.rate = Value(rewriter.builder.unique("rate"), (2 if self.momentum is None else 6,), "int32")
         rewriter.accumulators.append(self.rate)
+        self._clipping = IntegerClipping(train, rewriter, self._phase)
         self._salt = 0
+        self._wholes: dict[str, tuple[Value, tuple[Value, ...]]] = {}
+        """A gradient in one tensor, and its scale, by the name of its float form."""
+        self._squared: dict[str, tuple[Value, tuple[Value, ...]]] = {}
+        """Squares of one that its update does not store, and its scale, likewise."""
         self._sums: dict[str, Uses] = {}
         self._sum_values: dict[str, list[Value]] = {}
         self._totals: dict[str, list[Value]] = {}
@@ -84,6 +90,10 @@ class Updates:
             return self._accumulate(node)
         if node.op == "Clear":
             return self._clear(node)
+        if node.op == "RowSquares":
+            return self._row_squares(node)
+        if node.op == "SquareTotal":
+            return self._clipping.total(node)
         if node.op not in FLOAT_UPDATES:
             return False
         name, w = operand(node, "g").name, operand(node, "w").name
@@ -134,21 +144,20 @@ class Updates:
 
     def _fused(self, node: Node, parameter: Value, uses: Uses) -> None:
         gradient = uses[0]
-        if len(uses) > 1:
+        stored = isinstance(gradient, BiasGradient) and (self.momentum is not None or self._clipping.clips)
+        if len(uses) > 1 or stored:
             self._apply(node, parameter, uses, [self._gradient(node, parameter, use) for use in uses])
             return
         scale = self._scale(node, uses, gradient.error.exponent)
         if isinstance(gradient, BiasGradient):
-            if self.momentum is None:
-                inputs = (parameter, gradient.error.value, *scale)
-                self._own(parameter, self._r.emit("QBiasUpdate", inputs, NO_ATTRS, node, self._phase)[0])
-                return
-            (sums,) = self._r.emit("QBiasGradient", (gradient.error.value,), NO_ATTRS, node)
-            self._apply_bias(node, parameter, self._with_momentum(node, parameter, sums, scale), scale)
+            inputs = (parameter, gradient.error.value, *scale)
+            self._own(parameter, self._r.emit("QBiasUpdate", inputs, NO_ATTRS, node, self._phase)[0])
             return
         attrs = QConvUpdateAttrs(gradient.conv, gradient.x.quant.zero)
-        inputs = (parameter, gradient.x.value, gradient.error.value, *scale)
-        self._move(node, "QConvUpdate" if self.momentum is None else "QConvMomentum", inputs, attrs)
+        inputs = (parameter, gradient.x.value, gradient.error.value, *self._clipped(node, scale))
+        rows = self._move(node, "QConvUpdate" if self.momentum is None else "QConvMomentum", inputs, attrs)
+        if rows is not None:
+            self._squared[operand(node, "g").name] = rows, scale
 
     def _gradient(self, node: Node, parameter: Value, use: WeightGradient | BiasGradient) -> Value:
         """What one use adds to the gradient of a shared parameter, as an int32 tensor of its own."""
@@ -179,17 +188,45 @@ class Updates:
             ratio = use.layer.bias_unit / use.layer.accumulator_scale
         return self._r.factors(f"{node.name}.ratio", ratio)[:2]
 
+    def _whole(self, node: Node, uses: Uses, sums: list[Value]) -> tuple[Value, tuple[Value, ...]]:
+        """The gradient that a node reads in one tensor, from sums, one for each use; and its scale."""
+        name = operand(node, "g").name
+        if name not in self._wholes:
+            total, exponent = sums[0], uses[0].error.exponent
+            if len(uses) > 1:
+                total, exponent = self.summed_together(node, uses, sums)
+            self._wholes[name] = total, self._scale(node, uses, exponent)
+        return self._wholes[name]
+
+    def _clipped(self, node: Node, scale: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The scale with the rate of a gradient that is clipped."""
+        multiplier, shift, rate, exponent = scale
+        return (multiplier, shift, self._clipping.rate(node, rate), exponent)
+
+    def _row_squares(self, node: Node) -> bool:
+        """The squares of an integer gradient, unless its update has added them up."""
+        name = operand(node, "g").name
+        if name in self._squared:
+            self._clipping.keep(node, *self._squared[name])
+            return True
+        if name in self._sums:
+            self._whole(node, self._sums[name], self._sum_values[name])
+        if name not in self._wholes:
+            return False
+        total, scale = self._wholes[name]
+        (rows,) = self._r.emit("QRowSquares", (total,), NO_ATTRS, node, self._phase)
+        self._clipping.keep(node, rows, scale)
+        return True
+
     def _apply(self, node: Node, parameter: Value, uses: Uses, sums: list[Value]) -> None:
         """The update from sums, one for each use; a single one is left with its momentum, to be cleared."""
-        first, total, exponent = uses[0], sums[0], uses[0].error.exponent
-        if len(uses) > 1:
-            total, exponent = self.summed_together(node, uses, sums)
-        scale = self._scale(node, uses, exponent)
+        total, scale = self._whole(node, uses, sums)
+        scale = self._clipped(node, scale)
         if self.momentum is not None:
             total = self._with_momentum(node, parameter, total, scale)
         if len(uses) == 1:
             sums[0] = total
-        if isinstance(first, BiasGradient):
+        if isinstance(uses[0], BiasGradient):
             self._apply_bias(node, parameter, total, scale)
         else:
             self._move(node, "QWeightApply", (parameter, total, *scale), QWeightApplyAttrs())
@@ -200,8 +237,8 @@ class Updates:
 
     def _move(
         self, node: Node, op: str, inputs: tuple[Value, ...], attrs: QConvUpdateAttrs | QWeightApplyAttrs
-    ) -> None:
-        """The step of a weight, in the form that its store needs."""
+    ) -> Value | None:
+        """The step of a weight, in the form that its store needs; the squares of its gradient, if that adds them up."""
         parameter, owned = inputs[0], [inputs[0]]
         exponents: dict[str, Value] = {}
         if op == "QConvMomentum":
@@ -209,18 +246,23 @@ class Updates:
             inputs = (*inputs, velocity, peak, exponent, self._noise, self._next_salt(parameter))
             owned += [velocity, peak]
             exponents[peak.name] = exponent
+        squares = self._clipping.clips and op != "QWeightApply"
+        last: tuple[Value, ...] = (self._clipping.empty_rows(node, parameter),) if squares else ()
+        end = "Squared" if squares else ""
         if parameter in self._fine():
             owned.append(self._zeros(parameter, self._r.builder.unique(f"{parameter.name}.fraction")))
             self._fractions[parameter.name] = owned[-1]
-            results = self._r.emit(f"{op}Fine", (*inputs, owned[-1]), attrs, node, self._phase)
+            results = self._r.emit(f"{op}Fine{end}", (*inputs, owned[-1], *last), attrs, node, self._phase)
         else:
             noise = () if op == "QConvMomentum" else (self._noise,)
-            results = self._r.emit(op, (*inputs, *noise, self._next_salt(parameter)), attrs, node, self._phase)
-        for value, after in zip(owned, results, strict=True):
+            salt = self._next_salt(parameter)
+            results = self._r.emit(f"{op}{end}", (*inputs, *noise, salt, *last), attrs, node, self._phase)
+        for value, after in zip(owned, results, strict=False):
             if value.name in exponents:
                 self._velocities.append((exponents[value.name], value, after))
             else:
                 self._own(value, after)
+        return results[-1] if squares else None
 
     def _weights(self) -> Sequence[Value]:
         """The trained int8 weights; known once the forward pass is rewritten, and so before every update."""

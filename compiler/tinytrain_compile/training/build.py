@@ -9,6 +9,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
+from tinytrain_compile.training.clipping import clip_notes, layers_of
 from tinytrain_compile.training.differentiate import differentiate
 from tinytrain_compile.training.dropout import count_samples, with_dropout
 from tinytrain_compile.training.frozen import fold_frozen
@@ -47,13 +48,12 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     forward, backward = keep_masks(builder, forward, builder.nodes)
     builder.nodes = []
     optimizer = Optimizer(builder, options, loss.terms)
-    for target in targets:
-        if target.name in gradients:
-            optimizer.update(target, gradients[target.name])
+    trained = [(target, gradients[target.name]) for target in targets if target.name in gradients]
+    optimizer.update(trained, layers_of(forward))
     if dropouts is not None:
         optimizer.keep(dropouts.active, count_samples(builder, dropouts, options.micro_batch))
     nodes = [*forward, *backward, *builder.nodes]
-    notes = (*graph.notes, *loss.notes)
+    notes = (*graph.notes, *loss.notes, *clip_notes(options))
     result = TrainGraph(
         _prune(graph, nodes, {**graph.constants, **builder.constants}, optimizer, loss.label, loss.loss, notes),
         loss.loss,
@@ -67,6 +67,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         terms=loss.terms,
         weight_sum=optimizer.weight_sum,
         dropout=None if dropouts is None else dropouts.active,
+        clip=optimizer.clip,
         identity=identity_of(imported, plan, judge, options.meaning),
     )
     check_graph(result.graph, infer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +11,7 @@ from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.stages import MEAN_OF_SAMPLES, LossTerms
 from tinytrain_compile.ir.types import Phase, Value
 from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SetAttrs, SgdAttrs
+from tinytrain_compile.training.clipping import Clipping
 from tinytrain_compile.training.options import EPSILONS, TrainingOptions
 
 
@@ -25,6 +27,7 @@ class Optimizer:
     updates: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
     inverse_count: Value | None = None
     weight_sum: Value | None = None
+    clip: Mapping[str, Value] = field(default_factory=dict[str, Value])
 
     def __post_init__(self) -> None:
         self.learning_rate = self._state("learning_rate", np.asarray(self.options.learning_rate, np.float32))
@@ -40,6 +43,8 @@ class Optimizer:
         if self._sums and self.terms.divisor != "one":
             self.inverse_count = Value(self.builder.unique("inverse_count"), ())
             self.accumulators.append(self.inverse_count)
+        self._scales: Mapping[str, Value] = {}
+        self._totals: dict[str, Value] = {}
         self._power: Value | None = None
         self._gain: Value | None = None
 
@@ -54,30 +59,45 @@ class Optimizer:
         self.state.append(counted[0])
         self.updates.append(counted)
 
-    def update(self, parameter: Value, gradient: Value) -> None:
-        """Emit the update of one parameter."""
-        self.state.append(parameter)
-        if not self._sums:
+    def update(self, gradients: Sequence[tuple[Value, Value]], layers: Mapping[str, str]) -> None:
+        """Emit the updates of parameters by their gradients; layers: the layer of each parameter, by names."""
+        summed = [(parameter, self._summed(parameter, gradient)) for parameter, gradient in gradients]
+        clipping = Clipping(self.builder, self.options, layers, self.inverse_count)
+        self.clip = clipping.factors(summed)
+        self._scales = clipping.scales(self.clip)
+        for parameter, gradient in summed:
+            self.state.append(parameter)
             self._apply(parameter, gradient)
-            return
+            if self._sums:
+                self._clear(parameter, gradient)
+        clipping.keep_squares()
+        self.state += clipping.state
+        self.accumulators += clipping.accumulators
+        self.updates += clipping.updates
+
+    def _summed(self, parameter: Value, gradient: Value) -> Value:
+        """The gradient of an update: that of the step, or its sum over the samples of a batch."""
+        if not self._sums:
+            return gradient
         total = Value(self.builder.unique(f"{parameter.name}.gradient_sum"), parameter.shape)
         self.accumulators.append(total)
-        summed = self.builder.emit(
+        self._totals[parameter.name] = total
+        return self.builder.emit(
             "Accumulate", (total, gradient), name=f"{parameter.name}.accumulate", origin=parameter.origin
         )
-        self._apply(parameter, summed)
-        cleared = self.builder.emit(
-            "Clear", (summed,), name=f"{parameter.name}.clear", origin=parameter.origin, phase="apply"
-        )
-        self.updates.append((total, cleared))
+
+    def _clear(self, parameter: Value, summed: Value) -> None:
+        name = f"{parameter.name}.clear"
+        cleared = self.builder.emit("Clear", (summed,), name=name, origin=parameter.origin, phase="apply")
+        self.updates.append((self._totals[parameter.name], cleared))
 
     def _apply(self, parameter: Value, gradient: Value) -> None:
         o, kind, decay = self.options, self.options.optimizer, self.options.weight_decay
         if kind == "sgd":
-            self._emit("SgdUpdate", (parameter,), gradient, SgdAttrs(decay, 0.0, self._scaled()))
+            self._emit("SgdUpdate", (parameter,), gradient, SgdAttrs(decay, 0.0, self._is_scaled(parameter)))
         elif kind == "momentum":
             gain = () if o.dampening == 0 else (self._momentum_gain(),)
-            attrs = SgdAttrs(decay, o.momentum, self._scaled(), o.nesterov, bool(gain))
+            attrs = SgdAttrs(decay, o.momentum, self._is_scaled(parameter), o.nesterov, bool(gain))
             self._emit("MomentumUpdate", (parameter, self._zeros(parameter, "velocity")), gradient, attrs, gain)
         elif kind in ("adagrad", "rmsprop"):
             self._adaptive(parameter, gradient)
@@ -87,7 +107,7 @@ class Optimizer:
                 self._epsilon(),
                 decay,
                 decoupled=kind == "adamw",
-                scaled=self._scaled(),
+                scaled=self._is_scaled(parameter),
                 raw=o.raw_epsilon,
                 after=o.decay_after,
                 late=o.late,
@@ -98,7 +118,9 @@ class Optimizer:
     def _adaptive(self, parameter: Value, gradient: Value) -> None:
         o = self.options
         moving = o.optimizer == "rmsprop" and o.momentum != 0
-        attrs = AdaptiveAttrs(self._epsilon(), o.weight_decay, self._scaled(), o.alpha, o.momentum if moving else 0.0)
+        attrs = AdaptiveAttrs(
+            self._epsilon(), o.weight_decay, self._is_scaled(parameter), o.alpha, o.momentum if moving else 0.0
+        )
         owned = (parameter, self._zeros(parameter, "squares"))
         if o.optimizer == "rmsprop" and o.centered:
             kept = (*owned, self._zeros(parameter, "mean"), self._zeros(parameter, "velocity"))
@@ -112,8 +134,12 @@ class Optimizer:
         given = self.options.epsilon
         return EPSILONS[self.options.optimizer] if given is None else given
 
-    def _scaled(self) -> bool:
-        return self.inverse_count is not None
+    def _is_scaled(self, parameter: Value) -> bool:
+        return self._scale_of(parameter) is not None
+
+    def _scale_of(self, parameter: Value) -> Value | None:
+        """What multiplies its gradient."""
+        return self._scales.get(parameter.name, self.inverse_count)
 
     def _zeros(self, parameter: Value, kind: str) -> Value:
         first = self.options.initial.get((parameter.name, kind))
@@ -148,8 +174,8 @@ class Optimizer:
         attrs: SgdAttrs | AdamAttrs | AdaptiveAttrs,
         extra: tuple[Value, ...] = (),
     ) -> None:
-        scale = () if self.inverse_count is None else (self.inverse_count,)
-        operands = (*owned, gradient, self._rate, *extra, *scale)
+        scale = self._scale_of(owned[0])
+        operands = (*owned, gradient, self._rate, *extra, *(() if scale is None else (scale,)))
         name, origin = f"{owned[0].name}.update", owned[0].origin
         results = self.builder.emit_all(op, operands, attrs, name, origin, self._phase)
         self.updates += list(zip(owned, results, strict=True))

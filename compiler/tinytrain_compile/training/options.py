@@ -12,6 +12,7 @@ OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop")
 EPSILONS = {"adam": 1e-8, "adamw": 1e-8, "adagrad": 1e-10, "rmsprop": 1e-8}
 """PyTorch's defaults."""
 Accumulate = Literal["exact", "inplace"]
+ClipPer = Literal["model", "layer"]
 LOSSES = ("cross-entropy", "mse", "bce")
 
 
@@ -25,6 +26,8 @@ class TrainingOptions:
     optimizer), raw_epsilon, decay_after and late: of adam and adamw, see AdamAttrs.
     steps_before: updates that the state has behind it.
     dropout: the seed of its masks; None leaves every Dropout out.
+    clip_norm: the largest norm that a gradient keeps; None: any. clip_per: of all trained tensors together, or of those
+    of each layer.
     initial: first values of the optimizer's state by parameter and kind, where they are not 0.
     """
 
@@ -47,6 +50,8 @@ class TrainingOptions:
     late: bool = False
     steps_before: int = 0
     dropout: int | None = None
+    clip_norm: float | None = None
+    clip_per: ClipPer = "model"
     initial: Mapping[tuple[str, str], Array] = field(default_factory=dict[tuple[str, str], Array])
 
     @property

@@ -1,6 +1,7 @@
 """What the integer operators mean. Importing this package fills their part of the op table."""
 
 from tinytrain_compile.ops.int8 import (
+    clip,
     conv,
     loss,
     momentum,
@@ -15,6 +16,7 @@ from tinytrain_compile.ops.int8 import (
 )
 
 __all__ = [
+    "clip",
     "conv",
     "loss",
     "momentum",

@@ -343,7 +343,7 @@ def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, 
     return (updated_weight(w, fx.saturate(gradient), (multiplier, shift, rate, p), noise, salt, attrs.limit),)
 
 
-register(
+Q_CONV_UPDATE = register(
     OpDef(
         "QConvUpdate",
         "Weight gradient and update in one: int32 sums of g (x - zero), then w -= step with stochastic rounding.",

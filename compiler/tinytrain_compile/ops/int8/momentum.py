@@ -168,7 +168,7 @@ def _conv_momentum_fine(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> t
     return w, velocity, peak, fraction
 
 
-register(
+Q_CONV_MOMENTUM = register(
     OpDef(
         "QConvMomentum",
         "QConvUpdate with momentum; operands (w, x, g, multiplier, shift, rate, p, velocity, peak, exponent, noise, "
@@ -198,7 +198,7 @@ register(
         outputs=("w", "velocity", "peak"),
     )
 )
-register(
+Q_CONV_MOMENTUM_FINE = register(
     OpDef(
         "QConvMomentumFine",
         "QConvUpdateFine with momentum; operands (w, x, g, multiplier, shift, rate, p, velocity, peak, exponent, "

@@ -62,7 +62,7 @@ def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, 
     return updated_fine(w, fraction, gradient, tuple(scale), attrs.limit)
 
 
-register(
+Q_CONV_UPDATE_FINE = register(
     OpDef(
         "QConvUpdateFine",
         "QConvUpdate of a weight with 8 fraction bits; operands (w, x, g, multiplier, shift, rate, p, fraction).",

@@ -3,6 +3,7 @@
 from tinytrain_compile.lower.kernels.float32 import (
     activation,
     choice,
+    clip,
     conv,
     dropout,
     elementwise,
@@ -22,6 +23,7 @@ from tinytrain_compile.lower.kernels.float32 import (
 __all__ = [
     "activation",
     "choice",
+    "clip",
     "conv",
     "dropout",
     "elementwise",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tvm import te
+from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, Load, kernel, kernel_spec, tensor
+from tinytrain_compile.lower.kernels.base import Finish, KernelSpec, Load, address, kernel, kernel_spec, tensor
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.update import ON_VECTORS, UPDATES
+from tinytrain_compile.lower.kernels.float32.update import ON_VECTORS, UPDATES, as_it_is
 from tinytrain_compile.lower.schedules import KEPT, KEPT_ROWS
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.fused_update import PAIRS, taken_apart
@@ -18,19 +18,33 @@ from tinytrain_compile.ops.names import Named, operand, operands
 @kernel(*PAIRS)
 def fused_update(node: Node, context: KernelContext) -> KernelSpec:
     """The loops of the gradient's kernel, which end a tile with the update of its elements."""
-    gradient, update = taken_apart(node)
+    pair = PAIRS[node.op]
+    gradient, *_, update = taken_apart(node)
     spec = kernel_spec(gradient, context)
     sums = _sums(spec)
     names = [*operands(update)]
     names.remove("g")
     given = Named(update.op, names, [_like(update, name, sums) for name in names])
-    apart = update.op not in ON_VECTORS or (len(node.outputs) > 1 and not context.uses_float_vectors)
+    several = len(update.outputs) > 1
+    apart = update.op not in ON_VECTORS or pair.squares or (several and not context.uses_float_vectors)
     if apart:
         sums = te.compute(sums.shape, _element(sums), KEPT_ROWS if update.op in ON_VECTORS else KEPT)
-    results = UPDATES[update.op](update.op, update.attrs, given, _element(sums))
-    before, _, after = PAIRS[node.op].cut([*operands(node)])
-    inputs = [*(given[name] for name in before), *spec.inputs, *(given[name] for name in after)]
-    return KernelSpec(inputs, results, spec.schedule)
+    rows = [tensor(node, name) for name in pair.rows]
+    end = _keeping_squares(sums, rows[0]) if rows else as_it_is
+    results = UPDATES[update.op](update.op, update.attrs, given, _element(sums), end)
+    before, _, after = pair.cut([*operands(node)])
+    inputs = [*(given[name] for name in before), *spec.inputs, *rows, *(given[name] for name in after)]
+    return KernelSpec(inputs, [*results, *(None for _ in rows)], spec.schedule)
+
+
+def _keeping_squares(sums: te.Tensor, rows: te.Tensor) -> Finish:
+    """The square of an element of the gradient is added to its row on the way to its weight, which is computed once."""
+
+    def end(weight: Expr, *index: Expr) -> Expr:
+        more = rows[index[0]] + sums[index] * sums[index]
+        return tirx.call_extern("float32", "tt_kept", address(rows, index[0]), more, weight)
+
+    return end
 
 
 def _sums(spec: KernelSpec) -> te.Tensor:

@@ -10,7 +10,17 @@ from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Attrs, Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, Load, call, f32, flat_tensor, kernel, plain, select
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    KernelSpec,
+    Load,
+    call,
+    f32,
+    flat_tensor,
+    kernel,
+    plain,
+    select,
+)
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.names import Named, named, operands
@@ -18,8 +28,9 @@ from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SetAttrs, Sgd
 
 Results = list[te.Tensor]
 """What an update makes, as its op lists it: the weight first, which is computed last."""
-UpdateRule = Callable[[str, Any, Named[te.Tensor], Load], Results]
-"""(op, attributes, operands but the gradient, the gradient's element at an index) -> results."""
+UpdateRule = Callable[[str, Any, Named[te.Tensor], Load, Finish], Results]
+"""(op, attributes, operands but the gradient, the gradient's element at an index, what ends the computation of a
+weight) -> results."""
 UPDATES: dict[str, UpdateRule] = {}
 ON_VECTORS = ("Accumulate", "Clear", "SgdUpdate", "MomentumUpdate")
 """Those without roots and quotients, for which there are no vectors."""
@@ -41,8 +52,13 @@ def _from_stored(node: Node, context: KernelContext) -> KernelSpec:
     """All that an update makes in one loop over the elements of a stored gradient."""
     inputs = named(node.op, [flat_tensor(node, name) for name in operands(node)], node.attrs)
     g = inputs["g"]
-    results = UPDATES[node.op](node.op, node.attrs, inputs, lambda *i: g[i])
+    results = UPDATES[node.op](node.op, node.attrs, inputs, lambda *i: g[i], as_it_is)
     return KernelSpec([*inputs.values()], results, _schedule(node, context, *stages(results)))
+
+
+def as_it_is(weight: Expr, *_index: Expr) -> Expr:
+    """The end of a weight that is stored and nothing else."""
+    return weight
 
 
 def stages(results: Results) -> list[str]:
@@ -60,18 +76,18 @@ def _blend(old: Expr, share: float, new: Expr) -> Expr:
 
 
 @_update("SgdUpdate")
-def sgd(_op: str, attrs: SgdAttrs, inputs: Named[te.Tensor], g: Load) -> Results:
+def sgd(_op: str, attrs: SgdAttrs, inputs: Named[te.Tensor], g: Load, end: Finish) -> Results:
     """w -= rate (g + decay w)."""
     w, rate, scale = inputs["w"], inputs["rate"], inputs.get("scale")
 
     def weight(*i: Expr) -> Expr:
-        return w[i] - rate[0] * _gradient(w[i], g(*i), scale, attrs.weight_decay)
+        return end(w[i] - rate[0] * _gradient(w[i], g(*i), scale, attrs.weight_decay), *i)
 
     return [te.compute(w.shape, weight, "out")]
 
 
 @_update("MomentumUpdate")
-def momentum(_op: str, attrs: SgdAttrs, inputs: Named[te.Tensor], g: Load) -> Results:
+def momentum(_op: str, attrs: SgdAttrs, inputs: Named[te.Tensor], g: Load, end: Finish) -> Results:
     """v = momentum v + g; w -= rate v (v is stored first, then read back)."""
     w, v, rate, scale, gain = inputs["w"], inputs["v"], inputs["rate"], inputs.get("scale"), inputs.get("gain")
 
@@ -85,7 +101,7 @@ def momentum(_op: str, attrs: SgdAttrs, inputs: Named[te.Tensor], g: Load) -> Re
         return step(*i) + f32(attrs.momentum) * velocity[i] if attrs.nesterov else velocity[i]
 
     velocity = te.compute(v.shape, lambda *i: _blend(v[i], attrs.momentum, share(*i)), "v_new")
-    weight = te.compute(w.shape, lambda *i: w[i] - rate[0] * move(*i), "out")
+    weight = te.compute(w.shape, lambda *i: end(w[i] - rate[0] * move(*i), *i), "out")
     return [weight, velocity]
 
 
@@ -102,7 +118,7 @@ def _fuse(sch: s_tir.Schedule, *names: str) -> None:
 
 
 @_update("AdamUpdate")
-def adam(_op: str, attrs: AdamAttrs, inputs: Named[te.Tensor], g: Load) -> Results:
+def adam(_op: str, attrs: AdamAttrs, inputs: Named[te.Tensor], g: Load, end: Finish) -> Results:
     """Both moments, then the weight."""
     w, m, v, rate, power = inputs.several("w", "m", "v", "rate", "power")
     scale = inputs.get("scale")
@@ -131,7 +147,7 @@ def adam(_op: str, attrs: AdamAttrs, inputs: Named[te.Tensor], g: Load) -> Resul
         moved = w[i] - rate[0] * move
         if attrs.decoupled and attrs.weight_decay and attrs.after:
             moved = moved - rate[0] * (f32(attrs.weight_decay) * moved)
-        return moved
+        return end(moved, *i)
 
     return [te.compute(w.shape, step, "out"), first, second]
 
@@ -159,7 +175,7 @@ def set_state(node: Node, _context: KernelContext) -> KernelSpec:
 
 
 @_update("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate")
-def adaptive(op: str, attrs: AdaptiveAttrs, inputs: Named[te.Tensor], g: Load) -> Results:
+def adaptive(op: str, attrs: AdaptiveAttrs, inputs: Named[te.Tensor], g: Load, end: Finish) -> Results:
     """Squares of gradients, then the velocity if there is one, then the weight."""
     w, s, rate, scale = inputs["w"], inputs["s"], inputs["rate"], inputs.get("scale")
 
@@ -187,17 +203,17 @@ def adaptive(op: str, attrs: AdaptiveAttrs, inputs: Named[te.Tensor], g: Load) -
 
     kept = [total] if mean is None else [total, mean]
     if "v" not in inputs:
-        return [te.compute(w.shape, lambda *i: w[i] - rate[0] * step(*i), "out"), *kept]
+        return [te.compute(w.shape, lambda *i: end(w[i] - rate[0] * step(*i), *i), "out"), *kept]
     v = inputs["v"]
     velocity = te.compute(v.shape, lambda *i: _blend(v[i], attrs.momentum, step(*i)), "v_new")
-    return [te.compute(w.shape, lambda *i: w[i] - rate[0] * velocity[i], "out"), *kept, velocity]
+    return [te.compute(w.shape, lambda *i: end(w[i] - rate[0] * velocity[i], *i), "out"), *kept, velocity]
 
 
 @_update("Accumulate")
-def accumulate(_op: str, _attrs: Attrs, inputs: Named[te.Tensor], g: Load) -> Results:
+def accumulate(_op: str, _attrs: Attrs, inputs: Named[te.Tensor], g: Load, end: Finish) -> Results:
     """acc += g."""
     acc = inputs["acc"]
-    return [te.compute(acc.shape, lambda *i: acc[i] + g(*i), "out")]
+    return [te.compute(acc.shape, lambda *i: end(acc[i] + g(*i), *i), "out")]
 
 
 @kernel("Clear")

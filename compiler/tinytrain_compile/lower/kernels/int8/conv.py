@@ -26,6 +26,7 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
+from tinytrain_compile.lower.kernels.int8.clip import with_squares
 from tinytrain_compile.lower.kernels.int8.dense_gradient import (
     gradient_rows,
     keeps_tables,
@@ -258,7 +259,7 @@ def moved_weight(
     return call_int(move, i32(w), gradient, *scale, random, i32(limit), i32(spare), dtype="int8")
 
 
-@kernel("QConvUpdate")
+@kernel("QConvUpdate", "QConvUpdateSquared")
 def qconv_update(node: Node, context: KernelContext) -> KernelSpec:
     """The weight gradient of a few weights at a time in registers, then their step: the gradient is never stored."""
     attrs = node.attrs
@@ -280,8 +281,9 @@ def qconv_update(node: Node, context: KernelContext) -> KernelSpec:
         size = kept(o) if kept else step(scale, o, FRACTION_BITS)
         return moved_weight(w[o, r, s, i], acc, size, *random, index, attrs.limit, spare, move)
 
-    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, context, stages)
-    return KernelSpec([w, x, g, *scale, noise, salt], [out], schedule)
+    end, rows = with_squares(node, finish)
+    x, g, out, schedule = weight_gradient(node, attrs, shape, end, context, stages)
+    return KernelSpec([w, x, g, *scale, noise, salt, *rows], [out, *(None for _ in rows)], schedule)
 
 
 @kernel("QConvSum")

@@ -20,6 +20,7 @@ from tinytrain_compile.lower.kernels.base import (
     tensor,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.int8.clip import with_squares
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
 from tinytrain_compile.lower.kernels.int8.update import error_sums
@@ -72,14 +73,15 @@ def _conv_momentum(node: Node, context: KernelContext, move: Rule) -> KernelSpec
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
     shape, velocity = operand(node, "w").shape, placeholder(operand(node, "velocity"), "v")
-    given = _others(node, "x", "g", "velocity")
+    given = _others(node, "x", "g", "velocity", "rows")
 
     def finish(acc: Expr, *index: Expr) -> Expr:
         total = _total(acc, address(velocity, *index), given, index[0], flat_index(shape, index))
         return move(total, index, attrs, given)
 
-    x, g, out, schedule = weight_gradient(node, attrs, shape, finish, context)
-    given |= {"x": x, "g": g, "velocity": velocity}
+    end, rows = with_squares(node, finish)
+    x, g, out, schedule = weight_gradient(node, attrs, shape, end, context)
+    given |= {"x": x, "g": g, "velocity": velocity} | dict(zip(("rows",), rows, strict=False))
     rest = [None] * (len(node.outputs) - 1)
     return KernelSpec([given[name] for name in operands(node)], [out, *rest], schedule)
 
@@ -96,7 +98,7 @@ def _sizes(operands: dict[str, te.Tensor], channel: Expr) -> tuple[Expr, Expr]:
     return step([operands[name] for name in SCALE], channel, FRACTION_BITS)
 
 
-@kernel("QConvMomentum")
+@kernel("QConvMomentum", "QConvMomentumSquared")
 def qconv_momentum(node: Node, context: KernelContext) -> KernelSpec:
     """Rounded by noise of its own."""
 
@@ -108,7 +110,7 @@ def qconv_momentum(node: Node, context: KernelContext) -> KernelSpec:
     return _conv_momentum(node, context, move)
 
 
-@kernel("QConvMomentumFine")
+@kernel("QConvMomentumFine", "QConvMomentumFineSquared")
 def qconv_momentum_fine(node: Node, context: KernelContext) -> KernelSpec:
     """With fractions."""
 

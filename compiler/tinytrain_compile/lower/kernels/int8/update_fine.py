@@ -19,6 +19,7 @@ from tinytrain_compile.lower.kernels.base import (
     tensors,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.int8.clip import with_squares
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
 from tinytrain_compile.lower.kernels.int8.update import summed_weight
@@ -31,7 +32,7 @@ def moved_fine(w: Expr, fraction: Expr, gradient: Expr, scale: tuple[Expr, Expr]
     return call_int("tt_moved_fine", fraction, i32(w), gradient, *scale, i32(limit), dtype="int8")
 
 
-@kernel("QConvUpdateFine")
+@kernel("QConvUpdateFine", "QConvUpdateFineSquared")
 def qconv_update_fine(node: Node, context: KernelContext) -> KernelSpec:
     """QConvUpdate with fractions."""
     attrs = node.attrs
@@ -41,8 +42,9 @@ def qconv_update_fine(node: Node, context: KernelContext) -> KernelSpec:
     def finish(acc: Expr, *index: Expr) -> Expr:
         return moved_fine(w[index], address(fraction, *index), acc, step(scale, index[0], FRACTION_BITS), attrs.limit)
 
-    x, g, out, schedule = weight_gradient(node, attrs, operand(node, "w").shape, finish, context)
-    return KernelSpec([w, x, g, *scale, fraction], [out, None], schedule)
+    end, rows = with_squares(node, finish)
+    x, g, out, schedule = weight_gradient(node, attrs, operand(node, "w").shape, end, context)
+    return KernelSpec([w, x, g, *scale, fraction, *rows], [out, None, *(None for _ in rows)], schedule)
 
 
 @kernel("QWeightApplyFine")
