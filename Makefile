@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-auto bench-choice bench-paging remat-real slow ledger hash-c fuzz zoo campaign convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-auto bench-choice bench-finetune bench-paging remat-real slow ledger hash-c fuzz zoo campaign convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,6 +52,9 @@ bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, wi
 
 bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against hand-made schemes; ARGS='schemes NETWORK ..'
 	$(BIN)/python -m benchmarks.auto $(ARGS)
+
+bench-finetune: $(STAMP) ## The rate that finetune recommends against a fine grid, and what finding it costs (10 minutes)
+	$(BIN)/python -m benchmarks.finetune $(ARGS)
 
 bench-choice: $(STAMP) ## Accuracy of what auto chooses, with and without data, against head, bias and last:N (20 minutes)
 	$(BIN)/python -m benchmarks.choice $(ARGS)

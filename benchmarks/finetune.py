@@ -1,7 +1,7 @@
 """How good the rate is that `finetune` recommends, and what finding it costs (`make bench-finetune`).
 
-Four tasks: the digits example turned in its own way, and the network of 7 convolutions on turned images, on low contrast
-with noise, and under a new head (see choice.py); all of it trained in float32. `finetune` sees 400 samples (700 of the
+Four tasks: the digits example turned in its own way, and the network of 7 convolutions on turned images, on low
+contrast with noise, and under a new head (see choice.py); all of it trained in float32. `finetune` sees 400 samples (700 of the
 example). A fine grid of 33 rates over two decades and a half is then trained for as many epochs as it recommends, on
 the same samples and as many seeds; both are judged by test samples that chose nothing. A point of the grid is smoothed
 with its two neighbours: the largest of 33 means of noisy trainings is above the truth.
@@ -51,10 +51,10 @@ def files_of(name: str, seed: int, folder: Path) -> tuple[Path, Path]:
 def measure(name: str, seeds: int, task_seed: int, folder: Path) -> tuple[float, float, str]:
     """Points below the best of the grid, share of its updates, a row for people."""
     model, data = files_of(name, task_seed, folder)
-    builds, updates = list[Build](), [0]
+    builds, updates, chosen = list[Build](), [0], [0]
 
     def watched(found: list[Build], runs: list[LearningRun], jobs: int, done: object) -> list[Curve]:
-        builds[:] = found
+        builds[:], chosen[0] = found, runs[-1].build if runs else chosen[0]
         curves = learn_all(found, runs, jobs, done)  # type: ignore[arg-type]
         updates[0] += sum((len(curve.scores) - 1) * curve.steps for curve in curves if not curve.failed)
         return curves

@@ -31,7 +31,7 @@ from tinytrain_compile.ir.types import Array
 from tinytrain_compile.report import finding_html, finding_lines
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
-SHORT = Effort(epochs=4, seeds=2, jobs=1)
+SHORT = Effort(epochs=4, seeds=2, clips=(0.0,), jobs=1)
 
 
 def silent(_what: str, _share: float) -> None:
@@ -132,9 +132,9 @@ def test_what_is_recommended_is_what_a_compilation_reads(own: Path, tmp_path: Pa
 def test_what_auto_chooses_is_written_beside_it(tmp_path: Path) -> None:
     """The scheme that was tried is the one that is compiled, whatever auto would choose another day."""
     rng, model, path = np.random.default_rng(5), dense(tmp_path / "m.onnx", (8, 24, 24, 3)), tmp_path / "own.npz"
-    np.savez(path, x=rng.normal(size=(60, 8)).astype(np.float32), y=rng.integers(0, 3, 60))
+    np.savez(path, x=rng.normal(size=(45, 8)).astype(np.float32), y=rng.integers(0, 3, 45))
     options = options_from(model, {"arena": 2048, "loss": "cross-entropy", "data": path})
-    found = finetune(options, Effort(2, 1, jobs=1), tmp_path / "f.toml", silent)
+    found = finetune(options, Effort(2, 1, clips=(0.0,), jobs=1), tmp_path / "f.toml", silent)
     write_finding(found, options, {"arena": 2048, "loss": "cross-entropy"}, tmp_path / "f.toml")
     assert found.scheme and (tmp_path / "f.update.toml").read_text() == found.scheme
     assert 'update = "f.update.toml"' in (tmp_path / "f.toml").read_text()
@@ -177,7 +177,7 @@ def test_the_same_finding_with_any_number_of_processes_and_after_an_interrupt(
 
 def test_the_same_finding_by_dask(own: Path) -> None:
     """joblib's backend is the caller's choice."""
-    asked: dict[str, Any] = {"update": "head", "epochs": 2, "seeds": 1, "out": own.with_name("f.toml")}
+    asked: dict[str, Any] = {"update": "head", "epochs": 2, "seeds": 1, "clips": [0], "out": own.with_name("f.toml")}
     with Client(n_workers=1, threads_per_worker=1, dashboard_address=None), joblib.parallel_config(backend="dask"):
         found = tt.finetune(DIGITS / "digits.onnx", own, **asked)
     assert found == tt.finetune(DIGITS / "digits.onnx", own, jobs=1, **asked)
@@ -187,7 +187,8 @@ def test_the_same_finding_by_dask(own: Path) -> None:
 def test_work_is_bounded(batches: tuple[int, ...], seeds: int, own: Path) -> None:
     effort = Effort(2, seeds, batches=batches, jobs=1)
     found = found_by(own, effort)
-    assert found.trainings <= effort.most_runs(max(1, len(batches)), old=False)
+    assert found.trainings <= effort.most_runs(2 * max(1, len(batches)), old=False)
+    assert {one.clip for one in found.rounds[0]} == {0.0, 1.0}
     assert {one.batch for one in found.rounds[0]} == set(batches or (1,))
     assert all(len(one.curve) <= 3 for tried in found.rounds for one in tried)
 
@@ -211,7 +212,7 @@ def test_replay_is_recommended_where_it_brings_back_what_was_forgotten(tmp_path:
     onnx.save(model, first)
     np.savez(path, x=shifted, y=1 - y[:120], x_old=x[120:], y_old=y[120:])
     options = options_from(first, {"update": "all", "data": path, "loss": "cross-entropy"})
-    found = finetune(options, Effort(16, 2, replay=60, jobs=1), tmp_path / "f.toml", silent)
+    found = finetune(options, Effort(16, 2, replay=60, clips=(0.0,), jobs=1), tmp_path / "f.toml", silent)
     plain, kept = found.learned
     assert plain.old[0].accuracy is not None and plain.old[-1].accuracy is not None
     assert plain.old[0].accuracy - plain.old[-1].accuracy > 0.05
@@ -260,7 +261,7 @@ def test_curves() -> None:
     curves = [(Score(2.0, 0.5), Score(1.0, 0.7)), (Score(4.0, 0.3),)]
     assert mean_curve(curves, [False, False]) == (Score(3.0, 0.4), Score(2.5, 0.5))
     assert mean_curve(curves, [False, True])[1] == Score(float("inf"), 0.35)
-    bad = Tried(1, 1.0, 1, (Score(1.0), Score(float("inf"))), 1)
+    bad = Tried(1, 0.0, 1.0, 1, (Score(1.0), Score(float("inf"))), 1)
     one = Learned(0, (Score(1.0), Score(0.4), Score(0.35)), (), 0.0, 7)
     page = finding_html(Finding(((bad, bad),), bad, (one,), 0, 1), "<m>")
     assert "&lt;m&gt;" in page
@@ -312,7 +313,8 @@ def test_faults_of_a_config_are_one_line(text: str, said: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "flags", [("--batches", "1,x"), ("--jobs", "0"), ("-o", "result.txt"), ("--config", "none.toml")]
+    "flags",
+    [("--batches", "1,x"), ("--clips", "0,-1"), ("--jobs", "0"), ("-o", "result.txt"), ("--config", "none.toml")],
 )
 def test_faults_of_the_command_are_one_line(flags: tuple[str, str], own: Path) -> None:
     found = run("finetune", DIGITS / "digits.onnx", "--data", own, *flags)

@@ -73,6 +73,7 @@ def finetune(
     seeds: int = 3,
     replay: int = 100,
     batches: Sequence[int] = (),
+    clips: Sequence[float] = (0.0, 1.0),
     jobs: int = -1,
     out: Path | str = "finetune.toml",
     **options: Any,
@@ -82,7 +83,7 @@ def finetune(
     options: of a compilation, as for `compile`. out: a name beside which what was tried is kept until all of it is
     done; nothing else is written. Raises CompileError.
     """
-    effort = Effort(epochs, seeds, replay, tuple(batches), jobs)
+    effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs)
     return search(options_from(model, {"data": data, **options}), effort, Path(out), lambda _what, _share: None)
 
 

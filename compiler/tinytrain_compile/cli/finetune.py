@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from tinytrain_compile.cli.config import config_option, long_name, to_folder
 from tinytrain_compile.cli.flags import options_of
 from tinytrain_compile.cli.options import GroupedCommand, GroupedOption, compile_options, terminal_options
+from tinytrain_compile.driver.option_values import parse_norm
 from tinytrain_compile.driver.options import OPTIONS
 
 _HELP = """Try training MODEL (ONNX) on your samples on this machine: which learning rate, for how long, what it gains.
@@ -52,6 +53,15 @@ def _own_options() -> list[click.Parameter]:
         ),
         GroupedOption(
             "common",
+            "--clips",
+            type=str,
+            metavar="X,X..",
+            default="0,1",
+            show_default=True,
+            help="Norms to clip gradients to; 0: none. Without effect beside --clip-norm.",
+        ),
+        GroupedOption(
+            "common",
             "--replay",
             type=click.IntRange(0, 1_000_000),
             default=100,
@@ -86,7 +96,8 @@ def finetune(**flags: Any) -> None:
             "0 processes do nothing; give a number, or -1 for as many as there are cores", param_hint="--jobs"
         )
     sizes = (flags.pop("epochs"), flags.pop("seeds"), flags.pop("replay"))
-    effort = Effort(*sizes, batches=_batches(flags.pop("batches")), jobs=flags.pop("jobs"))
+    batches, clips = _batches(flags.pop("batches")), _clips(flags.pop("clips"))
+    effort = Effort(*sizes, batches, clips, flags.pop("jobs"))
     out: Path = flags.pop("out")
     given = _given(out.parent)
     options = options_of(flags)
@@ -105,6 +116,15 @@ def _batches(text: str | None) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 1 << 20 for part in parts) or len(parts) > 8:
         raise click.BadParameter(f"{text!r} is not up to eight numbers with commas, as 1,8", param_hint="--batches")
     return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _clips(text: str) -> tuple[float, ...]:
+    """ "0,1" as numbers, each once; 0 first, since what is equal goes to the first."""
+    found = list[float]()
+    for part in text.split(","):
+        zero = part.strip() in ("0", "0.0")
+        found.append(0.0 if zero else parse_norm(part.strip(), "--clips"))
+    return tuple(sorted(set(found)))
 
 
 def _given(folder: Path) -> dict[str, Any]:

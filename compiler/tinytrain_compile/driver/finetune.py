@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,14 @@ labels are values, how many times larger the loss on them may become."""
 @dataclass(frozen=True)
 class Effort:
     """epochs: of a run at most; seeds: that what is recommended was judged by; replay: old samples kept (0: none);
-    batches: that are compared; jobs: processes, -1 for all cores."""
+    batches: that are compared (none: that of the options); clips: norms that gradients are clipped to, 0 for none,
+    where the options do not say one; jobs: processes, -1 for all cores."""
 
     epochs: int = 30
     seeds: int = 3
     replay: int = 100
     batches: tuple[int, ...] = ()
+    clips: tuple[float, ...] = (0.0, 1.0)
     jobs: int = -1
 
     def most_runs(self, builds: int, old: bool) -> int:
@@ -73,19 +76,19 @@ def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progr
     arrays, notes = read_own_data(options.data, options.seed)
     with ExitStack() as kept:
         folder = kept.enter_context(work_folder())
-        projects = list(_projects(options, effort, arrays, folder, progress))
+        variants = list(_variants(options, effort, arrays, folder, progress))
+        projects = [variant.project for variant in variants]
         data = own_data(options.data.name, arrays, projects[0].model, projects[0].summary.train)
         builds = [_build(project, data, folder / f"build{index}") for index, project in enumerate(projects)]
         known = KnownRuns(out, _digest(projects, data))
-        search = _Search(builds, effort, options.seed, known, progress)
+        search = _Search(variants, builds, effort, options.seed, known, progress)
         try:
-            finding = search.run([project.summary.learning_rate for project in projects])
+            finding = search.run()
         except KeyboardInterrupt as problem:
             problem.args = (f"what was tried is in {known.path.name}; call it again to go on",)
             raise
     known.forget()
-    project = next(one for one in projects if one.summary.train.batch == finding.chosen.batch)
-    return _with_facts(finding, project, (*notes, *data.notes), data)
+    return _with_facts(finding, projects[search.taken], (*notes, *data.notes), data)
 
 
 def write_finding(finding: Finding, options: CompileOptions, given: Mapping[str, Any], out: Path) -> tuple[Path, ...]:
@@ -104,22 +107,38 @@ def write_finding(finding: Finding, options: CompileOptions, given: Mapping[str,
     return tuple(texts)
 
 
-def _projects(
+@dataclass(frozen=True, eq=False)
+class _Variant:
+    """A compilation with one of the batches and norms that are compared; clip: 0 for none."""
+
+    batch: int
+    clip: float
+    project: Project
+
+
+def _variants(
     options: CompileOptions, effort: Effort, arrays: Mapping[str, Array], folder: Path, progress: Progress
-) -> Iterable[Project]:
-    """A compilation for every batch. What chooses a scheme by samples sees those alone that training may see."""
+) -> Iterable[_Variant]:
+    """Each is compiled. What chooses a scheme by samples sees those alone that training may see."""
     data = None
     if "y" in arrays:
         data = folder / "own.npz"
         np.savez(data, x=arrays["x"], y=arrays["y"])
+    asked = replace(options, data=data, verify="none", dry_run=False, pareto=False)
     batches = effort.batches or (options.batch,)
-    for index, batch in enumerate(batches):
-        given = options.given | {"batch"} if effort.batches else options.given
-        asked = replace(options, batch=batch, data=data, verify="none", dry_run=False, pareto=False, given=given)
-        told = partial(_told, progress, f"batch {batch}: ", index / len(batches))
-        made = make_project(asked, told)
+    clips = effort.clips if options.clip_norm is None else (options.clip_norm,)
+    given, trains_itself = options.given | frozenset(["batch"] if effort.batches else []), False
+    for index, (batch, clip) in enumerate(product(batches, clips)):
+        if clip and trains_itself:  # the file says how, and that is without clipping
+            continue
+        more = replace(asked, batch=batch, given=given)
+        if clip:
+            more = replace(more, clip_norm=clip, given=given | {"clip_norm"})
+        told = partial(_told, progress, f"batch {batch}, clip {clip:g}: ", index / (len(batches) * len(clips)))
+        made = make_project(more, told)
         assert not isinstance(made, Result)
-        yield made
+        trains_itself = made.model.training is not None
+        yield _Variant(batch, clip, made)
 
 
 def _told(progress: Progress, before: str, share: float, what: str, _share: float) -> None:
@@ -150,23 +169,26 @@ def _digest(projects: Sequence[Project], data: OwnData) -> str:
 
 @dataclass
 class _Search:
+    variants: Sequence[_Variant]
     builds: Sequence[Build]
     effort: Effort
     seed: int
     known: KnownRuns
     progress: Progress
     made: int = 0
+    taken: int = 0
 
-    def run(self, rates: Sequence[float]) -> Finding:
+    def run(self) -> Finding:
         """Three rounds, then what is recommended on all samples."""
         epochs, seeds = self.effort.epochs, self.effort.seeds
+        rates = [variant.project.summary.learning_rate for variant in self.variants]
         each = [(build, rate * step) for build, rate in enumerate(rates) for step in FIRST_RATES]
         first = self._round(each, 1, max(1, epochs // FIRST_SHARE))
         best = sorted(range(len(each)), key=lambda index: first[index].best.worth, reverse=True)[:SURVIVORS]
         again = [each[index] for index in sorted(best)]
         second = self._round(again, min(SECOND_SEEDS, seeds), max(1, epochs // SECOND_SHARE))
-        build, rate = again[max(range(len(again)), key=lambda index: second[index].best.worth)]
-        last = [(build, rate * step) for step in NEXT_TO]
+        self.taken, rate = again[max(range(len(again)), key=lambda index: second[index].best.worth)]
+        last = [(self.taken, rate * step) for step in NEXT_TO]
         third = self._round(last, seeds, epochs)
         top = max(range(len(last)), key=lambda index: third[index].best.worth)
         learned = self._final(*last[top], max(1, third[top].best_epoch))
@@ -177,7 +199,14 @@ class _Search:
         curves = self._curves(runs)
         parts = [curves[first : first + seeds] for first in range(0, len(curves), seeds)]
         return tuple(
-            Tried(self.builds[build].train.batch, rate, seeds, _means(part), sum(one.failed for one in part))
+            Tried(
+                self.variants[build].batch,
+                self.variants[build].clip,
+                rate,
+                seeds,
+                _means(part),
+                sum(one.failed for one in part),
+            )
             for (build, rate), part in zip(each, parts, strict=True)
         )
 

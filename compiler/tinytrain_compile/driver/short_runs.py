@@ -59,7 +59,8 @@ class Desk:
 
     x, y: what runs train on, held: what they are judged by; both as the calls take them. count: updates of a run.
     rate: the learning rate that the file or the options say. start: parameters that runs begin with, where these are
-    not the file's. clip: the largest norm of a step's gradients, of what the run trains (0: any); for plain SGD alone.
+    not the file's. clip: the largest norm of a step's gradients, of what the run trains (0: any); for plain SGD alone,
+    where it is what the step moves: other optimizers, int8, and a norm per layer run without.
     """
 
     model: ImportedModel
@@ -216,6 +217,8 @@ def make_desk(options: CompileOptions, count: int, progress: Progress) -> Desk:
         raise CompileError("E0101", "--data", "short runs need samples", "give --data FILE.npz with arrays x and y")
     same: dict[str, Any] = {name: getattr(options, name) for name in OF_THE_MODEL}
     given = options.given & OF_THE_MODEL
+    same |= {"clip_norm": None, "clip_per": "model"}  # which would count the gradients of what a run does not train
+    given -= {"clip_norm", "clip_per"}
     free = CompileOptions(options.model, update="all", remat="off", stream="off", verify="none", given=given, **same)
     made = make_project(free, lambda what, share: progress(what, share * 0.1))
     assert not isinstance(made, Result)
@@ -229,4 +232,8 @@ def make_desk(options: CompileOptions, count: int, progress: Progress) -> Desk:
     kept, rest = order[:held], order[held:]
     rate = made.summary.learning_rate
     judged = Samples(samples.x[kept], samples.y[kept])
-    return Desk(made.model, train, made.bundle, samples.x[rest], samples.y[rest], judged, count, rate)
+    plain = (
+        options.optimizer == "sgd" and not options.weight_decay and not train.integer and options.clip_per == "model"
+    )
+    clip = (options.clip_norm or 0.0) if plain else 0.0
+    return Desk(made.model, train, made.bundle, samples.x[rest], samples.y[rest], judged, count, rate, clip=clip)

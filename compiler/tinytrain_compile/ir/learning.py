@@ -78,9 +78,11 @@ def _mean(found: Sequence[Score]) -> Score:
 
 @dataclass(frozen=True)
 class Tried:
-    """A batch and a rate in a round of the search: the mean curve over its trainings, each on a seed of its own."""
+    """A batch, a norm to clip to (0: none) and a rate in a round of the search: the mean curve over its trainings, each
+    on a seed of its own."""
 
     batch: int
+    clip: float
     rate: float
     seeds: int
     curve: tuple[Score, ...]

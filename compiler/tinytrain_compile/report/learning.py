@@ -41,7 +41,7 @@ def score_text(score: Score) -> str:
 
 def _rounds(finding: Finding) -> list[str]:
     """A table: what each rate gave on samples that were held back."""
-    lines = [f"{'tried':<10} round  batch       rate  seeds  epochs  best after  held back"]
+    lines = [f"{'tried':<10} round  batch  clip       rate  seeds  epochs  best after  held back"]
     for number, tried in enumerate(finding.rounds, 1):
         for one in tried:
             failed = f"  ({plural(one.failed, 'run')} ended in NaN or infinity)" if one.failed else ""
@@ -92,7 +92,8 @@ def _advice(finding: Finding) -> list[str]:
     if not finding.worth_it:
         return [f"{'recommend':<10} nothing: no rate made anything better on samples that were held back"]
     kept = f"; keep {finding.replay} old samples and replay one after each new one" if finding.replay else ""
-    options = f"--lr {finding.chosen.rate:.4g} --batch {finding.chosen.batch} --epochs {finding.taken.epochs}"
+    clip = f" --clip-norm {finding.chosen.clip:g}" if finding.chosen.clip else ""
+    options = f"--lr {finding.chosen.rate:.4g}{clip} --batch {finding.chosen.batch} --epochs {finding.taken.epochs}"
     return [f"{'recommend':<10} {options}{kept}"]
 
 
@@ -112,6 +113,7 @@ def bars(curve: Sequence[Score]) -> str:
 def finding_toml(finding: Finding, options: Mapping[str, Any]) -> str:
     """What a compilation reads by --config: options that were given (long name -> value), and what is recommended."""
     found = {**options, "lr": float(f"{finding.chosen.rate:.4g}"), "batch": finding.chosen.batch}
+    found |= {"clip-norm": str(finding.chosen.clip)} if finding.chosen.clip else {}
     found["epochs"] = finding.taken.epochs
     lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in found.items()]
     said = [f"# {line}" for line in (*_learned(finding, finding.taken)[:1], *_costs(finding), *_advice(finding))]
