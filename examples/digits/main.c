@@ -10,7 +10,11 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { EPOCHS = 12, GUARD_BYTES = 4096, GUARD = 0xc5 };
+#ifndef DIGITS_EPOCHS
+#define DIGITS_EPOCHS 12 /* what --epochs, or finetune, says where it is asked */
+#endif
+
+enum { GUARD_BYTES = 4096, GUARD = 0xc5 };
 
 /* All RAM that the model has. The guards show that nothing is written outside it. */
 static struct {
@@ -152,7 +156,7 @@ int main(void)
     port_print("before                held-back accuracy ");
     print_number(accuracy(model), true);
     port_print("\n");
-    for (uint32_t epoch = 1; epoch <= EPOCHS; epoch++) {
+    for (uint32_t epoch = 1; epoch <= DIGITS_EPOCHS; epoch++) {
         const uint32_t loss = train(model);
         print_line(epoch, loss, accuracy(model));
     }

@@ -157,7 +157,8 @@ def summary(result: Run, host: Run | None, report: dict[str, dict[str, int]]) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--work", type=Path, default=HERE / "out", help="folder for everything that is made")
-    parser.add_argument("--arena", default="256KB", help="as for tinytrain-compile (default: 256KB)")
+    parser.add_argument("--config", type=Path, help="as for tinytrain-compile: what finetune has written")
+    parser.add_argument("--arena", help="as for tinytrain-compile (default: 256KB, or that of --config)")
     parser.add_argument("--update", default="auto", help="as for tinytrain-compile (default: auto)")
     parser.add_argument("--quant", choices=("fp32", "int8"), default="fp32", help="number format (default: fp32)")
     parser.add_argument("--host", action="store_true", help="train on the host only, even where QEMU is installed")
@@ -167,7 +168,9 @@ def main() -> None:
     update = [] if arguments.update == "auto" else ["--update", arguments.update]
     quant = [] if arguments.quant == "fp32" else ["--quant", "int8", "--calib", show(HERE / "calib.npz")]
     verify = ["--verify", "host"] if arguments.host else []
-    compile_model(out, [*quant, "--arena", arguments.arena, *update, *verify])
+    config = [] if arguments.config is None else ["--config", show(arguments.config.resolve())]
+    arena = arguments.arena or ("" if config else "256KB")
+    compile_model(out, [*config, *quant, *(["--arena", arena] if arena else []), *update, *verify])
     result, host = train(out, work, arguments.host)
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     say("\n" + "\n".join(summary(result, host, report)))
