@@ -69,7 +69,7 @@ class OnnxModel:
     """A checked model: nodes in topological order, unique names, every read defined, finite weights.
 
     quantisation: how its tensors are stored, once the nodes compute real numbers (see quantised.py).
-    replaced: tensors that depend on a layer which is no longer the file's (see new_head.py).
+    replaced: tensors that depend on a layer which is no longer the file's (see new_head.py); fresh: its constants.
     notes: what was made of the file before it was imported.
     """
 
@@ -82,6 +82,7 @@ class OnnxModel:
     proto: onnx.ModelProto
     quantisation: Quantisation = field(default_factory=Quantisation)
     replaced: frozenset[str] = frozenset()
+    fresh: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytrain_compile.ir.imported import FileNumbers, ParameterSource
 from tinytrain_compile.ir.types import Array
 
 Lay = Callable[[Array], Array]
@@ -64,8 +65,20 @@ class Origin:
 
 
 @dataclass(frozen=True, eq=False)
+class Fold:
+    """What was multiplied into the elements of a constant and added to them, one number each for its first axis.
+
+    origins: where these numbers come from.
+    """
+
+    origins: tuple[Origin | None, ...]
+    factor: NDArray[np.float64]
+    offset: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
 class Claim:
-    """One constant of the graph. origins: of its elements, and of what was multiplied into them.
+    """One constant of the graph. origins: of its elements, and of what was multiplied into them (`fold`).
 
     group: constants that stand for one layer together share it: what their elements have in common is no conflict.
     """
@@ -73,6 +86,13 @@ class Claim:
     name: str
     group: str
     origins: tuple[Origin, ...]
+    fold: Fold | None = None
+
+    def source(self, tensors: Mapping[str, FileNumbers]) -> ParameterSource:
+        """Which numbers of the file the elements are."""
+        origin, fold = self.origins[0], self.fold
+        factor, offset = (np.ones(1), np.zeros(1)) if fold is None else (fold.factor, fold.offset)
+        return ParameterSource(tensors[origin.base], origin.indices(), factor, offset)
 
 
 def tied_weights(claims: Iterable[Claim], trained: frozenset[str]) -> frozenset[str]:

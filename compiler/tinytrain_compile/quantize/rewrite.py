@@ -106,6 +106,7 @@ class _Rewrite:
             formats=self._formats(graph.nodes),
             identity=self._updates.identity(),
             forms=r.holders(),
+            trained=self._updates.trained(),
         )
 
     def _graph(self, outputs: tuple[Value, ...], loss: Value) -> Graph:

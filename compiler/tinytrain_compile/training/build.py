@@ -6,7 +6,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import TrainGraph, UpdatePlan
+from tinytrain_compile.ir.stages import TrainedPart, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
 from tinytrain_compile.training.differentiate import differentiate
@@ -32,7 +32,8 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     imported, model = model, for_samples(model, options.micro_batch)
     graph = with_written_loss(model)
     builder = new_builder(_names(graph))
-    forward, targets = _forward(builder, model, graph, plan)
+    forward, trained = _forward(builder, model, graph, plan)
+    targets = list(trained)
     loss = append_loss(builder, model, options)
     forward += builder.nodes
     builder.nodes = []
@@ -68,6 +69,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         weight_sum=optimizer.weight_sum,
         dropout=None if dropouts is None else dropouts.active,
         identity=identity_of(imported, plan, judge, options.meaning),
+        trained={target.name: part for target, part in trained.items() if target.name in gradients},
     )
     check_graph(result.graph, infer)
     return result
@@ -75,13 +77,17 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
 
 def _forward(
     builder: GraphBuilder, model: ImportedModel, graph: Graph, plan: UpdatePlan
-) -> tuple[list[Node], list[Value]]:
+) -> tuple[list[Node], dict[Value, TrainedPart]]:
     """The forward nodes with sliced weights in parts and what is frozen folded, and the values that are updated."""
-    forward, parts = split_weights(builder, graph.nodes, graph.constants, whole_where_read(model, plan))
+    slices = whole_where_read(model, plan)
+    forward, parts = split_weights(builder, graph.nodes, graph.constants, slices)
     known = {value.name: value for value in graph.parameters}
-    targets = [parts.get(name, known[name]) for name in plan.updates]
-    kept = {value.name for value in (*targets, *graph.outputs)}
-    return fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept), targets
+    trained = {
+        parts.get(name, known[name]): TrainedPart(name, slices[name] if name in parts else None)
+        for name in plan.updates
+    }
+    kept = {value.name for value in (*trained, *graph.outputs)}
+    return fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept), trained
 
 
 def _names(graph: Graph) -> set[str]:
