@@ -72,6 +72,13 @@ _kind(
     "What the command says on standard output could not be written: a full disk, a closed file. An output folder is "
     "complete when it is spoken of there.",
 )
+_kind(
+    "E0112",
+    EXIT_INPUT,
+    "what was learned has no place in the file",
+    "export, and state_dict of a twin, write what a device has learned into the initializers of the model file. Here the "
+    "file has no number that could say it; the message names the tensor, why, and what to compile with instead.",
+)
 # E02xx: the model file
 _kind(
     "E0201",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -143,6 +143,13 @@ class ParameterSource:
         """Whether a normalisation is in the parameter."""
         return self.factor.size > 1 or self.offset.size > 1
 
+    def cut(self, axis: int, channels: Sequence[int]) -> ParameterSource:
+        """Of some channels of the parameter."""
+        own = (self.factor, self.offset)
+        if self.folded and axis == 0:
+            own = (self.factor[list(channels)], self.offset[list(channels)])
+        return ParameterSource(self.tensor, np.take(self.places, channels, axis), *own)
+
     def in_graph(self, tensor: Array) -> Array:
         """The parameter that the importer makes of such numbers."""
         factor, offset = self._along(self.factor), self._along(self.offset)
@@ -152,10 +159,11 @@ class ParameterSource:
         with np.errstate(over="ignore"):
             return (taken.astype(np.float64) * factor + offset).astype(np.float32)
 
-    def in_file(self, parameter: Array) -> NDArray[np.float64]:
+    def in_file(self, parameter: Array) -> Array:
         """The numbers of the file that a parameter stands for, in its shape; no finite ones where nothing does."""
         with np.errstate(all="ignore"):
-            return (parameter.astype(np.float64) - self._along(self.offset)) / self._along(self.factor)
+            numbers = (parameter.astype(np.float64) - self._along(self.offset)) / self._along(self.factor)
+            return numbers.astype(np.float32)
 
     def _along(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         return numbers.reshape(-1, *[1] * (self.places.ndim - 1)) if numbers.size > 1 else numbers.reshape(())
