@@ -397,5 +397,12 @@ _kind(
     "rarely, onnx.reference computes it wrongly). Please report it with the model. Until then, write that node in "
     "another way, for instance by exporting for another opset.",
 )
+_kind(
+    "E0606",
+    EXIT_VERIFY,
+    "the exported file is not what was learned",
+    "The file that would have been written was read and run, and does not hold or compute what the device does. Nothing "
+    "was written; please report it with the model and the checkpoint.",
+)
 # E09xx: internal
 _kind("E0901", EXIT_INTERNAL, "internal error", "A bug in the compiler; please report it with the model.")

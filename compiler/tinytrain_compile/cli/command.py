@@ -6,14 +6,13 @@ import sys
 import traceback
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tinytrain_compile import __version__
 from tinytrain_compile.cli.flags import options_of
-from tinytrain_compile.cli.options import GroupedCommand, asking, compile_options, terminal_options
+from tinytrain_compile.cli.options import SETTINGS, GroupedCommand, asking, compile_options, model_argument, terminal_options
 from tinytrain_compile.cli.start import interrupted
 from tinytrain_compile.cli.streams import UnreadError, guarded_output
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
@@ -24,7 +23,8 @@ _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in on
 
 Example: tinytrain-compile model.onnx --arena 256KB --target cortex-m7
 
-Also: tinytrain-compile contribution MODEL --data FILE.npz measures what training each layer is worth (see its
+Also: tinytrain-compile contribution MODEL --data FILE.npz measures what training each layer is worth, and
+tinytrain-compile export MODEL --checkpoint FILE writes what a device has learned back into the model (see their
 --help). A model file that is called like a command is reached by ./
 """
 
@@ -61,12 +61,12 @@ _ANSWERS = (
     cls=GroupedCommand,
     help=_HELP,
     params=[
-        click.Argument(["model"], type=click.Path(path_type=Path)),
+        model_argument(),
         *compile_options(),
         *terminal_options(),
         *_ANSWERS,
     ],
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    context_settings=SETTINGS,
 )
 @click.version_option(__version__)
 def command(**flags: Any) -> None:
@@ -133,6 +133,10 @@ def _command(arguments: list[str]) -> tuple[click.Command, str, list[str]]:
         from tinytrain_compile.cli.contribution import contribution
 
         return contribution, "tinytrain-compile contribution", arguments[1:]
+    if arguments[:1] == ["export"]:
+        from tinytrain_compile.cli.export import export
+
+        return export, "tinytrain-compile export", arguments[1:]
     return command, "tinytrain-compile", arguments[1:] if arguments[:1] == ["compile"] else arguments
 
 

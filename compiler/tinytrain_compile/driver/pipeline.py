@@ -17,6 +17,7 @@ from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pareto import pareto
+from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
 from tinytrain_compile.driver.suggestions import faster, suggestions
@@ -47,7 +48,7 @@ from tinytrain_compile.report import (
     report_json,
     too_slow_text,
 )
-from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_text
 from tinytrain_compile.target import Target, load_target
 
 Progress = Callable[[str, float], None]
@@ -258,6 +259,8 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         const_bytes=None,
         external_functions=candidate.externals.functions,
         choices=model.choices,
+        options=recorded(options, model.training is not None),
+        scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
     )
 
 

@@ -303,6 +303,7 @@ def _finish(
         floats=frozenset(ctx.floats),
         sources=ctx.parameter_sources(parameters),
         fresh=tuple(ctx.file_numbers(name) for name in ctx.model.fresh if ctx.has(name)),
+        copies=ctx.model.copies,
     )
 
 

@@ -64,12 +64,17 @@ class OnnxInput:
     elem_type: int
 
 
+def _no_copies() -> Mapping[str, str]:
+    return {}
+
+
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
     """A checked model: nodes in topological order, unique names, every read defined, finite weights.
 
     quantisation: how its tensors are stored, once the nodes compute real numbers (see quantised.py).
     replaced: tensors that depend on a layer which is no longer the file's (see new_head.py); fresh: its constants.
+    copies: initializers that are read from another one, of equal numbers, instead.
     notes: what was made of the file before it was imported.
     """
 
@@ -83,6 +88,7 @@ class OnnxModel:
     quantisation: Quantisation = field(default_factory=Quantisation)
     replaced: frozenset[str] = frozenset()
     fresh: frozenset[str] = frozenset()
+    copies: Mapping[str, str] = field(default_factory=_no_copies)
     notes: tuple[str, ...] = ()
 
 

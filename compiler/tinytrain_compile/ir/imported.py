@@ -200,6 +200,10 @@ def _no_tensors() -> Mapping[str, FileTensor]:
     return {}
 
 
+def _no_copies() -> Mapping[str, str]:
+    return {}
+
+
 def _no_sources() -> Mapping[str, ParameterSource]:
     return {}
 
@@ -220,6 +224,7 @@ class ImportedModel:
     training: how the file itself is trained, if it says so.
     whole: the numbers of an input that is integers in the file and float32 in the graph.
     sources: of every parameter, the numbers of the file that it holds. fresh: what --classes has replaced.
+    copies: initializers that are read from another one of the same numbers, which may be trained.
     """
 
     graph: Graph
@@ -240,3 +245,4 @@ class ImportedModel:
     whole: WholeNumbers | None = None
     sources: Mapping[str, ParameterSource] = field(default_factory=_no_sources)
     fresh: tuple[FileNumbers, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=_no_copies)
