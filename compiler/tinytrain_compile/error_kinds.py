@@ -76,8 +76,8 @@ _kind(
     "E0112",
     EXIT_INPUT,
     "what was learned has no place in the file",
-    "export, and state_dict of a twin, write what a device has learned into the initializers of the model file. Here the "
-    "file has no number that could say it; the message names the tensor, why, and what to compile with instead.",
+    "export, and state_dict of a twin, write what a device has learned into the initializers of the model file. Here "
+    "the file has no number that could say it; the message names the tensor, why, and what to compile with instead.",
 )
 # E02xx: the model file
 _kind(
@@ -401,8 +401,8 @@ _kind(
     "E0606",
     EXIT_VERIFY,
     "the exported file is not what was learned",
-    "The file that would have been written was read and run, and does not hold or compute what the device does. Nothing "
-    "was written; please report it with the model and the checkpoint.",
+    "The file that would have been written was read and run, and does not hold or compute what the device does. "
+    "Nothing was written; please report it with the model and the checkpoint.",
 )
 # E09xx: internal
 _kind("E0901", EXIT_INTERNAL, "internal error", "A bug in the compiler; please report it with the model.")

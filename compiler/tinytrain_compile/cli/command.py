@@ -12,7 +12,14 @@ import click
 
 from tinytrain_compile import __version__
 from tinytrain_compile.cli.flags import options_of
-from tinytrain_compile.cli.options import SETTINGS, GroupedCommand, asking, compile_options, model_argument, terminal_options
+from tinytrain_compile.cli.options import (
+    SETTINGS,
+    GroupedCommand,
+    asking,
+    compile_options,
+    model_argument,
+    terminal_options,
+)
 from tinytrain_compile.cli.start import interrupted
 from tinytrain_compile.cli.streams import UnreadError, guarded_output
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError

@@ -53,4 +53,4 @@ def export(**flags: Any) -> None:
         done = write(options_from(flags["model"], options), scheme, flags["checkpoint"], place, terminal.progress)
     finally:
         terminal.clear()
-    terminal.exported(done)
+    terminal.exported(done, flags["out"])

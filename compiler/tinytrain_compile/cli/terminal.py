@@ -86,10 +86,12 @@ class Terminal:
             self._out.print(f"{gain.gain:8.4f}  {where}   {gain.elements:,} parameters{right}", markup=False)
         self._out.print(f"wrote      {out}", markup=False)
 
-    def exported(self, done: Exported) -> None:
+    def exported(self, done: Exported, out: Path) -> None:
         """What was learned, how the file was judged, and where it is."""
         changed = {name: count for name, count in done.tensors.items() if count}
-        self._out.print(f"learned    {sum(changed.values()):,} numbers of {plural(len(changed), 'tensor')}", markup=False)
+        self._out.print(
+            f"learned    {sum(changed.values()):,} numbers of {plural(len(changed), 'tensor')}", markup=False
+        )
         if self._verbose:
             for name, count in changed.items():
                 self._out.print(f"           {printable(name)}: {count:,}", markup=False)
@@ -100,7 +102,7 @@ class Terminal:
         judged = "not compared" if found.outputs is None else f"largest difference of an output {found.outputs:.2g}"
         judged += "" if found.steps is None else f", of a stored tensor {plural(round(found.steps), 'step')}"
         self._out.print(f"checked    onnx.reference on the file, the device's C: {judged}", markup=False)
-        self._out.print(f"wrote      {', '.join(map(str, done.files))}", markup=False)
+        self._out.print(f"wrote      {out}{' and its .data' if done.file.data else ''}", markup=False)
 
     def _file(self, summary: Summary) -> None:
         """What the comparison with the model file covered, and what it cost."""

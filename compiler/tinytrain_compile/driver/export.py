@@ -12,15 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 
 from tinytrain_compile.driver.export_check import Agreement, check_export
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Progress, Project, Result, make_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
-from tinytrain_compile.frontend.written_file import data_name, written_file
-from tinytrain_compile.ir.types import Array
+from tinytrain_compile.frontend.written_file import WrittenFile, data_name, written_file
 from tinytrain_compile.twin import Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
@@ -32,7 +30,7 @@ class Exported:
     tensors: Mapping[str, int]
     agreement: Agreement
     notes: tuple[str, ...]
-    files: tuple[Path, ...]
+    file: WrittenFile
 
 
 @dataclass(frozen=True)
@@ -51,16 +49,14 @@ class Place:
             if os.path.lexists(path) and not self.force:
                 raise CompileError("E0104", str(path), "is there already", "choose another name, or add --force")
 
-    def write(self, model: bytes, data: bytes) -> tuple[Path, ...]:
-        """The model file, with its external data in front of it."""
-        files = {self.path.with_name(data_name(self.path.name)): data, self.path: model}
-        chosen = {path: content for path, content in files.items() if content}
+    def write(self, file: WrittenFile) -> None:
+        """The model, and its external data before it."""
+        files = {self.path.with_name(data_name(self.path.name)): file.data, self.path: file.model}
         try:
-            replace_files(chosen)
+            replace_files({path: content for path, content in files.items() if content})
         except OSError as problem:
             what = problem.strerror or "cannot be written"
             raise CompileError("E0104", str(self.path), what, "name a file that can be written") from problem
-        return tuple(chosen)
 
 
 def export(options: CompileOptions, scheme: str, checkpoint: Path, place: Place, progress: Progress) -> Exported:
@@ -75,23 +71,30 @@ def export(options: CompileOptions, scheme: str, checkpoint: Path, place: Place,
         library = build_library(project.bundle, find_tools(), folder)
         with Twin(library, project.bundle.interface, project.model, project.summary.train) as twin:
             _load(twin, checkpoint)
-            learned = twin.state_dict()
             progress("comparing the file with the device", 0.8)
-            written = written_file(options.model, place.path.name, project.model, learned)
-            trial = Place(folder / place.path.name, True)
-            trial.write(written.model, written.data)
-            agreement = check_export(project, twin, replace(options, model=trial.path), learned)
-        files = place.write(written.model, written.data)
+            done = judged_file(project, twin, options, folder / place.path.name)
+    place.write(done.file)
+    return done
+
+
+def judged_file(project: Project, twin: Twin, options: CompileOptions, path: Path) -> Exported:
+    """The file with what a twin of options.model has learned, once it is judged. path: where it is tried out."""
+    learned = twin.state_dict()
+    written = written_file(options.model, path.name, project.model, learned)
+    Place(path, True).write(written)
+    agreement = check_export(project, twin, replace(options, model=path), learned)
     initial = {source.tensor.name: source.tensor.initial for source in project.model.sources.values()}
     moved = {name: int((array != initial[name]).sum()) for name, array in learned.items()}
-    return Exported(moved, agreement, (*written.notes, *agreement.notes), files)
+    return Exported(moved, agreement, (*written.notes, *agreement.notes), written)
 
 
 def _compiled(options: CompileOptions, scheme: str, folder: Path, progress: Progress) -> Project:
     """The project again, without what only the board needs."""
     path = folder / "scheme.toml"
     path.write_text(scheme, encoding="utf-8")
-    plain = replace(options, update=str(path), remat="off", stream="off", verify="none", given=options.given | {"update"})
+    plain = replace(
+        options, update=str(path), remat="off", stream="off", verify="none", given=options.given | {"update"}
+    )
     made = make_project(plain, lambda what, share: progress(what, share * 0.6))
     assert not isinstance(made, Result)
     return made

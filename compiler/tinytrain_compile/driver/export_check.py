@@ -1,4 +1,4 @@
-"""What is asked of a file before it is written: does it say what the device has learned, and compute what that computes?"""
+"""What is asked of a file before it is written: does it say what was learned, and compute what the device does?"""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _tensors(model: ImportedModel) -> dict[str, FileNumbers]:
 
 
 def _as_learned(model: ImportedModel, again: ImportedModel, learned: Mapping[str, Array]) -> list[str]:
-    """Read back, the file holds what was learned, rounded as it stores it, and all else as it was. Notes on rounding."""
+    """Read back, the file holds what was learned, as it rounds it, and all else as it was. Notes on that rounding."""
     held, notes = _tensors(again), list[str]()
     for name, wanted in learned.items():
         if name not in held or held[name].initial.shape != wanted.shape:

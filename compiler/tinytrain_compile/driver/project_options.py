@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tinytrain_compile.driver.options import OF_THE_MODEL, OPTIONS, CompileOptions
 from tinytrain_compile.errors import CompileError
@@ -14,7 +14,7 @@ from tinytrain_compile.files.user_file import read_text
 
 REPORT = "report.json"
 _RECORDED = OF_THE_MODEL - {"data", "gains", "pareto", "target", "batch", "accumulate"}
-"""What decides which numbers a step makes and how they are stored; samples come and go, and any build has its target."""
+"""What decides which numbers a step makes and how they are stored. Samples and targets come and go."""
 
 
 def recorded(options: CompileOptions, told: bool) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return value.name
     if isinstance(value, Mapping):
-        return {key: list(each) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    return list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType]
+        return {key: list(each) for key, each in cast("Mapping[str, tuple[int, ...]]", value).items()}
+    return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
 
 
 def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[str, Any], str]:

@@ -1,4 +1,4 @@
-"""Between the state of a device and the tensors of the model file: what was learned, in the file's names and layouts."""
+"""Between the state of a device and the tensors of the model file: what was learned, by the file's names."""
 
 from __future__ import annotations
 
@@ -106,9 +106,7 @@ class _Part:
             moved |= self._along(self._doubled(self.unit, state) != 0)
         return moved
 
-    def with_numbers(
-        self, tensor: Array, changed: Array, state: Mapping[str, Array]
-    ) -> list[tuple[Array, Array]]:
+    def with_numbers(self, tensor: Array, changed: Array, state: Mapping[str, Array]) -> list[tuple[Array, Array]]:
         """(array of the state, what it becomes) where a tensor of the file has changed."""
         held, first = self._held(state), self._held(self.first)
         real, made = self.source.in_graph(tensor), [array.copy() for array in held]
@@ -128,7 +126,9 @@ class _Part:
         kind = state[self.name].dtype.name
         if not np.abs(count[wanted]).max() < _LARGEST[kind] + 0.5:
             what = f"a number is larger than {kind} holds in this build's scale"
-            raise CompileError("E0105", f"weight {self.source.tensor.name}", what, "use save and load, which keep scales")
+            raise CompileError(
+                "E0105", f"weight {self.source.tensor.name}", what, "use save and load, which keep scales"
+            )
         if not unit.fraction:
             return [np.rint(count).astype(np.int64)]
         fine = np.rint(count * _ONE).astype(np.int64)
