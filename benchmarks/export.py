@@ -1,4 +1,4 @@
-"""`make export-zoo`: networks learn a few steps on the desk, and are written back to ONNX. Exit code 1 where one is not.
+"""`make export-zoo`: networks learn a few steps on the desk and are written back to ONNX. Exit code 1 if one is not.
 
     python -m benchmarks.export [--steps N] [--int8] [PATTERN ...]
 
@@ -15,8 +15,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from testing.places import SHARED
 from testing.zoo import networks

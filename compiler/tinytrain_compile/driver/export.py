@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-
 from tinytrain_compile.driver.export_check import Agreement, check_export
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Progress, Project, Result, make_project
