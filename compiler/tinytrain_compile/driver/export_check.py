@@ -38,7 +38,7 @@ class Agreement:
 
 def check_export(project: Project, twin: Twin, options: CompileOptions, learned: Mapping[str, Array]) -> Agreement:
     """Judge options.model, the file that would be written. E0606 where it is not what the twin has learned."""
-    again = imported(replace(options, classes=None, untie=False))
+    again = _read_again(project.model, options, learned)
     notes = _as_learned(project.model, again, learned)
     if notes:  # the device, with the numbers that the file has room for
         tensors = _tensors(again)
@@ -60,6 +60,12 @@ def check_export(project: Project, twin: Twin, options: CompileOptions, learned:
     error = _outputs_differ(twin, again, held, samples, checked, exact)
     lacking = [] if error is not None else ["the outputs were not compared: onnx.reference cannot run the whole file"]
     return Agreement(error, found.steps, (*notes, *lacking))
+
+
+def _read_again(model: ImportedModel, options: CompileOptions, learned: Mapping[str, Array]) -> ImportedModel:
+    """The file as it was imported, but for its numbers: rules that look at these do not choose parameters anew."""
+    chosen = {choice.name: choice.trained for choice in model.choices} | dict.fromkeys(learned, True)
+    return imported(replace(options, classes=None, untie=False, trainable=(), frozen=()), chosen)
 
 
 def _tensors(model: ImportedModel) -> dict[str, FileNumbers]:
@@ -118,7 +124,8 @@ def _outputs_differ(
 def _output(file: FileModel, model: ImportedModel, x: Array) -> Array:
     """What the file makes of a sample; of a batch of its own, the first sample's."""
     size = 1 if model.input_shape[:1] != (1,) else file.batch_of(model.input_name)
-    kind = file.inputs.get(model.input_name, x.dtype)
+    whole = x.dtype.kind == "i" or model.whole is not None  # other floats are float32 for both
+    kind = file.inputs.get(model.input_name, x.dtype) if whole else x.dtype
     values: dict[str, Array] = {**file.constants, model.input_name: batch_with(x, size).astype(kind)}
     for node in file.nodes:
         if model.loss is None or all(name in values for name in node.inputs if name):  # else it is behind the labels

@@ -147,8 +147,8 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     return Project(summary, bundle, files, _inputs(options, externals), model)
 
 
-def imported(options: CompileOptions) -> ImportedModel:
-    """The forward graph of the model file."""
+def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) -> ImportedModel:
+    """The forward graph of the model file. chosen: whether an initializer is a parameter, where rules do not say it."""
     wanted = FrontendOptions(
         options.input_shapes,
         options.input_layout,
@@ -159,6 +159,7 @@ def imported(options: CompileOptions) -> ImportedModel:
         dropout=options.dropout == "on",
         trainable=options.trainable,
         frozen=options.frozen,
+        chosen=chosen or {},
         untie=options.untie,
         output=options.model_output,
         weights=options.weights,

@@ -134,7 +134,7 @@ class _File:
         self._add(name, data)
 
     def _add(self, name: str, data: Array) -> None:
-        tensor = numpy_helper.from_array(np.ascontiguousarray(data), name)
+        tensor = numpy_helper.from_array(np.array(data, order="C"), name)
         self._proto.graph.initializer.append(tensor)
         self._tensors[name] = self._proto.graph.initializer[-1]
 
@@ -151,7 +151,7 @@ class _File:
 def _set(tensor: onnx.TensorProto, data: Array) -> None:
     """Other numbers, in the type that the tensor has."""
     kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    made = numpy_helper.from_array(np.ascontiguousarray(data.astype(kind)), tensor.name)
+    made = numpy_helper.from_array(np.array(data, kind, order="C"), tensor.name)
     if tuple(tensor.dims) == data.shape and np.array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(made)):
         return
     documentation = tensor.doc_string
