@@ -15,11 +15,13 @@ import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file_forms import DEFAULT_DOMAINS
 from tinytrain_compile.frontend.ort_artifacts import is_artifact
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.frontend.tensors import external_array
 from tinytrain_compile.frontend.training_file import model_file
-from tinytrain_compile.ir.imported import FileNumbers, ImportedModel
+from tinytrain_compile.frontend.wider_scales import doublings, widened
+from tinytrain_compile.ir.imported import FileNumbers, ImportedModel, ParameterSource, StoredTensor
 from tinytrain_compile.ir.types import Array
 
 
@@ -47,16 +49,18 @@ def written_file(path: Path, name: str, model: ImportedModel, learned: Mapping[s
         what = "the weights of training artifacts are in ONNX Runtime's checkpoint"
         raise CompileError("E0112", path.name, what, "export the forward model, or take the twin's state_dict")
     file = _File(proto, model_file(path).parent)
-    known = {source.tensor.name: source.tensor for source in model.sources.values()}
-    fresh = {tensor.name: tensor.initial for tensor in model.fresh}
-    known.update({tensor.name: tensor for tensor in model.fresh})
-    for tensor_name, numbers in {**fresh, **learned}.items():
-        file.put(known[tensor_name], numbers)
+    for tensor in model.fresh:
+        file.put(tensor, tensor.initial)
+    sources = {source.tensor.name: source for source in model.sources.values()}
+    for each, numbers in learned.items():
+        file.make_room(sources[each], numbers)
+    for each, numbers in learned.items():
+        file.put(sources[each].tensor, numbers)
     for copy, source in model.copies.items():
         if source in learned:
             numbers = learned[source].reshape(file.shape(copy))
             file.put(FileNumbers(copy, numbers), numbers)
-    if fresh:
+    if model.fresh:
         file.forget_shapes(model)
     return file.written(name)
 
@@ -69,13 +73,28 @@ class _File:
         self._external = [t for t in _all_tensors(proto) if external_data_helper.uses_external_data(t)]
         for tensor in self._external:
             _take_in(tensor, folder)
+        self._opset = max((entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS), default=0)
+        self._wider: dict[str, StoredTensor] = {}
         self._notes: list[str] = []
+
+    def make_room(self, source: ParameterSource, numbers: Array) -> None:
+        """Larger scales for channels whose numbers have grown out of what is stored."""
+        name, stored = source.tensor.name, source.tensor.stored
+        if stored is None or stored.kind == "int32":
+            return
+        twice = doublings(stored, numbers, source)
+        if twice.any():
+            found = widened(self._proto.graph, self._opset, stored, twice)
+            self._wider.update({each.name: each for each in found})
+            self._tensors.update({tensor.name: tensor for tensor in self._proto.graph.initializer})
+            self._notes.append(f"{name}: {int((twice > 0).sum())} channels have a larger scale")
 
     def put(self, tensor: FileNumbers, numbers: Array) -> None:
         """Write a tensor's real numbers as the file stores them, where they are not there already."""
         stored = tensor.stored
         name, data = tensor.name, np.asarray(numbers)
         if stored is not None:
+            stored = self._wider.get(stored.name, stored)
             name, data = stored.name, stored.integers(numbers)
         place = self._tensors.get(name) or self._constant(name)
         if place is not None:
