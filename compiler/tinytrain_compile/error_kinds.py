@@ -72,13 +72,7 @@ _kind(
     "What the command says on standard output could not be written: a full disk, a closed file. An output folder is "
     "complete when it is spoken of there.",
 )
-_kind(
-    "E0112",
-    EXIT_INPUT,
-    "what was learned has no place in the file",
-    "export, and state_dict of a twin, write what a device has learned into the initializers of the model file. Here "
-    "the file has no number that could say it; the message names the tensor, why, and what to compile with instead.",
-)
+_kind("E0112", EXIT_INPUT, "no place in the file", "The file has no number that could say what a device has learned.")
 # E02xx: the model file
 _kind(
     "E0201",
@@ -397,12 +391,6 @@ _kind(
     "rarely, onnx.reference computes it wrongly). Please report it with the model. Until then, write that node in "
     "another way, for instance by exporting for another opset.",
 )
-_kind(
-    "E0606",
-    EXIT_VERIFY,
-    "the exported file is not what was learned",
-    "The file that would have been written was read and run, and does not hold or compute what the device does. "
-    "Nothing was written; please report it with the model and the checkpoint.",
-)
+_kind("E0606", EXIT_VERIFY, "bad export", "The file that would be written is not what was learned; please report this.")
 # E09xx: internal
 _kind("E0901", EXIT_INTERNAL, "internal error", "A bug in the compiler; please report it with the model.")

@@ -74,7 +74,7 @@ def _tensors(model: ImportedModel) -> dict[str, FileNumbers]:
 
 def _as_learned(model: ImportedModel, again: ImportedModel, learned: Mapping[str, Array]) -> list[str]:
     """Read back, the file holds what was learned, as it rounds it, and all else as it was. Notes on that rounding."""
-    held, notes = _tensors(again), list[str]()
+    held, rounded = _tensors(again), dict[str, list[str]]()
     for name, wanted in learned.items():
         if name not in held or held[name].initial.shape != wanted.shape:
             raise _differs(name, "is not read back as it was written")
@@ -89,8 +89,7 @@ def _as_learned(model: ImportedModel, again: ImportedModel, learned: Mapping[str
         if (off > room + np.abs(wanted) * 2.0**-23).any():
             what = f"a number that was learned ({wanted.reshape(-1)[np.argmax(off)]:.6g}) is beyond what the file holds"
             raise CompileError("E0112", f"weight {name}", what, "train at a lower rate, or export the float model")
-        kind = "a narrower type" if found.stored is None else found.stored.kind
-        notes.append(f"{name}: rounded to {kind}, by at most {float(off.max()):.3g}")
+        rounded.setdefault("a narrower type" if found.stored is None else found.stored.kind, []).append(name)
     for name, array in model.graph.constants.items():
         found = again.graph.constants.get(name)
         wanted = array
@@ -98,7 +97,11 @@ def _as_learned(model: ImportedModel, again: ImportedModel, learned: Mapping[str
             wanted = model.sources[name].in_graph(held[model.sources[name].tensor.name].initial)
         if found is None or not np.array_equal(found, wanted):
             raise _differs(name, "is read back with other numbers")
-    return notes
+    return [f"rounded to {kind}, the nearest that it has: {_listed(names)}" for kind, names in rounded.items()]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
 
 
 def _outputs_differ(

@@ -23,7 +23,7 @@ _PER_CHANNEL = 13
 
 
 def doublings(stored: StoredTensor, real: Array, source: ParameterSource) -> Array:
-    """How often each output channel's scale has to double for these numbers; in a shape that broadcasts against them."""
+    """How often each output channel's scale has to double for these numbers; in a shape that broadcasts with them."""
     limits = np.iinfo(stored.kind)
     count = real.astype(np.float64) / stored.scale
     over = np.maximum(

@@ -87,7 +87,8 @@ class _File:
             found = widened(self._proto.graph, self._opset, stored, twice)
             self._wider.update({each.name: each for each in found})
             self._tensors.update({tensor.name: tensor for tensor in self._proto.graph.initializer})
-            self._notes.append(f"{name}: {int((twice > 0).sum())} channels have a larger scale")
+            count = int((twice > 0).sum())
+            self._notes.append(f"{name}: {count} channel{'s have' if count > 1 else ' has'} a larger scale")
 
     def put(self, tensor: FileNumbers, numbers: Array) -> None:
         """Write a tensor's real numbers as the file stores them, where they are not there already."""

@@ -33,14 +33,13 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     graph = with_written_loss(model)
     builder = new_builder(_names(graph))
     forward, trained = _forward(builder, model, graph, plan)
-    targets = list(trained)
     loss = append_loss(builder, model, options)
     forward += builder.nodes
     builder.nodes = []
     forward, dropouts = with_dropout(builder, forward, options.micro_batch, options.dropout)
     judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
-    gradients = differentiate(builder, tuple(forward), loss.loss, targets, factor)
+    gradients = differentiate(builder, tuple(forward), loss.loss, list(trained), factor)
     if not gradients:
         raise CompileError(
             "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
@@ -48,7 +47,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     forward, backward = keep_masks(builder, forward, builder.nodes)
     builder.nodes = []
     optimizer = Optimizer(builder, options, loss.terms)
-    for target in targets:
+    for target in trained:
         if target.name in gradients:
             optimizer.update(target, gradients[target.name])
     if dropouts is not None:
