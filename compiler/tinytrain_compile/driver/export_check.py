@@ -78,18 +78,13 @@ def _as_learned(model: ImportedModel, again: ImportedModel, learned: Mapping[str
     for name, wanted in learned.items():
         if name not in held or held[name].initial.shape != wanted.shape:
             raise _differs(name, "is not read back as it was written")
-        found, kept = held[name], held[name].initial.astype(np.float32)
-        off = np.abs(kept.astype(np.float64) - wanted)
-        room = 0.0 if found.stored is None else found.stored.scale / 2 * (1 + 1e-6)
-        same = np.abs(wanted) * 2.0**-22 if found.stored is None else found.stored.scale / 64
-        if np.array_equal(kept, wanted) or (found.stored is not None and (off < same).all()):
-            continue
-        if found.stored is None:
-            room = np.abs(wanted) * 2.0**-8 + 2.0**-24  # of bfloat16, and the subnormal numbers of float16
-        if (off > room + np.abs(wanted) * 2.0**-23).any():
+        off = np.abs(held[name].initial.astype(np.float64) - wanted)
+        step = _step(held[name], wanted)
+        if (off > step / 2).any():
             what = f"a number that was learned ({wanted.reshape(-1)[np.argmax(off)]:.6g}) is beyond what the file holds"
             raise CompileError("E0112", f"weight {name}", what, "train at a lower rate, or export the float model")
-        rounded.setdefault("a narrower type" if found.stored is None else found.stored.kind, []).append(name)
+        if (off > step / 64).any():
+            rounded.setdefault(held[name].kind, []).append(name)
     for name, array in model.graph.constants.items():
         found = again.graph.constants.get(name)
         wanted = array
@@ -98,6 +93,14 @@ def _as_learned(model: ImportedModel, again: ImportedModel, learned: Mapping[str
         if found is None or not np.array_equal(found, wanted):
             raise _differs(name, "is read back with other numbers")
     return [f"rounded to {kind}, the nearest that it has: {_listed(names)}" for kind, names in rounded.items()]
+
+
+def _step(tensor: FileNumbers, real: Array) -> Array:
+    """How far numbers of a tensor of the file are apart, next to these; 0 where all of float32 are numbers of it."""
+    close = np.abs(real.astype(np.float64))
+    if tensor.stored is not None:  # and both were rounded to float32
+        return tensor.stored.scale + close * 2.0**-22
+    return np.zeros_like(close) if tensor.kind in ("float32", "float64") else close * 2.0**-7 + 2.0**-23
 
 
 def _listed(names: list[str]) -> str:

@@ -231,7 +231,9 @@ class ImportContext:
             for index, name in enumerate(node.inputs)
             if name == tensor
         )
-        return FileNumbers(tensor, self.entry(tensor).data, None if spec is None else spec.stored, readers)
+        stored = None if spec is None else spec.stored
+        kind = self.model.other_floats.get(tensor, "float32") if stored is None else stored.kind
+        return FileNumbers(tensor, kind, self.entry(tensor).data, stored, readers)
 
     def laid_like(self, constant: str, array: Array) -> Array:
         """Numbers that belong to a weight of the file, lying as a constant of the graph holds that weight."""

@@ -59,7 +59,7 @@ def written_file(path: Path, name: str, model: ImportedModel, learned: Mapping[s
     for copy, source in model.copies.items():
         if source in learned:
             numbers = learned[source].reshape(file.shape(copy))
-            file.put(FileNumbers(copy, numbers), numbers)
+            file.put(FileNumbers(copy, "float32", numbers), numbers)
     if model.fresh:
         file.forget_shapes(model)
     return file.written(name)

@@ -114,12 +114,14 @@ class StoredTensor:
 class FileNumbers:
     """A tensor of the file that parameters are in: an initializer, or what nodes make of some.
 
-    initial: its real numbers in float32, in the file's layout. stored: how the file holds them, if as integers.
+    kind: its numpy type. initial: its real numbers in float32, in the file's layout. stored: how the file holds them,
+    if as integers.
     readers: (first output, place of the input) of the nodes that read it, for one that the file does not have: it
     becomes their input.
     """
 
     name: str
+    kind: str
     initial: Array
     stored: StoredTensor | None = None
     readers: tuple[tuple[str, int], ...] = ()
