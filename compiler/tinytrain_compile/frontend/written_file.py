@@ -50,7 +50,9 @@ def written_file(path: Path, name: str, model: ImportedModel, learned: Mapping[s
         raise CompileError("E0112", path.name, what, "export the forward model, or take the twin's state_dict")
     file = _File(proto, model_file(path).parent)
     for tensor in model.fresh:
-        file.put(tensor, tensor.initial)
+        file.put_anew(tensor)
+    if model.fresh:
+        file.forget_sizes(model)
     sources = {source.tensor.name: source for source in model.sources.values()}
     for each, numbers in learned.items():
         file.make_room(sources[each], numbers)
@@ -60,8 +62,6 @@ def written_file(path: Path, name: str, model: ImportedModel, learned: Mapping[s
         if source in learned:
             numbers = learned[source].reshape(file.shape(copy))
             file.put(FileNumbers(copy, "float32", numbers), numbers)
-    if model.fresh:
-        file.forget_shapes(model)
     return file.written(name)
 
 
@@ -111,9 +111,44 @@ class _File:
         """Of an initializer."""
         return tuple(self._tensors[name].dims)
 
-    def forget_shapes(self, model: ImportedModel) -> None:
-        """Behind a layer of another size no shape is as the file says."""
+    def put_anew(self, tensor: FileNumbers) -> None:
+        """A constant of another shape, read by its layer as it is: without nodes that moved or dequantised it."""
+        self._add(tensor.name, tensor.initial)
+        for node in self._proto.graph.node:
+            for output, index in tensor.readers:
+                if node.output[0] == output and node.input[index] != tensor.name:
+                    old, node.input[index] = node.input[index], tensor.name
+                    self._forget(old)
+
+    def _forget(self, name: str) -> None:
+        """Remove what made a tensor, where nobody reads that any more."""
         graph = self._proto.graph
+        read = {each for node in graph.node for each in node.input} | {value.name for value in graph.output}
+        if name in read:
+            return
+        self._drop(name)
+        for node in [node for node in graph.node if name in node.output and not read.intersection(node.output)]:
+            graph.node.remove(node)
+            for each in dict.fromkeys(node.input):
+                self._forget(each)
+
+    def _drop(self, name: str) -> None:
+        """Remove an initializer, if there is one of this name."""
+        self._external = [tensor for tensor in self._external if tensor.name != name]
+        for tensor in [tensor for tensor in self._proto.graph.initializer if tensor.name == name]:
+            self._proto.graph.initializer.remove(tensor)
+
+    def forget_sizes(self, model: ImportedModel) -> None:
+        """Behind a layer of another size no shape is as the file says, and no range is known."""
+        graph = self._proto.graph
+        for node in [node for node in graph.node if node.op_type == "QuantizeLinear"]:
+            readers = [other for other in graph.node if node.output[0] in other.input]
+            if node.output[0] in model.replaced and all(other.op_type == "DequantizeLinear" for other in readers):
+                for other in readers:
+                    self._bypass(other.output[0], node.input[0])
+                    graph.node.remove(other)
+                graph.node.remove(node)
+                self._notes.append(f"{node.input[0]} has no format any more: the range was that of the layer before")
         kept = [value for value in graph.value_info if value.name not in model.replaced]
         del graph.value_info[:]
         graph.value_info.extend(kept)
@@ -123,6 +158,16 @@ class _File:
                 for dim, size in zip(dims, model.output_shape, strict=True):
                     if dim.HasField("dim_value"):
                         dim.dim_value = size
+
+    def _bypass(self, name: str, source: str) -> None:
+        """Who reads one tensor reads another; an output of the file keeps its name."""
+        graph = self._proto.graph
+        kept, other = (name, source) if any(value.name == name for value in graph.output) else (source, name)
+        for node in graph.node:
+            for names in (node.input, node.output):
+                for index, each in enumerate(names):
+                    if each == other:
+                        names[index] = kept
 
     def _constant(self, name: str) -> onnx.TensorProto | None:
         """The tensor of a Constant node."""
@@ -154,6 +199,7 @@ class _File:
         self._add(name, data)
 
     def _add(self, name: str, data: Array) -> None:
+        self._drop(name)
         tensor = numpy_helper.from_array(np.array(data, order="C"), name)
         self._proto.graph.initializer.append(tensor)
         self._tensors[name] = self._proto.graph.initializer[-1]
