@@ -56,6 +56,9 @@ def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[s
         options, scheme = dict(content["options"]), str(content["scheme"])
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise wrong("says no options: it is damaged, or of an earlier version") from problem
+    unknown = sorted(set(options) - {_long(name) for name in _RECORDED})
+    if unknown:
+        raise wrong(f"has the unknown option {unknown[0]!r}")
     for name, path in files.items():
         if path is None and name in options:
             flag = f"--{name.replace('_', '-')}"
