@@ -37,6 +37,7 @@ PAGES = (
     "docs/external-kernels.md",
     "docs/tuning.md",
     "docs/fitting.md",
+    "docs/export.md",
     "docs/int8.md",
     "docs/options.md",
 )
