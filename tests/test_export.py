@@ -16,6 +16,7 @@ import tinytrain_compile as tt
 from tests.e2e.command import run
 from tests.frontend.models import parse, write
 from tests.frontend.qdq import Maker
+from tests.frontend.qoperator import qoperator_form
 from tinytrain_compile.api import options_from
 from tinytrain_compile.driver.export import Exported, judged_file
 from tinytrain_compile.files.samples import in_slots, random_samples
@@ -27,10 +28,11 @@ from tinytrain_compile.ir.types import Array
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 
 
-def outputs(model: bytes, x: Array) -> Array:
-    """By onnxruntime, its optimisations off: they compute a quantised file in another order."""
+def outputs(model: bytes, x: Array, optimised: bool = False) -> Array:
+    """By onnxruntime, node by node, or in its own integer kernels."""
     options: Any = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session: Any = onnxruntime.InferenceSession(model, options)
     name = session.get_inputs()[0].name
     return np.concatenate([session.run(None, {name: each[None]})[0] for each in x])
@@ -259,8 +261,28 @@ def test_quantised_files(per_channel: bool, dtype: type, options: dict[str, Any]
     assert with_scale == ("rescale" in options)
     found = outputs(done.file.model, x)
     assert np.abs(found - np.clip(wanted, -12.8, 12.7)).max() <= limit
+    assert np.abs(outputs(done.file.model, x, optimised=True) - found).max() <= limit  # biases have the scale of sums
     if not with_scale:
         assert changed(path, done.file.model) == {"w", "b", "v", "c"}
+
+
+def test_operators_on_integers(tmp_path: Path) -> None:
+    text = """net (float[1, 3, 8, 8] input) => (float[1, 5] output) {
+        a = Conv<pads=[1, 1, 1, 1]>(input, w, b)
+        r = Relu(a)
+        p = GlobalAveragePool(r)
+        f = Flatten(p)
+        output = Gemm<transB=1>(f, v, c)
+        }"""
+    random = np.random.default_rng(0)
+    shapes = {"w": (6, 3, 3, 3), "b": (6,), "v": (5, 6), "c": (5,)}
+    weights = {name: (random.standard_normal(shape) * 0.3).astype(np.float32) for name, shape in shapes.items()}
+    path = qoperator_form(parse(text, weights), tmp_path)
+    done, x, wanted = exported(path, update="all", loss="cross-entropy", head="int8")
+    assert changed(path, done.file.model) == {f"{name}_quantized" for name in shapes}
+    assert np.abs(outputs(done.file.model, x) - wanted).max() <= 1e-6
+    with pytest.raises(tt.CompileError, match=r"E0112.*QDQ form"):  # others count on the scales
+        exported(path, update="all", loss="cross-entropy", head="int8", rescale="on")
 
 
 # ---- files that hold a parameter in a way of their own, without compiling them ---------------------------------------
