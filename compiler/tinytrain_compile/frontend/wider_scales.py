@@ -65,16 +65,34 @@ def _with_scale(
     scale = stored.scale * 2.0**twice
     zero = np.broadcast_to(stored.zero, scale.shape)
     axis = int(np.argmax(scale.shape))
-    names = (f"{stored.name}_wider_scale", f"{stored.name}_wider_zero_point")
+    old = {name for node in nodes for name in node.input[1:]}
+    for node in nodes:
+        del node.input[1:]
+    _drop_unread(graph, old)
+    names = [_unused(graph, f"{stored.name}_{what}") for what in ("scale", "zero_point")]
     arrays = (scale.reshape(-1).astype(np.float32), zero.reshape(-1).astype(stored.kind))
     graph.initializer.extend(numpy_helper.from_array(a, name) for a, name in zip(arrays, names, strict=True))
     for node in nodes:
-        del node.input[1:]
         node.input.extend(names)
         kept = [attribute for attribute in node.attribute if attribute.name != "axis"]
         del node.attribute[:]
         node.attribute.extend([*kept, helper.make_attribute("axis", axis)])
     return replace(stored, scale=scale, zero=zero)
+
+
+def _drop_unread(graph: onnx.GraphProto, names: set[str]) -> None:
+    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    for tensor in [tensor for tensor in graph.initializer if tensor.name in names - read]:
+        graph.initializer.remove(tensor)
+
+
+def _unused(graph: onnx.GraphProto, name: str) -> str:
+    """The name, longer where the file has a tensor of that name."""
+    known = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+    known.update(name for node in graph.node for name in (*node.input, *node.output))
+    while name in known:
+        name += "_"
+    return name
 
 
 def _biases(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

@@ -15,7 +15,7 @@ import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file_forms import DEFAULT_DOMAINS
+from tinytrain_compile.frontend.file_forms import DEFAULT_DOMAINS, FREE_INITIALIZERS
 from tinytrain_compile.frontend.ort_artifacts import is_artifact
 from tinytrain_compile.frontend.reader import read_proto
 from tinytrain_compile.frontend.tensors import external_array
@@ -114,7 +114,7 @@ class _File:
     def put_anew(self, tensor: FileNumbers) -> None:
         """A constant of another shape, read by its layer as it is: without nodes that moved or dequantised it."""
         self._add(tensor.name, tensor.initial)
-        for node in self._proto.graph.node:
+        for node in list(self._proto.graph.node):
             for output, index in tensor.readers:
                 if node.output[0] == output and node.input[index] != tensor.name:
                     old, node.input[index] = node.input[index], tensor.name
@@ -200,6 +200,9 @@ class _File:
 
     def _add(self, name: str, data: Array) -> None:
         self._drop(name)
+        for value in [value for value in self._proto.graph.input if value.name == name]:
+            self._proto.graph.input.remove(value)  # which only old versions need beside the initializer
+        self._proto.ir_version = max(self._proto.ir_version, FREE_INITIALIZERS)
         tensor = numpy_helper.from_array(np.array(data, order="C"), name)
         self._proto.graph.initializer.append(tensor)
         self._tensors[name] = self._proto.graph.initializer[-1]
