@@ -130,6 +130,40 @@ def test_what_is_missing_is_said(device: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "report",
+    [
+        "{",
+        "[]",
+        '{"options": {}}',
+        '{"options": {"dry_run": true}, "scheme": ""}',
+        '{"options": {"lr": "fast"}, "scheme": ""}',
+        '{"options": {}, "scheme": "layer = 1"}',
+    ],
+)
+def test_a_damaged_report(report: str, device: Path, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(report)
+    done = run(*arguments(device, tmp_path / "trained.onnx", project=tmp_path))
+    done.check_error(done.error_id, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_calibrated_build(tmp_path: Path) -> None:
+    """The file with the ranges is named again; real numbers come back, of a float file."""
+    calib = {"calib": DIGITS / "calib.npz"}
+    compiled = tt.compile(DIGITS / "digits.onnx", verify="none", quant="int8", update="last:2", **calib)
+    compiled.save(tmp_path / "out")
+    with compiled.twin() as twin, np.load(DIGITS / "data.npz") as data:
+        for x, y in zip(data["x"][:50], data["y"][:50], strict=True):
+            twin.train_step(x[None], y[None], lr=0.01)
+        twin.save(tmp_path / "device.bin")
+        x, wanted = data["x_test"], twin.predict(data["x_test"])
+    out = tmp_path / "trained.onnx"
+    run(*arguments(tmp_path, out)).check_error("E0101", 2)
+    assert "float32" in run(*arguments(tmp_path, out, **calib)).check_success().out
+    assert (outputs(out.read_bytes(), x).argmax(axis=1) == wanted.argmax(axis=1)).mean() > 0.97
+
+
 # ---- forms of files -------------------------------------------------------------------------------------------------
 
 LAYERS = """net (float[1, 3, 8, 8] input) => (float[1, 5] output) {
