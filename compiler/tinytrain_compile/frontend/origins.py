@@ -31,22 +31,24 @@ class Origin:
     """Where the elements of a constant come from.
 
     base: the initializer, or the table computed from some, whose elements these are; shape: of the base.
-    lay: brings an array of that shape into the constant's. parents: what a computed table was computed from.
+    lays: bring an array of that shape into the constant's, one after the other. parents: what a computed table was
+    computed from.
     """
 
     base: str
     shape: tuple[int, ...]
-    lay: Lay = as_it_is
+    lays: tuple[Lay, ...] = ()
     parents: tuple[Origin, ...] = ()
 
     def laid(self, lay: Lay) -> Origin:
         """The origin of what `lay` makes of the constant."""
-        before = self.lay
+        return replace(self, lays=(*self.lays, lay))
 
-        def both(array: Array) -> Array:
-            return lay(before(array))
-
-        return replace(self, lay=both)
+    def lay(self, array: Array) -> Array:
+        """An array of the base's shape, as the constant holds it."""
+        for lay in self.lays:
+            array = lay(array)
+        return array
 
     def indices(self) -> Indices:
         """The place in the base of every element."""
