@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-auto bench-choice bench-finetune bench-paging remat-real slow ledger hash-c fuzz zoo campaign convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-auto bench-choice bench-finetune bench-paging remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -86,6 +86,9 @@ docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in 
 
 zoo: $(STAMP) ## Networks of other frameworks: losses and weights of five steps against theirs, and the C on the host
 	$(BIN)/python -m benchmarks.zoo --verify host
+
+export-zoo: $(STAMP) ## The same networks learn three steps and go back to ONNX (ARGS='--int8', '--models', NAME)
+	$(BIN)/python -m benchmarks.export $(ARGS)
 
 campaign: $(STAMP) ## Mutated files, random graphs, chains by rows, damaged checkpoints: all, or KIND=.. COUNT=.. FIRST=.. SEED=.. JOBS=..
 	$(BIN)/python -m tests.campaign $(if $(KIND),--kind "$(KIND)") $(if $(COUNT),--count $(COUNT)) \

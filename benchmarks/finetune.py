@@ -1,10 +1,10 @@
 """How good the rate is that `finetune` recommends, and what finding it costs (`make bench-finetune`).
 
 Four tasks: the digits example turned in its own way, and the network of 7 convolutions on turned images, on low
-contrast with noise, and under a new head (see choice.py); all of it trained in float32. `finetune` sees 400 samples (700 of the
-example). A fine grid of 33 rates over two decades and a half is then trained for as many epochs as it recommends, on
-the same samples and as many seeds; both are judged by test samples that chose nothing. A point of the grid is smoothed
-with its two neighbours: the largest of 33 means of noisy trainings is above the truth.
+contrast with noise, and under a new head (see choice.py); all of it trained in float32. `finetune` sees 400 samples
+(700 of the example). A fine grid of 33 rates over two decades and a half is then trained for as many epochs as it
+recommends, on the same samples and as many seeds; both are judged by test samples that chose nothing. A point of the
+grid is smoothed with its two neighbours: the largest of 33 means of noisy trainings is above the truth.
 
 usage: python -m benchmarks.finetune [--tasks digits,turned,..] [--seeds N] [--task-seed N]
 """

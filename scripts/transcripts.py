@@ -37,6 +37,9 @@ PAGES = (
     "docs/external-kernels.md",
     "docs/tuning.md",
     "docs/fitting.md",
+    "docs/finetune.md",
+    "docs/first-hour.md",
+    "docs/export.md",
     "docs/int8.md",
     "docs/options.md",
 )

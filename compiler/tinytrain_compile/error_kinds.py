@@ -72,6 +72,7 @@ _kind(
     "What the command says on standard output could not be written: a full disk, a closed file. An output folder is "
     "complete when it is spoken of there.",
 )
+_kind("E0112", EXIT_INPUT, "no place in the file", "The file has no number that could say what a device has learned.")
 # E02xx: the model file
 _kind(
     "E0201",
@@ -390,5 +391,6 @@ _kind(
     "rarely, onnx.reference computes it wrongly). Please report it with the model. Until then, write that node in "
     "another way, for instance by exporting for another opset.",
 )
+_kind("E0606", EXIT_VERIFY, "bad export", "The file that would be written is not what was learned; please report this.")
 # E09xx: internal
 _kind("E0901", EXIT_INTERNAL, "internal error", "A bug in the compiler; please report it with the model.")

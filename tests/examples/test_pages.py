@@ -15,6 +15,7 @@ from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tests.examples.pages import check_page, transcripts
 from tinytrain_compile.cli.command import command
+from tinytrain_compile.cli.export import export
 from tinytrain_compile.frontend import supported_operators
 from tinytrain_compile.report import errors_markdown, ops_markdown
 from tinytrain_compile.report.layout import WIDTH
@@ -53,7 +54,7 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
     assert shown == [transcripts.stable(line) for line in example][-len(shown) :]
 
 
-DOCS = ("finetune", "update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "options")
+DOCS = ("finetune", "update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "export", "options")
 
 
 @pytest.mark.parametrize("page", [f"docs/{name}.md" for name in DOCS])
@@ -121,7 +122,7 @@ def _commands() -> list[str]:
 
 
 def test_quoted_flags_exist() -> None:
-    help_text = CliRunner().invoke(command, ["--help"]).output
+    help_text = "".join(CliRunner().invoke(one, ["--help"]).output for one in (command, export))
     flags = {flag for line in _commands() for flag in re.findall(r"(?<=\s)--?[a-z][a-z-]*", line.partition("|")[0])}
     assert len(flags) >= 5
     assert [flag for flag in sorted(flags) if not re.search(rf"(?<![\w-]){flag}\b", help_text)] == []

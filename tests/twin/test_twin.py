@@ -245,3 +245,72 @@ def test_lists_are_several_values() -> None:
     assert options_from("m.onnx", {"input_shape": {"x": (1, 3, 8)}}).input_shapes == {"x": (1, 3, 8)}
     with pytest.raises(tt.CompileError):
         options_from("m.onnx", {"list_targets": True})
+
+
+# ---- weights by the file's names -------------------------------------------------------------------------------------
+
+
+def taught(twin: tt.Twin, rate: float = 0.02) -> None:
+    x, y = samples(60)
+    for i in range(0, len(x) - twin.batch + 1, twin.batch):
+        twin.train_step(x[i : i + twin.batch], y[i : i + twin.batch], lr=rate)
+
+
+def trained(twin: tt.Twin) -> dict[str, Array]:
+    """The parameters as they lie in memory."""
+    return {
+        name: array
+        for name, array in twin.state_dict(raw=True).items()
+        if name.partition(".")[0].endswith(("_w", "_b"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (digits, {"update": "all"}),
+        (digits, {"update": DIGITS / "scheme.toml"}),
+        (int8, {"update": "all", "weight_store": "q8.8"}),
+        (int8, {"update": "last:2", "weight_store": "sr8", "head": "int8"}),
+    ],
+    ids=["fp32", "slices", "q8.8", "sr8"],
+)
+def test_weights_go_from_one_twin_to_the_other(make: Any, options: dict[str, Any]) -> None:
+    compiled: tt.Compiled = make(**options)
+    initial = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(DIGITS / "digits.onnx").graph.initializer}
+    with compiled.twin() as one, compiled.twin() as other:
+        first = one.state_dict()
+        assert all(np.array_equal(array, initial[name]) for name, array in first.items())
+        taught(one)
+        weights = one.state_dict()
+        assert all(array.shape == initial[name].shape for name, array in weights.items())
+        assert any(not np.array_equal(weights[name], first[name]) for name in weights)
+        other.load_state_dict(weights)
+        held = trained(other)
+        assert held and all(np.array_equal(array, held[name]) for name, array in trained(one).items())
+        one.load_state_dict(first)
+        other.reset()
+        assert all(np.array_equal(array, trained(other)[name]) for name, array in trained(one).items())
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    with int8(update="last:2", head="int8").twin() as twin:
+        weights, before = twin.state_dict(), twin.instance.save()
+        name = "classifier_w"
+        wrong: list[dict[str, Array]] = [
+            {other: array for other, array in weights.items() if other != name},
+            {**weights, "conv1_w": np.zeros((8, 1, 3, 3), np.float32)},
+            {**weights, name: weights[name].T},
+            {**weights, name: np.full_like(weights[name], np.nan)},
+            {**weights, name: weights[name] + 1e3},
+        ]
+        for each in wrong:
+            with pytest.raises(tt.CompileError) as caught:
+                twin.load_state_dict(each)
+            assert caught.value.code == "E0105"
+            assert twin.instance.save() == before
+    with digits(update=DIGITS / "scheme.toml").twin() as twin:
+        weights = twin.state_dict()
+        moved = {name: array + 1 for name, array in weights.items()}
+        with pytest.raises(tt.CompileError, match="does not train"):
+            twin.load_state_dict(moved)

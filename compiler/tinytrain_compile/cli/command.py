@@ -6,7 +6,6 @@ import sys
 import traceback
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +13,14 @@ import click
 from tinytrain_compile import __version__
 from tinytrain_compile.cli.config import config_option
 from tinytrain_compile.cli.flags import options_of
-from tinytrain_compile.cli.options import GroupedCommand, asking, compile_options, terminal_options
+from tinytrain_compile.cli.options import (
+    SETTINGS,
+    GroupedCommand,
+    asking,
+    compile_options,
+    model_argument,
+    terminal_options,
+)
 from tinytrain_compile.cli.start import interrupted
 from tinytrain_compile.cli.streams import UnreadError, guarded_output
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
@@ -26,7 +32,8 @@ _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in on
 Example: tinytrain-compile model.onnx --arena 256KB --target cortex-m7
 
 Also, each with --help: tinytrain-compile finetune MODEL --data FILE.npz tries training on your samples; contribution
-measures what training each layer is worth. A model file that is called like a command is reached by ./
+measures what training each layer is worth; export MODEL --checkpoint FILE writes what a device has learned back into
+the model. A model file that is called like a command is reached by ./
 """
 
 
@@ -62,13 +69,13 @@ _ANSWERS = (
     cls=GroupedCommand,
     help=_HELP,
     params=[
-        click.Argument(["model"], type=click.Path(path_type=Path)),
+        model_argument(),
         *compile_options(),
         config_option(),
         *terminal_options(),
         *_ANSWERS,
     ],
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    context_settings=SETTINGS,
 )
 @click.version_option(__version__)
 def command(**flags: Any) -> None:
@@ -139,6 +146,10 @@ def _command(arguments: list[str]) -> tuple[click.Command, str, list[str]]:
         from tinytrain_compile.cli.finetune import finetune
 
         return finetune, "tinytrain-compile finetune", arguments[1:]
+    if arguments[:1] == ["export"]:
+        from tinytrain_compile.cli.export import export
+
+        return export, "tinytrain-compile export", arguments[1:]
     return command, "tinytrain-compile", arguments[1:] if arguments[:1] == ["compile"] else arguments
 
 

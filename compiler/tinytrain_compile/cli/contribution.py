@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from tinytrain_compile.cli.flags import options_of
-from tinytrain_compile.cli.options import GroupedCommand, GroupedOption, compile_options, terminal_options
+from tinytrain_compile.cli.options import (
+    SETTINGS,
+    GroupedCommand,
+    GroupedOption,
+    compile_options,
+    model_argument,
+    terminal_options,
+)
 from tinytrain_compile.driver.options import OF_THE_MODEL, OPTIONS
 
 _HELP = """Measure what training each layer of MODEL (ONNX) is worth, by short runs on this machine on your samples.
@@ -43,12 +50,12 @@ def _own_options() -> list[click.Parameter]:
     cls=GroupedCommand,
     help=_HELP,
     params=[
-        click.Argument(["model"], type=click.Path(path_type=Path)),
+        model_argument(),
         *_own_options(),
         *compile_options(without=frozenset(OPTIONS) - OF_THE_MODEL),
         *terminal_options(),
     ],
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    context_settings=SETTINGS,
 )
 def contribution(**flags: Any) -> None:
     """Parse, measure, print."""

@@ -10,7 +10,14 @@ from click.core import ParameterSource
 
 from tinytrain_compile.cli.config import config_option, long_name, to_folder
 from tinytrain_compile.cli.flags import options_of
-from tinytrain_compile.cli.options import GroupedCommand, GroupedOption, compile_options, terminal_options
+from tinytrain_compile.cli.options import (
+    SETTINGS,
+    GroupedCommand,
+    GroupedOption,
+    compile_options,
+    model_argument,
+    terminal_options,
+)
 from tinytrain_compile.driver.option_values import parse_norm
 from tinytrain_compile.driver.options import OPTIONS
 
@@ -78,13 +85,13 @@ def _own_options() -> list[click.Parameter]:
     cls=GroupedCommand,
     help=_HELP,
     params=[
-        click.Argument(["model"], type=click.Path(path_type=Path)),
+        model_argument(),
         *_own_options(),
         *compile_options(without=_WITHOUT),
         config_option(),
         *terminal_options(),
     ],
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    context_settings=SETTINGS,
 )
 def finetune(**flags: Any) -> None:
     """Parse, try, write, print."""

@@ -41,6 +41,15 @@ class GroupedCommand(click.Command):
         return [item for item in options if (item.group if isinstance(item, GroupedOption) else "output") == group]
 
 
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+"""Of every command."""
+
+
+def model_argument() -> click.Parameter:
+    """The file that a command is about."""
+    return click.Argument(["model"], type=click.Path(path_type=Path))
+
+
 def compile_options(without: Container[str] = ()) -> list[click.Parameter]:
     """An option for every one of CompileOptions, with the name, type and default of its field, but for some."""
     hints, defaults = get_type_hints(CompileOptions), {item.name: item.default for item in fields(CompileOptions)}

@@ -21,6 +21,7 @@ from tinytrain_compile.report.words import plural, printable
 
 if TYPE_CHECKING:
     from tinytrain_compile.driver.contribution import Gain
+    from tinytrain_compile.driver.export import Exported
 
 
 class Terminal:
@@ -91,6 +92,24 @@ class Terminal:
         for line in finding_lines(finding):
             self._out.print(line, markup=False)
         self._out.print(f"{'wrote':<10} {', '.join(map(str, written))}", markup=False)
+
+    def exported(self, done: Exported, out: Path) -> None:
+        """What was learned, how the file was judged, and where it is."""
+        changed = {name: count for name, count in done.tensors.items() if count}
+        self._out.print(
+            f"learned    {sum(changed.values()):,} numbers of {plural(len(changed), 'tensor')}", markup=False
+        )
+        if self._verbose:
+            for name, count in changed.items():
+                self._out.print(f"           {printable(name)}: {count:,}", markup=False)
+        for note in done.notes:
+            for line in wrapped("note       ", printable(note)):
+                self._out.print(line, markup=False)
+        found = done.agreement
+        judged = "not compared" if found.outputs is None else f"largest difference of an output {found.outputs:.2g}"
+        judged += "" if found.steps is None else f", of a stored tensor {plural(round(found.steps), 'step')}"
+        self._out.print(f"checked    onnx.reference on the file, the device's C: {judged}", markup=False)
+        self._out.print(f"wrote      {out}{' and its .data' if done.file.data else ''}", markup=False)
 
     def _file(self, summary: Summary) -> None:
         """What the comparison with the model file covered, and what it cost."""

@@ -142,7 +142,7 @@ class _Walk:
         indices = given.dtype.kind == "i" or self._model.whole is not None
         kind = self._file.inputs.get(self._model.input_name) if indices else None
         given = given if kind is None else given.astype(kind)
-        values[self._model.input_name] = _batch_with(given, self._batch)
+        values[self._model.input_name] = batch_with(given, self._batch)
         loss = self._model.loss
         if loss is not None and self._batch > 1:
             self._tally.skipped.setdefault(f"the loss: of {self._batch} samples in the file, of one here")
@@ -310,7 +310,7 @@ def _before_rounding(nodes: Sequence[FileNode]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _batch_with(x: Array, size: int) -> Array:
+def batch_with(x: Array, size: int) -> Array:
     """A sample, and others behind it where the file takes so many at once: it must not matter which."""
     return np.concatenate([np.roll(x.ravel(), index).reshape(x.shape) for index in range(size)])
 

@@ -17,6 +17,7 @@ from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pareto import pareto
+from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
 from tinytrain_compile.driver.suggestions import faster, suggestions
@@ -47,7 +48,7 @@ from tinytrain_compile.report import (
     report_json,
     too_slow_text,
 )
-from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_text
 from tinytrain_compile.target import Target, load_target
 
 Progress = Callable[[str, float], None]
@@ -146,8 +147,8 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     return Project(summary, bundle, files, _inputs(options, externals), model)
 
 
-def imported(options: CompileOptions) -> ImportedModel:
-    """The forward graph of the model file."""
+def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) -> ImportedModel:
+    """The forward graph of the model file. chosen: whether an initializer is a parameter, where rules do not say it."""
     wanted = FrontendOptions(
         options.input_shapes,
         options.input_layout,
@@ -158,6 +159,7 @@ def imported(options: CompileOptions) -> ImportedModel:
         dropout=options.dropout == "on",
         trainable=options.trainable,
         frozen=options.frozen,
+        chosen=chosen or {},
         untie=options.untie,
         output=options.model_output,
         weights=options.weights,
@@ -258,6 +260,8 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         const_bytes=None,
         external_functions=candidate.externals.functions,
         choices=model.choices,
+        options=recorded(options, model.training is not None),
+        scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
     )
 
 

@@ -82,14 +82,22 @@ def check_place(folder: Path, names: Iterable[str] = (), force: bool = False) ->
         raise _cannot(folder, error) from error
 
 
-def replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, content: str | bytes) -> None:
     """Write one file whole or not at all. Errors: OSError."""
-    fresh = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    replace_files({path: content})
+
+
+def replace_files(files: Mapping[Path, str | bytes]) -> None:
+    """Write files whole or not at all; all are written before the first is in its place. Errors: OSError."""
+    fresh = {path: path.with_name(f".{path.name}-{secrets.token_hex(4)}") for path in files}
     try:
-        fresh.write_bytes(text.encode())
-        os.replace(fresh, path)
+        for path, content in files.items():
+            fresh[path].write_bytes(content.encode() if isinstance(content, str) else content)
+        for path, made in fresh.items():
+            os.replace(made, path)
     finally:
-        fresh.unlink(missing_ok=True)
+        for made in fresh.values():
+            made.unlink(missing_ok=True)
 
 
 class _Exchange:

@@ -11,7 +11,7 @@ from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.entries import Entry
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import required_input
-from tinytrain_compile.frontend.origins import Origin
+from tinytrain_compile.frontend.origins import Fold
 from tinytrain_compile.ir.types import Array, Value
 
 Doubles = NDArray[np.float64]
@@ -22,7 +22,7 @@ class FoldedLayer:
     """Weight and bias of a layer after folding, and the tensor that the layer now computes.
 
     bias_entry: the constant that the bias is known by; None without bias.
-    merged: where that comes from which was multiplied into the weight and added to the bias.
+    fold, bias_fold: what was multiplied into the weight, and into the bias, or added to it; None: nothing.
     """
 
     weight: Array
@@ -30,7 +30,8 @@ class FoldedLayer:
     bias_entry: Entry | None
     output: str
     bias_tensor: str = ""
-    merged: tuple[Origin | None, ...] = ()
+    fold: Fold | None = None
+    bias_fold: Fold | None = None
 
     def bias_operand(self, ctx: ImportContext, node: OnnxNode, weight: Value) -> tuple[Value, ...]:
         """The bias as a trainable constant; nothing without one. weight: of the same layer."""
@@ -39,8 +40,8 @@ class FoldedLayer:
         shape = self.bias.shape
         origin = self.bias_entry.laid(lambda array: array.reshape(shape)).origin
         name = self.bias_entry.source or self.bias_tensor
-        group = weight.name if self.merged else ""
-        return (ctx.constant(self.bias, name, node, (origin, *self.merged), group),)
+        group = "" if self.fold is None else weight.name
+        return (ctx.constant(self.bias, name, node, (origin,), group, self.bias_fold),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +97,10 @@ def fold_into_layer(
     folded = weight.astype(np.float64) * scale.reshape(-1, *[1] * (weight.ndim - 1))
     offset = shift if bias is None else bias.astype(np.float64) * scale + shift
     named, tensor = (beta, found.beta) if bias_entry is None else (bias_entry, node.input(2))
-    return FoldedLayer(folded, offset, named, found.output, tensor, (gamma.origin, beta.origin))
+    nothing, origins = np.zeros_like(scale), (gamma.origin, beta.origin)
+    in_bias = (np.ones_like(scale), -norm.mean * scale) if bias is None else (scale, shift)  # that of beta, or its own
+    folds = Fold(origins, scale, nothing), Fold(origins, *in_bias)
+    return FoldedLayer(folded, offset, named, found.output, tensor, *folds)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,9 +22,10 @@ from tinytrain_compile.frontend.entries import (
 from tinytrain_compile.frontend.folding import FoldingRoom
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.origins import Claim, Indices, Lay, Origin, as_it_is, rearrangement
+from tinytrain_compile.frontend.origins import Claim, Fold, Indices, Lay, Origin, as_it_is, rearrangement
 from tinytrain_compile.frontend.tensors import MAX_ELEMENTS, MAX_RANK, check_finite
 from tinytrain_compile.frontend.trainable import Trainables
+from tinytrain_compile.ir.imported import FileNumbers, ParameterSource
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.base import has_trait
@@ -143,19 +144,21 @@ class ImportContext:
         node: OnnxNode,
         origins: tuple[Origin | None, ...] = (),
         group: str = "",
+        fold: Fold | None = None,
     ) -> Value:
         """A constant of the graph: float32, int32, or uint8 (truth values). A parameter if its elements come from one.
 
         The same data under the same name is one constant.
 
-        origins: of its elements, and of what was multiplied into them; group: the constant that it belongs to.
+        origins: of its elements; fold: what was multiplied into them; group: the constant that it belongs to.
         """
         dtype = _DTYPES.get(array.dtype.kind, np.int32)
         with np.errstate(over="ignore"):
             data = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
         check_finite(data, f"node {node.name}, weight {hint}")
         hint = hint or node.name
-        known = tuple(origin for origin in origins if origin is not None)
+        folded = () if fold is None else fold.origins
+        known = tuple(origin for origin in (*origins, *folded) if origin is not None)
         if known and known[0].base in self.tied:
             value = self.arranged(data, hint, node, known[0])
             if self.is_trained(known[0]):
@@ -166,7 +169,7 @@ class ImportContext:
             value = self._builder.constant(hint, data, node.name)
             self._materialised[hint].append((data, value, known[0] if known else None))
             self.sources[value.name] = hint
-        self._claims.setdefault(value.name, Claim(value.name, group or value.name, known))
+        self._claims.setdefault(value.name, Claim(value.name, group or value.name, known, fold))
         if self.is_trained(*known[:1]):
             self.parameters.setdefault(value.name, value)
         return value
@@ -213,6 +216,25 @@ class ImportContext:
         """What these constants of the graph hold."""
         return tuple(self._claims[name] for name in constants if name in self._claims)
 
+    def parameter_sources(self, parameters: Iterable[Value]) -> dict[str, ParameterSource]:
+        """Where the numbers of parameters are in the file."""
+        claims = self.claims(value.name for value in parameters)
+        tensors = {base: self.file_numbers(base) for base in {claim.origins[0].base: None for claim in claims}}
+        return {claim.name: claim.source(tensors) for claim in claims}
+
+    def file_numbers(self, tensor: str) -> FileNumbers:
+        """A constant of the file, and who reads it."""
+        spec = self.model.quantisation.constants.get(tensor)
+        readers = tuple(
+            (node.output(0), index)
+            for node in self.links.readers(tensor)
+            for index, name in enumerate(node.inputs)
+            if name == tensor
+        )
+        stored = None if spec is None else spec.stored
+        kind = self.model.other_floats.get(tensor, "float32") if stored is None else stored.kind
+        return FileNumbers(tensor, kind, self.entry(tensor).data, stored, readers)
+
     def laid_like(self, constant: str, array: Array) -> Array:
         """Numbers that belong to a weight of the file, lying as a constant of the graph holds that weight."""
         origin = self._claims[constant].origins[0]
@@ -229,15 +251,15 @@ class ImportContext:
         index: int,
         lay: Lay = as_it_is,
         data: Array | None = None,
-        merged: tuple[Origin | None, ...] = (),
+        fold: Fold | None = None,
     ) -> Value:
         """The constant of a layer: a constant entry, the node's input `index`, with its elements moved by `lay`.
 
-        data: the same with something multiplied into it, which comes from `merged`.
+        data: the same with something multiplied into it (`fold`).
         """
         use = entry.laid(lay)
         array = use.data.astype(np.float32) if data is None else data
-        return self.constant(array, entry.source or node.input(index), node, (use.origin, *merged))
+        return self.constant(array, entry.source or node.input(index), node, (use.origin,), fold=fold)
 
     # ---- emission -----------------------------------------------------------------------------------------------
 

@@ -99,8 +99,10 @@ def in_float32(model: OnnxModel) -> OnnxModel:
         for value in model.inputs
     )
     constants = {name: array_in_float32(array, f"weight {name}") for name, array in model.constants.items()}
+    others = {name: a.dtype.name for name, a in model.constants.items() if a.dtype.name in OTHER_FLOATS.values()}
     note = f"{' and '.join(OTHER_FLOATS[kind] for kind in sorted(found))} of the file is float32 here, and in its check"
-    return replace(model, nodes=tuple(nodes), inputs=inputs, constants=constants, notes=(*model.notes, note))
+    notes = (*model.notes, note)
+    return replace(model, nodes=tuple(nodes), inputs=inputs, constants=constants, notes=notes, other_floats=others)
 
 
 def node_in_float32(proto: onnx.NodeProto) -> onnx.NodeProto:

@@ -39,7 +39,7 @@ def _conv(ctx: ImportContext, node: OnnxNode) -> None:
     x, weight, bias = _operands(ctx, node)
     layer = fold_into_layer(ctx, node, weight, bias, ctx.optional(node.input(2)))
     attrs = replace(_attrs(window, node), bias=layer.bias is not None)
-    kernels = ctx.weight(ctx.entry(node.input(1)), node, 1, _kernels, layer.weight, layer.merged)
+    kernels = ctx.weight(ctx.entry(node.input(1)), node, 1, _kernels, layer.weight, layer.fold)
     operands = [ctx.value(node, x, channels_last(x.rank)), kernels, *layer.bias_operand(ctx, node, kernels)]
     y = ctx.emit(node, "Conv", operands, attrs)
     shape = image_shape(y.shape[0], y.shape[3], (y.shape[1], y.shape[2]), x.rank)

@@ -71,7 +71,7 @@ def _emit_dense(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, layer: F
 
     x = ctx.value(node, a) if a.columns is None else a.value
     assert x is not None
-    weight = ctx.weight(b, node, 1, lay, layer.weight[:, columns], layer.merged)
+    weight = ctx.weight(b, node, 1, lay, layer.weight[:, columns], layer.fold)
     operands = [x, weight, *layer.bias_operand(ctx, node, weight)]
     return ctx.emit(node, "Gemm", operands, GemmAttrs(bias=layer.bias is not None))
 

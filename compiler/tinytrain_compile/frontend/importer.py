@@ -301,6 +301,9 @@ def _finish(
         replaced=ctx.model.replaced,
         choices=tuple(ctx.trainables.choices.values()),
         floats=frozenset(ctx.floats),
+        sources=ctx.parameter_sources(parameters),
+        fresh=tuple(ctx.file_numbers(name) for name in ctx.model.fresh if ctx.has(name)),
+        copies=ctx.model.copies,
     )
 
 

@@ -64,12 +64,18 @@ class OnnxInput:
     elem_type: int
 
 
+def _no_names() -> Mapping[str, str]:
+    return {}
+
+
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
     """A checked model: nodes in topological order, unique names, every read defined, finite weights.
 
     quantisation: how its tensors are stored, once the nodes compute real numbers (see quantised.py).
-    replaced: tensors that depend on a layer which is no longer the file's (see new_head.py).
+    replaced: tensors that depend on a layer which is no longer the file's (see new_head.py); fresh: its constants.
+    other_floats: numpy types of constants that are no float32 in the file.
+    copies: initializers that are read from another one, of equal numbers, instead.
     notes: what was made of the file before it was imported.
     """
 
@@ -82,6 +88,9 @@ class OnnxModel:
     proto: onnx.ModelProto
     quantisation: Quantisation = field(default_factory=Quantisation)
     replaced: frozenset[str] = frozenset()
+    fresh: frozenset[str] = frozenset()
+    copies: Mapping[str, str] = field(default_factory=_no_names)
+    other_floats: Mapping[str, str] = field(default_factory=_no_names)
     notes: tuple[str, ...] = ()
 
 

@@ -121,6 +121,7 @@ class _Head:
             constants=self._constants,
             quantisation=replace(quantisation, tensors=tensors, constants=constants),
             replaced=frozenset(behind | names),
+            fresh=frozenset(self._replaced),
         )
 
     def _behind(self, head: OnnxNode) -> set[str]:

@@ -18,6 +18,10 @@ def _no_arrays() -> Mapping[str, Array]:
     return {}
 
 
+def _no_choices() -> Mapping[str, bool]:
+    return {}
+
+
 @dataclass(frozen=True, eq=False)
 class FrontendOptions:
     """Options of `load_model`.
@@ -32,6 +36,7 @@ class FrontendOptions:
     batch_norm: "fold" takes a BatchNormalization into the layer before it; "keep" leaves gamma and beta as they are.
     dropout: keep every Dropout in training mode (--dropout on).
     trainable, frozen: patterns of names of initializers that are parameters, or are not (--trainable, --frozen).
+    chosen: whether these initializers are parameters, where the model has them: goes before rules.
     untie: equal values that an exporter has written once are parameters of their own (--untie).
     weights: an .npz with the weights of training artifacts (--weights).
     any_batch: also accept several samples at once, several outputs and no input at all (single-operator tests).
@@ -46,6 +51,7 @@ class FrontendOptions:
     dropout: bool = False
     trainable: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
+    chosen: Mapping[str, bool] = field(default_factory=_no_choices)
     untie: bool = False
     any_batch: bool = False
     classes: int | None = None

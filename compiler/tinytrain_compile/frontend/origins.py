@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytrain_compile.ir.imported import FileNumbers, ParameterSource
 from tinytrain_compile.ir.types import Array
 
 Lay = Callable[[Array], Array]
@@ -30,22 +31,24 @@ class Origin:
     """Where the elements of a constant come from.
 
     base: the initializer, or the table computed from some, whose elements these are; shape: of the base.
-    lay: brings an array of that shape into the constant's. parents: what a computed table was computed from.
+    lays: bring an array of that shape into the constant's, one after the other. parents: what a computed table was
+    computed from.
     """
 
     base: str
     shape: tuple[int, ...]
-    lay: Lay = as_it_is
+    lays: tuple[Lay, ...] = ()
     parents: tuple[Origin, ...] = ()
 
     def laid(self, lay: Lay) -> Origin:
         """The origin of what `lay` makes of the constant."""
-        before = self.lay
+        return replace(self, lays=(*self.lays, lay))
 
-        def both(array: Array) -> Array:
-            return lay(before(array))
-
-        return replace(self, lay=both)
+    def lay(self, array: Array) -> Array:
+        """An array of the base's shape, as the constant holds it."""
+        for lay in self.lays:
+            array = lay(array)
+        return array
 
     def indices(self) -> Indices:
         """The place in the base of every element."""
@@ -64,8 +67,20 @@ class Origin:
 
 
 @dataclass(frozen=True, eq=False)
+class Fold:
+    """What was multiplied into the elements of a constant and added to them, one number each for its first axis.
+
+    origins: where these numbers come from.
+    """
+
+    origins: tuple[Origin | None, ...]
+    factor: NDArray[np.float64]
+    offset: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
 class Claim:
-    """One constant of the graph. origins: of its elements, and of what was multiplied into them.
+    """One constant of the graph. origins: of its elements, and of what was multiplied into them (`fold`).
 
     group: constants that stand for one layer together share it: what their elements have in common is no conflict.
     """
@@ -73,6 +88,13 @@ class Claim:
     name: str
     group: str
     origins: tuple[Origin, ...]
+    fold: Fold | None = None
+
+    def source(self, tensors: Mapping[str, FileNumbers]) -> ParameterSource:
+        """Which numbers of the file the elements are."""
+        origin, fold = self.origins[0], self.fold
+        factor, offset = (np.ones(1), np.zeros(1)) if fold is None else (fold.factor, fold.offset)
+        return ParameterSource(tensors[origin.base], origin.indices(), factor, offset)
 
 
 def tied_weights(claims: Iterable[Claim], trained: frozenset[str]) -> frozenset[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytrain_compile.ir.imported import StoredTensor
 from tinytrain_compile.ir.types import Quant
 
 QUANTISED_OPS = ("DequantizeLinear", "QuantizeLinear")
@@ -26,11 +27,13 @@ class QuantisedConstant:
     """A weight, bias or table that the model stores as integers: real = (q - zero) * scale.
 
     scale: one element, or one per channel; is_bias: int32 instead of int8 (uint8 counts as int8, zero point shifted).
+    stored: the integers of the file.
     """
 
     scale: NDArray[np.float64]
     zero: int
     is_bias: bool
+    stored: StoredTensor
 
 
 def _no_tensors() -> Mapping[str, Quant]:

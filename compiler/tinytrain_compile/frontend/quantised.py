@@ -16,6 +16,7 @@ from tinytrain_compile.frontend.qoperators import in_qdq_form
 from tinytrain_compile.frontend.quantisation import QUANTISED_OPS, Quantisation, QuantisedConstant, Refusal
 from tinytrain_compile.frontend.scales import Refused, Scales, as_int8, read_scales
 from tinytrain_compile.frontend.tensors import check_finite
+from tinytrain_compile.ir.imported import StoredTensor
 from tinytrain_compile.ir.types import Quant
 
 _MOVED = "Concat Expand Flatten Gather Identity MaxPool Pad Reshape Slice Split Squeeze Transpose Unsqueeze"
@@ -216,7 +217,8 @@ class _Remover:
             real = ((integers.astype(np.float64) - zero) * along).astype(np.float32)
         check_finite(real, f"weight {tensor}")
         self._constants[name] = real
-        self._specs[name] = QuantisedConstant(scales.scale, zero, scales.kind == "int32")
+        held = StoredTensor(tensor, scales.kind, along, scales.zeros_along(along))
+        self._specs[name] = QuantisedConstant(scales.scale, zero, scales.kind == "int32", held)
         return name
 
     def _is_weight(self, node: OnnxNode) -> bool:

@@ -95,14 +95,16 @@ def without_copies(model: OnnxModel) -> OnnxModel:
     floats = {name: array for name, array in model.constants.items() if array.dtype.kind == "f" and array.size > 1}
     links, constants = Links(model.nodes, model.outputs, model.constants), dict(model.constants)
     nodes: list[OnnxNode] = []
+    copies: dict[str, str] = {}
     for name, array in floats.items():
         source = _source(name, array, floats) if _COMPUTED.fullmatch(name) else None
         if source is not None:
             shape = _unused(f"{name}.shape", constants, links)
             constants[shape] = np.array(array.shape, np.int64)
             del constants[name]
+            copies[name] = source
             nodes.append(_reshape(name, source, shape))
-    return replace(model, nodes=(*nodes, *model.nodes), constants=constants) if nodes else model
+    return replace(model, nodes=(*nodes, *model.nodes), constants=constants, copies=copies) if nodes else model
 
 
 def _source(name: str, array: Array, floats: Mapping[str, Array]) -> str | None:

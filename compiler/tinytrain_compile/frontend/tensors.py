@@ -63,7 +63,7 @@ def tensor_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
     real = tensor.data_type in (_T.FLOAT, _T.DOUBLE, _T.FLOAT16, _T.BFLOAT16)
     check_dims(where, dims, allow_zero=empty or not real)
     if tensor.data_location == _T.EXTERNAL:
-        array = _external(tensor, where, folder, dims)
+        array = external_array(tensor, where, folder)
     else:
         _check_length(tensor, where, dims)
         array = numpy_helper.to_array(tensor)
@@ -98,7 +98,9 @@ def _check_length(tensor: onnx.TensorProto, where: str, dims: tuple[int, ...]) -
         raise CompileError("E0216", where, what, "copy or export the model again")
 
 
-def _external(tensor: onnx.TensorProto, where: str, folder: Path, dims: tuple[int, ...]) -> Array:
+def external_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
+    """What a tensor has in another file, inside `folder`."""
+    dims = tuple(int(d) for d in tensor.dims)
     entries = {entry.key: entry.value for entry in tensor.external_data}
     path = _inside(entries.get("location", ""), where, folder)
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))

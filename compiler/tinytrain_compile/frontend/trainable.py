@@ -112,7 +112,8 @@ def _constant_outputs(model: OnnxModel) -> dict[str, Array]:
 
 def _asked(names: Mapping[str, Array], options: FrontendOptions) -> dict[str, str]:
     """By initializer, the option that names it."""
-    found: dict[str, str] = {}
+    said = {True: "--trainable", False: "--frozen"}
+    found = {name: said[trained] for name, trained in options.chosen.items() if name in names}
     for flag, globs in (("--trainable", options.trainable), ("--frozen", options.frozen)):
         for glob in globs:
             hits = [name for name in names if fnmatchcase(name, glob)]

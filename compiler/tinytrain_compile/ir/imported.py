@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
 
@@ -90,6 +93,85 @@ class ParameterChoice:
 
 
 @dataclass(frozen=True, eq=False)
+class StoredTensor:
+    """Integers in the file that stand for real numbers: real = (integers - zero) * scale.
+
+    name: of the tensor; kind: its numpy type; scale, zero: in shapes that broadcast against it.
+    """
+
+    name: str
+    kind: str
+    scale: NDArray[np.float64]
+    zero: NDArray[np.int64]
+
+    def integers(self, real: Array) -> Array:
+        """What the file holds of real numbers: the nearest that there are."""
+        limits = np.iinfo(self.kind)
+        return np.clip(np.rint(real / self.scale) + self.zero, limits.min, limits.max).astype(self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class FileNumbers:
+    """A tensor of the file that parameters are in: an initializer, or what nodes make of some.
+
+    kind: its numpy type. initial: its real numbers in float32, in the file's layout. stored: how the file holds them,
+    if as integers.
+    readers: (first output, place of the input) of the nodes that read it, for one that the file does not have: it
+    becomes their input.
+    """
+
+    name: str
+    kind: str
+    initial: Array
+    stored: StoredTensor | None = None
+    readers: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterSource:
+    """Which numbers of the file a parameter of the graph holds: parameter = numbers * factor + offset.
+
+    places: of the parameter's shape, where in the tensor (flat). factor, offset: one element, or one for each output
+    channel (first axis): the normalisation that was folded into the layer.
+    """
+
+    tensor: FileNumbers
+    places: NDArray[np.int64]
+    factor: NDArray[np.float64]
+    offset: NDArray[np.float64]
+
+    @property
+    def folded(self) -> bool:
+        """Whether a normalisation is in the parameter."""
+        return self.factor.size > 1 or self.offset.size > 1
+
+    def cut(self, axis: int, channels: Sequence[int]) -> ParameterSource:
+        """Of some channels of the parameter."""
+        own = (self.factor, self.offset)
+        if self.folded and axis == 0:
+            own = (self.factor[list(channels)], self.offset[list(channels)])
+        return ParameterSource(self.tensor, np.take(self.places, channels, axis), *own)
+
+    def in_graph(self, tensor: Array) -> Array:
+        """The parameter that the importer makes of such numbers."""
+        factor, offset = self._along(self.factor), self._along(self.offset)
+        taken = tensor.reshape(-1)[self.places]
+        if not self.folded:
+            return taken.astype(np.float32)
+        with np.errstate(over="ignore"):
+            return (taken.astype(np.float64) * factor + offset).astype(np.float32)
+
+    def in_file(self, parameter: Array) -> Array:
+        """The numbers of the file that a parameter stands for, in its shape; no finite ones where nothing does."""
+        with np.errstate(all="ignore"):
+            numbers = (parameter.astype(np.float64) - self._along(self.offset)) / self._along(self.factor)
+            return numbers.astype(np.float32)
+
+    def _along(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        return numbers.reshape(-1, *[1] * (self.places.ndim - 1)) if numbers.size > 1 else numbers.reshape(())
+
+
+@dataclass(frozen=True, eq=False)
 class FileTraining:
     """How a file is trained that says so itself (`contract` 3: TrainingInfoProto, 4: artifacts of ONNX Runtime).
 
@@ -120,6 +202,14 @@ def _no_tensors() -> Mapping[str, FileTensor]:
     return {}
 
 
+def _no_copies() -> Mapping[str, str]:
+    return {}
+
+
+def _no_sources() -> Mapping[str, ParameterSource]:
+    return {}
+
+
 @dataclass(frozen=True, eq=False)
 class ImportedModel:
     """A forward graph with one data input and one output, and the way from ONNX arrays to it.
@@ -135,6 +225,8 @@ class ImportedModel:
     floats: ONNX nodes that compute in float32 whatever the others do (recurrent layers).
     training: how the file itself is trained, if it says so.
     whole: the numbers of an input that is integers in the file and float32 in the graph.
+    sources: of every parameter, the numbers of the file that it holds. fresh: what --classes has replaced.
+    copies: initializers that are read from another one of the same numbers, which may be trained.
     """
 
     graph: Graph
@@ -153,3 +245,6 @@ class ImportedModel:
     floats: frozenset[str] = frozenset()
     training: FileTraining | None = None
     whole: WholeNumbers | None = None
+    sources: Mapping[str, ParameterSource] = field(default_factory=_no_sources)
+    fresh: tuple[FileNumbers, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=_no_copies)

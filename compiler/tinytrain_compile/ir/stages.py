@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
@@ -96,6 +97,33 @@ MEAN_OF_SAMPLES = LossTerms()
 
 
 @dataclass(frozen=True, eq=False)
+class IntegerUnit:
+    """What the integers of a parameter count: real = (integers + fraction / 256) * scale.
+
+    scale: for each element of the first axis. fraction: state that holds the 8 bits behind an int8 weight ("": none).
+    shift: state by whose change since the first step the scale is a power of two larger (--rescale; "": none), at
+    these channels.
+    """
+
+    scale: NDArray[np.float64]
+    fraction: str = ""
+    shift: str = ""
+    channels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedPart:
+    """A tensor of the state that is a parameter of the imported graph, or some of its channels.
+
+    unit: None where it is real numbers.
+    """
+
+    parameter: str
+    piece: ChannelSlice | None = None
+    unit: IntegerUnit | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class TrainGraph:
     """One training step as a graph: forward, loss, backward, updates.
 
@@ -120,6 +148,7 @@ class TrainGraph:
     clip: what the gradient of a parameter is multiplied by so that a norm is kept, by the parameter's name; where
     gradients are divided by something too, that is not part of it.
     identity: a digest of all that gives a saved state its meaning; with the state's layout it is the model hash.
+    trained: which of the state are parameters, by name.
     """
 
     graph: Graph
@@ -143,6 +172,7 @@ class TrainGraph:
     dropout: Value | None = None
     clip: Mapping[str, Value] = field(default_factory=dict[str, Value])
     identity: str = ""
+    trained: Mapping[str, TrainedPart] = field(default_factory=dict[str, TrainedPart])
 
     def of_one(self, value: Value) -> tuple[int, ...]:
         """Shape of one sample's part of an input, a label or an output."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ParameterChoice
@@ -155,6 +156,8 @@ class Summary:
 
     notes: remarks on what the user gave (those on the graph are the graph's own).
     choices: which initializers of the file are parameters.
+    options: those that say what a step computes, by name, as they were given; scheme: what is trained, as a file of
+    --update says it. With the model these two are all that a checkpoint of this build needs to be understood.
     """
 
     model: str
@@ -181,6 +184,8 @@ class Summary:
     external_functions: tuple[str, ...] = ()  # all that --kernels offers
     notes: tuple[str, ...] = ()
     choices: tuple[ParameterChoice, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    scheme: str = ""
 
     @property
     def all_notes(self) -> tuple[str, ...]:

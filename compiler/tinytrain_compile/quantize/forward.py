@@ -58,7 +58,8 @@ class Forward:
         self._rescaling = rescaling
         self._floats = floats
         """Names of parameters that stay float32."""
-        self._bias_units: dict[str, Array] = {}
+        self.units: dict[str, Array] = {}
+        """Of every integer parameter, what 1 is worth: for each element of its first axis."""
         self.layers: dict[str, IntegerLayer] = {}
         self.integer_parameters: dict[str, Value] = {}
         self._trained = {parameter.name for parameter, _ in rewriter.train.graph.updates}
@@ -181,6 +182,7 @@ class Forward:
 
     def _weight(self, value: Value, scale: Array) -> Value:
         data = self._r.constants[value.name].astype(np.float64)
+        self.units[value.name] = scale
         q = np.rint(data / scale.reshape(-1, *(1,) * (data.ndim - 1)))
         integers = np.clip(q, -128, 127).astype(np.int8)  # a file's own weights may have -128
         if integers.ndim == 2:
@@ -197,10 +199,10 @@ class Forward:
             return self._r.table(f"{node.name}.bias", fx.saturate(np.rint(data / scale)).astype(np.int32)), scale
         if value.name not in self.integer_parameters:
             unit = _finer(scale, data) if shared else scale
-            self._bias_units[value.name] = unit
+            self.units[value.name] = unit
             integers = fx.saturate(np.rint(data / unit)).astype(np.int32)
             self.integer_parameters[value.name] = self._stored(value, integers)
-        stored, unit = self.integer_parameters[value.name], self._bias_units[value.name]
+        stored, unit = self.integer_parameters[value.name], self.units[value.name]
         if not shared:
             return stored, unit
         multiplier, shift, _ = self._r.factors(f"{node.name}.bias", unit / scale)

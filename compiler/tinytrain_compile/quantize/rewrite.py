@@ -107,6 +107,7 @@ class _Rewrite:
             clip={},
             identity=self._updates.identity(),
             forms=r.holders(),
+            trained=self._updates.trained(),
         )
 
     def _graph(self, outputs: tuple[Value, ...], loss: Value) -> Graph:

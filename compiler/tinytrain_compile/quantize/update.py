@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.stages import IntegerUnit, TrainedPart, TrainGraph
 from tinytrain_compile.ir.types import NO_ATTRS, Node, Phase, Value
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs, QWeightApplyAttrs
 from tinytrain_compile.ops.int8.momentum import new_exponent
@@ -271,6 +271,22 @@ class Updates:
 
     def _fine(self) -> tuple[Value, ...]:
         return fine_weights(self._weights(), self._store)
+
+    def trained(self) -> dict[str, TrainedPart]:
+        """The parameters of the float graph, as this one holds them."""
+        found = dict(self._r.train.trained)
+        for name in found.keys() & self._forward.integer_parameters.keys():
+            fraction = self._fractions[name].name if name in self._fractions else ""
+            found[name] = replace(found[name], unit=IntegerUnit(self._forward.units[name], fraction))
+        for layer in self._forward.layers.values():
+            if layer.tables is None or not layer.tables.complete or layer.tables.forward is None:
+                continue
+            shift, whole = layer.tables.forward.name, tuple(range(layer.tables.forward.elements))
+            for name, channels in ((layer.parts[0].name, layer.tables.channels or whole), (layer.bias.name, whole)):
+                part = found.get(name)
+                if part is not None and part.unit is not None:
+                    found[name] = replace(part, unit=replace(part.unit, shift=shift, channels=channels))
+        return found
 
     def identity(self) -> str:
         """The float graph's, and how integers are kept."""

@@ -38,6 +38,8 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "accumulate": "inplace" if summary.train.in_place else "exact",
         "notes": list(summary.all_notes),
         "update": [_layer(layer) for layer in summary.layers if is_updated(layer)],
+        "options": dict(summary.options),
+        "scheme": summary.scheme,
         "update_totals": update_totals(summary),
         "update_choice": update_choice_json(summary.choice),
         "pareto": [] if summary.choice is None else pareto_json(summary.choice.pareto),

@@ -3,6 +3,7 @@
 from tinytrain_compile.sparse.choices import (
     LayerWays,
     Way,
+    entries_of_plan,
     gain_of_plan,
     layer_ways,
     scheme_plan,
@@ -22,6 +23,7 @@ __all__ = [
     "LayerWays",
     "Way",
     "axes_of",
+    "entries_of_plan",
     "gain_of_plan",
     "layer_ways",
     "layers_of",

@@ -108,6 +108,12 @@ def _entry_of(layer: Layer, plan: UpdatePlan) -> SchemeEntry:
     return SchemeEntry(layer.name, bias, piece.channels, weight_axis(layer.node, piece.axis))
 
 
+def entries_of_plan(graph: Graph, plan: UpdatePlan) -> tuple[SchemeEntry, ...]:
+    """The scheme that is an update: an entry for every layer of which anything is trained."""
+    entries = (_entry_of(layer, plan) for layer in layers_of(graph))
+    return tuple(entry for entry in entries if entry.bias or entry.weight != 0)
+
+
 def scheme_plan(layers: Sequence[LayerWays], chosen: Sequence[Way], label: str) -> UpdatePlan:
     """The update that trains every layer in its way."""
     updates: UpdateMap = {}

@@ -6,7 +6,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import TrainGraph, UpdatePlan
+from tinytrain_compile.ir.stages import TrainedPart, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
 from tinytrain_compile.training.clipping import clip_notes, layers_of
@@ -33,14 +33,14 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     imported, model = model, for_samples(model, options.micro_batch)
     graph = with_written_loss(model)
     builder = new_builder(_names(graph))
-    forward, targets = _forward(builder, model, graph, plan)
+    forward, trained = _forward(builder, model, graph, plan)
     loss = append_loss(builder, model, options)
     forward += builder.nodes
     builder.nodes = []
     forward, dropouts = with_dropout(builder, forward, options.micro_batch, options.dropout)
     judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
-    gradients = differentiate(builder, tuple(forward), loss.loss, targets, factor)
+    gradients = differentiate(builder, tuple(forward), loss.loss, list(trained), factor)
     if not gradients:
         raise CompileError(
             "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
@@ -48,8 +48,8 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     forward, backward = keep_masks(builder, forward, builder.nodes)
     builder.nodes = []
     optimizer = Optimizer(builder, options, loss.terms)
-    trained = [(target, gradients[target.name]) for target in targets if target.name in gradients]
-    optimizer.update(trained, layers_of(forward))
+    found = [(target, gradients[target.name]) for target in trained if target.name in gradients]
+    optimizer.update(found, layers_of(forward))
     if dropouts is not None:
         optimizer.keep(dropouts.active, count_samples(builder, dropouts, options.micro_batch))
     nodes = [*forward, *backward, *builder.nodes]
@@ -69,6 +69,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         dropout=None if dropouts is None else dropouts.active,
         clip=optimizer.clip,
         identity=identity_of(imported, plan, judge, options.meaning),
+        trained={target.name: part for target, part in trained.items() if target.name in gradients},
     )
     check_graph(result.graph, infer)
     return result
@@ -76,13 +77,17 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
 
 def _forward(
     builder: GraphBuilder, model: ImportedModel, graph: Graph, plan: UpdatePlan
-) -> tuple[list[Node], list[Value]]:
+) -> tuple[list[Node], dict[Value, TrainedPart]]:
     """The forward nodes with sliced weights in parts and what is frozen folded, and the values that are updated."""
-    forward, parts = split_weights(builder, graph.nodes, graph.constants, whole_where_read(model, plan))
+    slices = whole_where_read(model, plan)
+    forward, parts = split_weights(builder, graph.nodes, graph.constants, slices)
     known = {value.name: value for value in graph.parameters}
-    targets = [parts.get(name, known[name]) for name in plan.updates]
-    kept = {value.name for value in (*targets, *graph.outputs)}
-    return fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept), targets
+    trained = {
+        parts.get(name, known[name]): TrainedPart(name, slices[name] if name in parts else None)
+        for name in plan.updates
+    }
+    kept = {value.name for value in (*trained, *graph.outputs)}
+    return fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept), trained
 
 
 def _names(graph: Graph) -> set[str]:

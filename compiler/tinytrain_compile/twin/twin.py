@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -12,6 +13,7 @@ from tinytrain_compile.ir.imported import FileTensor, ImportedModel
 from tinytrain_compile.ir.stages import Interface, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.twin.instance import Instance
+from tinytrain_compile.twin.parameters import FileParameters
 from tinytrain_compile.twin.scores import scores
 
 
@@ -25,6 +27,7 @@ class Twin:
     def __init__(self, library: Path, interface: Interface, model: ImportedModel, train: TrainGraph) -> None:
         self.instance = Instance(library, interface)
         self._model, self._train = model, train
+        self._parameters = FileParameters(model, train)
 
     @property
     def batch(self) -> int:
@@ -57,11 +60,24 @@ class Twin:
             return {"loss": float(self.instance.losses(x, y).mean())}
         return scores(self._model, self._train, self.instance.infer(x), y)
 
-    def state_dict(self) -> dict[str, Array]:
-        """What training has changed, tensor by tensor, as it lies in the device's memory: names and layouts are those
-        of the training graph (report.json)."""
+    def state_dict(self, *, raw: bool = False) -> dict[str, Array]:
+        """The weights that training changes: names and layouts of the file's initializers, real numbers (float32).
+
+        raw: instead all of the state as it lies in the device's memory, by the names and in the layouts of the training
+        graph. Raises E0112 for what the file has no number for.
+        """
+        if not raw:
+            return self._parameters.of_state(self.instance.state())
         shapes = {value.name: value.shape for value in self._train.graph.state}
         return {name: array.reshape(shapes[name]) for name, array in self.instance.state().items()}
+
+    def load_state_dict(self, weights: Mapping[str, Array]) -> None:
+        """Take weights as `state_dict` gives them, all of them; optimizer and learning rate stay as they are.
+
+        Raises E0105 for other names or shapes, and for numbers that this build cannot hold: then nothing has changed.
+        """
+        slots = self.instance.interface.state
+        self._parameters.put(weights, {slot.name: self.instance.tensor(slot.name) for slot in slots})
 
     def save(self, path: Path | str) -> None:
         """Write the device's checkpoint."""

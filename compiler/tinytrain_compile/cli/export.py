@@ -1,0 +1,56 @@
+"""`tinytrain-compile export`: its options, and what it says at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tinytrain_compile.cli.options import SETTINGS, GroupedCommand, GroupedOption, model_argument, terminal_options
+
+_HELP = """Write MODEL (ONNX) with what a device has learned: the same file, but for the weights that were trained.
+
+Example: tinytrain-compile export model.onnx --checkpoint device.bin --project out -o trained.onnx
+"""
+
+
+def _own_options() -> list[click.Parameter]:
+    path: Any = click.Path(path_type=Path)
+
+    def file(help_: str, *flags: str, **more: Any) -> click.Parameter:
+        return GroupedOption("common", *flags, type=path, help=help_, **more)
+
+    return [
+        file("What m_save (or a twin's save) wrote.", "--checkpoint", required=True, metavar="FILE"),
+        file("Output folder of the compilation.", "--project", default=Path("out"), show_default=True, metavar="DIR"),
+        file("The file to write.", "-o", "--out", default=Path("trained.onnx"), show_default=True, metavar="FILE"),
+        file("The file that the project was calibrated with, if it was.", "--calib", metavar="FILE.npz"),
+        file("Weights of training artifacts, if the project had some.", "--weights", metavar="FILE.npz"),
+        GroupedOption("common", "--force", is_flag=True, help="Overwrite the file."),
+    ]
+
+
+@click.command(
+    cls=GroupedCommand,
+    help=_HELP,
+    params=[model_argument(), *_own_options(), *terminal_options()],
+    context_settings=SETTINGS,
+)
+def export(**flags: Any) -> None:
+    """Parse, write, print."""
+    from tinytrain_compile.api import options_from
+    from tinytrain_compile.cli.terminal import Terminal
+    from tinytrain_compile.driver.export import Place
+    from tinytrain_compile.driver.export import export as write
+    from tinytrain_compile.driver.project_options import read_project
+
+    files = {name: flags[name] for name in ("calib", "weights")}
+    options, scheme = read_project(flags["project"], files)
+    terminal = Terminal(flags["color"], flags["verbose"])
+    try:
+        place = Place(flags["out"], flags["force"])
+        done = write(options_from(flags["model"], options), scheme, flags["checkpoint"], place, terminal.progress)
+    finally:
+        terminal.clear()
+    terminal.exported(done, flags["out"])
