@@ -64,8 +64,9 @@ def test_docs_show_what_the_commands_print(page: str) -> None:
 
 @pytest.mark.qemu
 @needs_qemu
-def test_the_int8_page_shows_what_the_command_prints() -> None:
-    check_page("docs/int8.md")
+@pytest.mark.parametrize("page", ["int8", "first-hour"])
+def test_pages_that_train_on_the_board_show_what_the_commands_print(page: str) -> None:
+    check_page(f"docs/{page}.md")
 
 
 def test_generated_pages_are_current() -> None:
