@@ -190,6 +190,7 @@ def test_work_is_bounded(batches: tuple[int, ...], seeds: int, own: Path) -> Non
     assert found.trainings <= effort.most_runs(2 * max(1, len(batches)), old=False)
     assert {one.clip for one in found.rounds[0]} == {0.0, 1.0}
     rows = [line.split() for line in finding_lines(found) if line.split()[:1] == ["1"]]
+    assert [row[6] for row in rows] == [str(one.best_epoch) for one in found.rounds[0]]
     assert [row[2] for row in rows] == ["-" if one.clip == 0 else "1" for one in found.rounds[0]]
     assert {one.batch for one in found.rounds[0]} == set(batches or (1,))
     assert all(len(one.curve) <= 3 for tried in found.rounds for one in tried)

@@ -46,7 +46,7 @@ def _rounds(finding: Finding) -> list[str]:
         for one in tried:
             failed = f"  ({plural(one.failed, 'run')} ended in NaN or infinity)" if one.failed else ""
             taken = "  <- taken" if one is finding.chosen else ""
-            epochs = len(one.curve) - 1
+            epochs = f"{len(one.curve) - 1:>6}  {one.best_epoch:>10}"
             clip = f"{one.clip:g}" if one.clip else "-"
             figures = f"{number:>5}  {one.batch:>5}  {clip:>4}  {one.rate:>9.3g}  {one.seeds:>5}  {epochs}"
             lines.append(f"{'':<10} {figures}  {score_text(one.best)}{failed}{taken}")
