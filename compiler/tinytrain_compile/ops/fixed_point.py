@@ -85,6 +85,11 @@ def requantise(acc: Any, multiplier: Any, exponent: Any) -> Ints:
     return np.where(e < 0, shift_right(product, np.maximum(-e, 0)), product)
 
 
+def above(values: Any, sums: Any) -> Ints:
+    """Rounded values, of positive sums at least 1: what a ReLU let pass is not stored as what it stopped."""
+    return np.maximum(np.asarray(values, np.int64), np.asarray(sums) > 0)
+
+
 def scaled(value: Any, multiplier: Any, exponent: Any) -> Ints:
     """value * multiplier * 2**exponent in 64 bits, rounded half up, saturated to int32."""
     product = np.asarray(value, np.int64) * np.asarray(multiplier, np.int64)
