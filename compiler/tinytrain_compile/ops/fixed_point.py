@@ -86,8 +86,9 @@ def requantise(acc: Any, multiplier: Any, exponent: Any) -> Ints:
 
 
 def above(values: Any, sums: Any) -> Ints:
-    """Rounded values, of positive sums at least 1: what a ReLU let pass is not stored as what it stopped."""
-    return np.maximum(np.asarray(values, np.int64), np.asarray(sums) > 0)
+    """What sums were rounded to, but 1 for a positive sum that became 0: a mask can tell it from what a ReLU stopped."""
+    y = np.asarray(values, np.int64)
+    return np.where((y == 0) & (np.asarray(sums) > 0), 1, y)
 
 
 def scaled(value: Any, multiplier: Any, exponent: Any) -> Ints:
