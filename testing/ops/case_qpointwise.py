@@ -58,13 +58,12 @@ def _qadd(rng: Rng, index: int) -> Case:
 
 
 def of_relu(case: Case, wanted: bool = True) -> Case:
-    """What case_quantised.of_relu does to a convolution: one factor of the sum is smaller, or all of a mean."""
+    """What case_quantised.of_relu does to a convolution."""
     attrs: Any = case.attrs
     if not wanted:
         return case
-    factor = "factor" if case.op == "QRescale" else "a_factor"
-    multiplier, shift = getattr(attrs, factor)
-    smaller = {factor: (multiplier, max(shift - SMALLER, -128))}
+    factors = {name: getattr(attrs, name) for name in ("factor", "a_factor", "b_factor") if hasattr(attrs, name)}
+    smaller = {name: (multiplier, max(shift - SMALLER, -128)) for name, (multiplier, shift) in factors.items()}
     attrs = replace(attrs, low=attrs.y_zero, high=max(attrs.high, attrs.y_zero), above=True, **smaller)
     return replace(case, attrs=attrs)
 
