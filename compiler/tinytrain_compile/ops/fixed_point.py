@@ -86,7 +86,7 @@ def requantise(acc: Any, multiplier: Any, exponent: Any) -> Ints:
 
 
 def above(values: Any, sums: Any) -> Ints:
-    """What sums were rounded to, but 1 for a positive sum that became 0: a mask can tell it from what a ReLU stopped."""
+    """What sums were rounded to, but 1 for a positive sum that became 0: a mask tells it from what a ReLU stopped."""
     y = np.asarray(values, np.int64)
     return np.where((y == 0) & (np.asarray(sums) > 0), 1, y)
 
