@@ -102,7 +102,7 @@ VECTORS: dict[str, Generator] = {
     ),
     "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
     "QConvSum": lambda rng, index: quantised.qconv_sum(rng, weight(rng, index), index % KINDS),
-    "QAdd": lambda rng, index: pointwise.of_relu(pointwise.qadd(rng, elements(rng), index % KINDS), index % 2 == 1),
+    "QAdd": lambda rng, index: pointwise.of_relu(pointwise.qadd(rng, elements(rng), index % KINDS), index % 3 == 1),
     "QRescale": lambda rng, index: pointwise.qrescale(rng, elements(rng), (), index % KINDS, index),
     "QClipMask": lambda rng, _index: pointwise.clip_mask(rng, elements(rng, 8)),
     "ErrorScale": lambda rng, index: pointwise.error_scale(
