@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-auto bench-choice bench-finetune bench-paging remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,9 @@ fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator: host under 
 
 convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls
 	$(BIN)/python benchmarks/convergence.py
+
+int8-accuracy: $(STAMP) ## int8 against float32 on 24 seeds in six orders, by the generated C (40 minutes); ARGS='--seeds 100-117'
+	$(BIN)/python -m benchmarks.int8_accuracy $(ARGS)
 
 docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in README.md and other pages
 	$(BIN)/python scripts/make_docs.py

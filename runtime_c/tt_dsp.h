@@ -33,6 +33,23 @@ static inline int32_t tt_halve(int32_t value, int32_t times)
 #endif
 }
 
+/* y, which `sum` was rounded to; at least 1 where `sum` is positive. */
+static inline int32_t tt_above(int32_t y, int32_t sum)
+{
+#if TT_HAS_THUMB2
+    __asm__("cmp %0, #0\n\tit eq\n\tusateq %0, #1, %1" : "+r"(y) : "r"(sum) : "cc");
+    return y;
+#else
+    return y == 0 && sum > 0 ? 1 : y;
+#endif
+}
+
+/* The same of tt_halve. */
+static inline int32_t tt_halve_above(int32_t value, int32_t times)
+{
+    return tt_above(tt_halve(value, times), value);
+}
+
 #if TT_HAS_THUMB2
 /* The nearest int8 from low to high: one instruction, and a few more for every bound that is not an end of int8. (What
  * comes of it stays an int32 until both are met: GCC does not know that it fits a byte.) */
@@ -73,6 +90,12 @@ static inline int32_t tt_rescale(int32_t acc, int32_t multiplier, int32_t shift)
     }
 #endif
     return tt_requantise(acc, multiplier, shift);
+}
+
+/* The same, at least 1 where acc is positive. */
+static inline int32_t tt_rescale_above(int32_t acc, int32_t multiplier, int32_t shift)
+{
+    return tt_above(tt_rescale(acc, multiplier, shift), acc);
 }
 
 /* How a kernel keeps a factor (multiplier, shift) that is known when it runs: tt_factor, and by how many bits the factor
@@ -229,6 +252,26 @@ static inline int8_t tt_requantise8_down(
     return low == -128 || high == 127 ? tt_clamp8(y, low, high) : (int8_t)tt_clamp(y, low, high);
 #else
     return tt_saturate8(tt_requantise(tt_add(acc, bias), multiplier, shift), zero, low, high);
+#endif
+}
+
+/* Both of a positive sum that is stored above `zero`, also if it rounds to that. */
+static inline int8_t tt_requantise8_above(
+    int32_t acc, int32_t bias, int32_t factor, int32_t down, int32_t zero, int32_t low, int32_t high)
+{
+    const int32_t sum = tt_quick_add(acc, bias);
+    return tt_saturate8(tt_above(tt_rescaled(sum, factor, down), sum), zero, low, high);
+}
+
+static inline int8_t tt_requantise8_down_above(
+    int32_t acc, int32_t bias, int32_t multiplier, int32_t shift, int32_t zero, int32_t low, int32_t high)
+{
+    const int32_t sum = tt_quick_add(acc, bias);
+#if TT_HAS_THUMB2
+    const int32_t y = tt_above(tt_requantise_down(sum, multiplier, shift, 0), sum) + zero;
+    return low == -128 || high == 127 ? tt_clamp8(y, low, high) : (int8_t)tt_clamp(y, low, high);
+#else
+    return tt_saturate8(tt_above(tt_requantise(sum, multiplier, shift), sum), zero, low, high);
 #endif
 }
 

@@ -232,6 +232,35 @@ static inline TT_ALWAYS tt_i32x4 tt_requantise8_x4(
     return tt_saturate8_x4(tt_requantise_x4(tt_add_x4(acc, bias), multiplier, shift), zero, low, high);
 }
 
+/* y, which `sum` was rounded to; at least 1 where `sum` is positive, and at most 0 where it is not. */
+static inline TT_ALWAYS tt_i32x4 tt_above_x4(tt_i32x4 y, tt_i32x4 sum)
+{
+#if TT_HAS_MVE
+    return vmaxq_s32(y, vminq_s32(sum, tt_all(1)));
+#else
+    TT_EACH(tt_above(y[i], sum[i]))
+#endif
+}
+
+static inline TT_ALWAYS tt_i32x4 tt_halve_above_x4(tt_i32x4 value, int32_t times)
+{
+    return tt_above_x4(tt_halve_x4(value, times), value);
+}
+
+static inline TT_ALWAYS tt_i32x4 tt_requantise8_down_above_x4(
+    tt_i32x4 acc, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, int32_t zero, int32_t low, int32_t high)
+{
+    const tt_i32x4 sum = tt_add_x4(acc, bias);
+    return tt_saturate8_x4(tt_above_x4(tt_requantise_down_x4(sum, multiplier, shift), sum), zero, low, high);
+}
+
+static inline TT_ALWAYS tt_i32x4 tt_requantise8_above_x4(
+    tt_i32x4 acc, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, int32_t zero, int32_t low, int32_t high)
+{
+    const tt_i32x4 sum = tt_add_x4(acc, bias);
+    return tt_saturate8_x4(tt_above_x4(tt_requantise_x4(sum, multiplier, shift), sum), zero, low, high);
+}
+
 /* -1 where a clamp to [low, high] let an int8 pass, else 0. */
 static inline tt_i32x4 tt_passes_x4(tt_i32x4 value, int32_t low, int32_t high)
 {

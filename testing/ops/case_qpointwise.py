@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from testing.ops.case import Case, Rng, generator, listed, make
 from testing.ops.case_quantised import (
     KINDS,
     MASKS,
+    SMALLER,
     bounds,
     bytes_of,
     exponent,
@@ -50,7 +54,18 @@ def _mask(rng: Rng, index: int) -> MaskAttrs:
 
 @generator("QAdd", 3 * len(SHAPES))
 def _qadd(rng: Rng, index: int) -> Case:
-    return qadd(rng, *_shape(rng, index))
+    return of_relu(qadd(rng, *_shape(rng, index)), index % 3 == 1)
+
+
+def of_relu(case: Case, wanted: bool = True) -> Case:
+    """What case_quantised.of_relu does to a convolution."""
+    attrs: Any = case.attrs
+    if not wanted:
+        return case
+    factors = {name: getattr(attrs, name) for name in ("factor", "a_factor", "b_factor") if hasattr(attrs, name)}
+    smaller = {name: (multiplier, max(shift - SMALLER, -128)) for name, (multiplier, shift) in factors.items()}
+    attrs = replace(attrs, low=attrs.y_zero, high=max(attrs.high, attrs.y_zero), above=True, **smaller)
+    return replace(case, attrs=attrs)
 
 
 def qadd(rng: Rng, shape: tuple[int, ...], kind: int) -> Case:
@@ -75,7 +90,7 @@ RESCALES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 def _qrescale(rng: Rng, index: int) -> Case:
     kind = 0 if index < len(RESCALES) else index % KINDS
     shape = listed(rng, [shape for shape, _ in RESCALES], index, 2)
-    return qrescale(rng, shape, RESCALES[index % len(RESCALES)][1], kind, index)
+    return of_relu(qrescale(rng, shape, RESCALES[index % len(RESCALES)][1], kind, index), index % 3 == 1)
 
 
 def qrescale(rng: Rng, shape: tuple[int, ...], axes: tuple[int, ...], kind: int, index: int) -> Case:

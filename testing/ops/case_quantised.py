@@ -125,6 +125,21 @@ def qconv(rng: Rng, geometry: Geometry, kind: int) -> Case:
     return make("QConv", (bytes_of(rng, shape, kind), *w, bias, multiplier, shift), attrs, images=(0,))
 
 
+def of_relu(case: Case, wanted: bool = True) -> Case:
+    """The same with a ReLU that a gradient goes back through: positive sums stay above zero, and many round to it."""
+    attrs: Any = case.attrs
+    if not wanted:
+        return case
+    *rest, shift = case.arrays
+    least = -31 if attrs.shifts_down else -128
+    attrs = replace(attrs, low=attrs.y_zero, high=max(attrs.high, attrs.y_zero), above=True)
+    return replace(case, attrs=attrs, arrays=(*rest, np.maximum(shift, least + SMALLER) - np.int8(SMALLER)))
+
+
+SMALLER = 5
+"""Bits by which outputs of a ReLU are smaller than those of other cases."""
+
+
 def qconv_grad_input(rng: Rng, geometry: Geometry, kind: int, clamp: MaskAttrs) -> Case:
     shape, out, conv = geometry
     taps = int(np.prod(conv.kernel)) * out // conv.groups
@@ -207,7 +222,7 @@ def _spread(index: int) -> tuple[Geometry, int]:
 
 @generator("QConv", REPEATS * len(GEOMETRIES))
 def _qconv(rng: Rng, index: int) -> Case:
-    return qconv(rng, *_spread(index))
+    return of_relu(qconv(rng, *_spread(index)), index % 3 == 1)
 
 
 @generator("QConvGradInput", REPEATS * len(GEOMETRIES))
@@ -275,7 +290,7 @@ def geometry(rng: Rng, splits: bool) -> Geometry:
 
 
 RANDOM_QUANTISED: dict[str, Generator] = {
-    "QConv": lambda rng, index: qconv(rng, geometry(rng, True), index % KINDS),
+    "QConv": lambda rng, index: of_relu(qconv(rng, geometry(rng, True), index % KINDS), index % 3 == 1),
     "QConvGradInput": lambda rng, index: qconv_grad_input(
         rng, geometry(rng, True), index % KINDS, mask(rng, MASKS[index % 3])
     ),

@@ -94,13 +94,15 @@ def elements(rng: Rng, unit: int = LANES) -> tuple[int, ...]:
 
 
 VECTORS: dict[str, Generator] = {
-    "QConv": lambda rng, index: quantised.qconv(rng, convolution(rng, index, False), index % KINDS),
+    "QConv": lambda rng, index: quantised.of_relu(
+        quantised.qconv(rng, convolution(rng, index, False), index % KINDS), index // 3 % 2 == 1
+    ),
     "QConvGradInput": lambda rng, index: quantised.qconv_grad_input(
         rng, convolution(rng, index, True), index % KINDS, mask(rng, MASKS[index // 3 % 3])
     ),
     "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
     "QConvSum": lambda rng, index: quantised.qconv_sum(rng, weight(rng, index), index % KINDS),
-    "QAdd": lambda rng, index: pointwise.qadd(rng, elements(rng), index % KINDS),
+    "QAdd": lambda rng, index: pointwise.of_relu(pointwise.qadd(rng, elements(rng), index % KINDS), index % 3 == 1),
     "QRescale": lambda rng, index: pointwise.qrescale(rng, elements(rng), (), index % KINDS, index),
     "QClipMask": lambda rng, _index: pointwise.clip_mask(rng, elements(rng, 8)),
     "ErrorScale": lambda rng, index: pointwise.error_scale(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from testing.fuzz import CONVOLUTIONS, OPS, check_on_board, fuzz_cases
+from testing.ops.cases import cases_of
 from testing.ops.random_structure import RANDOM, random_cases
 from testing.sanitised import run_sanitised
 from tests.e2e.marks import needs_qemu
@@ -26,6 +27,15 @@ def test_random_kernels_on_a_board(target: str) -> None:
 
 def test_random_kernels_stay_inside_their_operands(tmp_path: Path) -> None:
     run_sanitised(fuzz_cases(CASES // 2), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("op", "code"), [("QConv", "8_above("), ("QConv", "_down_above("), ("QAdd", "_above("), ("QRescale", "_above(")]
+)
+def test_a_positive_sum_that_becomes_zero_is_seen(op: str, code: str, tmp_path: Path) -> None:
+    cases = [case for case in cases_of(op) if case.attrs.above]  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError, match="differs"):
+        run_sanitised(cases, tmp_path, lambda source: source.replace(code, code.replace("_above", "")))
 
 
 def test_an_access_outside_and_a_wrong_result_are_seen(tmp_path: Path) -> None:

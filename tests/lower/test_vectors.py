@@ -29,7 +29,9 @@ PLANTED = (
     ("QConvGradInput", "&peak[0]));", "&(int32_t) {0}));"),
     ("QConv", "tt_dot16_x4(&acc_0, ", "tt_dot16_x4(&acc_1, "),
     ("QConv", "tt_copy8(&patches[", "tt_copy8(&patches[0 * "),
+    ("QConv", "_above_x4(", "_x4("),
     ("QAdd", "tt_load8_x4(&b[", "tt_load8_x4(&a["),
+    ("QAdd", "tt_halve_above_x4(", "tt_halve_x4("),
     ("QConvUpdate", "row_sum_0 * ", "row_sum_0 * 2 * "),
     ("QConvUpdate", "tt_noise_x4(noise[0], salt[0], ", "tt_noise_x4(noise[0], salt[0], 1 + "),
 )

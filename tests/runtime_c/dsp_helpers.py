@@ -34,19 +34,24 @@ FACTOR = replace(NORMAL, edges=(0, *NORMAL.edges))
 PITCH = 3
 
 
-def _requantised(zero: int, low: int, high: int) -> Any:
+def _requantised(zero: int, low: int, high: int, above: bool = False) -> Any:
     def twin(acc: Any, bias: Any, multiplier: Any, shift: Any) -> Sequence[Any]:
         scaled = fx.requantise(fx.saturate(acc + bias), multiplier, shift)
+        scaled = np.where((scaled == 0) & (acc + bias > 0), 1, scaled) if above else scaled
         return (np.clip(scaled + zero, low, high),)
 
     return twin
 
 
-def _requantise(name: str, zero: int, low: int, high: int, down: bool) -> Helper:
-    how = "_down(a0, a1, a2, a3," if down else "(a0, a1, tt_factor(a2), tt_down(a2, a3),"
-    body = f"y0 = tt_requantise8{how} {zero}, {low}, {high});"
+def _requantise(name: str, zero: int, low: int, high: int, down: bool, above: bool = False) -> Helper:
+    how, operands = ("_down", "a2, a3") if down else ("", "tt_factor(a2), tt_down(a2, a3)")
+    body = f"y0 = tt_requantise8{how}{'_above' if above else ''}(a0, a1, {operands}, {zero}, {low}, {high});"
     ranges = (WORD, WORD, NORMAL, DOWN) if down else (WORD, WORD, FACTOR, SHIFT)
-    return Helper(name, body, ranges, _requantised(zero, low, high))
+    return Helper(name, body, ranges, _requantised(zero, low, high, above))
+
+
+def _halved_above(value: Any) -> Sequence[Any]:
+    return (fx.above(fx.shift_right(value, 8), value),)
 
 
 LIFTS = between(-200, 200, -200, -9, -8, 0, 14, 15, 200)
@@ -197,6 +202,22 @@ DSP_HELPERS = (
     _requantise("requantise8_bounds", 37, -5, 60, down=True),
     _requantise("requantise8_from", 37, -5, 127, down=True),
     _requantise("requantise8_to", -37, -128, 60, down=True),
+    _requantise("requantise8_above", -128, -128, 127, down=False, above=True),
+    _requantise("requantise8_above_to", -5, -5, 60, down=False, above=True),
+    _requantise("requantise8_down_above", -128, -128, 127, down=True, above=True),
+    _requantise("requantise8_down_above_to", -128, -128, 60, down=True, above=True),
+    _requantise("requantise8_down_above_from", -5, -5, 127, down=True, above=True),
+    _requantise("requantise8_down_above_bounds", -5, -5, 60, down=True, above=True),
+    Helper(
+        "above", "y0 = tt_above(a0, a1);", (between(-2, 2, 0), WORD), lambda y, s: (np.where((y == 0) & (s > 0), 1, y),)
+    ),
+    Helper("halve_above", "y0 = tt_halve_above(a0, 8);", (between(-400, 400, -128, 0, 1, 127, 128),), _halved_above),
+    Helper(
+        "rescale_above",
+        "y0 = tt_rescale_above(a0, a1, a2);",
+        (WORD, FACTOR, SHIFT),
+        lambda a, m, s: (fx.above(fx.requantise(a, m, s), a),),
+    ),
     Helper(
         "rescaled_error",
         "y1 = a4; y0 = tt_rescaled_error(a0 != 0, a1, tt_factor(a2), tt_down(a2, a3), &y1);",

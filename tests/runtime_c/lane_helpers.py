@@ -117,13 +117,16 @@ def _saturated(low: int, high: int, zero: int) -> Helper:
     return _each(name, call, (WORD,), lambda v: np.clip(v + zero, low, high), narrow=True)
 
 
-def _requantised(down: bool) -> Helper:
+def _requantised(down: bool, above: bool = False) -> Helper:
     how, shift, multiplier = ("_down", DOWN, NORMAL) if down else ("", NEAR, FACTOR)
+    how, low = (f"{how}_above", -7) if above else (how, -100)
 
     def twin(acc: Any, bias: Any, factor: Any, bits: Any) -> Any:
-        return np.clip(fx.requantise(fx.saturate(acc + bias), factor, bits) - 7, -100, 90)
+        scaled = fx.requantise(fx.saturate(acc + bias), factor, bits)
+        scaled = np.where((scaled == 0) & (acc + bias > 0), 1, scaled) if above else scaled
+        return np.clip(scaled - 7, low, 90)
 
-    call = f"tt_requantise8{how}_x4(LANES, tt_all(a1), tt_all(a2), tt_all(a3), -7, -100, 90)"
+    call = f"tt_requantise8{how}_x4(LANES, tt_all(a1), tt_all(a2), tt_all(a3), -7, {low}, 90)"
     return _each(f"requantise8{how}", call, (WORD, WORD, multiplier, shift), twin, narrow=True)
 
 
@@ -162,6 +165,9 @@ LANE_HELPERS = (
     *(_saturated(*bounds) for bounds in ((-128, 127, 0), (-128, 127, -128), (-128, 100, 5), (5, 60, -90))),
     _requantised(down=True),
     _requantised(down=False),
+    _requantised(down=True, above=True),
+    _requantised(down=False, above=True),
+    _each("halve_above", "tt_halve_above_x4(LANES, 8)", (WORD,), lambda v: fx.above(fx.shift_right(v, 8), v)),
     Helper("bits_x4", WHOLE.format("tt_bits_x4(a0)"), (WORD,), lambda w: [-((w >> i) & 1) for i in range(4)], 4),
     Helper(
         "passes_x4",

@@ -229,6 +229,17 @@ MUTATIONS = (
     ("passed8_125_228", "(low + 129)", "(low + 128)"),
     ("requantise8", "tt_rescaled(tt_quick_add(acc, bias)", "tt_rescaled(acc + bias"),
     ("halve_x4", "tt_halve(value[i], times)", "value[i] >> times"),
+    ("above", "y == 0 && sum > 0 ? 1", "y == 0 && sum > 1 ? 1"),
+    (
+        "requantise8_down_above",
+        "tt_above(tt_requantise(sum, multiplier, shift), sum)",
+        "tt_requantise(sum, multiplier, shift)",
+    ),
+    (
+        "requantise8_above_x4",
+        "tt_above_x4(tt_requantise_x4(sum, multiplier, shift), sum)",
+        "tt_requantise_x4(sum, multiplier, shift)",
+    ),
     ("dot8_x4_27", "*sum_2 += a[k] * b2[k];", "*sum_2 += a[k] * b1[k];"),
     ("requantise8_down", "tt_add(acc, bias), multiplier, shift), zero", "acc + bias, multiplier, shift), zero"),
 )

@@ -19,6 +19,7 @@ from tinytrain_compile.files.user_file import read_text
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import External, Node
 from tinytrain_compile.ops.external import EXTERNAL_FORMS, external_form
+from tinytrain_compile.ops.int8.pointwise import plainly_rounded
 from tinytrain_compile.target import Features, Target
 
 MOST_WORKSPACE_BYTES = 1 << 30
@@ -105,7 +106,7 @@ def functions_of(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 def _assigned(node: Node, entries: Iterable[KernelEntry]) -> Node:
     entry = next((entry for entry in entries if entry.takes(node)), None)
-    return node if entry is None else replace(node, external=entry.external(node))
+    return node if entry is None else replace(plainly_rounded(node), external=entry.external(node))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import numpy as np
 from tinytrain_compile.ir.imported import FileTensor, ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Graph, Node
+from tinytrain_compile.ops.int8.pointwise import plainly_rounded
 from tinytrain_compile.ops.interpreter import run_graph, run_nodes
 from tinytrain_compile.quantize import storage_clamps
 
@@ -26,7 +27,8 @@ class Held:
 class ImportedValues:
     """Values of the float graph, or of the integer one as real numbers. `loss`: of a model that ends in its loss.
 
-    integer: whether it is the integer graph.
+    integer: whether it is the integer graph. Its sums are rounded as the file means it, that is to the nearest: that
+    those behind a trained ReLU may be stored above zero instead (QConvAttrs.above) is no part of the file.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class ImportedValues:
         graph = train.graph
         targets = graph.outputs if self.integer else ()
         needed = graph.ancestors(targets if self.model.loss is None else (*targets, train.loss))
-        self._nodes = [node for node in graph.nodes if node.name in needed]
+        self._nodes = [plainly_rounded(node) for node in graph.nodes if node.name in needed]
         sums = {v.name: np.zeros(v.shape, np.int32 if v.dtype == "int32" else np.float32) for v in graph.accumulators}
         self._known = {**sums, **graph.constants}
 

@@ -85,6 +85,12 @@ def requantise(acc: Any, multiplier: Any, exponent: Any) -> Ints:
     return np.where(e < 0, shift_right(product, np.maximum(-e, 0)), product)
 
 
+def above(values: Any, sums: Any) -> Ints:
+    """What sums were rounded to, but 1 for a positive sum that became 0: a mask tells it from what a ReLU stopped."""
+    y = np.asarray(values, np.int64)
+    return np.where((y == 0) & (np.asarray(sums) > 0), 1, y)
+
+
 def scaled(value: Any, multiplier: Any, exponent: Any) -> Ints:
     """value * multiplier * 2**exponent in 64 bits, rounded half up, saturated to int32."""
     product = np.asarray(value, np.int64) * np.asarray(multiplier, np.int64)

@@ -24,6 +24,8 @@ from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 
 _SHARED_BITS, _SHARED_ROOM = 8, 2.0**29
+_MASKS = ("ClipGrad", "ClipMask")
+"""Nodes that tell by a clamp's output where it was active."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,20 @@ class IntegerLayer:
     def accumulator_scale(self) -> Array:
         """Real value of one accumulator unit, per output channel."""
         return self.scale * self.x.quant.scale[0]
+
+
+@dataclass(frozen=True)
+class Clamped:
+    """The clamp that a node's sums end in. above: a gradient goes back through it, and it begins at zero like a ReLU:
+    positive sums are stored above zero then, since its mask is read off what is stored."""
+
+    quant: Quant
+    above: bool = False
+
+    @property
+    def bounds(self) -> tuple[int, int, int]:
+        """Zero point, lowest and highest integer."""
+        return self.quant.zero, self.quant.low, self.quant.high
 
 
 class Forward:
@@ -120,39 +136,40 @@ class Forward:
         attrs = node.attrs
         assert isinstance(attrs, ClipAttrs)
         quant = _narrowed(out.quant, attrs)
-        value = self._requantised(form.node, quant)
+        masks = any(reader.op in _MASKS for reader in self._r.readers.get(out.name, []))
+        value = self._requantised(form.node, Clamped(quant, masks and quant.low == quant.zero))
         self._r.forms[out.name] = Act(value, quant)
         self.clamped[out.name] = node.inputs[0].name
         return True
 
-    def _requantised(self, node: Node, quant: Quant) -> Value:
+    def _requantised(self, node: Node, clamp: Clamped) -> Value:
         if node.op == "Conv":
             assert isinstance(node.attrs, ConvAttrs)
-            return self._layer(node, node.attrs, quant, self._act(node, "x"))
+            return self._layer(node, node.attrs, clamp, self._act(node, "x"))
         if node.op == "Gemm":
-            return self._dense(node, quant)
+            return self._dense(node, clamp)
         if node.op == "Add":
-            return self._add(node, quant)
-        return self._mean(node, quant)
+            return self._add(node, clamp)
+        return self._mean(node, clamp)
 
     def _act(self, node: Node, name: str) -> Act:
         form = self._r.act(operand(node, name), node)
         assert form is not None
         return form
 
-    def _layer(self, node: Node, conv: ConvAttrs, quant: Quant, x: Act) -> Value:
+    def _layer(self, node: Node, conv: ConvAttrs, clamp: Clamped, x: Act) -> Value:
         layer = self._integers(node, conv, x)
         self.layers[node.outputs[0].name] = layer
-        factors = layer.accumulator_scale / quant.scale[0]
+        factors = layer.accumulator_scale / clamp.quant.scale[0]
         if layer.tables is None:
             multiplier, shift, down = self._r.fixed_factors(node.name, factors)
         else:
             multiplier, shift, _ = self._r.factors(node.name, factors, layer.tables)
             down = False  # shifts grow
-        attrs = QConvAttrs(replace(conv, bias=True), x.quant.zero, quant.zero, quant.low, quant.high, down)
+        attrs = QConvAttrs(replace(conv, bias=True), x.quant.zero, *clamp.bounds, down, clamp.above)
         return self._r.emit("QConv", (x.value, *layer.parts, layer.bias, multiplier, shift), attrs, node)[0]
 
-    def _dense(self, node: Node, quant: Quant) -> Value:
+    def _dense(self, node: Node, clamp: Clamped) -> Value:
         """A dense layer is a 1x1 convolution over its rows."""
         attrs = node.attrs
         assert isinstance(attrs, GemmAttrs)
@@ -160,7 +177,7 @@ class Forward:
         rows, k = operand(node, "x").shape
         (image,) = self._r.emit("Reshape", (x.value,), ReshapeAttrs((1, rows, 1, k)), node)
         conv = ConvAttrs((1, 1), bias=attrs.bias, split=attrs.split)
-        y = self._layer(node, conv, quant, Act(image, x.quant))
+        y = self._layer(node, conv, clamp, Act(image, x.quant))
         return self._r.emit("Reshape", (y,), ReshapeAttrs(node.outputs[0].shape), node)[0]
 
     def _integers(self, node: Node, conv: ConvAttrs, x: Act) -> IntegerLayer:
@@ -214,24 +231,26 @@ class Forward:
         dtype = "int8" if integers.dtype == np.int8 else "int32"
         return Value(value.name, tuple(integers.shape), dtype, "", value.origin)
 
-    def _add(self, node: Node, quant: Quant) -> Value:
+    def _add(self, node: Node, clamp: Clamped) -> Value:
         a, b = self._act(node, "a"), self._act(node, "b")
-        to = [fx.split_factor(x.quant.scale[0] / quant.scale[0] * 2.0 ** (SUM_BITS - ADD_BITS)) for x in (a, b)]
-        attrs = QAddAttrs(a.quant.zero, b.quant.zero, quant.zero, to[0], to[1], quant.low, quant.high)
+        scale, (zero, low, high) = clamp.quant.scale[0], clamp.bounds
+        to = [fx.split_factor(x.quant.scale[0] / scale * 2.0 ** (SUM_BITS - ADD_BITS)) for x in (a, b)]
+        attrs = QAddAttrs(a.quant.zero, b.quant.zero, zero, to[0], to[1], low, high, clamp.above)
         return self._r.emit("QAdd", (a.value, b.value), attrs, node)[0]
 
-    def _mean(self, node: Node, quant: Quant) -> Value:
+    def _mean(self, node: Node, clamp: Clamped) -> Value:
         x = self._act(node, "x")
         if isinstance(node.attrs, ReduceAttrs):
-            attrs = rescale_attrs(x.quant, quant, node.attrs.scale, x.value.shape, node.attrs.axes)
+            attrs = rescale_attrs(x.quant, clamp.quant, node.attrs.scale, x.value.shape, node.attrs.axes)
+            attrs = replace(attrs, above=clamp.above)
             return self._r.emit("QRescale", (x.value,), attrs, node)[0]
         pool = node.attrs
         assert isinstance(pool, PoolAttrs)
         conv, ones = pool_as_conv(self._r, pool, x.value.shape[3])
-        factor = np.full(x.value.shape[3], x.quant.scale[0] / (pool.kernel[0] * pool.kernel[1]) / quant.scale[0])
+        factor = np.full(x.value.shape[3], x.quant.scale[0] / (pool.kernel[0] * pool.kernel[1]) / clamp.quant.scale[0])
         multiplier, shift, down = self._r.fixed_factors(node.name, factor)
         bias = self._r.table("no_bias", np.zeros(x.value.shape[3], np.int32))
-        attrs = QConvAttrs(conv, x.quant.zero, quant.zero, quant.low, quant.high, down)
+        attrs = QConvAttrs(conv, x.quant.zero, *clamp.bounds, down, clamp.above)
         return self._r.emit("QConv", (x.value, ones, bias, multiplier, shift), attrs, node)[0]
 
     # ---- nodes that keep the scale ------------------------------------------------------------------------------

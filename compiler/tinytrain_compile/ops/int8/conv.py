@@ -49,6 +49,7 @@ class QConvAttrs(Attrs):
     """conv: geometry (bias included); zero points of x and y; y is clamped to [low, high].
 
     shifts_down: all shifts are in -31..-1 (factors below 1/2) and no factor is 0, which shortens the kernel.
+    above: a positive sum is stored above y_zero, also if it rounds to that (the mask of a ReLU reads it there).
     """
 
     conv: ConvAttrs
@@ -57,6 +58,7 @@ class QConvAttrs(Attrs):
     low: int = -128
     high: int = 127
     shifts_down: bool = False
+    above: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,9 @@ def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorTy
 def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
     o = named("QConv", arrays, attrs)
     acc = integer_conv(o["x"].astype(np.int64) - attrs.x_zero, o.several(*WEIGHT), attrs.conv) + o["bias"]
-    y = fx.requantise(fx.saturate(acc), o["multiplier"], o["shift"]) + attrs.y_zero
-    return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
+    y = fx.requantise(fx.saturate(acc), o["multiplier"], o["shift"])
+    y = fx.above(y, acc) if attrs.above else y
+    return (np.clip(y + attrs.y_zero, attrs.low, attrs.high).astype(np.int8),)
 
 
 def _conv_scratch(node: Node) -> int:

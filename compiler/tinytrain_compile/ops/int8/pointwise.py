@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import ELEMENTWISE, ErrorState, OpDef, register
-from tinytrain_compile.ops.int8.conv import BACKWARD
+from tinytrain_compile.ops.int8.conv import BACKWARD, QConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import rows_of_elements
 from tinytrain_compile.ops.names import named
@@ -35,7 +35,10 @@ class QuantAttrs(Attrs):
 
 @dataclass(frozen=True)
 class QAddAttrs(Attrs):
-    """Zero points, and each operand's factor to the output's scale times 2**(SUM_BITS - ADD_BITS)."""
+    """Zero points, and each operand's factor to the output's scale times 2**(SUM_BITS - ADD_BITS).
+
+    above: see QConvAttrs; the sum is that with SUM_BITS of fraction.
+    """
 
     a_zero: int
     b_zero: int
@@ -44,6 +47,7 @@ class QAddAttrs(Attrs):
     b_factor: tuple[int, int]
     low: int = -128
     high: int = 127
+    above: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class QRescaleAttrs(Attrs):
     """axes: summed over (empty: none), kept as 1; factor from the (summed) input's scale to the output's, 2**-lift.
 
     lift: left shift of the centred sum before it is rescaled, so that what requantisation rounds first is far below 1.
+    above: see QConvAttrs.
     """
 
     axes: tuple[int, ...]
@@ -60,6 +65,7 @@ class QRescaleAttrs(Attrs):
     low: int = -128
     high: int = 127
     lift: int = 0
+    above: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,9 @@ def _qadd(arrays: tuple[Array, ...], attrs: QAddAttrs) -> tuple[Array, ...]:
     total = np.zeros(a.shape, np.int64)
     for x, zero, factor in ((a, attrs.a_zero, attrs.a_factor), (b, attrs.b_zero, attrs.b_factor)):
         total += fx.requantise((x.astype(np.int64) - zero) << ADD_BITS, *factor)
-    y = fx.shift_right(total, SUM_BITS) + attrs.y_zero
-    return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
+    y = fx.shift_right(total, SUM_BITS)
+    y = fx.above(y, total) if attrs.above else y
+    return (np.clip(y + attrs.y_zero, attrs.low, attrs.high).astype(np.int8),)
 
 
 register(
@@ -129,6 +136,14 @@ def _rescale_bound(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> int:
     return (255 * math.prod(x.shape[i] for i in attrs.axes)) << attrs.lift
 
 
+def plainly_rounded(node: Node) -> Node:
+    """The node with every sum rounded to the nearest: without `above`."""
+    attrs = node.attrs
+    if isinstance(attrs, QConvAttrs | QAddAttrs | QRescaleAttrs) and attrs.above:
+        return replace(node, attrs=replace(attrs, above=False))
+    return node
+
+
 def rescale_lift(elements: int) -> int:
     """Most bits (at most ADD_BITS) by which a sum of centred int8 numbers may be shifted to the left."""
     return min(ADD_BITS, (fx.INT32_MAX // (255 * elements)).bit_length() - 1)
@@ -137,8 +152,9 @@ def rescale_lift(elements: int) -> int:
 def _rescale(arrays: tuple[Array, ...], attrs: QRescaleAttrs) -> tuple[Array, ...]:
     (x,) = arrays
     acc = (x.astype(np.int64) - attrs.x_zero).sum(axis=attrs.axes, keepdims=True)
-    y = fx.requantise(acc << attrs.lift, *attrs.factor) + attrs.y_zero
-    return (np.clip(y, attrs.low, attrs.high).astype(np.int8),)
+    y = fx.requantise(acc << attrs.lift, *attrs.factor)
+    y = fx.above(y, acc) if attrs.above else y
+    return (np.clip(y + attrs.y_zero, attrs.low, attrs.high).astype(np.int8),)
 
 
 register(

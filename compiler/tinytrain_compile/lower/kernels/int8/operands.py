@@ -97,9 +97,12 @@ def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, 
     def finish(acc: Expr, *index: Expr) -> Expr:
         o = index[-1]
         limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
+        which = "_above" if attrs.above else ""
         if attrs.shifts_down:
-            return call_int("tt_requantise8_down", acc, bias[o], multiplier[o], i32(shift[o]), *limits, dtype="int8")
-        return call_int("tt_requantise8", acc, bias[o], *factor(o), *limits, dtype="int8")
+            end, factors = f"tt_requantise8_down{which}", [multiplier[o], i32(shift[o])]
+        else:
+            end, factors = f"tt_requantise8{which}", factor(o)
+        return call_int(end, acc, bias[o], *factors, *limits, dtype="int8")
 
     return finish, stages
 

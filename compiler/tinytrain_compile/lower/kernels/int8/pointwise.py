@@ -79,7 +79,8 @@ def qadd(node: Node, _context: KernelContext) -> KernelSpec:
     def element(i: Expr) -> Expr:
         left = rescaled(a, i, attrs.a_zero, attrs.a_factor)
         summed = call_int("tt_quick_add", left, rescaled(b, i, attrs.b_zero, attrs.b_factor))
-        return saturated(call_int("tt_halve", summed, i32(SUM_BITS)), attrs.y_zero, attrs.low, attrs.high)
+        halve = "tt_halve_above" if attrs.above else "tt_halve"
+        return saturated(call_int(halve, summed, i32(SUM_BITS)), attrs.y_zero, attrs.low, attrs.high)
 
     return KernelSpec([a, b], [te.compute(a.shape, element, "out")], plain)
 
@@ -91,7 +92,8 @@ def qrescale(node: Node, _context: KernelContext) -> KernelSpec:
     assert isinstance(attrs, QRescaleAttrs)
 
     def finish(acc: Expr) -> Expr:
-        scaled = call_int("tt_rescale", acc * i32(1 << attrs.lift), i32(attrs.factor[0]), i32(attrs.factor[1]))
+        rescale = "tt_rescale_above" if attrs.above else "tt_rescale"
+        scaled = call_int(rescale, acc * i32(1 << attrs.lift), i32(attrs.factor[0]), i32(attrs.factor[1]))
         return saturated(scaled, attrs.y_zero, attrs.low, attrs.high)
 
     if not attrs.axes:

@@ -154,7 +154,7 @@ def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tup
         kept.append(kept_lanes(shift, "kept_shift"))
     else:
         kept.append(kept_lanes(shift, "kept_shift", lambda c: near(clamp, i32(shift[c]))))
-    helper = "tt_requantise8_down_x4" if attrs.shifts_down else "tt_requantise8_x4"
+    helper = f"tt_requantise8{'_down' if attrs.shifts_down else ''}{'_above' if attrs.above else ''}_x4"
 
     def finish(acc: Expr, *index: Expr) -> Expr:
         factors = [table[index[-1]] for table in kept]

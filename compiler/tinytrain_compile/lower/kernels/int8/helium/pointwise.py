@@ -83,7 +83,8 @@ def vector_add(node: Node, _context: KernelContext) -> KernelSpec | None:
     def element(i: Expr) -> Expr:
         left = lifted(a, i, attrs.a_zero, attrs.a_factor)
         summed = call_int("tt_add_x4", left, lifted(b, i, attrs.b_zero, attrs.b_factor))
-        return _saturated(call_int("tt_halve_x4", summed, i32(SUM_BITS)), attrs)
+        halve = "tt_halve_above_x4" if attrs.above else "tt_halve_x4"
+        return _saturated(call_int(halve, summed, i32(SUM_BITS)), attrs)
 
     return KernelSpec([a, b], [te.compute(a.shape, element, "out")], _each_four)
 
@@ -93,7 +94,7 @@ def vector_rescale(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Another scale, element by element."""
     attrs = node.attrs
     assert isinstance(attrs, QRescaleAttrs)
-    if attrs.axes or is_ragged(result(node, "y").elements):
+    if attrs.axes or attrs.above or is_ragged(result(node, "y").elements):
         return None
     x = flat_tensor(node, "x")
 
