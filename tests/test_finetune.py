@@ -28,7 +28,7 @@ from tinytrain_compile.files.own_data import own_data, read_own_data, split
 from tinytrain_compile.files.samples import in_slots
 from tinytrain_compile.ir.learning import Finding, Learned, Score, Tried, mean_curve
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.report import finding_html, finding_lines
+from tinytrain_compile.report import finding_html, finding_lines, finding_toml
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 SHORT = Effort(epochs=4, seeds=2, clips=(0.0,), jobs=1)
@@ -113,6 +113,9 @@ def test_what_is_recommended_is_what_a_compilation_reads(own: Path, tmp_path: Pa
     said = run(*made, "-o", tmp_path / "mine.toml", "--jobs", "1")
     assert said.exit_code == 0, said.err
     settings = tomllib.loads((tmp_path / "mine.toml").read_text())
+    assert "out" not in settings
+    again = run("finetune", DIGITS / "digits.onnx", "--config", tmp_path / "mine.toml", "-o", "none/f.toml")
+    assert again.exit_code == 2 and "its folder is not there" in again.err
     assert settings["update"] == "head" and settings["data"] == str(own)
     assert f"--lr {settings['lr']:g} --batch 1 --epochs {settings['epochs']}" in said.out
     assert "60 test samples" in said.out and "<svg" in (tmp_path / "mine.html").read_text()
@@ -299,12 +302,60 @@ def test_what_is_missing_is_said(arrays: dict[str, int], said: str, tmp_path: Pa
     assert problem.value.exit_code == 2
 
 
+def test_values_are_split_by_chance(tmp_path: Path) -> None:
+    """Numbers that are all different are no classes, and single labels are no labels."""
+    rng, path = np.random.default_rng(6), tmp_path / "own.npz"
+    np.savez(path, x=np.zeros((50, 3), np.float32), y=rng.normal(size=50))
+    assert len(read_own_data(path, 0)[0]["x_test"]) == 10
+    np.savez(path, x=np.zeros((50, 3), np.float32), y=np.int64(1))
+    with pytest.raises(CompileError, match="y has 0 labels"):
+        read_own_data(path, 0)
+    _, kept = split(np.repeat([0, 1], (47, 3)), 50, 0.2, 0)
+    assert set(np.repeat([0, 1], (47, 3))[kept]) == {0, 1}
+
+
+def test_the_users_file_is_named(own: Path) -> None:
+    x, y = some(60)
+    x[3] = np.nan
+    np.savez(own.with_name("mine.npz"), x=x, y=y)
+    with pytest.raises(CompileError, match=r"mine\.npz.*NaN"):
+        found_by(own.with_name("mine.npz"))
+
+
+def test_a_batch_that_samples_do_not_fill_is_refused(own: Path) -> None:
+    with pytest.raises(CompileError, match="a batch of 64 is more than the 59 samples"):
+        found_by(own, Effort(2, 1, batches=(64,), clips=(0.0,), jobs=1))
+
+
+def test_a_result_that_cannot_be_written_is_known_before_anything_runs(own: Path) -> None:
+    (own.parent / "finetune.html").mkdir()
+    with pytest.raises(CompileError, match="is a folder"):
+        found_by(own)
+
+
+def test_where_nothing_gets_better_no_rate_is_written() -> None:
+    """And losses that are not finite are drawn as the worst."""
+    bad = Tried(1, 0.0, 1.0, 1, (Score(1.0), Score(float("inf"))), 1)
+    one = Learned(0, (Score(1.0), Score(float("inf"))), (), 0.0, 7)
+    found = Finding(((bad,),), bad, (one,), 0, 1)
+    text = finding_toml(found, {"arena": "24KB"})
+    assert tomllib.loads(text) == {"arena": "24KB"} and "recommend  nothing" in text
+    assert len(finding_lines(found)) > 3
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("learning_rate = 1", "'learning_rate' is no option"),
-        ("lr = 'much'", "--lr"),
+        ("lr = 'much'", "give a number"),
         ("[lr]\na = 1", "is a table"),
+        ("lr = [1, 2]", "give a number"),
+        ("lr = 2020-01-01", "give a number"),
+        ("batch = 1.5", "give a whole number"),
+        ("batch = true", "give a whole number"),
+        ("force = 2", "give true or false"),
+        ("data = ['a', 'b']", "give a text"),
+        ("epochs = 1e400", "give a whole number"),
         ("lr = ", "not TOML"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from tinytrain_compile.files.user_file import read_text
 _KIND = TableKind("E0101", "E0101", "write options by their long names: lr = 0.03", "a TOML file of options")
 
 
-def config_option() -> click.Parameter:
-    """The option: what it sets are defaults of all others."""
+def config_option(without: Container[str] = ()) -> click.Parameter:
+    """The option: what it sets are defaults of all others. without: options of a compilation that the command does not
+    have; a file may say them."""
 
     def take(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
         if path is not None:
-            context.default_map = _settings(path, context.command)
+            context.default_map = _settings(path, context.command, without)
 
     return GroupedOption(
         "output",
@@ -38,7 +39,7 @@ def config_option() -> click.Parameter:
     )
 
 
-def _settings(path: Path, command: click.Command) -> dict[str, Any]:
+def _settings(path: Path, command: click.Command, without: Container[str]) -> dict[str, Any]:
     """Parameter -> value. Paths in the file are relative to its folder. E0101 for a key that is no option."""
     where = f"--config {path.name}"
     text = read_text(path, lambda what: _KIND.error(where, what), lambda what: _KIND.missing(where, what))
@@ -46,18 +47,47 @@ def _settings(path: Path, command: click.Command) -> dict[str, Any]:
         table = load_toml(text)
     except ValueError as problem:
         raise _KIND.error(where, f"not TOML ({problem})") from problem
-    known = {long_name(name): item for item in command.params if (name := item.name or "") in OPTIONS}
+    options = [item for item in command.params if isinstance(item, click.Option)]
+    own = [item for item in options if item.name in OPTIONS and item.name not in without]
+    known = {long_name(item.name or ""): item for item in own}
+    elsewhere = {long_name(name) for name in OPTIONS if name in without}
     found = dict[str, Any]()
     for key, value in table.items():
+        if key in elsewhere:
+            continue
         item = known.get(key)
         if item is None:
             near = difflib.get_close_matches(key, known, 2)
             hint = f"known: {', '.join(near)}" if near else "see docs/options.md"
             raise CompileError("E0101", where, f"key {key!r} is no option", hint)
-        if isinstance(value, Mapping):
-            raise CompileError("E0101", where, f"key {key!r} is a table", "write one value, or a list")
+        wanted = _wanted(item)
+        each = value if isinstance(value, list) and item.multiple else [value]  # pyright: ignore[reportUnknownVariableType]
+        if not all(type(one) in _TYPES[wanted] for one in each):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            raise CompileError("E0101", where, f"key {key!r} is {_said(value)}", f"give {wanted}")
+        value = each if item.multiple else value  # pyright: ignore[reportUnknownVariableType]
         found[item.name or ""] = from_folder(item, value, path.parent)
     return found
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "true or false": (bool,),
+    "a whole number": (int,),
+    "a number": (int, float),
+    "a text": (str, int, float),
+}
+"""What an option may be in a file: sizes and the like are texts, and may be numbers there too."""
+
+
+def _wanted(item: click.Option) -> str:
+    if item.is_flag:
+        return "true or false"
+    if isinstance(item.type, click.types.IntParamType):
+        return "a whole number"
+    return "a number" if isinstance(item.type, click.types.FloatParamType) else "a text"
+
+
+def _said(value: Any) -> str:
+    return "a table" if isinstance(value, Mapping) else f"{value!r}"
 
 
 def long_name(name: str) -> str:

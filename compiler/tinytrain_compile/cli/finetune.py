@@ -88,7 +88,7 @@ def _own_options() -> list[click.Parameter]:
         model_argument(),
         *_own_options(),
         *compile_options(without=_WITHOUT),
-        config_option(),
+        config_option(_WITHOUT),
         *terminal_options(),
     ],
     context_settings=SETTINGS,
@@ -110,7 +110,7 @@ def finetune(**flags: Any) -> None:
     options = options_of(flags)
     terminal = Terminal(flags["color"], flags["verbose"])
     try:
-        finding = finetune(options, effort, out, terminal.progress)
+        finding = finetune(options, effort, out, terminal.progress, keep=True)
     finally:
         terminal.clear()
     written = write_finding(finding, options, given, out)
@@ -140,8 +140,8 @@ def _given(folder: Path) -> dict[str, Any]:
     found = dict[str, Any]()
     for item in context.command.params:
         name = item.name or ""
-        source = context.get_parameter_source(name)
-        if name in OPTIONS and source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP):
+        given = context.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+        if given and name in OPTIONS and name not in _WITHOUT:
             value = to_folder(item, context.params[name], folder)
             found[long_name(name)] = value if isinstance(value, (bool, int, float, list)) else str(value)
     return found

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.driver.known_runs import KnownRuns, check_out, unwritten
-from tinytrain_compile.driver.learning import Build, LearningRun, learn_all
+from tinytrain_compile.driver.known_runs import PARTIAL, KnownRuns, check_out, unwritten
+from tinytrain_compile.driver.learning import CHECK_SHARE, Build, LearningRun, learn_all
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Progress, Project, Result, make_project
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.output_folder import replace_file
+from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.files.own_data import OwnData, own_data, read_own_data
 from tinytrain_compile.files.samples import in_slots
 from tinytrain_compile.ir.learning import Curve, Finding, Learned, Score, Tried, curve_of, mean_curve
@@ -64,21 +64,25 @@ class Effort:
         return first + second + (len(NEXT_TO) + (2 if old else 1)) * self.seeds
 
 
-def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progress) -> Finding:
+def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progress, keep: bool = False) -> Finding:
     """Search, then train what is recommended. What an earlier call had done already (beside `out`) is not done again.
 
+    keep: what was done stays there, until `write_finding` has written the result.
     Deterministic: the same model, options, data and effort give the same finding, however many jobs there are.
     Raises CompileError.
     """
     if options.data is None:
         raise CompileError("E0101", "--data", "finetune needs samples", "give --data FILE.npz with arrays x and y")
     check_out(out, ".toml", "the file that --config will read")
+    for path in _files(out):
+        check_out(path, path.suffix, "another file")
     arrays, notes = read_own_data(options.data, options.seed)
     with ExitStack() as kept:
         folder = kept.enter_context(work_folder())
         variants = list(_variants(options, effort, arrays, folder, progress))
         projects = [variant.project for variant in variants]
         data = own_data(options.data.name, arrays, projects[0].model, projects[0].summary.train)
+        _check_batches(options.data.name, variants, data)
         builds = [_build(project, data, folder / f"build{index}") for index, project in enumerate(projects)]
         known = KnownRuns(out, _digest(projects, data))
         search = _Search(variants, builds, effort, options.seed, known, progress)
@@ -87,24 +91,30 @@ def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progr
         except KeyboardInterrupt as problem:
             problem.args = (f"what was tried is in {known.path.name}; call it again to go on",)
             raise
-    known.forget()
+    if not keep:
+        known.forget()
     return _with_facts(finding, projects[search.taken], (*notes, *data.notes), data)
 
 
 def write_finding(finding: Finding, options: CompileOptions, given: Mapping[str, Any], out: Path) -> tuple[Path, ...]:
     """The options that were given and what is recommended, as --config reads it; a page; the scheme that --update auto
     has chosen. E0104 where that cannot be written."""
-    page, scheme = out.with_suffix(".html"), out.with_suffix(".update.toml")
+    page, scheme = _files(out)
     more = {"update": scheme.name} if finding.scheme else {}
     texts = {out: finding_toml(finding, {**given, **more}), page: finding_html(finding, options.model.name)}
     if finding.scheme:
         texts[scheme] = finding.scheme
-    for path, text in texts.items():
-        try:
-            replace_file(path, text)
-        except OSError as problem:
-            raise unwritten(path, problem.strerror or "cannot be written") from problem
+    try:
+        replace_files({path: text.encode() for path, text in texts.items()})
+    except OSError as problem:
+        raise unwritten(out, problem.strerror or "cannot be written") from problem
+    out.with_name(out.name + PARTIAL).unlink(missing_ok=True)
     return tuple(texts)
+
+
+def _files(out: Path) -> tuple[Path, Path]:
+    """The page and the scheme beside a result."""
+    return out.with_suffix(".html"), out.with_suffix(".update.toml")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +132,7 @@ def _variants(
     """Each is compiled. What chooses a scheme by samples sees those alone that training may see."""
     data = None
     if "y" in arrays:
-        data = folder / "own.npz"
+        data = folder / str(options.data and options.data.name)  # as messages name it
         np.savez(data, x=arrays["x"], y=arrays["y"])
     asked = replace(options, data=data, verify="none", dry_run=False, pareto=False)
     batches = effort.batches or (options.batch,)
@@ -139,6 +149,14 @@ def _variants(
         assert not isinstance(made, Result)
         trains_itself = made.model.training is not None
         yield _Variant(batch, clip, made)
+
+
+def _check_batches(where: str, variants: Sequence[_Variant], data: OwnData) -> None:
+    """E0105 for a batch that the samples of a run do not fill."""
+    count, most = int(len(data.own.x) * (1 - CHECK_SHARE)), max(variant.batch for variant in variants)
+    if most > count:
+        what = f"a batch of {most} is more than the {count} samples that a run trains on"
+        raise CompileError("E0105", where, what, "give more samples, or smaller batches")
 
 
 def _told(progress: Progress, before: str, share: float, what: str, _share: float) -> None:
@@ -213,14 +231,15 @@ class _Search:
     def _final(self, build: int, rate: float, epochs: int) -> tuple[Learned, ...]:
         """Without replay, and with it where there are old samples."""
         old = self.builds[build].old
-        replays = (0,) if old is None or not self.effort.replay else (0, min(self.effort.replay, len(old.x) // 2))
+        most = 0 if old is None else min(self.effort.replay, len(old.x) // 2)
+        replays = (0, most) if most else (0,)
         seeds, learned = range(self.effort.seeds), list[Learned]()
         for replay in replays:
             runs = [LearningRun(build, rate, self.seed + seed, epochs, replay, True) for seed in seeds]
             curves = self._curves(runs)
             old_curve = mean_curve([one.old for one in curves], [one.failed for one in curves]) if curves[0].old else ()
-            ends = [one.scores[-1].worth for one in curves]
-            spread = float(np.std(np.asarray([-loss if right == 0.0 else right for right, loss in ends])))
+            ends = [one.scores[-1] for one in curves]
+            spread = float(np.std([one.loss if one.accuracy is None else one.accuracy for one in ends]))
             learned.append(Learned(replay, _means(curves), old_curve, spread, curves[0].steps))
         return tuple(learned)
 

@@ -57,14 +57,20 @@ def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, .
         if len(missing) == 1 and ("y" in found or missing[0][0] == "x"):
             there_is = f"y{part}" if missing[0][0] == "x" else f"x{part}"
             raise CompileError("E0105", path.name, f"has {there_is} and no {missing[0]}", _HINT)
-    count = len(found["x"]) if found["x"].ndim else 0
+    sizes = {name: len(array) if array.ndim else 0 for name, array in found.items()}
+    for name, other in (("y", "x"), ("y_test", "x_test"), ("y_old", "x_old")):
+        if name in found and sizes[name] != sizes[other]:
+            what = f"{name} has {sizes[name]} labels, {other} has {sizes[other]} samples"
+            raise CompileError("E0105", path.name, what, "give a label for every sample")
+    count = sizes["x"]
     if count < FEWEST:
         what = f"{count} samples are too few to train on some and judge by others"
         raise CompileError("E0105", path.name, what, f"give at least {FEWEST}")
     if "x_test" not in found:
-        rest, kept = split(found.get("y"), count, TEST_SHARE, seed)
+        labels = found["y"] if "y" in found and found["y"].dtype.kind in "iu" else None
+        rest, kept = split(labels, count, TEST_SHARE, seed)
         notes = (f"there is no x_test: {len(kept)} of {count} samples are kept to judge by, drawn by --seed",)
-        for name in [name for name in ("x", "y") if name in found and len(found[name]) == count]:
+        for name in [name for name in ("x", "y") if name in found]:
             found[f"{name}_test"], found[name] = found[name][kept], found[name][rest]
     return found, notes
 
@@ -74,8 +80,11 @@ def own_data(where: str, found: Mapping[str, Array], model: ImportedModel, train
     arrays, notes, faults = dict(found), tuple[str, ...](), None
     copies = "y" not in arrays
     if copies:
-        if class_count(train) or model.output_shape != model.input_shape:
+        if model.output_shape != model.input_shape:
             raise CompileError("E0105", where, "has no y", _HINT)
+        if class_count(train):
+            way = "add y, or --loss mse for a network that is to repeat its input"
+            raise CompileError("E0105", where, "has no y, and the loss takes classes", way)
         notes = ("there is no y: the network learns to repeat its input",)
         faults = _faults(where, arrays)
         arrays |= {f"y{part}": arrays[f"x{part}"] for part in ("", "_test", "_old") if f"x{part}" in arrays}
@@ -88,14 +97,15 @@ def own_data(where: str, found: Mapping[str, Array], model: ImportedModel, train
 
 
 def split(labels: Array | None, count: int, share: float, seed: int) -> tuple[Array, Array]:
-    """Indices of (the rest, a share of the samples), in equal parts of every class where each sample has one label."""
+    """Indices of (the rest, a share of the samples), in equal parts of every class where each sample has one label, and
+    of a class of three at least one."""
     order = np.random.default_rng((seed, 7)).permutation(count)
     if labels is None or labels.size != count:
         kept = order[: max(1, round(share * count))]
     else:
         of_class = labels.reshape(-1)[order]
         each = [order[of_class == label] for label in np.unique(of_class)]
-        kept = np.concatenate([some[: round(share * len(some))] for some in each])
+        kept = np.concatenate([some[: max(round(share * len(some)), int(len(some) > 2))] for some in each])
         kept = kept if len(kept) else order[:1]
     return np.setdiff1d(order, kept), np.sort(kept)
 

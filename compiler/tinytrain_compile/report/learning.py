@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,16 +105,24 @@ def bars(curve: Sequence[Score]) -> str:
         if (len(values) > MOST_BARS)
         else values
     )
-    low, high = min(values), max(values)
+    known = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(known), max(known)
+    values = [value if math.isfinite(value) else low for value in values]
     reach = high - low or 1.0
     return "".join(BARS[min(len(BARS) - 1, int((value - low) / reach * len(BARS)))] for value in values)
 
 
 def finding_toml(finding: Finding, options: Mapping[str, Any]) -> str:
     """What a compilation reads by --config: options that were given (long name -> value), and what is recommended."""
+    if not finding.worth_it:
+        return _toml(options, finding)
     found = {**options, "lr": float(f"{finding.chosen.rate:.4g}"), "batch": finding.chosen.batch}
     found |= {"clip-norm": str(finding.chosen.clip)} if finding.chosen.clip else {}
     found["epochs"] = finding.taken.epochs
+    return _toml(found, finding)
+
+
+def _toml(found: Mapping[str, Any], finding: Finding) -> str:
     lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in found.items()]
     said = [f"# {line}" for line in (*_learned(finding, finding.taken)[:1], *_costs(finding), *_advice(finding))]
     return "\n".join(("# tinytrain-compile finetune", *said, "", *lines, ""))
@@ -158,7 +167,7 @@ def picture(title: str, curves: Mapping[str, Sequence[Score]]) -> Picture:
     """Of accuracies, or of losses where there are none."""
     right = all(one.accuracy is not None for curve in curves.values() for one in curve)
     each = {name: [_figure(one, right) for one in curve] for name, curve in curves.items()}
-    known = [value for values in each.values() for value in values if value < float("inf")]
+    known = [value for values in each.values() for value in values if math.isfinite(value)] or [0.0]
     low, high, epochs = min(known), max(known), max(map(len, each.values())) - 1
     shown = "{:.1%}" if right else "{:.4g}"
 
