@@ -6,7 +6,7 @@ STAMP := .venv/.stamp-dev
 .PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: tools $(STAMP) ## Install system packages, .venv and the package
 

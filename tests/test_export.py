@@ -288,7 +288,7 @@ def quantised(per_channel: bool, dtype: type = np.int8) -> onnx.ModelProto:
 def test_quantised_files(per_channel: bool, dtype: type, options: dict[str, Any], tmp_path: Path) -> None:
     """Outputs are at most a step of the file's format away; of a float head, which it rounds, half of one more."""
     path = write(quantised(per_channel, dtype), tmp_path)
-    done, x, wanted = exported(path, steps=30, update="all", loss="cross-entropy", **options)
+    done, x, wanted = exported(path, steps=90, update="all", loss="cross-entropy", **options)
     assert done.agreement.steps is not None and done.agreement.steps <= 1
     limit = 0.1 * (1.0 if options else 1.5) * 1.001
     with_scale = any("larger scale" in note for note in done.notes)

@@ -80,12 +80,16 @@ def test_verification_leaves_no_trace_of_the_machine(tmp_path: Path) -> None:
     assert changed <= {"report.json", "report.html", "manifest.json"}
 
 
-def test_seed_changes_vectors_only(tmp_path: Path) -> None:
+def test_seed_changes_vectors_and_what_the_report_says_of_it(tmp_path: Path) -> None:
     path = write(models.mlp(), tmp_path)
     run(path, "-o", tmp_path / "a", "--verify", "none").check_success()
     run(path, "-o", tmp_path / "b", "--verify", "none", "--seed", "1").check_success()
     first, second = tree(tmp_path / "a"), tree(tmp_path / "b")
-    assert {name for name in first if first[name] != second[name]} == {"manifest.json", "verify/vectors.bin"}
+    assert {name for name in first if first[name] != second[name]} == {
+        "manifest.json",
+        "report.json",
+        "verify/vectors.bin",
+    }
 
 
 def test_same_bytes_with_a_lock(outputs: list[Path], tmp_path: Path) -> None:

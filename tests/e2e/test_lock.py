@@ -41,7 +41,7 @@ def test_a_lock_gives_the_same_code(place: Path, tmp_path: Path) -> None:
     old, new, other = (tree(folder) for folder in (place / "out", tmp_path / "0", tmp_path / "77"))
     assert old.keys() == new.keys()
     assert [path for path in old if old[path] != new[path] and path not in REPORTS] == []
-    assert new == {**other, **{path: new[path] for path in ("verify/vectors.bin", "manifest.json")}}
+    assert new == {**other, **{path: new[path] for path in ("verify/vectors.bin", "manifest.json", "report.json")}}
     first, again = plan_of(place / "out"), plan_of(tmp_path / "0")
     assert {**again, "order_proven": first["order_proven"]} == first
 

@@ -67,6 +67,8 @@ extern "C" {
 #define TINY_MICRO_BATCH 1
 /** Whether tiny_accumulate and tiny_apply are there: with batches of several calls. */
 #define TINY_HAS_ACCUMULATE 0
+/** Learning rate after tiny_init. */
+#define TINY_LR 0.01f
 
 /** What a call returns. One that does not return TINY_OK has changed nothing that outlives it, but for tiny_load. */
 typedef enum {
