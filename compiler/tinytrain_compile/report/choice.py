@@ -115,10 +115,10 @@ def reason_text(one: LayerReason) -> str:
 
 
 def _tried(one: RuleTried) -> str:
-    """A rule and how well its scheme did on held-back samples: one line."""
-    what = [] if one.rate is None else [f"{one.parameters:,} trained", bytes_text(one.arena_bytes)]
+    """A rule and how well its scheme did on held-back samples, in one line; short: it was not tried for longer."""
+    what = [] if one.rate is None else [f"{one.parameters:,} trained"]
     right = [] if one.accuracy is None else [f"{one.accuracy:.1%} right"]
-    short = [] if one.finalist or one.rate is None else ["not trained for longer"]
+    short = [] if one.finalist or one.rate is None else ["short"]
     return f"{printable(one.rule)}: {', '.join([*what, f'loss {one.loss:.3f}', *right, *short])}"
 
 
