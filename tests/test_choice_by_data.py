@@ -16,8 +16,9 @@ from tinytrain_compile.driver import choice_by_data, update_rounds
 from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.reference import Trainer
-from tinytrain_compile.driver.short_runs import Desk, Outcome, make_desk
+from tinytrain_compile.driver.short_runs import Desk, make_desk
 from tinytrain_compile.driver.update_search import search_update
+from tinytrain_compile.ir.learning import Score
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.sparse import layers_of
 from tinytrain_compile.sparse.gains import Key, axes_of
@@ -193,7 +194,7 @@ def test_every_sample_judges_once(desk: Desk) -> None:
 
 def _told(*accuracies: float) -> Any:
     """Outcomes of a run for each part, one after the other."""
-    return [Outcome(1.0 - accuracy, accuracy) for accuracy in accuracies]
+    return [Score(1.0 - accuracy, accuracy) for accuracy in accuracies]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 import traceback
 import warnings
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import click
@@ -136,20 +137,16 @@ def _run() -> None:
         raise UnreadError from problem
 
 
+_OTHERS = ("contribution", "finetune", "export")
+"""Commands beside `compile`: each is a function in the module of its name."""
+
+
 def _command(arguments: list[str]) -> tuple[click.Command, str, list[str]]:
     """The command that is named first, `compile` if none is; how it is called; and what is left for it."""
-    if arguments[:1] == ["contribution"]:
-        from tinytrain_compile.cli.contribution import contribution
-
-        return contribution, "tinytrain-compile contribution", arguments[1:]
-    if arguments[:1] == ["finetune"]:
-        from tinytrain_compile.cli.finetune import finetune
-
-        return finetune, "tinytrain-compile finetune", arguments[1:]
-    if arguments[:1] == ["export"]:
-        from tinytrain_compile.cli.export import export
-
-        return export, "tinytrain-compile export", arguments[1:]
+    name = arguments[0] if arguments else ""
+    if name in _OTHERS:  # imported when it is asked for: --help of a compilation has no use for it
+        module = import_module(f"tinytrain_compile.cli.{name}")
+        return getattr(module, name), f"tinytrain-compile {name}", arguments[1:]
     return command, "tinytrain-compile", arguments[1:] if arguments[:1] == ["compile"] else arguments
 
 

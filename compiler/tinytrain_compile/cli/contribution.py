@@ -13,6 +13,7 @@ from tinytrain_compile.cli.options import (
     GroupedCommand,
     GroupedOption,
     compile_options,
+    jobs_option,
     model_argument,
     terminal_options,
 )
@@ -40,9 +41,7 @@ def _own_options() -> list[click.Parameter]:
         ),
         GroupedOption("common", "--updates", type=number, default=100, show_default=True, help="Of every run."),
         GroupedOption("common", "--orders", type=number, default=2, show_default=True, help="Of samples, for a mean."),
-        GroupedOption(
-            "common", "--jobs", type=click.IntRange(-1, 4096), default=-1, show_default=True, help="Processes; -1: all."
-        ),
+        jobs_option(),
     ]
 
 
@@ -62,10 +61,6 @@ def contribution(**flags: Any) -> None:
     from tinytrain_compile.cli.terminal import Terminal
     from tinytrain_compile.driver.contribution import Effort, measure
 
-    if flags["jobs"] == 0:
-        raise click.BadParameter(
-            "0 processes do nothing; give a number, or -1 for as many as there are cores", param_hint="--jobs"
-        )
     effort, out = Effort(flags.pop("updates"), flags.pop("orders"), flags.pop("jobs")), flags.pop("out")
     options = options_of(flags)
     terminal = Terminal(flags["color"], flags["verbose"])

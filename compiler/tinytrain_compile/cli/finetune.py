@@ -15,6 +15,7 @@ from tinytrain_compile.cli.options import (
     GroupedCommand,
     GroupedOption,
     compile_options,
+    jobs_option,
     model_argument,
     terminal_options,
 )
@@ -75,9 +76,7 @@ def _own_options() -> list[click.Parameter]:
             show_default=True,
             help="Old samples (x_old) that the device could keep.",
         ),
-        GroupedOption(
-            "common", "--jobs", type=click.IntRange(-1, 4096), default=-1, show_default=True, help="Processes; -1: all."
-        ),
+        jobs_option(),
     ]
 
 
@@ -98,10 +97,6 @@ def finetune(**flags: Any) -> None:
     from tinytrain_compile.cli.terminal import Terminal
     from tinytrain_compile.driver.finetune import Effort, finetune, write_finding
 
-    if flags["jobs"] == 0:
-        raise click.BadParameter(
-            "0 processes do nothing; give a number, or -1 for as many as there are cores", param_hint="--jobs"
-        )
     sizes = (flags.pop("epochs"), flags.pop("seeds"), flags.pop("replay"))
     batches, clips = _batches(flags.pop("batches")), _clips(flags.pop("clips"))
     effort = Effort(*sizes, batches, clips, flags.pop("jobs"))

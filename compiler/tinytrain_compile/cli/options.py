@@ -86,6 +86,25 @@ def _type(hint: Any, known: Option) -> Any:
     return hint if hint in (int, float) else str
 
 
+def jobs_option() -> click.Parameter:
+    """How many processes train at the same time."""
+
+    def check(_context: click.Context, _parameter: click.Parameter, value: int) -> int:
+        if value == 0:
+            raise click.BadParameter("0 processes do nothing; give a number, or -1 for as many as there are cores")
+        return value
+
+    return GroupedOption(
+        "common",
+        "--jobs",
+        type=click.IntRange(-1, 4096),
+        default=-1,
+        show_default=True,
+        callback=check,
+        help="Processes; -1: all.",
+    )
+
+
 def terminal_options() -> list[click.Parameter]:
     """What only the terminal knows."""
     choice = click.Choice(["auto", "always", "never"])

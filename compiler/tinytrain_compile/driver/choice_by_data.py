@@ -16,11 +16,12 @@ import numpy as np
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Progress
-from tinytrain_compile.driver.short_runs import RATE_STEPS, Desk, Outcome, Run, begun, make_desk
+from tinytrain_compile.driver.short_runs import RATE_STEPS, Desk, Run, begun, make_desk
 from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import RuleTried
+from tinytrain_compile.ir.learning import Score, mean_score
 from tinytrain_compile.report import work_of
 from tinytrain_compile.sparse import GainTable, layers_of, tables_of_gradients, tables_without_data
 from tinytrain_compile.sparse.rules import SPREAD, Scores
@@ -119,18 +120,19 @@ def gradients_of(desk: Desk, library: Path) -> Iterator[Scores]:
 def best_of(planner: Planner, desk: Desk, found: list[Candidate], library: Path, progress: Progress) -> Candidate:
     """Train all, take the best; what was tried is told with it. The first one is the prior's."""
     first = _round(planner, desk, [(one, RATE_STEPS) for one in found], library, (FIRST_PASSES, 1), progress)
-    order = sorted(range(len(found)), key=lambda index: first[index].worth, reverse=True)
+    order = sorted(range(len(found)), key=lambda index: first[index].score.worth, reverse=True)
     again = sorted({0, *order[: FINALISTS - (0 not in order[:FINALISTS])]})
     rates = [(found[index], first[index].best_steps(RATES_AGAIN)) for index in again]
     second = dict(zip(again, _round(planner, desk, rates, library, (MOST_PASSES, PARTS), progress), strict=True))
-    best = max(second, key=lambda index: second[index].worth)
+    best = max(second, key=lambda index: second[index].score.worth)
     untrained = desk.run_all([Run({})], library, 1, lambda _index, _outcome: None)[0]
     tried = [RuleTried("nothing trained", 0, 0, untrained.loss, untrained.accuracy, None)]
     for index, one in enumerate(found):
-        shown = second.get(index, first[index])
+        judged = second.get(index, first[index])
+        shown = judged.score
         source = SPREAD if index == 0 or one.choice.update is None else one.choice.update.gains
         count = sum(layer.elements for layer in layer_updates(planner.model.graph, one.update))
-        rate = desk.rate * shown.step
+        rate = desk.rate * judged.step
         tried.append(RuleTried(source, count, one.plan.arena_bytes, shown.loss, shown.accuracy, rate, index in second))
     chosen = found[best]
     assert chosen.choice.update is not None
@@ -143,32 +145,22 @@ def best_of(planner: Planner, desk: Desk, found: list[Candidate], library: Path,
 class _Judged:
     """A scheme after a round: at each step of the rate, the outcome by every part of the samples."""
 
-    outcomes: Mapping[float, tuple[Outcome, ...]]
-
-    def of(self, step: float) -> tuple[float, float]:
-        """What is compared, more is better: accuracy first, where there is one, then the loss."""
-        found = self.outcomes[step]
-        right = [one.accuracy for one in found if one.accuracy is not None]
-        return (float(np.mean(right)) if len(right) == len(found) else 0.0, -float(np.mean([o.loss for o in found])))
+    outcomes: Mapping[float, tuple[Score, ...]]
 
     def best_steps(self, count: int) -> tuple[float, ...]:
-        return tuple(sorted(self.outcomes, key=self.of, reverse=True)[:count])
+        """Those at which it did best."""
+        worth = {step: mean_score(found).worth for step, found in self.outcomes.items()}
+        return tuple(sorted(worth, key=worth.__getitem__, reverse=True)[:count])
 
     @property
     def step(self) -> float:
+        """At which it did best."""
         return self.best_steps(1)[0]
 
     @property
-    def worth(self) -> tuple[float, float]:
-        return self.of(self.step)
-
-    @property
-    def loss(self) -> float:
-        return -self.worth[1]
-
-    @property
-    def accuracy(self) -> float | None:
-        return self.worth[0] if all(one.accuracy is not None for one in self.outcomes[self.step]) else None
+    def score(self) -> Score:
+        """There, the mean over parts."""
+        return mean_score(self.outcomes[self.step])
 
 
 def _round(
@@ -183,13 +175,13 @@ def _round(
     passes, parts = effort
     plan = [(index, step) for index, (_, steps) in enumerate(each) for step in steps]
     seed = planner.options.seed
-    found = [dict[float, tuple[Outcome, ...]]() for _ in each]
+    found = [dict[float, tuple[Score, ...]]() for _ in each]
     for part in range(parts):
         own = desk if parts == 1 else desk.judged_by(part, parts)
         own = replace(own, count=updates_within(own, len(plan) * parts, passes))
         runs = [Run(each[index][0].update.updates, own.rate * step, seed) for index, step in plan]
 
-        def done(index: int, _outcome: Outcome, before: int = part * len(plan)) -> None:
+        def done(index: int, _outcome: Score, before: int = part * len(plan)) -> None:
             done_of = f"run {before + index + 1} of {len(plan) * parts}"
             progress(f"choosing what to train: round {1 if parts == 1 else 2}, {done_of}", 0.12)
 

@@ -18,8 +18,9 @@ import numpy as np
 from tinytrain_compile.driver.known_runs import KnownRuns, check_out, unwritten
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Progress
-from tinytrain_compile.driver.short_runs import RATE_STEPS, Desk, Outcome, Run, make_desk
+from tinytrain_compile.driver.short_runs import RATE_STEPS, Desk, Run, make_desk
 from tinytrain_compile.files.output_folder import replace_file
+from tinytrain_compile.ir.learning import Score, mean_score
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.sparse import COLUMNS, Layer, axes_of
 from tinytrain_compile.verify import work_folder
@@ -73,7 +74,7 @@ def measure(options: CompileOptions, effort: Effort, out: Path, progress: Progre
     runs = {_key(run): run for names in ((), *plan.trained) for run in plan.runs(names)}
     missing = [run for run in runs.values() if known.of(run) is None]
 
-    def done(index: int, outcome: Outcome) -> None:
+    def done(index: int, outcome: Score) -> None:
         known.add(missing[index], outcome)
         count = len(runs) - len(missing) + index + 1
         progress(f"training, run {count} of {len(runs)}", 0.1 + 0.9 * count / len(runs))
@@ -141,12 +142,12 @@ class _Plan:
         rates = [self.rate * step for step in RATE_STEPS]
         return [Run(dict.fromkeys(names), r, self.seed + order) for r in rates for order in range(self.effort.orders)]
 
-    def best(self, names: tuple[str, ...], known: _Known) -> Outcome:
+    def best(self, names: tuple[str, ...], known: _Known) -> Score:
         """The mean over orders at the rate that suits best."""
         found = [outcome for run in self.runs(names) if (outcome := known.of(run)) is not None]
         size = self.effort.orders if names else len(found)
         return min(
-            (_mean(found[first : first + size]) for first in range(0, len(found), size)), key=lambda one: one.loss
+            (mean_score(found[first : first + size]) for first in range(0, len(found), size)), key=lambda one: one.loss
         )
 
     def gains(self, known: _Known) -> list[Gain]:
@@ -162,12 +163,6 @@ class _Plan:
         return gains
 
 
-def _mean(outcomes: Sequence[Outcome]) -> Outcome:
-    right = [outcome.accuracy for outcome in outcomes if outcome.accuracy is not None]
-    mean = float(np.mean(right)) if len(right) == len(outcomes) else None
-    return Outcome(float(np.mean([outcome.loss for outcome in outcomes])), mean)
-
-
 def _digest(desk: Desk, options: CompileOptions, effort: Effort) -> str:
     """Of all that decides outcomes."""
     hashed = hashlib.sha256(repr((sorted(desk.bundle.files.items()), effort.updates, options.seed)).encode())
@@ -177,16 +172,16 @@ def _digest(desk: Desk, options: CompileOptions, effort: Effort) -> str:
 
 
 class _Known:
-    """Outcomes by run."""
+    """Scores by run."""
 
     def __init__(self, out: Path, digest: str) -> None:
         self.runs = KnownRuns(out, digest)
 
-    def of(self, run: Run) -> Outcome | None:
+    def of(self, run: Run) -> Score | None:
         found = self.runs.of(_key(run))
-        return None if found is None else Outcome(found["loss"], found["accuracy"])
+        return None if found is None else Score(**found)
 
-    def add(self, run: Run, outcome: Outcome) -> None:
+    def add(self, run: Run, outcome: Score) -> None:
         self.runs.add(_key(run), asdict(outcome))
 
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import joblib  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 
+from tinytrain_compile.driver.processes import in_processes
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.own_data import split
 from tinytrain_compile.files.samples import class_count, is_written
@@ -184,14 +183,9 @@ def _seed_noise(instance: Instance, seed: int) -> None:
 def learn_all(
     builds: Sequence[Build], runs: Sequence[LearningRun], jobs: int, done: Callable[[int, Curve], None]
 ) -> list[Curve]:
-    """Curves in order, from so many processes; `done` is told each as it comes. joblib is not typed."""
-    pool: Any = joblib.Parallel(n_jobs=jobs, return_as="generator")
+    """Curves in order, from so many processes; `done` is told each as it comes."""
     found = list[Curve]()
-    for index, curve in enumerate(pool((_learn, (builds[run.build], run), {}) for run in runs)):
+    for index, curve in enumerate(in_processes(Build.learn, ((builds[run.build], run) for run in runs), jobs)):
         found.append(curve)
         done(index, curve)
     return found
-
-
-def _learn(build: Build, run: LearningRun) -> Curve:
-    return build.learn(run)

@@ -7,19 +7,20 @@ memory is that of this machine: which updates fit a board is not asked here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import joblib  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 
 from tinytrain_compile.driver.options import OF_THE_MODEL, CompileOptions
 from tinytrain_compile.driver.pipeline import Progress, Result, make_project
+from tinytrain_compile.driver.processes import in_processes
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import in_slots, is_written, load_samples
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.learning import Score
 from tinytrain_compile.ir.stages import ChannelSlice, Interface, Samples, SourceBundle, TrainGraph, channel_axis
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.sparse import Layer, layers_of, parameter_of
@@ -43,14 +44,6 @@ class Run:
     updates: Updates
     rate: float = 0.0
     seed: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """Of a run: loss and accuracy on samples that were held back. accuracy: None where labels are values."""
-
-    loss: float
-    accuracy: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +85,12 @@ class Desk:
         rest = np.setdiff1d(np.arange(len(x)), held)
         return replace(self, x=x[rest], y=y[rest], held=Samples(x[held], y[held]))
 
-    def run_all(
-        self, runs: Sequence[Run], library: Path, jobs: int, done: Callable[[int, Outcome], None]
-    ) -> list[Outcome]:
-        """Outcomes in order, from so many processes (joblib); `done` is told each as it comes."""
-        found = list[Outcome]()
-        for index, outputs in enumerate(_in_processes(((library, self.job(run)) for run in runs), jobs)):
+    def run_all(self, runs: Sequence[Run], library: Path, jobs: int, done: Callable[[int, Score], None]) -> list[Score]:
+        """Scores on held-back samples in order, from so many processes (joblib); `done` is told each as it comes."""
+        found = list[Score]()
+        for index, outputs in enumerate(
+            in_processes(train_for_a_while, ((library, self.job(run)) for run in runs), jobs)
+        ):
             found.append(self._judged(outputs))
             done(index, found[-1])
         return found
@@ -106,13 +99,13 @@ class Desk:
         """Its C as a library of this machine."""
         return build_library(self.bundle, find_tools(), folder)
 
-    def _judged(self, outputs: Array | None) -> Outcome:
+    def _judged(self, outputs: Array | None) -> Score:
         if outputs is None or not np.isfinite(outputs).all():
-            return Outcome(float("inf"), None)
+            return Score(float("inf"))
         if is_written(self.model):
-            return Outcome(float(outputs.mean()), None)
+            return Score(float(outputs.mean()))
         found = scores(self.model, self.train, outputs, self.held.y)
-        return Outcome(found["loss"], found.get("accuracy"))
+        return Score(found["loss"], found.get("accuracy"))
 
     def job(self, run: Run) -> Job:
         """What a process needs for a run."""
@@ -131,12 +124,6 @@ class Desk:
         piece = self.train.micro_batch if self.train.in_place else self.train.batch
         calls = count * self.train.batch // piece
         return Job(face, self.x, self.y, self.held.x, own, chosen, piece, calls, run.rate, masks, self.start, self.clip)
-
-
-def _in_processes(work: Iterable[tuple[Path, Job]], jobs: int) -> Iterator[Array | None]:
-    """What `train_for_a_while` makes of each, in order. joblib is not typed."""
-    pool: Any = joblib.Parallel(n_jobs=jobs, return_as="generator")
-    yield from pool((train_for_a_while, one, {}) for one in work)
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,7 +57,8 @@ def mean_curve(curves: Sequence[Sequence[Score]], failed: Sequence[bool]) -> tup
     """The mean over trainings, epoch by epoch; what ended earlier stays as it was, what failed counts as the worst."""
     length = max(len(scores) for scores in curves)
     return tuple(
-        _mean([_at(scores, bad, epoch) for scores, bad in zip(curves, failed, strict=True)]) for epoch in range(length)
+        mean_score([_at(scores, bad, epoch) for scores, bad in zip(curves, failed, strict=True)])
+        for epoch in range(length)
     )
 
 
@@ -67,7 +68,9 @@ def _at(scores: Sequence[Score], failed: bool, epoch: int) -> Score:
     return Score(float("inf"), None if scores[0].accuracy is None else 0.0)
 
 
-def _mean(found: Sequence[Score]) -> Score:
+def mean_score(found: Sequence[Score]) -> Score:
+    """Of several; what one of them does not know, the mean does not."""
+
     def each(name: str) -> float | None:
         known = [value for score in found if (value := getattr(score, name)) is not None]
         return sum(known) / len(known) if len(known) == len(found) else None
