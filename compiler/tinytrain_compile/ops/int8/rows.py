@@ -77,7 +77,7 @@ def convolution_rows(node: Node) -> RowForm | None:
 
 def error_rows(node: Node) -> RowForm | None:
     """The rule of a data gradient, 1x1 or depthwise; not where strides leave zeros between the rows of the error."""
-    conv, (_, _, width, channels), g = geometry(node), result(node, "error").shape, operand(node, "g")
+    conv = geometry(node)
     maps = tuple(position(node, name) for name in ("g", *_mask(node)))
     if not _whole_bytes(node):
         return None
