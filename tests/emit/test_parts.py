@@ -66,8 +66,10 @@ def ran(board: str) -> Array:
 
 
 RECORD = np.dtype(
-    [("old", "i4"), ("label", "i4"), ("first", "f4"), ("loss", "f4"), ("rates", "f4", 3), ("mean", "f4")]
-    + [("verdict", "i4"), ("voted", "i4"), ("threshold", "f4")]
+    [
+        *(("old", "i4"), ("label", "i4"), ("first", "f4"), ("loss", "f4"), ("rates", "f4", 3)),
+        *(("mean", "f4"), ("verdict", "i4"), ("voted", "i4"), ("threshold", "f4")),
+    ]
 )
 SCHEDULES = (
     Schedule("constant", 0.05, warm_up=7),
