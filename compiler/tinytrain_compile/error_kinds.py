@@ -43,7 +43,13 @@ _kind(
     "--lock takes the plan.json of an earlier output and uses its order and addresses. They are checked against the "
     "model and the options of this run; the message says what does not agree.",
 )
-_kind("E0107", EXIT_INPUT, "no such memory", "--memory names a further memory of the target, up to its size there.")
+_kind(
+    "E0107",
+    EXIT_INPUT,
+    "no such memory",
+    "--memory names a further memory of the target, up to its size there. --arena is at most what a board has for it: its "
+    "first memory, without stack and reserve.",
+)
 _kind(
     "E0108",
     EXIT_INPUT,
@@ -341,7 +347,7 @@ _kind(
     "E0403",
     EXIT_DOES_NOT_FIT,
     "does not fit into flash",
-    "Code and constant tables need more than --flash-budget. Most of it are the model's weights; the code is smallest "
+    "Code and constant tables need more than --flash-budget, or than the flash of the board has for models. Most of it are the model's weights; the code is smallest "
     "with --code size (which --flash-budget chooses by itself where it has to), and with fewer trained layers.",
 )
 # E05xx: unsupported

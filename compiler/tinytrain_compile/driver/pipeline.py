@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tinytrain_compile.driver.boards import check_flash, with_board
 from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.driver.code import Generated, generate
 from tinytrain_compile.driver.combinations import check_machine, check_model
@@ -17,6 +18,7 @@ from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pareto import pareto
+from tinytrain_compile.driver.prefix import prefix_of
 from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
@@ -26,7 +28,7 @@ from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tile
 from tinytrain_compile.driver.training_options import with_file_training
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
 from tinytrain_compile.driver.update_rounds import SCHEME
-from tinytrain_compile.emit import c_identifier, with_stack
+from tinytrain_compile.emit import with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
 from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, random_samples
@@ -99,7 +101,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
 
 def make_project(options: CompileOptions, progress: Progress = _silent) -> Project | Result:
     """The same without the folder; a Result where only a plan or a dump is asked for."""
-    target = load_target(options.target)
+    options, target, offered = with_board(options, load_target(options.target))
     check_machine(options, target)
     externals = load_externals(options)
     tiles = known_tiles(options)
@@ -107,7 +109,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     model = imported(options)
     options, said = with_file_training(options, model)
     options, notes = with_number_format(options, model)
-    notes = (*said, *notes)
+    notes = (*said, *notes, *offered)
     check_model(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(stored(model, options).graph, names_of))
@@ -139,6 +141,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
         made = _generate(candidate, options, target, progress, tiling)
         summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
         summary = _verify(summary, made.bundle, samples, options, target, progress, agreed)
+    check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
     tiling.save(options)
     more = {**tiling.files, **_check_files(made.bundle, samples, options, target, candidate.train)}
@@ -192,7 +195,7 @@ def _samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -
 
 def _expected(options: CompileOptions) -> tuple[str, ...]:
     """Files that every run writes: what the output folder is looked at for before anything takes time."""
-    prefix = c_identifier(options.model.stem)
+    prefix = prefix_of(options)
     made = (f"{prefix}_{name}" for name in ("train.h", "train.c", "internal.h", "kernels.c", "weights.c"))
     return ("report.json", "plan.json", "CMakeLists.txt", "tt_runtime.h", *made)
 
@@ -261,6 +264,8 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         external_functions=candidate.externals.functions,
         choices=model.choices,
         options=recorded(options, model.training is not None),
+        board=target.board,
+        core=target.core_name,
         scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
     )
 

@@ -10,6 +10,7 @@ import jinja2
 import numpy as np
 
 from tinytrain_compile import __version__
+from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
 from tinytrain_compile.emit.labels import label_ctype, label_data
@@ -28,6 +29,7 @@ from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.row_form import row_pitch
 from tinytrain_compile.ops.stream import StreamAttrs
+from tinytrain_compile.target.model import Target
 
 LICENCE = "LicenseRef-model-owner"
 """What generated files say: we claim no rights in them (docs/licence.md)."""
@@ -44,6 +46,7 @@ class EmitOptions:
     small_calls: compile the call sequence for small code (kernels say for themselves whether they are).
     fma: whether the target fuses products that are only added; then every machine does.
     epochs: passes over the samples, for the loop of the firmware; None: not said.
+    board: the target, where it is a board; None for a core.
     """
 
     prefix: str
@@ -57,6 +60,7 @@ class EmitOptions:
     external: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of external kernels that nodes of the plan use: file name -> text."""
     epochs: int | None = None
+    board: Target | None = None
 
 
 @cache
@@ -111,6 +115,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         **options.external,
         "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
     }
+    if options.board is not None:
+        files |= board_files(environment, model, options.board, interface, plan)
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
     return SourceBundle(files, interface, tuple(small), tuple(external))

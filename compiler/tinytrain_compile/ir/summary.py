@@ -10,6 +10,7 @@ from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.target.model import Board
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------
 
@@ -186,6 +187,8 @@ class Summary:
     choices: tuple[ParameterChoice, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     scheme: str = ""
+    board: Board | None = None
+    core: str = ""  # the target that QEMU checks, which is the board's core
 
     @property
     def all_notes(self) -> tuple[str, ...]:
