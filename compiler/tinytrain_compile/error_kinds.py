@@ -47,8 +47,8 @@ _kind(
     "E0107",
     EXIT_INPUT,
     "no such memory",
-    "--memory names a further memory of the target, up to its size there. --arena is at most what a board has for it: its "
-    "first memory, without stack and reserve.",
+    "--memory names a further memory of the target, up to its size there. --arena is at most what a board has for it: "
+    "its first memory, without stack and reserve.",
 )
 _kind(
     "E0108",
@@ -347,8 +347,9 @@ _kind(
     "E0403",
     EXIT_DOES_NOT_FIT,
     "does not fit into flash",
-    "Code and constant tables need more than --flash-budget, or than the flash of the board has for models. Most of it are the model's weights; the code is smallest "
-    "with --code size (which --flash-budget chooses by itself where it has to), and with fewer trained layers.",
+    "Code and constant tables need more than --flash-budget, or than the flash of the board has for models. Most of it "
+    "are the model's weights; the code is smallest with --code size (which --flash-budget chooses by itself where it "
+    "has to), and with fewer trained layers.",
 )
 # E05xx: unsupported
 _kind(

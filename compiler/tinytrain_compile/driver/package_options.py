@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tinytrain_compile.driver.option import option
 from tinytrain_compile.driver.option_values import parse_size
@@ -30,6 +31,12 @@ class PackageOptions:
             "--reserve",
             metavar="SIZE",
             read=parse_size,
+        ),
+    )
+    package: Literal["cmake", "platformio", "arduino", "zephyr", "esp-idf", "makefile"] | None = field(
+        default=None,
+        metadata=option(
+            "output", "Write the project as a library of this build system (docs/packages.md).", "--package"
         ),
     )
     name: str = field(

@@ -14,11 +14,11 @@ from tinytrain_compile.driver.combinations import check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
 from tinytrain_compile.driver.file_check import check_file
+from tinytrain_compile.driver.layout import check_files, expected_files, project_files
 from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pareto import pareto
-from tinytrain_compile.driver.prefix import prefix_of
 from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
@@ -91,7 +91,7 @@ def _silent(_what: str, _share: float) -> None:
 def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
     """Run all stages. Raises CompileError; then the output folder is as it was."""
     if not options.dry_run and not options.dump_after:
-        check_place(options.out, _expected(options), options.force)
+        check_place(options.out, expected_files(options), options.force)
     made = make_project(options, progress)
     if isinstance(made, Result):
         return made
@@ -144,9 +144,9 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
     tiling.save(options)
-    more = {**tiling.files, **_check_files(made.bundle, samples, options, target, candidate.train)}
+    more = {**tiling.files, **check_files(made.bundle, samples, options, target, candidate.train.batch)}
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
-    files = {**bundle.files, **more, **_reports(summary, options)}
+    files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model)
 
 
@@ -191,13 +191,6 @@ def _samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -
     if options.data is not None:
         return load_samples(options.data, model, train)
     return random_samples(train, options.verify_steps * train.batch, options.seed, model.whole)
-
-
-def _expected(options: CompileOptions) -> tuple[str, ...]:
-    """Files that every run writes: what the output folder is looked at for before anything takes time."""
-    prefix = prefix_of(options)
-    made = (f"{prefix}_{name}" for name in ("train.h", "train.c", "internal.h", "kernels.c", "weights.c"))
-    return ("report.json", "plan.json", "CMakeLists.txt", "tt_runtime.h", *made)
 
 
 def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
@@ -368,14 +361,4 @@ def _reports(summary: Summary, options: CompileOptions) -> dict[str, str | bytes
         files[PARETO_CSV] = pareto_csv(summary.choice.pareto)
     if "html" in options.report:
         files["report.html"] = report_html(summary)
-    return files
-
-
-def _check_files(
-    bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target, train: TrainGraph
-) -> dict[str, str | bytes]:
-    from tinytrain_compile.verify.firmware import verification_files, verification_input
-
-    files: dict[str, str | bytes] = dict(verification_files(bundle, target))
-    files["verify/vectors.bin"] = verification_input(bundle.interface, samples, options.verify_steps, train.batch, None)
     return files

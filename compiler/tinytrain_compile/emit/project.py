@@ -64,22 +64,22 @@ class EmitOptions:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     """Templates, compiled once: --flash-budget emits several times."""
-    environment = jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.PackageLoader("tinytrain_compile.emit"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["float32"] = float_text
-    return environment
+    made.filters["float32"] = float_text
+    return made
 
 
 def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
     """All C files and the build file of the project."""
-    environment = _environment()
+    templates = environment()
     interface = _interface(train, plan, options)
     prefix = options.prefix
     tables = Names(f"{prefix}_w_")
@@ -100,7 +100,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     model["table_declarations"] = [declaration(name, data) for name, data in constants]
 
     def rendered(name: str) -> str:
-        return fitted(environment.get_template(f"{name}.j2").render(model))
+        return fitted(templates.get_template(f"{name}.j2").render(model))
 
     code = {f"{prefix}_train.c": rendered("train.c"), **kernel_files}
     model["headers"] = used = directly_used(code.values(), options.runtime)
@@ -113,10 +113,10 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         ),
         **copied(used, options.external.values(), options.runtime),
         **options.external,
-        "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
+        "CMakeLists.txt": templates.get_template("CMakeLists.txt.j2").render(model),
     }
     if options.board is not None:
-        files |= board_files(environment, model, options.board, interface, plan)
+        files |= board_files(templates, model, options.board, interface, plan)
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
     return SourceBundle(files, interface, tuple(small), tuple(external))
