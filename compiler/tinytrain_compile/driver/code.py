@@ -100,6 +100,7 @@ class Generator:
             external=self._candidate.externals.used(self._candidate.plan.all_nodes),
             epochs=options.epochs,
             board=None if self._target.board is None else self._target,
+            parts=options.runtime,
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 

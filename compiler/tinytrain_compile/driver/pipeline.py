@@ -28,7 +28,7 @@ from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tile
 from tinytrain_compile.driver.training_options import with_file_training
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
 from tinytrain_compile.driver.update_rounds import SCHEME
-from tinytrain_compile.emit import with_stack
+from tinytrain_compile.emit import replay_room, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
 from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, random_samples
@@ -260,6 +260,8 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         board=target.board,
         core=target.core_name,
         scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
+        runtime=options.runtime,
+        replay=replay_room(candidate.train, options.runtime),
     )
 
 
