@@ -47,8 +47,7 @@ _kind(
     "E0107",
     EXIT_INPUT,
     "no such memory",
-    "--memory names a further memory of the target, up to its size there. --arena is at most what a board has for it: "
-    "its first memory, without stack and reserve.",
+    "--memory names what the target has; it, and --arena of a board, no more than that.",
 )
 _kind(
     "E0108",
