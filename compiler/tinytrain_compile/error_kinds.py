@@ -341,8 +341,8 @@ _kind(
     "E0403",
     EXIT_DOES_NOT_FIT,
     "does not fit into flash",
-    "Code and constant tables need more than --flash-budget, or the board's flash. Most of it are the model's weights; the "
-    "code is smallest with --code size (--flash-budget chooses it where it has to), and with fewer trained layers.",
+    "Code and constant tables need more than --flash-budget, or the board's flash. Most of it are the model's weights; "
+    "the code is smallest with --code size (--flash-budget chooses it where needed), and with fewer trained layers.",
 )
 # E05xx: unsupported
 _kind(
