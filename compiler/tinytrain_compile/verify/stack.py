@@ -20,7 +20,7 @@ _FRAME = re.compile(r"(\d+) bytes \(([a-z,]+)\)")
 _INDIRECT = "__indirect_call"
 CALLBACKS = (
     *("save", "load", "infer_rows", "train_step_rows", "accumulate_rows"),
-    *("replay_add", "replay_draw"),
+    *("replay_add", "replay_draw", "stop_keep", "stop_restore"),
 )
 """Functions of the API and of parts of the loop that take callbacks."""
 _HINT = "please report this with the model"
