@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import onnx
 
-from testing.models import parse
+from testing.models import Network
 from testing.places import ROOT
 from testing.power.reader import Layout
 from tinytrain_compile.driver.options import CompileOptions
@@ -38,12 +37,9 @@ class Row:
 
 def small_model(folder: Path) -> Path:
     """A dense layer of 10 weights: with the learning rate 44 bytes of state, a checkpoint of 64."""
-    weights = {
-        "w": np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32),
-        "b": np.zeros(2, np.float32),
-    }
-    model = parse("net (float[1, 4] x) => (float[1, 2] y) { y = Gemm (x, w, b) }", weights)
-    onnx.save(model, folder / "net.onnx")
+    net = Network("net", "float[1, 4] x", "float[1, 2] y")
+    net.node("last", f"y = Identity ({net.dense('fc', 'x', 4, 2)})")
+    onnx.save(net.model(), folder / "net.onnx")
     return folder / "net.onnx"
 
 

@@ -3,7 +3,7 @@
  * finds: the state before or the new one, to the byte, from which training goes on as if nothing had happened.
  *
  *   cuts single|double|flips|failing GEOMETRY STRIDE    every STRIDE-th case; prints: cases losses
- *   cuts random|wear GEOMETRY COUNT                     so many cases
+ *   cuts random|wear|soak GEOMETRY COUNT                so many cases
  *   cuts images GEOMETRY FOLDER                         writes the medium and the state after every save
  *
  * `m` stands for the model's name (testing/power/campaign.py puts it there). */
@@ -303,28 +303,34 @@ static void failing(uint64_t stride)
     }
 }
 
-/* Many saves, a reset behind each, over the end of the numbers: slots wear alike, and little is written. */
-static void wear(uint64_t count)
+/* Many saves on one medium, a reset behind each, over the end of the numbers: slots wear alike, and little is written.
+ * cuts: power fails in every second save. */
+static void soak(uint64_t count, bool cuts)
 {
-    rewind_to(SAVES + 1);
+    const geometry_t is = flash.is;
+    flash_new(&flash, &is);
+    need(recover(0, 0) == 0, "an empty medium");
     store.tried = UINT32_MAX - (uint32_t)count / 2u;
-    flash.programmed = 0;
-    memset(flash.erasures, 0, sizeof flash.erasures);
-    int from = SAVES + 1;
-    for (uint64_t i = 0; i < count; ++i) {
-        const int to = from == SAVES ? SAVES + 1 : SAVES;
-        set_state(&states[to]);
-        need(m_store_save(&store, m) == M_OK && flash.fault == NULL, "m_store_save");
-        ++cases;
-        if (recover(to, to) != to) {
-            lose("not the new state", (int)i);
+    states[1] = states[0];
+    int learned = 0;
+    for (cases = 0; cases < count; ++cases) {
+        const uint64_t random = cases * 31u + 7u;
+        learn(m, ++learned);
+        states[0] = states[1]; /* the state before, and the new one */
+        get_state(&states[1]);
+        const uint64_t most = 1 + spent[cases % SAVES];
+        const uint64_t operation = cuts && cases % 2 != 0 ? 1 + random * 2654435761u % most : 0;
+        const bool cut = save_cut(operation, (int)(random % TORN_KINDS), random);
+        const int found = recover(cut ? 0 : 1, 1);
+        if (found == NOTHING || flash.fault != NULL) {
+            lose(flash.fault != NULL ? flash.fault : "neither the state before nor the new one", (int)cases);
+            break;
         }
-        from = to;
+        states[1] = states[found];
     }
-    const uint32_t sectors = flash.is.slot_bytes / flash.is.sector;
     printf("erased");
     for (uint32_t slot = 0; slot < flash.is.slots; ++slot) {
-        printf(" %u", flash.erasures[slot * sectors]);
+        printf(" %u", flash.erasures[slot]);
     }
     printf(" programmed %llu counted %u\n", (unsigned long long)flash.programmed, m_store_wear(&store));
 }
@@ -369,8 +375,8 @@ int main(int count, char **arguments)
         flips(number);
     } else if (strcmp(what, "failing") == 0) {
         failing(number);
-    } else if (strcmp(what, "wear") == 0) {
-        wear(number);
+    } else if (strcmp(what, "wear") == 0 || strcmp(what, "soak") == 0) {
+        soak(number, what[0] == 's');
     } else {
         need(false, "no such campaign");
     }

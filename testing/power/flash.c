@@ -147,6 +147,6 @@ int flash_erase(void *ctx, uint32_t at)
         longjmp(flash->off, 1);
     }
     clear(flash, at, flash->is.sector);
-    ++flash->erasures[at / flash->is.sector];
+    flash->erasures[at / flash->is.slot_bytes] += at % flash->is.slot_bytes == 0 ? 1u : 0u;
     return failed ? FAILED : DONE;
 }

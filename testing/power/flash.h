@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FLASH_MOST = 1 << 18, UNITS_MOST = 1 << 16, SECTORS_MOST = 1 << 12 };
+enum { FLASH_MOST = 1 << 18, UNITS_MOST = 1 << 16, SLOTS_MOST = 8 };
 
 /* What an operation leaves that is cut. */
 enum { TORN_NONE, TORN_PREFIX, TORN_SCATTERED, TORN_GARBAGE, TORN_KINDS };
@@ -39,7 +39,7 @@ typedef struct {
     bool fails_late;     /* a call that fails has had its effect */
     uint64_t random;
     uint64_t programmed; /* bytes */
-    uint32_t erasures[SECTORS_MOST];
+    uint32_t erasures[SLOTS_MOST]; /* of the first sector of each slot */
     jmp_buf off;         /* where a reset begins */
     const char *fault;   /* what no part allows, or NULL */
 } flash_t;

@@ -7,13 +7,13 @@
 #include "m_store.h"
 
 #ifdef __arm__
-#include "port.h"
+enum { SYS_OPEN = 0x01, SYS_WRITE = 0x05, SYS_READ = 0x06, SYS_SEEK = 0x0a, READ_AND_WRITE = 3 };
+enum { SLOTS = 3, SECTOR = 4096, UNIT = 4, GUARD = 4096 };
 
-enum { SYS_OPEN = 0x01, SYS_WRITE = 0x05, SYS_READ = 0x06, SYS_SEEK = 0x0a, READ_AND_WRITE = 3, ADD = 9 };
-enum { SLOTS = 3, SECTOR = 4096, UNIT = 4 };
-
-static m_t *m;
-static uint8_t arena[M_ARENA_BYTES] PORT_ARENA_SECTION;
+/* The link script of a check has room for guards. */
+static struct {
+    uint8_t low[GUARD], arena[M_ARENA_BYTES], high[GUARD];
+} memory PORT_ARENA_SECTION;
 
 static int32_t semihost(int32_t operation, const void *argument)
 {
@@ -57,11 +57,12 @@ static int flash_erase(void *ctx, uint32_t offset)
 int main(void)
 {
     static m_store_t store;
+    m_t *m;
     int32_t flash = open_file("flash.bin", READ_AND_WRITE);
-    const int32_t done = open_file("done.bin", ADD);
+    int32_t done = open_file("done.bin", READ_AND_WRITE);
     const uint32_t slot = (M_STORE_SLOT_BYTES(UNIT, SECTOR) + SECTOR) / SECTOR * SECTOR;
     const m_medium_t medium = {flash_read, flash_program, flash_erase, &flash, SLOTS, slot, SECTOR, UNIT, 0xff};
-    const bool ready = flash >= 0 && done >= 0 && m_init(&m, arena, sizeof arena) == M_OK;
+    const bool ready = flash >= 0 && done >= 0 && m_init(&m, memory.arena, sizeof memory.arena) == M_OK;
     if (!ready || m_store_open(&store, &medium) != M_OK) {
         return 1;
     }
@@ -75,7 +76,7 @@ int main(void)
             return 3;
         }
         const uint32_t sequence = m_store_sequence(&store);
-        if (port_write(done, &sequence, sizeof sequence) != 0) {
+        if (at_offset(&done, SYS_WRITE, 4u * (sequence - 1u), &sequence, sizeof sequence) != 0) {
             return 4;
         }
     }

@@ -4,16 +4,25 @@
 #define LEARN_H
 
 #include <stdbool.h>
+#include "m_train.h"
+
+#ifdef __arm__
+#include "port.h"
+#else
 #include <stdio.h>
 #include <stdlib.h>
-
-#include "m_train.h"
+#endif
 
 static inline void need(bool good, const char *what)
 {
     if (!good) {
+#ifdef __arm__
+        port_print(what);
+        port_exit(1);
+#else
         fprintf(stderr, "%s\n", what);
         exit(1);
+#endif
     }
 }
 

@@ -18,7 +18,7 @@ class OutputOptions:
         default=RuntimeParts(),
         metadata=option(
             "output",
-            "C for the loop around the step: replay (replay=N: room for N samples), monitor, schedule.",
+            "C for the loop around the step: replay (replay=N: room for N samples), monitor, schedule, store.",
             "--runtime",
             metavar="PARTS",
             read=parse_runtime,
