@@ -21,7 +21,7 @@ from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.kernels import KernelCache, KernelSet
-from tinytrain_compile.ir.runtime_parts import RuntimeParts
+from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
@@ -85,7 +85,7 @@ def project(
     name: str = "net",
     remat: RematOptions | None = None,
     one: TrainGraph | None = None,
-    parts: RuntimeParts = RuntimeParts(),
+    parts: RuntimeParts = NO_PARTS,
 ) -> Project:
     """Plan (quickly), lower and emit; `kernels` may be given where several boards share them.
 
@@ -135,7 +135,7 @@ def emitted(
     alignment: int,
     prefix: str = "net",
     fma: bool = True,
-    parts: RuntimeParts = RuntimeParts(),
+    parts: RuntimeParts = NO_PARTS,
 ) -> Project:
     """The project of a plan, whether or not that plan is right."""
     small = all(kernel.small for kernel in kernels.kernels)

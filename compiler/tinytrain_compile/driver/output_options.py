@@ -7,7 +7,7 @@ from typing import Literal
 
 from tinytrain_compile.driver.option import option
 from tinytrain_compile.driver.option_values import parse_reports, parse_runtime
-from tinytrain_compile.ir.runtime_parts import RuntimeParts
+from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,10 +15,10 @@ class OutputOptions:
     """What is in the output folder and on the terminal. runtime: parts of the loop around the step, in C."""
 
     runtime: RuntimeParts = field(
-        default=RuntimeParts(),
+        default=NO_PARTS,
         metadata=option(
             "output",
-            "C for the loop around the step: replay (replay=N: room for N samples), monitor, schedule, store.",
+            "C for the loop around the step: replay (replay=N: RAM for N samples is counted), store (power cuts).",
             "--runtime",
             metavar="PARTS",
             read=parse_runtime,

@@ -1,4 +1,4 @@
-"""Optional parts of a project: the loop around the step (docs/training-loop.md), which knows the public header alone."""
+"""Optional parts of a project: the loop around the step (docs/training-loop.md). They know the public header alone."""
 
 from __future__ import annotations
 

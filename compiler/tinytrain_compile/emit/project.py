@@ -21,7 +21,7 @@ from tinytrain_compile.emit.stack import unknown_stack
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
-from tinytrain_compile.ir.runtime_parts import RuntimeParts
+from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.base import op_def
@@ -59,7 +59,7 @@ class EmitOptions:
     external: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of external kernels that nodes of the plan use: file name -> text."""
     epochs: int | None = None
-    parts: RuntimeParts = RuntimeParts()
+    parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
 
 

@@ -19,6 +19,9 @@ class RuntimeParts:
     replay_samples: int = 0
 
 
+NO_PARTS = RuntimeParts()
+
+
 @dataclass(frozen=True)
 class ReplayRoom:
     """What a reservoir takes. record_bytes: of one sample with its label; samples: that the header reserves RAM for."""

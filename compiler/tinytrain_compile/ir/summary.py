@@ -9,7 +9,7 @@ from typing import Any
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
-from tinytrain_compile.ir.runtime_parts import ReplayRoom, RuntimeParts
+from tinytrain_compile.ir.runtime_parts import NO_PARTS, ReplayRoom, RuntimeParts
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Summary:
     choices: tuple[ParameterChoice, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     scheme: str = ""
-    runtime: RuntimeParts = RuntimeParts()
+    runtime: RuntimeParts = NO_PARTS
     replay: ReplayRoom | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""The parts of the loop around the step on the desk: what `--runtime` makes in C, to the bit (docs/training-loop.md)."""
+"""The parts of the loop around the step on the desk: what --runtime makes in C, to the bit (docs/training-loop.md)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def mixed(word: int) -> int:
 class Reservoir(Generic[Sample]):
     """`m_replay_t`: in a full one every sample that was ever offered is with the same probability.
 
-    That is algorithm R (Vitter, Random Sampling with a Reservoir, 1985): the n-th sample takes the place of a random one
-    of the n, if that is in the reservoir. samples: what is held, by slot.
+    That is algorithm R (Vitter, Random Sampling with a Reservoir, 1985): the n-th sample takes the place of a random
+    one of the n, if that is in the reservoir. samples: what is held, by slot.
     """
 
     capacity: int
