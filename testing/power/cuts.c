@@ -213,7 +213,7 @@ static bool twice(int save, uint64_t cut, int torn, uint64_t again, int torn_aga
     const int found = recover(save - 1, save);
     if (found == NOTHING) {
         lose("neither the state before nor the new one", save);
-        return true;
+        return false;
     }
     learn(m, found + 1);
     const bool was_cut = save_cut(again, torn_again, again);
@@ -263,13 +263,13 @@ static void flips(uint64_t stride)
 
 /* A session of two saves in which one call fails, or all from one on: a reset finds the last state that was saved, or
  * one that was to be. */
-static bool failing_session(uint64_t call, bool on, bool late)
+static bool failing_session(uint64_t call, bool on, int failure)
 {
     rewind_to(SAVES - 1);
     flash.calls = 0;
     flash.fails_at = call;
     flash.fails_on = on;
-    flash.fails_late = late;
+    flash.failure = failure;
     int safe = SAVES - 2;
     for (int save = SAVES - 1; save <= SAVES; ++save) {
         set_state(&states[save]);
@@ -295,9 +295,9 @@ static bool failing_session(uint64_t call, bool on, bool late)
 
 static void failing(uint64_t stride)
 {
-    for (int way = 0; way < 4; ++way) {
+    for (int way = 0; way < 2 * FAILURES; ++way) {
         uint64_t call = 1;
-        while (failing_session(call, way % 2 != 0, way / 2 != 0)) {
+        while (failing_session(call, way % 2 != 0, way / 2)) {
             call += stride;
         }
     }

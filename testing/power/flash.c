@@ -49,7 +49,7 @@ int flash_read(void *ctx, uint32_t at, void *data, size_t size)
 {
     flash_t *flash = ctx;
     const bool failed = fails(flash);
-    if (is_outside(flash, at, size) || failed) {
+    if (is_outside(flash, at, size) || (failed && flash->failure != FAILS_SILENTLY)) {
         return FAILED;
     }
     memcpy(data, flash->now.bytes + at, size);
@@ -97,8 +97,8 @@ int flash_program(void *ctx, uint32_t at, const void *data, size_t size)
     const uint32_t unit = flash->is.unit;
     const bool failed = fails(flash);
     const bool wrong = is_outside(flash, at, size) || fault(flash, at % unit != 0 || size % unit != 0, "not whole units");
-    if (wrong || (failed && !flash->fails_late)) {
-        return FAILED;
+    if (wrong || (failed && flash->failure != FAILS_LATE)) {
+        return wrong || flash->failure == FAILS_EARLY ? FAILED : DONE;
     }
     for (uint32_t i = 0; i < size; i += unit) {
         if (flash->is.erases && fault(flash, flash->now.used[(at + i) / unit] != 0, "programmed twice")) {
@@ -139,8 +139,8 @@ int flash_erase(void *ctx, uint32_t at)
     flash_t *flash = ctx;
     const bool failed = fails(flash);
     const bool wrong = is_outside(flash, at, flash->is.sector) || fault(flash, at % flash->is.sector != 0, "no sector");
-    if (wrong || (failed && !flash->fails_late)) {
-        return FAILED;
+    if (wrong || (failed && flash->failure != FAILS_LATE)) {
+        return wrong || flash->failure == FAILS_EARLY ? FAILED : DONE;
     }
     if (is_cut(flash)) {
         tear_erase(flash, at);

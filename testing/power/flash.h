@@ -14,6 +14,9 @@ enum { FLASH_MOST = 1 << 18, UNITS_MOST = 1 << 16, SLOTS_MOST = 8 };
 /* What an operation leaves that is cut. */
 enum { TORN_NONE, TORN_PREFIX, TORN_SCATTERED, TORN_GARBAGE, TORN_KINDS };
 
+/* A call that fails: has no effect, has had its effect, or has none and does not say so (worn cells). */
+enum { FAILS_EARLY, FAILS_LATE, FAILS_SILENTLY, FAILURES };
+
 typedef struct {
     const char *name;
     uint32_t slots, slot_bytes, sector, unit;
@@ -36,7 +39,7 @@ typedef struct {
     uint64_t calls;      /* of the three functions */
     uint64_t fails_at;   /* this call fails; 0: none */
     bool fails_on;       /* and all after it */
-    bool fails_late;     /* a call that fails has had its effect */
+    int failure;         /* what a call that fails does */
     uint64_t random;
     uint64_t programmed; /* bytes */
     uint32_t erasures[SLOTS_MOST]; /* of the first sector of each slot */

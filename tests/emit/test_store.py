@@ -48,8 +48,8 @@ def test_nothing_is_lost(what: str, number: int, least: int, geometry: int, cuts
 
 def test_nothing_is_lost_of_a_larger_state(digits: Project, tmp_path: Path) -> None:
     program = campaign.build(digits, tmp_path)
-    for geometry in ALL:
-        for what, number in (("single", 2003), ("random", 15), ("failing", 61)):
+    for geometry in (0, 3, 5):
+        for what, number in (("single", 4001), ("random", 15), ("failing", 151)):
             row = campaign.run(program, what, geometry, number)
             assert row.cases >= 15 and row.losses == 0, row
 
@@ -90,14 +90,20 @@ def test_a_planted_bug_loses_something(bug: str, small: Project, tmp_path: Path)
         assert text.count(right) == 1
         return text.replace(right, wrong)
 
-    program = campaign.build(small, tmp_path, change=change, flags=("-Wno-unused",))
-    lost = 0
-    for what, number in (("single", 1), ("double", 3), ("flips", 31), ("failing", 1), ("soak", 300)):
-        for geometry in ALL:
-            command = [str(program), what, str(geometry), str(number)]
-            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-            lost += done.returncode != 0 or not done.stdout.endswith(" 0\n")
-    assert lost > 0
+    program = campaign.build(small, tmp_path, change=change, flags=("-O0", "-Wno-unused"))
+    assert any(_loses(program, what, number) for what, number in FINDING)
+
+
+FINDING = (("single", 1), ("double", 3), ("flips", 31), ("failing", 1), ("soak", 300))
+
+
+def _loses(program: Path, what: str, number: int) -> bool:
+    for geometry in ALL:
+        command = [str(program), what, str(geometry), str(number)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        if done.returncode != 0 or not done.stdout.endswith(" 0\n"):
+            return True
+    return False
 
 
 @pytest.mark.parametrize("geometry", ALL)
