@@ -168,7 +168,7 @@ static bool save_cut(uint64_t cut, int torn, uint64_t random)
 static void prepare(int geometry)
 {
     geometry_t is = geometries[geometry];
-    const uint32_t least = M_STORE_SLOT_BYTES(is.unit, is.sector);
+    const uint32_t least = (M_STORE_SLOT_BYTES(is.unit) + is.sector - 1u) / is.sector * is.sector;
     is.slot_bytes = least + (geometry % 2 == 0 ? least / 2 / is.sector * is.sector : 0);
     need(is.slots * is.slot_bytes <= FLASH_MOST && is.slots * is.slot_bytes / is.unit <= UNITS_MOST, "too large");
     flash_new(&flash, &is);

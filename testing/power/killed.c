@@ -60,7 +60,7 @@ int main(void)
     m_t *m;
     int32_t flash = open_file("flash.bin", READ_AND_WRITE);
     int32_t done = open_file("done.bin", READ_AND_WRITE);
-    const uint32_t slot = (M_STORE_SLOT_BYTES(UNIT, SECTOR) + SECTOR) / SECTOR * SECTOR;
+    const uint32_t slot = (M_STORE_SLOT_BYTES(UNIT) + SECTOR - 1u) / SECTOR * SECTOR + SECTOR;
     const m_medium_t medium = {flash_read, flash_program, flash_erase, &flash, SLOTS, slot, SECTOR, UNIT, 0xff};
     const bool ready = flash >= 0 && done >= 0 && m_init(&m, memory.arena, sizeof memory.arena) == M_OK;
     if (!ready || m_store_open(&store, &medium) != M_OK) {

@@ -141,7 +141,7 @@ static int replay_survives_its_store(void)
 
 /* ---- store: what it refuses (testing/power has what it survives) ---- */
 
-enum { SLOT = NET_STORE_SLOT_BYTES(8, 256) };
+enum { SLOT = (NET_STORE_SLOT_BYTES(8) + 255) / 256 * 256 };
 
 static int read_medium(void *ctx, uint32_t offset, void *data, size_t size)
 {
@@ -206,13 +206,7 @@ static int store_keeps_to_its_calls(void)
     CHECK(net_set_lr(m, 0.5f) == NET_OK && net_store_load(&s, m) == NET_ERR_FORMAT);
     to = found;
     CHECK(net_save(m, write_state, &to) == NET_OK && memcmp(first, found, sizeof first) == 0); /* initial */
-    float loss = 0.0f;
-    const net_label_t label = 1;
-    CHECK(net_set_lr(m, 1e30f) == NET_OK);
-    for (int i = 0; i < 8; ++i) { /* until the state is no number */
-        fill(net_input(m)->values, i);
-        (void)net_train_step(m, &label, &loss);
-    }
+    memset(arena + 16, 0xff, NET_STATE_BYTES); /* behind the handle: no numbers */
     CHECK(net_store_save(&s, m) == NET_ERR_NAN && net_store_sequence(&s) == 0u);
     for (size_t i = 0; i < sizeof bytes; ++i) {
         CHECK(bytes[i] == 0u);
