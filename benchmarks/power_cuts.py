@@ -25,7 +25,7 @@ KILLS, RANDOM_PAIRS = 200, 10_000
 
 @dataclass(frozen=True)
 class Campaign:
-    """what: as cuts.c knows it. stride: every so many cases; short: the same with --short. count: cases in all, or 0."""
+    """what: as cuts.c knows it. stride: every so many cases; short: with --short. count: cases in all, or 0."""
 
     title: str
     model: str
@@ -56,6 +56,7 @@ CAMPAIGNS = (
 
 
 def main() -> int:
+    """Print the table; 1 if anything was lost."""
     short = "--short" in sys.argv[1:]
     lost = 0
     with tempfile.TemporaryDirectory() as name:

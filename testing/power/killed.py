@@ -13,7 +13,13 @@ from testing.power.reader import states_in
 from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify.build import write_files
-from tinytrain_compile.verify.firmware import COMPILE_FLAGS, LINK_FLAGS, model_sources, qemu_arguments, verification_files
+from tinytrain_compile.verify.firmware import (
+    COMPILE_FLAGS,
+    LINK_FLAGS,
+    model_sources,
+    qemu_arguments,
+    verification_files,
+)
 
 TARGET = "cortex-m7"
 SLOTS, SECTOR, UNIT = 3, 4096, 4

@@ -1,4 +1,4 @@
-"""What a medium holds, read from its bytes as docs/power-cuts.md describes them: another reader than the generated C."""
+"""What a medium holds, read from its bytes as docs/power-cuts.md describes them: another reader than the C."""
 
 from __future__ import annotations
 

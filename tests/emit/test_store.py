@@ -1,18 +1,23 @@
-"""Power cuts: what `--runtime store` survives on an emulated flash. The long form, with every cut, is `make power-cuts`."""
+"""Power cuts: what `--runtime store` survives on an emulated flash. The long form is `make power-cuts`."""
 
 from __future__ import annotations
 
+import re
+import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from testing.places import ROOT
 from testing.power import campaign
 from testing.power.killed import kill
 from testing.power.reader import states_in
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import needs_gcc
 from tinytrain_compile.driver.pipeline import Project
+from tinytrain_compile.verify.build import write_files
+from tinytrain_compile.verify.firmware import COMPILE_FLAGS, WARNING_FLAGS, model_sources
 
 pytestmark = needs_gcc
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -108,7 +113,9 @@ def _loses(program: Path, what: str, number: int) -> bool:
 
 @pytest.mark.parametrize("geometry", ALL)
 def test_another_reader_finds_the_same(geometry: int, cuts: Path, small: Project, tmp_path: Path) -> None:
-    done = subprocess.run([str(cuts), "images", str(geometry), str(tmp_path)], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [str(cuts), "images", str(geometry), str(tmp_path)], check=True, capture_output=True, text=True
+    )
     layout = campaign.layout_of(small, done.stdout)
     states = [(tmp_path / f"{save}.state").read_bytes() for save in range(6)]
     assert len(set(states)) == 6
@@ -124,3 +131,50 @@ def test_another_reader_finds_the_same(geometry: int, cuts: Path, small: Project
 def test_an_emulator_that_is_ended(digits: Project, tmp_path: Path) -> None:
     kills = kill(digits, tmp_path, times=4)
     assert kills.losses == () and kills.saves > 0
+
+
+PAGE = (ROOT / "docs" / "power-cuts.md").read_text(encoding="utf-8")
+MAIN = """
+int main(void)
+{
+    static _Alignas(16) unsigned char arena[M_ARENA_BYTES];
+    static m_store_t store;
+    static const unsigned char zeros[4 * M_STORE_SLOT_BYTES(1)];
+    FILE *file = fopen("states.bin", "w+b");
+    m_t *m;
+    const m_medium_t medium = medium_of(file);
+    if (file_write(file, 0, zeros, sizeof zeros) != 0 || m_init(&m, arena, sizeof arena) != M_OK) {
+        return 1;
+    }
+    if (m_store_open(&store, &medium) != M_OK || m_store_load(&store, m) != M_ERR_FORMAT) {
+        return 2;
+    }
+    for (int i = 0; i < 40; ++i) {
+        if (m_set_lr(m, (float)i) != M_OK || m_store_save(&store, m) != M_OK) {
+            return 3;
+        }
+    }
+    if (m_store_open(&store, &medium) != M_OK || m_store_load(&store, m) != M_OK) {
+        return 4;
+    }
+    return m_store_sequence(&store) == 40u && fclose(file) == 0 ? 0 : 5;
+}
+"""
+
+
+def test_the_c_of_the_page(small: Project, tmp_path: Path) -> None:
+    """Its first block compiles; with the second, states are saved in a file and found there by the page's table."""
+    blocks = re.findall(r"```c\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == 2
+    files = {"start.c": campaign.named(blocks[0], "net"), "main.c": campaign.named(blocks[1] + MAIN, "net")}
+    write_files(tmp_path, {**small.bundle.files, **files})
+    flags = ("gcc", *COMPILE_FLAGS, *WARNING_FLAGS)
+    subprocess.run([*flags, "-c", "start.c"], cwd=tmp_path, check=True, timeout=60)
+    sources = [*model_sources(small.bundle), "main.c"]
+    subprocess.run([*flags, *sources, "-o", "main"], cwd=tmp_path, check=True, timeout=60)
+    assert subprocess.run(["./main"], cwd=tmp_path, check=False, timeout=60).returncode == 0
+    medium = (tmp_path / "states.bin").read_bytes()
+    layout = campaign.layout_of(small, f"2 {len(medium) // 2} 1 0")
+    assert [saved.sequence for saved in states_in(medium, layout)] == [40, 39]
+    rates = [struct.unpack_from("<f", saved.checkpoint, 16)[0] for saved in states_in(medium, layout)]
+    assert rates == [39.0, 38.0]
