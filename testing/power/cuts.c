@@ -38,11 +38,11 @@ typedef struct {
 
 static _Alignas(16) uint8_t arena[M_ARENA_BYTES];
 static m_t *m;
-static m_store_t store;
+static m_slot_store_t store;
 static flash_t flash;
 static state_t states[STATES]; /* after so many rounds */
 static contents_t before[SAVES + 1]; /* the medium before save j + 1 */
-static m_store_t stores[SAVES + 1];
+static m_slot_store_t stores[SAVES + 1];
 static uint64_t spent[SAVES + 1]; /* operations of save j + 1 */
 static uint64_t cases, losses;
 

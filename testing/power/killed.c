@@ -56,7 +56,7 @@ static int flash_erase(void *ctx, uint32_t offset)
 
 int main(void)
 {
-    static m_store_t store;
+    static m_slot_store_t store;
     m_t *m;
     int32_t flash = open_file("flash.bin", READ_AND_WRITE);
     int32_t done = open_file("done.bin", READ_AND_WRITE);

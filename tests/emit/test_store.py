@@ -138,7 +138,7 @@ MAIN = """
 int main(void)
 {
     static _Alignas(16) unsigned char arena[M_ARENA_BYTES];
-    static m_store_t store;
+    static m_slot_store_t store;
     static const unsigned char zeros[4 * M_STORE_SLOT_BYTES(1)];
     FILE *file = fopen("states.bin", "w+b");
     m_t *m;

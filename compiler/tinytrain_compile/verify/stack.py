@@ -20,7 +20,7 @@ _FRAME = re.compile(r"(\d+) bytes \(([a-z,]+)\)")
 _INDIRECT = "__indirect_call"
 CALLBACKS = (
     *("save", "load", "infer_rows", "train_step_rows", "accumulate_rows"),
-    *("replay_add", "replay_draw", "store_open", "store_load", "store_save"),
+    *("replay_add", "replay_draw", "stop_keep", "stop_restore", "store_open", "store_load", "store_save"),
 )
 """Functions of the API and of parts of the loop that take callbacks."""
 OWN_CALLBACKS = {"store_load": ("no_piece", "load_piece"), "store_save": ("take_nothing", "save_piece")}
