@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-auto bench-choice bench-finetune bench-paging power-cuts int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, 
 
 bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS=--count: instructions in QEMU
 	$(BIN)/python -m benchmarks.streams $(ARGS)
+
+bench-boards: setup ## Examples linked with the memory maps of three boards: every byte by its place against the report, a run of each
+	$(BIN)/python -m benchmarks.boards
 
 bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against hand-made schemes; ARGS='schemes NETWORK ..'
 	$(BIN)/python -m benchmarks.auto $(ARGS)
