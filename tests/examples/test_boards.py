@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.boards import BOARDS, differences, link, run_in_qemu
-from benchmarks.image import pieces
+from testing.board_image import differences, link, run_in_qemu
+from testing.image import pieces
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.driver.options import CompileOptions
@@ -154,9 +154,9 @@ def test_the_makefile_example(project: Project, tmp_path: Path) -> None:
 @needs_qemu
 def test_an_image_of_a_board_is_what_its_report_says(tmp_path: Path) -> None:
     """The short form of `make bench-boards`: one board; a byte more in the report, or an arena elsewhere, is seen."""
-    board = load_target(BOARDS[1])
+    board = load_target("nrf52840-dk")
     assert board.board is not None
-    made = _project(BOARDS[1], "cmake", verify="qemu")
+    made = _project("nrf52840-dk", "cmake", verify="qemu")
     shutil.copytree(EXAMPLES / "boards", tmp_path / "boards")
     source = tmp_path / "boards" / "cmake"
     _write(made.files, source / "digits")
