@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tinytrain_compile.driver.candidates import Candidate
 from tinytrain_compile.driver.code_mix import Mix, Variant, choose_copies, choose_mix
 from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
+from tinytrain_compile.driver.prefix import prefix_of
+from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet, Tiles
@@ -48,7 +49,7 @@ class Generator:
     ) -> None:
         self._candidate, self._options, self._target, self._report = candidate, options, target, report
         self._tiles = tiles or {}
-        self._prefix = c_identifier(options.model.stem)
+        self._prefix = prefix_of(options)
         self._cache = KernelCache()
 
     @property
@@ -98,6 +99,7 @@ class Generator:
             fma=self._target.features.fma,
             external=self._candidate.externals.used(self._candidate.plan.all_nodes),
             epochs=options.epochs,
+            board=None if self._target.board is None else self._target,
             parts=options.runtime,
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
