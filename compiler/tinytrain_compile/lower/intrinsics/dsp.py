@@ -56,6 +56,8 @@ WRITES_FIRST = {
     "tt_dot16_x4": 4,
     "tt_copy8": 1,
     "tt_gather8": 1,
+    "tt_dense_update": 1,
+    "tt_dense_update_fine": 2,
 }
 """Helpers that write through so many first arguments and read through the others."""
 

@@ -29,6 +29,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_dense,
     is_depthwise,
     is_product,
+    is_rank_one,
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
@@ -324,6 +325,8 @@ def _update_scratch(node: Node) -> int:
         return tiles.scratch_bytes
     if not is_product(geometry(node)):
         return 0
+    if is_rank_one(node):
+        return 2 * inputs
     return packed_tiles(outputs, inputs, math.prod(image)).scratch_bytes
 
 

@@ -146,6 +146,15 @@ def backward_dense(node: Node) -> DenseTiles | None:
     return dense_tiles(result(node, "error").shape, kernel, (1, 1), patch.channels, phases, budget)
 
 
+RANK_ONE = ("QConvUpdate", "QConvUpdateFine")
+"""Updates that have a kernel of their own for one pixel."""
+
+
+def is_rank_one(node: Node) -> bool:
+    """Whether an update is of a gradient that is a column times a row: of a dense layer and one sample."""
+    return node.op in RANK_ONE and is_product(geometry(node)) and math.prod(operand(node, "x").shape[:3]) == 1
+
+
 def weight_tiles(node: Node) -> CorrelationTiles | None:
     """Tiles of the weight gradient of a dense convolution wider than 1x1, or with a stride."""
     conv = geometry(node)
