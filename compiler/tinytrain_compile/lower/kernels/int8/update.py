@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tvm import te, tirx
+from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics import dsp
 from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     Schedule,
@@ -40,8 +41,23 @@ def error_sums(g: te.Tensor, finish: Callable[[Expr, Expr], Expr]) -> tuple[te.T
     (k,) = reduce_axes(pixels)
     acc = te.compute((channels,), lambda c: total(i32(g[k, c]), [k]), "acc")
     out = te.compute((channels,), lambda c: finish(acc[c], c), "out")
+    if channels % CHANNEL_TILE == 0 and pixels > 1:
+        return out, lambda sch: _column_sums(sch, pixels, channels)
     tiles = {0: best_tile(channels, CHANNEL_TILE)}
     return out, lambda sch: tile_reduction(sch, tiles)
+
+
+def _column_sums(sch: s_tir.Schedule, pixels: int, channels: int) -> None:
+    """The sums of four channels over all pixels are one helper call."""
+    acc, (channel,) = sch.get_sblock("acc"), sch.get_loops(sch.get_sblock("out"))
+    four, one = sch.split(channel, [None, CHANNEL_TILE])
+    sch.unroll(one)
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, four, preserve_unit_loops=True)
+    _, own, pixel = sch.get_loops(acc)
+    sch.reorder(pixel, own)
+    sch.unroll(sch.get_loops(sch.decompose_reduction(acc, pixel))[-1])
+    sch.tensorize(pixel, dsp.sum_columns(pixels, channels))
 
 
 def _pixels(node: Node) -> te.Tensor:
@@ -50,7 +66,7 @@ def _pixels(node: Node) -> te.Tensor:
 
 
 def _moved_bias(bias: Expr, summed: Expr, scale: list[te.Tensor], channel: Expr) -> Expr:
-    return call_int("tt_subtract", bias, call_int("tt_scaled", summed, *step(scale, channel, 0)))
+    return call_int("tt_moved_bias", bias, summed, *step(scale, channel, 0))
 
 
 @kernel("QBiasUpdate")
