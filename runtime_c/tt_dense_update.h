@@ -190,22 +190,23 @@ static inline int32_t tt_move_many(const tt_dense_row *row, int32_t lift)
     const int32_t g = (int32_t)((uint32_t)row->g << (uint32_t)(16 - TT_LIFT + lift)), size = row->size;
     const int16_t *x = row->x;
     int8_t *w = row->w;
-    uint32_t word = row->word;
+    uint32_t word = row->word, golden = TT_GOLDEN;
+    __asm__("" : "+r"(golden)); /* added from a register: as a constant it takes three instructions */
     for (; i + 4 <= row->count; i += 4, w += 4, x += 4) {
         uint32_t four, even, odd, noise;
         memcpy(&four, w, sizeof four);
         tt_moves4(&even, &odd, x, g, size);
-        const uint32_t n0 = tt_noise_of(word), n2 = tt_noise_of(word + 2u * TT_GOLDEN);
+        const uint32_t n0 = tt_noise_of(word), n1 = tt_noise_of(word += golden), n2 = tt_noise_of(word += golden);
+        const uint32_t n3 = tt_noise_of(word += golden);
+        word += golden;
         __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(noise) : "r"(n2), "r"(n0));
         __asm__("uxtab16 %0, %1, %2, ror #8" : "=r"(noise) : "r"(four << 8 & TT_ODD_BYTES), "r"(noise));
         even = tt_less(noise, even);
-        const uint32_t n1 = tt_noise_of(word + TT_GOLDEN), n3 = tt_noise_of(word + 3u * TT_GOLDEN);
         __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(noise) : "r"(n3), "r"(n1));
         __asm__("uxtab16 %0, %1, %2, ror #8" : "=r"(noise) : "r"(four & TT_ODD_BYTES), "r"(noise));
         odd = tt_less(noise, odd);
         four = tt_within4(tt_upper_bytes(even, odd), row->limit);
         memcpy(w, &four, sizeof four);
-        word += 4u * TT_GOLDEN;
     }
 #else
     (void)row;

@@ -51,6 +51,7 @@ WRITES_FIRST = {
     "tt_dot_direct_2x2": 4,
     "tt_dot_direct_1x4": 4,
     "tt_dot_direct_4x1": 4,
+    "tt_dot_columns_1x4": 4,
     "tt_dot_windows": 4,
     "tt_dot8_x4": 4,
     "tt_dot16_x4": 4,

@@ -52,7 +52,8 @@ def error_product(node: Node) -> PackedTiles:
     """Tiles of a 1x1 QConvGradInput: pixels by input channels."""
     *image, channels = result(node, "error").shape
     pixels = math.prod(image)
-    return error_tiles(pixels, channels, operand(node, "g").shape[3]).with_ends(ERROR_ENDS, 1, pixels)
+    lies = geometry(node).split is None
+    return error_tiles(pixels, channels, operand(node, "g").shape[3], lies).with_ends(ERROR_ENDS, 1, pixels)
 
 
 def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
