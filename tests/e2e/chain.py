@@ -139,7 +139,7 @@ def emitted(
     parts: RuntimeParts = NO_PARTS,
     slices: bool = False,
 ) -> Project:
-    """The project of a plan, whether or not that plan is right. slices: every node costs 100 and its place in the order."""
+    """The project of a plan, right or not. slices: every node costs 100 and its place in the order."""
     small = all(kernel.small for kernel in kernels.kernels)
     costs = {node.name: 100 + place for place, node in enumerate(plan.order)} if slices else None
     headers = runtime_headers()

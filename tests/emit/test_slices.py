@@ -1,4 +1,4 @@
-"""--slices on: a step in pieces gives the bytes of a whole one, whatever the budget, and nobody disturbs it meanwhile."""
+"""--slices on: a step in pieces gives the bytes of a whole one, whatever the budget, and nobody disturbs it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from testing import models
+from testing.places import ROOT
 from tests.e2e import chain
 from tests.emit.device import OK, Device
-from tests.emit.test_generated_c import STRICT, needs_gcc
+from tests.emit.test_generated_c import STRICT, build, needs_gcc
 from tests.quantize import nets
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.verify.build import write_files
 
 pytestmark = needs_gcc
 ERR_ARGUMENT, ERR_STATE, ERR_NAN = 1, 4, 5
@@ -169,3 +171,11 @@ def test_the_header_says_what_a_step_takes(tmp_path: Path) -> None:
     device = Sliced(made, tmp_path, ("-Og",))
     longest, step = (int(device.macro(name)[:-1]) for name in ("SLICE_LONGEST", "STEP_CYCLES"))
     assert 100 < longest < step < 100 * longest
+
+
+def test_the_c_of_the_page_compiles(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "slices.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```c\n(.*?)```", page, re.DOTALL)
+    text = re.sub(r"\bM_", "NET_", re.sub(r"\bm_", "net_", block))
+    write_files(tmp_path, {**PROJECTS["float32"]().bundle.files, "page.c": text})
+    build(["gcc", *STRICT, "-O2", "-c", "page.c"], tmp_path)
