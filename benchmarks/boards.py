@@ -8,35 +8,24 @@ the board has it; only the flash is moved where that machine has code. Exit code
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.image import by_owner, sections
+from testing.board_image import Linked, cmake, differences, link, run_in_qemu
+from testing.image import by_owner, sections
 from testing.places import ROOT
-from tinytrain_compile.target import Board, Target, load_target
-from tinytrain_compile.verify.firmware import qemu_arguments
+from tinytrain_compile.target import Target, list_boards, load_target
 
 EXAMPLES = ROOT / "examples"
 HEAD = ("--update", "head")
 """What the examples train: the state of it, 10 KB, goes into the RAM that stands for storage."""
 BOARDS = ("nucleo-f746zg", "nrf52840-dk", "rpi-pico")
 DIGITS, LINEAR = EXAMPLES / "digits" / "digits.onnx", EXAMPLES / "linear" / "linear.onnx"
-
-
-@dataclass(frozen=True)
-class Linked:
-    """A firmware: its folder, image and map, and the reports of its models by name."""
-
-    image: Path
-    map_text: str
-    reports: dict[str, Any]
 
 
 def package(model: Path, kind: str, board: str, out: Path, *flags: str) -> tuple[str, Any]:
@@ -51,54 +40,6 @@ def copy_example(name: str, place: Path) -> Path:
     """An example and the files that all of them use, in a folder of its own."""
     shutil.copytree(EXAMPLES / "boards", place / "boards", dirs_exist_ok=True)
     return place / "boards" / name
-
-
-def cmake(source: Path, build: Path, *options: str) -> Path:
-    """Configure and build; the folder of what was built. The output is shown where that fails."""
-    for command in (["cmake", "-S", str(source), "-B", str(build), *options], ["cmake", "--build", str(build)]):
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    return build
-
-
-def link(source: Path, build: Path, name: str, reports: dict[str, Any]) -> Linked:
-    """Build for the board, with its link script."""
-    cmake(source, build, f"-DCMAKE_TOOLCHAIN_FILE={source / 'digits' / 'toolchain.cmake'}")
-    return Linked(build / name, (build / f"{name}.map").read_text(), reports)
-
-
-def run_in_qemu(source: Path, build: Path, name: str, target: Target) -> int:
-    """The same program with its flash where QEMU's machine has code; its exit code."""
-    assert target.qemu is not None
-    script = (source / "digits" / "board" / "link.ld").read_text()
-    moved = re.sub(r"FLASH \(rx\) : ORIGIN = \w+", f"FLASH (rx) : ORIGIN = {target.qemu.code.origin:#x}", script)
-    build.mkdir(parents=True, exist_ok=True)
-    (build / "moved.ld").write_text(moved)
-    toolchain = f"-DCMAKE_TOOLCHAIN_FILE={source / 'digits' / 'toolchain.cmake'}"
-    cmake(source, build, toolchain, "-DIN_QEMU=ON", f"-DDIGITS_LINK_SCRIPT={build / 'moved.ld'}")
-    emulator = ["qemu-system-arm", *qemu_arguments(target.qemu), "-kernel", str(build / name)]
-    return subprocess.run(emulator, timeout=120).returncode
-
-
-def differences(linked: Linked, board: Board) -> Iterator[str]:
-    """Where the image is not what the reports say."""
-    owners = by_owner(linked.map_text, tuple(linked.reports))
-    arena = f".tt_{board.memories[0].name}"
-    total = sum(report["memory"]["arena_bytes"] for report in linked.reports.values())
-    if (linked_arena := owners["program"][arena]) != total:
-        yield f"arena: {linked_arena} B are linked, the reports say {total} B"
-    for model, report in linked.reports.items():
-        flash = report["flash"]["code_bytes"] + report["flash"]["const_bytes"]
-        if owners[model]["flash"] != flash:
-            yield f"flash of {model}: {owners[model]['flash']} B are linked, the report says {flash} B"
-        if statics := {kind: size for kind, size in owners[model].items() if kind != "flash"}:
-            yield f"{model} has static RAM: {statics}"
-    places = [("flash", board.flash), *((memory.name, memory.region) for memory in board.memories)]
-    for section in sections(linked.image):
-        inside = [n for n, r in places if r.origin <= section.address and section.address + section.size <= r.end]
-        if not inside:
-            yield f"{section.name} at {section.address:#010x} lies in no memory of the board"
 
 
 def table(linked: Linked, target: Target) -> Iterator[str]:
@@ -156,9 +97,37 @@ def measure_two_models(work: Path) -> list[str]:
     return [f"two models: {text}" for text in wrong]
 
 
+def print_all_boards(work: Path) -> None:
+    """What digits, all of it trained, takes of every board; where its C ran."""
+    print("\ndigits, all of it trained (--update all), on every board:")
+    for name in list_boards():
+        _, report = package(DIGITS, "cmake", name, work / "all" / name, "--update", "all")
+        board, memory, flash = report["board"], report["memory"], report["flash"]
+        size = "not measured" if flash["code_bytes"] is None else f"{flash['code_bytes'] + flash['const_bytes']:,} B"
+        first = board["memories"][0]
+        arena = f"arena {memory['arena_bytes']:,} of {first['model_bytes']:,} B of {first['name']}"
+        print(f"    {name:14} {arena}, flash {size} of {board['flash']['model_bytes']:,} B, {board['checked']}")
+
+
+def print_packages(work: Path) -> None:
+    """Every package: its command and its files outside of src/ and verify/; the Makefile's is built and run."""
+    print("\npackages (Arduino's and PlatformIO's rules: tests/examples/test_boards.py; Zephyr, ESP-IDF: not built):")
+    for kind in ("cmake", "makefile", "arduino", "platformio", "zephyr", "esp-idf"):
+        source = copy_example("makefile", work / kind)
+        command, _ = package(DIGITS, kind, BOARDS[0], source / "digits", *HEAD)
+        own = ("src", "verify", "board")
+        paths = (path.relative_to(source / "digits") for path in (source / "digits").rglob("*") if path.is_file())
+        print(f"    {command}: {', '.join(sorted(str(path) for path in paths if path.parts[0] not in own))}")
+        if kind == "makefile":
+            subprocess.run(["make", "-s"], cwd=source, check=True)
+            print(f"        made on this machine, and ended with {subprocess.run([source / 'learn']).returncode}")
+
+
 def main() -> None:
-    """All boards, then two models in one firmware."""
+    """All boards and packages, then images of three boards, then two models in one firmware."""
     with tempfile.TemporaryDirectory(prefix="tinytrain-boards-") as folder:
+        print_all_boards(Path(folder))
+        print_packages(Path(folder))
         wrong = [text for board in BOARDS for text in measure_board(board, Path(folder))]
         wrong += measure_two_models(Path(folder))
     print("\n" + ("\n".join(wrong) if wrong else "all equal"))

@@ -140,3 +140,8 @@ def test_flash_fits_to_the_byte() -> None:
     with pytest.raises(CompileError, match=r"need 983041 B, models have 983040 B \(over by 1 B\)") as caught:
         check_flash(target, 983_000, 41)
     assert caught.value.code == "E0403"
+
+
+def test_ways_out_on_a_board_whose_stack_has_a_memory_to_itself() -> None:
+    found = run(DIGITS, "--target", "rpi-pico", "--update", "all", "--arena", "12KB", "--dry-run")
+    assert "what would fit" in found.check_error("E0401", 3).err
