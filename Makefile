@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices clean
+.PHONY: help setup tools demo test check fast bench bench-kernels bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,6 +32,9 @@ check: $(STAMP) ## Format, lint, types, import rules
 
 fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2
+
+bench-kernels: $(STAMP) ## Instructions of whole networks with bars: MCUNet, MLPerf Tiny shapes (ARGS="--only 'autoencoder.*M7'")
+	$(BIN)/python -m benchmarks.kernel_bars $(ARGS)
 
 bench: setup ## Instructions against the ledger and bars; compile times, arenas and code sizes of real models
 	$(BIN)/python benchmarks/instructions.py

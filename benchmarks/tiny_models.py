@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def autoencoder(inputs: int = 640, width: int = 128, code: int = 8) -> onnx.Mode
     """Anomaly detection: 640-128x4-8-128x4-640, all dense."""
     net = Network("autoencoder", f"float[1, {inputs}] x", f"float[1, {inputs}] y", seed=3)
     x, sizes = "x", (inputs, *(width,) * 4, code, *(width,) * 4)
-    for i, (before, after) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (before, after) in enumerate(itertools.pairwise(sizes)):
         x = net.relu(net.dense(f"fc{i}", x, before, after))
     net.node("output", f"y = Identity ({net.dense('last', x, width, inputs)})")
     return net.model()
