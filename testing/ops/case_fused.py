@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from testing.ops import case_groups, case_linear
+from testing.ops import case_groups, case_linear, case_subspace
 from testing.ops.case import GENERATORS, Case, Rng, generator, make
 from tinytrain_compile.ops.fused_update import PAIRS, FusedUpdateAttrs, Pair
 
-__all__ = ["case_groups", "case_linear"]
+__all__ = ["case_groups", "case_linear", "case_subspace"]
 
 FEW = 8
 """Cases of an update whose loops are those of another one, of which all gradients are tried."""

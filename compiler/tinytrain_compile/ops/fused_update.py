@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops import clip, conv, linear, update
+from tinytrain_compile.ops import clip, conv, linear, subspace, update
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, ReferenceRule, register
 
 T = TypeVar("T")
 
-GRADIENTS = (linear.GEMM_GRAD_WEIGHT, conv.CONV_GRAD_WEIGHT)
+GRADIENTS = (linear.GEMM_GRAD_WEIGHT, conv.CONV_GRAD_WEIGHT, subspace.SUBSPACE_GRAD_WEIGHT)
 """What makes a weight gradient element by element, each a sum of its own."""
 
 UPDATES = (

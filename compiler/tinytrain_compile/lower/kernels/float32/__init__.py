@@ -17,6 +17,7 @@ from tinytrain_compile.lower.kernels.float32 import (
     resize,
     rows,
     smooth,
+    subspace,
     update,
 )
 
@@ -37,5 +38,6 @@ __all__ = [
     "resize",
     "rows",
     "smooth",
+    "subspace",
     "update",
 ]
