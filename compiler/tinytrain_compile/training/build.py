@@ -15,6 +15,7 @@ from tinytrain_compile.training.dropout import count_samples, with_dropout
 from tinytrain_compile.training.frozen import fold_frozen
 from tinytrain_compile.training.identity import identity_of
 from tinytrain_compile.training.loss import append_loss
+from tinytrain_compile.training.low_rank import keep_subspaces, with_low_rank
 from tinytrain_compile.training.masks import keep_masks
 from tinytrain_compile.training.optimizer import Optimizer
 from tinytrain_compile.training.options import TrainingOptions
@@ -45,11 +46,16 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         raise CompileError(
             "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
         )
-    forward, backward = keep_masks(builder, forward, builder.nodes)
+    backward, builder.nodes = builder.nodes, []
+    found = [(target, gradients[target.name]) for target in trained if target.name in gradients]
+    wanted = {g.name: plan.activations[trained[t].parameter] for t, g in found if trained[t].parameter in plan.activations}
+    copies = with_low_rank(builder, forward, backward, wanted, options.seed)
+    forward, backward = keep_masks(builder, copies.forward, copies.backward)
     builder.nodes = []
     optimizer = Optimizer(builder, options, loss.terms)
-    found = [(target, gradients[target.name]) for target in trained if target.name in gradients]
     optimizer.update(found, layers_of(forward))
+    for subspace in keep_subspaces(builder, copies.updates):
+        optimizer.follow(*subspace)
     if dropouts is not None:
         optimizer.keep(dropouts.active, count_samples(builder, dropouts, options.micro_batch))
     nodes = [*forward, *backward, *builder.nodes]
@@ -70,6 +76,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         clip=optimizer.clip,
         identity=identity_of(imported, plan, judge, options.meaning),
         trained={target.name: part for target, part in trained.items() if target.name in gradients},
+        low_rank=tuple(copies.kept),
     )
     check_graph(result.graph, infer)
     return result
