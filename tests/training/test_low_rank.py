@@ -101,3 +101,93 @@ def test_full_ranks_give_the_exact_gradient(batch: int, dtype: type, bound: floa
     wanted, found = gradients(exact, x, y), gradients(low, x, y)
     for name, gradient in wanted.items():
         assert np.linalg.norm(found[name] - gradient) <= bound * np.linalg.norm(gradient), name
+
+
+# ---- the published method, written for itself in float64 ------------------------------------------------------------
+
+
+def unfolded(a: np.ndarray, axis: int) -> np.ndarray:
+    return np.moveaxis(a, axis, 0).reshape(a.shape[axis], -1)
+
+
+def through(a: np.ndarray, bases: Mapping[int, np.ndarray]) -> np.ndarray:
+    """a, projected onto the columns of a basis of each of these axes."""
+    for axis, basis in bases.items():
+        a = np.moveaxis(np.tensordot(basis @ basis.T, a, (1, axis)), 0, axis)
+    return a
+
+
+class Iteration:
+    """Subspaces by axis as columns: V = A^T U, U = QR(A V), as the paper has it."""
+
+    def __init__(self, first: Mapping[int, np.ndarray]) -> None:
+        self.bases = {axis: u.T.astype(np.float64) for axis, u in first.items()}
+
+    def seen(self, a: np.ndarray) -> np.ndarray:
+        """The activation as its low-rank copy has it, after a step on it."""
+        for axis, u in self.bases.items():
+            flat = unfolded(a, axis)
+            self.bases[axis] = np.linalg.qr(flat @ (flat.T @ u))[0]
+        return through(a, self.bases)
+
+
+def correlation(a: np.ndarray, dy: np.ndarray, kernel: tuple[int, int], pad: tuple[int, int], stride: int, groups: int):
+    """dw[o, r, s, i] of a convolution, window by window."""
+    n, _, _, channels = a.shape
+    padded = np.pad(a, ((0, 0), (pad[0], pad[0]), (pad[1], pad[1]), (0, 0)))
+    per_in, per_out = channels // groups, dy.shape[3] // groups
+    dw = np.zeros((dy.shape[3], *kernel, per_in))
+    for b, y, x, o in np.ndindex(*dy.shape):
+        first = o // per_out * per_in
+        rows, columns = slice(y * stride, y * stride + kernel[0]), slice(x * stride, x * stride + kernel[1])
+        dw[o] += dy[b, y, x, o] * padded[b, rows, columns, first : first + per_in]
+    return dw
+
+
+CONVS = {
+    "dense3": ((3, 3), (1, 1), 2, 1),
+    "depthwise": ((3, 3), (1, 1), 1, 8),
+    "grouped": ((3, 1), (1, 0), 1, 2),
+    "point": ((1, 1), (0, 0), 1, 1),
+}
+"""Kernel, padding, stride, groups of `kinds`."""
+RANKS = {4: (3, 2, 3, 2), 2: (4, 2)}
+
+
+def test_steps_are_those_of_the_published_method() -> None:
+    """Three steps on changing samples: every weight gradient, and what the subspaces of the state span."""
+    exact = graph(kinds(), {}, batch=4, micro_batch=4)
+    low = graph(kinds(), everywhere(exact, lambda shape: LowRank(RANKS[len(shape)])), batch=4, micro_batch=4)
+    own: dict[str, Iteration] = {}
+    trainer, plain = Trainer(low), Trainer(exact)
+    trainer.state = {n: a.astype(np.float64) for n, a in trainer.state.items()}
+    for step in range(3):
+        x, y = samples(low)
+        x = x + step
+        before = {n: trainer.state[n] for n in low.trained}
+        plain.state |= before
+        values = plain.values(x, y)
+        for node in exact.graph.nodes:
+            if node.op not in GRADS and "GradWeight" not in node.op:
+                continue
+            a, dy = (values[operand(node, name).name] for name in ("x", "dy"))
+            layer = node.origin.partition("/")[0]
+            states = {
+                axis: trainer.state[f"{node.origin}.{name}"]
+                for name, axis in MODES[a.ndim]
+                if f"{node.origin}.{name}" in trainer.state
+            }
+            seen = own.setdefault(layer, Iteration(states)).seen(a)
+            before[f"{layer}_weight.wanted"] = (
+                dy.T @ seen if layer == "fc" else correlation(seen, dy, *CONVS[layer])
+            )
+        trainer.step(x, y)
+        for layer, iteration in own.items():
+            taken = (before[f"{layer}_weight"] - trainer.state[f"{layer}_weight"]) * 4  # divided by four samples
+            np.testing.assert_allclose(taken, before[f"{layer}_weight.wanted"], rtol=1e-9, atol=1e-12)
+            for axis, basis in iteration.bases.items():
+                name = next(name for name, place in MODES[4 if layer != "fc" else 2] if place == axis)
+                origin = "fc/Gemm" if layer == "fc" else f"{layer}/Conv"
+                u = trainer.state[f"{origin}.{name}"]
+                np.testing.assert_allclose(u.T @ u, basis @ basis.T, atol=1e-9)
+    assert len(own) == 5
