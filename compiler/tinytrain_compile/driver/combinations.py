@@ -25,6 +25,7 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
     ("alpha", lambda o: o.optimizer != "rmsprop", "is for --optimizer rmsprop", "add that"),
     ("centered", lambda o: o.optimizer != "rmsprop", "is for --optimizer rmsprop", "add that"),
     ("clip_per", lambda o: o.clip_norm is None, "is about --clip-norm", "add that"),
+    ("rank_error", lambda o: o.activations == "exact" and ".toml" not in o.update, "is about --activations", "add that"),
     ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
     ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),

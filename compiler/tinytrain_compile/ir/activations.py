@@ -18,17 +18,30 @@ MODES: Mapping[int, tuple[tuple[str, int], ...]] = {
 """Modes and their axes, in the order in which ranks are listed: of an image (channels last), of rows of a dense layer."""
 
 
+@dataclass(frozen=True)
+class RankTrial:
+    """Ranks of all modes in the order of MODES, the bytes of the arena that they take (of the core, of subspaces that
+    follow, and of those in the state), and the error of the weight's gradient: |dW - exact| / |exact|."""
+
+    ranks: tuple[int, ...]
+    size_bytes: int
+    error: float
+
+
 @dataclass(frozen=True, eq=False)
 class LowRank:
     """How a layer keeps its input: as a Tucker core and one subspace per mode.
 
     ranks: by mode, in the order of MODES; those that are missing, and those above an axis' length, are that length. A
     mode of full rank is left as it is. bases: fixed subspaces u[rank, length] by axis, one for each mode that is not.
+    error: of these ranks, where samples measured it; trials: all ranks that were measured, the smallest first.
     """
 
     ranks: tuple[int, ...]
     kind: ActivationKind = "asi"
     bases: Mapping[int, Array] = field(default_factory=dict[int, Array])
+    error: float | None = None
+    trials: tuple[RankTrial, ...] = ()
 
     def reduced(self, shape: tuple[int, ...]) -> dict[int, int]:
         """Axis -> rank, of the modes of an activation of this shape whose rank is below their length, or that have a
@@ -44,7 +57,7 @@ class KeptActivation:
     layer: whose; shape: of the activation; ranks: of all its modes, in the order of MODES. core_bytes, subspace_bytes:
     what is kept from the forward pass on; state_bytes: of the subspaces that are kept from step to step; const_bytes: of
     fixed ones. extra_macs: multiply-accumulates of a step beyond those of the exact gradient (may be below 0).
-    error: |dW - exact| / |exact| on the user's samples, where they were measured.
+    error, trials: as of LowRank.
     """
 
     layer: str
@@ -58,6 +71,7 @@ class KeptActivation:
     const_bytes: int
     extra_macs: int
     error: float | None = None
+    trials: tuple[RankTrial, ...] = ()
 
     @property
     def kept_bytes(self) -> int:

@@ -33,13 +33,13 @@ class ChannelSlice:
 class UpdatePlan:
     """What is updated: parameter name -> None (the whole tensor) or a channel slice. All others are frozen.
 
-    activations: weight -> how its layer keeps its input for the gradient, where that is not exact.
+    activations: weight -> how its layer keeps its input for the gradient (None: exactly), where that is said.
     """
 
     updates: Mapping[str, ChannelSlice | None]
     label: str = ""
     """How the user would ask for it again: `last:6`, `all`, a file name ..."""
-    activations: Mapping[str, LowRank] = field(default_factory=dict[str, LowRank])
+    activations: Mapping[str, LowRank | None] = field(default_factory=dict[str, LowRank | None])
 
 
 # ---- training -> plan, lower, emit ----------------------------------------------------------------------------------

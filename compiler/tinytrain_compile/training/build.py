@@ -48,7 +48,8 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         )
     backward, builder.nodes = builder.nodes, []
     found = [(target, gradients[target.name]) for target in trained if target.name in gradients]
-    wanted = {g.name: plan.activations[trained[t].parameter] for t, g in found if trained[t].parameter in plan.activations}
+    ways = {gradient.name: plan.activations.get(trained[target].parameter) for target, gradient in found}
+    wanted = {name: how for name, how in ways.items() if how is not None}
     copies = with_low_rank(builder, forward, backward, wanted, options.seed)
     forward, backward = keep_masks(builder, copies.forward, copies.backward)
     builder.nodes = []

@@ -76,7 +76,7 @@ def keep_subspaces(builder: GraphBuilder, updates: Iterable[tuple[Value, Value]]
 
 
 def _makers(made: Mapping[str, Node], gradient: str) -> list[Node]:
-    """The nodes that make a parameter's gradient."""
+    """The nodes that make a parameter's gradient; made: what makes each value of the backward pass."""
     node = made.get(gradient)
     if node is None:
         return []
@@ -198,6 +198,8 @@ class _Rewrite:
             sum(value.size_bytes for value in self._states),
             sizes if fixed else 0,
             sum(_macs(each) for each in nodes) - _macs(node),
+            self._how.error,
+            self._how.trials,
         )
 
 
