@@ -12,13 +12,12 @@ import pytest
 
 from testing.models import Network
 from tests.e2e import chain
-from tests.training.nets import convs, count, ops, shared_weight
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.training import TrainingOptions, build_training, fuse_updates
+from tinytrain_compile.training import TrainingOptions, build_training
 
 RATE = 1.0
 
@@ -72,9 +71,7 @@ def square(length: int, seed: int) -> np.ndarray:
 
 def activations_of(train: TrainGraph) -> dict[str, tuple[int, ...]]:
     """Weight -> the shape of what its gradient reads."""
-    shapes = {
-        node.origin.partition("/")[0]: operand(node, "x").shape for node in train.graph.nodes if node.op in GRADS
-    }
+    shapes = {node.origin.partition("/")[0]: operand(node, "x").shape for node in train.graph.nodes if node.op in GRADS}
     return {name: shapes[name.removesuffix("_weight")] for name in train.trained if name.endswith("_weight")}
 
 
@@ -133,7 +130,7 @@ class Iteration:
 
 def correlation(a: np.ndarray, dy: np.ndarray, kernel: tuple[int, int], pad: tuple[int, int], stride: int, groups: int):
     """dw[o, r, s, i] of a convolution, window by window."""
-    n, _, _, channels = a.shape
+    channels = a.shape[3]
     padded = np.pad(a, ((0, 0), (pad[0], pad[0]), (pad[1], pad[1]), (0, 0)))
     per_in, per_out = channels // groups, dy.shape[3] // groups
     dw = np.zeros((dy.shape[3], *kernel, per_in))
@@ -178,9 +175,7 @@ def test_steps_are_those_of_the_published_method() -> None:
                 if f"{node.origin}.{name}" in trainer.state
             }
             seen = own.setdefault(layer, Iteration(states)).seen(a)
-            before[f"{layer}_weight.wanted"] = (
-                dy.T @ seen if layer == "fc" else correlation(seen, dy, *CONVS[layer])
-            )
+            before[f"{layer}_weight.wanted"] = dy.T @ seen if layer == "fc" else correlation(seen, dy, *CONVS[layer])
         trainer.step(x, y)
         for layer, iteration in own.items():
             taken = (before[f"{layer}_weight"] - trainer.state[f"{layer}_weight"]) * 4  # divided by four samples

@@ -142,7 +142,8 @@ class Planner:
         smallest, again: as in Means, for what the two do not share.
         """
         other, o = Planner(self.model, replace(self.options, **changes), self.target, self.externals), self.options
-        other.low_rank = self.low_rank
+        if other.options.activations == o.activations:
+            other.low_rank = self.low_rank
         if replace(other.options, update=o.update) == o:
             other._made = self._made
         elif self.searches_smallest and replace(other.options, update=o.update, arena_bytes=o.arena_bytes) == o:

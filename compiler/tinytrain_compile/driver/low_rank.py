@@ -60,10 +60,9 @@ class LowRankChoice:
             return found
         for layer in layers_of(self._model.graph):
             name = layer.weights[0].name if layer.weights else ""
-            piece = update.updates.get(name)
-            if name in update.updates and name not in update.activations and layer.node.op in LOW_RANK_LAYERS:
-                if piece is None or _reads_whole(piece, layer.node.attrs):
-                    found[name] = LowRank((), kind)
+            open_ = name in update.updates and name not in update.activations
+            if open_ and layer.node.op in LOW_RANK_LAYERS and _reads_whole(update.updates[name], layer.node.attrs):
+                found[name] = LowRank((), kind)
         return found
 
     def _measured(self, update: UpdatePlan, wanted: Mapping[str, LowRank], size: int) -> dict[str, LowRank | None]:
@@ -92,8 +91,10 @@ class LowRankChoice:
         return load_samples(self._options.data, self._model, train)
 
 
-def _reads_whole(piece: ChannelSlice, attrs: object) -> bool:
-    return piece.axis == "out" and (not isinstance(attrs, ConvAttrs) or attrs.groups == 1)
+def _reads_whole(piece: ChannelSlice | None, attrs: object) -> bool:
+    """Whether the gradient of a weight, or of some of its channels, reads all of the layer's input."""
+    grouped = isinstance(attrs, ConvAttrs) and attrs.groups > 1
+    return piece is None or (piece.axis == "out" and not grouped)
 
 
 def gradient_nodes(model: ImportedModel, train: TrainGraph) -> dict[str, Node]:

@@ -84,7 +84,7 @@ class LayerRanks:
 
     def bases(self, ranks: Ranks) -> dict[int, Array]:
         """Fixed subspaces by HOSVD over all micro-batches, float64; a row's largest element is positive."""
-        return {axis: _leading(sum(self._grams[axis]), rank) for axis, rank in ranks.items()}
+        return {axis: _leading(np.sum(self._grams[axis], axis=0), rank) for axis, rank in ranks.items()}
 
     def error(self, ranks: tuple[int, ...]) -> float:
         """|dW - exact| / |exact|, the root mean square over the micro-batches that count."""

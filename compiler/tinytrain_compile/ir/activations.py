@@ -15,7 +15,7 @@ MODES: Mapping[int, tuple[tuple[str, int], ...]] = {
     4: (("channels", 3), ("height", 1), ("width", 2), ("samples", 0)),
     2: (("features", 1), ("samples", 0)),
 }
-"""Modes and their axes, in the order in which ranks are listed: of an image (channels last), of rows of a dense layer."""
+"""Modes and their axes in the order of ranks: of images (channels last), and of the rows of a dense layer."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class KeptActivation:
     """What one weight gradient keeps, and what that costs.
 
     layer: whose; shape: of the activation; ranks: of all its modes, in the order of MODES. core_bytes, subspace_bytes:
-    what is kept from the forward pass on; state_bytes: of the subspaces that are kept from step to step; const_bytes: of
+    what is kept from the forward pass on; state_bytes: of subspaces that are kept from step to step; const_bytes: of
     fixed ones. extra_macs: multiply-accumulates of a step beyond those of the exact gradient (may be below 0).
     error, trials: as of LowRank.
     """

@@ -16,7 +16,7 @@ from tinytrain_compile.ops.base import NonDifferentiable, OpDef, ReferenceRule, 
 
 T = TypeVar("T")
 
-GRADIENTS = (linear.GEMM_GRAD_WEIGHT, conv.CONV_GRAD_WEIGHT, subspace.SUBSPACE_GRAD_WEIGHT)
+GRADIENTS = (linear.GEMM_GRAD_WEIGHT, conv.CONV_GRAD_WEIGHT)
 """What makes a weight gradient element by element, each a sum of its own."""
 
 UPDATES = (
@@ -31,6 +31,8 @@ UPDATES = (
 )
 """What takes a gradient `g` element by element; its first operand has the same shape."""
 
+LOW_RANK_UPDATES = (update.ACCUMULATE, update.SGD_UPDATE, update.MOMENTUM_UPDATE, update.ADAM_UPDATE)
+"""What takes it from a low-rank activation as well; others, and clipped gradients, are stored there."""
 
 ROWS = ("rows",)
 KEPT_SUMS = 40
@@ -162,3 +164,5 @@ for _gradient in GRADIENTS:
         _fuse(Pair(_gradient, _update))
         if _update is not update.ACCUMULATE:
             _fuse(Pair(_gradient, _update, squares=True))
+for _update in LOW_RANK_UPDATES:
+    _fuse(Pair(subspace.SUBSPACE_GRAD_WEIGHT, _update))

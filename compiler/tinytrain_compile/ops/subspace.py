@@ -277,7 +277,7 @@ def _weight_exact(arrays: tuple[Array, ...], attrs: GroupAttrs) -> tuple[Array, 
 SUBSPACE_GRAD_WEIGHT = register(
     OpDef(
         "SubspaceGradWeight",
-        "Gradient of a weight from that for input channels in a subspace: dw[o,c] = sum_k dz[o,k] u[k,c], c of o's group.",
+        "Gradient of a weight from that for channels in a subspace: dw[o,c] = sum_k dz[o,k] u[k,c], c of o's group.",
         _weight_infer,
         _weight,
         BACKWARD,

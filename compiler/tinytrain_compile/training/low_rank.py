@@ -70,9 +70,7 @@ def with_low_rank(
 
 def keep_subspaces(builder: GraphBuilder, updates: Iterable[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
     """Emit what makes this step's subspaces those of the state: (subspace, its new content)."""
-    return [
-        (u, builder.emit("KeepSubspace", (u, new), name=f"{u.name}.kept", origin=new.origin)) for u, new in updates
-    ]
+    return [(u, builder.emit("KeepSubspace", (u, new), name=f"{u.name}.kept", origin=new.origin)) for u, new in updates]
 
 
 def _makers(made: Mapping[str, Node], gradient: str) -> list[Node]:
