@@ -3,50 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
-from testing.models import Network
-from tests.e2e import chain
+from tests.training.low_rank_nets import GRADS, everywhere, graph, kinds
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Value
+from tinytrain_compile.ops import new_builder, run_node
 from tinytrain_compile.ops.names import operand
-from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.training import TrainingOptions, build_training
-
-RATE = 1.0
-
-
-def kinds() -> onnx.ModelProto:
-    """A 3x3 convolution with stride 2, a depthwise one, a grouped one, a 1x1 and a dense layer."""
-    net = Network("kinds", "float[1, 4, 10, 10] x", "float[1, 3] y", seed=5)
-    shapes = (
-        ("dense3", (8, 4, 3, 3), "pads = [1, 1, 1, 1], strides = [2, 2]"),
-        ("depthwise", (8, 1, 3, 3), "pads = [1, 1, 1, 1], group = 8"),
-        ("grouped", (12, 4, 3, 1), "pads = [1, 0, 1, 0], group = 2"),
-        ("point", (10, 12, 1, 1), ""),
-    )
-    x = "x"
-    for name, shape, attributes in shapes:
-        weight = net.weight(f"{name}_weight", *shape)
-        text = f" <{attributes}>" if attributes else ""
-        x = net.relu(net.node(f"{name}/Conv", f"{name} = Conv{text} ({x}, {weight})"))
-    flat = net.node("flat", f"flat = Flatten ({x})")
-    net.node("logits", f"y = Identity ({net.dense('fc', flat, 250, 3)})")
-    return net.model()
-
-
-def graph(
-    model: onnx.ModelProto, activations: Mapping[str, LowRank], update: str = "all", **options: Any
-) -> TrainGraph:
-    known = chain.imported(model)
-    plan = replace(resolve_update(known.graph, update), activations=activations)
-    return build_training(known, plan, TrainingOptions(learning_rate=RATE, **options))
 
 
 def gradients(train: TrainGraph, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
@@ -67,19 +34,6 @@ def samples(train: TrainGraph, dtype: type = np.float64) -> tuple[np.ndarray, np
 def square(length: int, seed: int) -> np.ndarray:
     """An orthonormal basis of the whole axis."""
     return np.linalg.qr(np.random.default_rng(seed).standard_normal((length, length)))[0].T
-
-
-def activations_of(train: TrainGraph) -> dict[str, tuple[int, ...]]:
-    """Weight -> the shape of what its gradient reads."""
-    shapes = {node.origin.partition("/")[0]: operand(node, "x").shape for node in train.graph.nodes if node.op in GRADS}
-    return {name: shapes[name.removesuffix("_weight")] for name in train.trained if name.endswith("_weight")}
-
-
-GRADS = ("ConvGradWeight", "GemmGradWeight")
-
-
-def everywhere(train: TrainGraph, how: Any) -> dict[str, LowRank]:
-    return {name: how(shape) for name, shape in activations_of(train).items()}
 
 
 def rotated(shape: tuple[int, ...]) -> LowRank:
@@ -151,38 +105,105 @@ CONVS = {
 RANKS = {4: (3, 2, 3, 2), 2: (4, 2)}
 
 
-def test_steps_are_those_of_the_published_method() -> None:
-    """Three steps on changing samples: every weight gradient, and what the subspaces of the state span."""
-    exact = graph(kinds(), {}, batch=4, micro_batch=4)
-    low = graph(kinds(), everywhere(exact, lambda shape: LowRank(RANKS[len(shape)])), batch=4, micro_batch=4)
-    own: dict[str, Iteration] = {}
-    trainer, plain = Trainer(low), Trainer(exact)
-    trainer.state = {n: a.astype(np.float64) for n, a in trainer.state.items()}
-    for step in range(3):
-        x, y = samples(low)
-        x = x + step
-        before = {n: trainer.state[n] for n in low.trained}
-        plain.state |= before
-        values = plain.values(x, y)
-        for node in exact.graph.nodes:
-            if node.op not in GRADS and "GradWeight" not in node.op:
+class Watched:
+    """Three steps of the low-rank graph beside the exact one, from the same weights."""
+
+    def __init__(self) -> None:
+        self.exact = graph(kinds(), {}, batch=4, micro_batch=4)
+        low = everywhere(self.exact, lambda shape: LowRank(RANKS[len(shape)]))
+        self.low = graph(kinds(), low, batch=4, micro_batch=4)
+        self.trainer, self.plain = Trainer(self.low), Trainer(self.exact)
+        self.trainer.state = {name: array.astype(np.float64) for name, array in self.trainer.state.items()}
+        self.own: dict[str, Iteration] = {}
+
+    def wanted(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+        """Gradients of the weights of this step, by layer, as the published method has them."""
+        self.plain.state |= {name: self.trainer.state[name] for name in self.low.trained}
+        values, found = self.plain.values(x, y), dict[str, np.ndarray]()
+        for node in self.exact.graph.nodes:
+            if node.op not in GRADS:
                 continue
             a, dy = (values[operand(node, name).name] for name in ("x", "dy"))
+            seen = self.own.setdefault(node.origin, Iteration(self.subspaces(node.origin, a.ndim))).seen(a)
             layer = node.origin.partition("/")[0]
-            states = {
-                axis: trainer.state[f"{node.origin}.{name}"]
-                for name, axis in MODES[a.ndim]
-                if f"{node.origin}.{name}" in trainer.state
-            }
-            seen = own.setdefault(layer, Iteration(states)).seen(a)
-            before[f"{layer}_weight.wanted"] = dy.T @ seen if layer == "fc" else correlation(seen, dy, *CONVS[layer])
-        trainer.step(x, y)
-        for layer, iteration in own.items():
-            taken = (before[f"{layer}_weight"] - trainer.state[f"{layer}_weight"]) * 4  # divided by four samples
-            np.testing.assert_allclose(taken, before[f"{layer}_weight.wanted"], rtol=1e-9, atol=1e-12)
-            for axis, basis in iteration.bases.items():
-                name = next(name for name, place in MODES[4 if layer != "fc" else 2] if place == axis)
-                origin = "fc/Gemm" if layer == "fc" else f"{layer}/Conv"
-                u = trainer.state[f"{origin}.{name}"]
-                np.testing.assert_allclose(u.T @ u, basis @ basis.T, atol=1e-9)
-    assert len(own) == 5
+            found[layer] = dy.T @ seen if layer == "fc" else correlation(seen, dy, *CONVS[layer])
+        return found
+
+    def subspaces(self, origin: str, rank: int) -> dict[int, np.ndarray]:
+        states = {axis: f"{origin}.{name}" for name, axis in MODES[rank]}
+        return {axis: self.trainer.state[name] for axis, name in states.items() if name in self.trainer.state}
+
+
+def test_steps_are_those_of_the_published_method() -> None:
+    """Three steps on changing samples: every weight gradient, and what the subspaces of the state span."""
+    run = Watched()
+    for step in range(3):
+        x, y = samples(run.low)
+        wanted = run.wanted(x + step, y)
+        before = dict(run.trainer.state)
+        run.trainer.step(x + step, y)
+        for layer, gradient in wanted.items():
+            taken = (before[f"{layer}_weight"] - run.trainer.state[f"{layer}_weight"]) * 4  # the mean of four samples
+            np.testing.assert_allclose(taken, gradient, rtol=1e-9, atol=1e-12)
+        for origin, iteration in run.own.items():
+            ours = run.subspaces(origin, 2 if origin.startswith("fc") else 4)
+            assert set(ours) == set(iteration.bases)
+            for axis, u in ours.items():
+                np.testing.assert_allclose(u.T @ u, iteration.bases[axis] @ iteration.bases[axis].T, atol=1e-9)
+    assert len(run.own) == 5
+
+
+# ---- rows that vanish -----------------------------------------------------------------------------------------------
+
+
+def orthonormal(rows: np.ndarray) -> np.ndarray:
+    builder = new_builder(["p"])
+    builder.emit("Orthonormalize", (Value("p", rows.shape),))
+    return run_node(builder.nodes[0], (rows,))[0]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.zeros((3, 5)),
+        np.ones((4, 4)),
+        np.asarray([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [0.0, 0.0, 1.0]]),
+        np.asarray([[np.nan, 1.0, 0.0], [1.0, 0.0, 0.0]]),
+        np.asarray([[np.inf, 1.0, 0.0], [1.0, 1.0, 0.0]]),
+        np.asarray([[1.0, 1.0], [1.0, 1.0 + 1e-6]]),
+    ],
+)
+def test_rows_are_orthonormal_whatever_was_given(rows: np.ndarray) -> None:
+    for dtype, bound in ((np.float64, 1e-12), (np.float32, 2e-6)):
+        u = orthonormal(rows.astype(dtype))
+        np.testing.assert_allclose(u @ u.T, np.eye(len(rows)), atol=bound)
+
+
+def test_a_row_that_vanishes_becomes_the_axis_that_the_others_cover_least() -> None:
+    u = orthonormal(np.asarray([[3.0, 4.0, 0.0, 0.0], [6.0, 8.0, 0.0, 0.0]]))
+    np.testing.assert_allclose(u, [[0.6, 0.8, 0, 0], [0, 0, 1, 0]])
+    nothing = orthonormal(np.zeros((2, 3)))
+    np.testing.assert_array_equal(nothing, np.eye(3)[:2])
+
+
+# ---- which gradients ------------------------------------------------------------------------------------------------
+
+
+def test_modes_of_full_rank_cost_nothing() -> None:
+    exact = graph(kinds(), {})
+    same = graph(kinds(), everywhere(exact, lambda shape: LowRank(tuple(shape[axis] for _, axis in MODES[len(shape)]))))
+    assert [node.op for node in same.graph.nodes] == [node.op for node in exact.graph.nodes]
+    assert not same.low_rank
+
+
+def test_what_is_kept_is_counted_by_hand() -> None:
+    """The 1x1 convolution: 5x5x12, ranks 3 of channels, 2 of rows, all columns."""
+    low = graph(kinds(), {"point_weight": LowRank((3, 2))})
+    (item,) = low.low_rank
+    assert (item.layer, item.shape, item.ranks) == ("point/Conv", (1, 5, 5, 12), (3, 2, 5, 1))
+    assert item.exact_bytes == 4 * 300
+    assert item.core_bytes == 4 * 3 * 2 * 5
+    assert item.subspace_bytes == item.state_bytes == 4 * (3 * 12 + 2 * 5)
+    forward = 2 * 300 * (3 + 2) + (2 * 12 * 3 * 2 + 2 * 5 * 2 * 1) + 300 * 3 + 75 * 2  # powers, rows, cores
+    backward = 250 * 2 + 2 * 5 * 10 * 3 + 10 * 3 * 12  # less than to expand the core: 30 * 5 + 250 * 3
+    assert item.extra_macs == forward + backward - 25 * 12 * 10

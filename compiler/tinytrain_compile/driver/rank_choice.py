@@ -102,7 +102,9 @@ class LayerRanks:
         return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
 
     def _first(self, axis: int, rank: int) -> Array:
-        return first_subspace(rank, self._shape[axis], self.seed, f"{self.node.name}.{axis}").astype(np.float64)
+        mode = next(name for name, place in MODES[len(self._shape)] if place == axis)
+        name = f"{self.node.origin or self.node.name}.{mode}"
+        return first_subspace(rank, self._shape[axis], self.seed, name).astype(np.float64)
 
     def _next(self, axis: int, index: int, u: Array) -> Array:
         """One step of the iteration on a micro-batch."""

@@ -151,12 +151,12 @@ class _Rewrite:
         if 0 in self._reduced:
             dy = self._along(dy, 0, "dy_samples")
         places = [axis for axis in (1, 2) if axis in self._reduced and len(self._x.shape) == 4]
-        pointwise = isinstance(attrs, ConvAttrs) and _is_pointwise(attrs)
-        if pointwise and self._cheaper_below(dy, places):
-            for axis in sorted(places, key=lambda axis: self._reduced[axis] / dy.shape[axis]):
+        shrinking = sorted(places, key=lambda axis: self._reduced[axis] / self._x.shape[axis])
+        if isinstance(attrs, ConvAttrs) and _is_pointwise(attrs) and self._cheaper_below(dy, shrinking):
+            for axis in shrinking:
                 dy = self._along(dy, axis, f"dy_{self._names[axis]}")
         else:
-            for axis in sorted(places, key=lambda axis: self._x.shape[axis] / self._reduced[axis]):
+            for axis in reversed(shrinking):
                 core = self._along(core, axis, f"wide_{self._names[axis]}", expand=True)
         self._of_weight(core, dy)
         nodes = self._taken(first)
@@ -172,12 +172,14 @@ class _Rewrite:
         inner = self._builder.emit(node.op, (core, dy), dense, f"{node.name}.of_core", node.origin)
         self._emit("SubspaceGradWeight", (inner, self._subspaces[channels]), GroupAttrs(groups), "of_weight")
 
-    def _cheaper_below(self, dy: Value, places: Sequence[int]) -> bool:
+    def _cheaper_below(self, dy: Value, shrinking: Sequence[int]) -> bool:
         """Whether a 1x1 convolution's dy is taken into the subspaces of rows and columns, rather than the core out."""
-        ranks = [self._reduced.get(axis, self._x.shape[axis]) for axis in range(4)]
-        full = [ranks[0], *self._x.shape[1:3], ranks[3]]
-        inside = dy.elements * ranks[2] + math.prod(ranks) * dy.shape[3]
-        return bool(places) and inside < math.prod(full) * dy.shape[3]
+        down = [(axis, self._reduced[axis]) for axis in shrinking]
+        up = [(axis, self._x.shape[axis]) for axis in reversed(shrinking)]
+        below, small = _chain_macs(dy.shape, down)
+        above, _ = _chain_macs(self._core.shape, up)
+        channels = self._core.shape[3]
+        return below + math.prod(small) * channels < above + dy.elements * channels
 
     def kept(self, nodes: Sequence[Node]) -> KeptActivation:
         """What the report says of it."""
@@ -203,6 +205,15 @@ class _Rewrite:
 
 def _macs(node: Node) -> int:
     return op_def(node.op).macs(node)
+
+
+def _chain_macs(shape: tuple[int, ...], steps: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
+    """Of products along axes, one after another, which get these lengths; and the shape behind them."""
+    found, total = [*shape], 0
+    for axis, length in steps:
+        total += math.prod(found) * length
+        found[axis] = length
+    return total, found
 
 
 def _is_pointwise(attrs: ConvAttrs) -> bool:
