@@ -38,12 +38,10 @@ def kinds() -> onnx.ModelProto:
     return net.model()
 
 
-def graph(
-    model: onnx.ModelProto, activations: Mapping[str, LowRank], update: str = "all", **options: Any
-) -> TrainGraph:
+def graph(model: onnx.ModelProto, activations: Mapping[str, LowRank], rate: float = RATE, **options: Any) -> TrainGraph:
     known = chain.imported(model)
-    plan = replace(resolve_update(known.graph, update), activations=activations)
-    return build_training(known, plan, TrainingOptions(learning_rate=RATE, **options))
+    plan = replace(resolve_update(known.graph, "all"), activations=activations)
+    return build_training(known, plan, TrainingOptions(learning_rate=rate, **options))
 
 
 def activations_of(train: TrainGraph) -> dict[str, tuple[int, ...]]:

@@ -40,7 +40,10 @@ class Pair:
 
 @dataclass(eq=False)
 class LayerRanks:
-    """One weight gradient on several micro-batches. node: that makes it, of the exact step."""
+    """One weight gradient on several micro-batches. node: that makes it, of the exact step.
+
+    Samples come in any order, so that their mode has no fixed subspace: it stays whole.
+    """
 
     node: Node
     pairs: Sequence[Pair]
@@ -52,7 +55,8 @@ class LayerRanks:
     def __post_init__(self) -> None:
         self._shape = self.pairs[0].x.shape
         self._axes = [axis for _, axis in MODES[len(self._shape)]]
-        for axis in self._axes:
+        self._open = [axis for axis in self._axes if axis or self.kind == "asi"]
+        for axis in self._open:
             flat = [np.moveaxis(pair.x, axis, 0).reshape(self._shape[axis], -1) for pair in self.pairs]
             self._grams[axis] = [one @ one.T for one in flat]
         self._exact = [self._gradient(pair.x, pair.dy) for pair in self.pairs]
@@ -60,7 +64,7 @@ class LayerRanks:
     def choose(self, bound: float) -> LowRank | None:
         """The fewest bytes with an error of at most `bound` that are found; None: exactly takes no more."""
         for tail in TAILS:
-            ranks = self._fewest_bytes({axis: self._rank(axis, tail) for axis in self._axes})
+            ranks = self._fewest_bytes(self._whole() | {axis: self._rank(axis, tail) for axis in self._open})
             if self._bytes(ranks) >= self._bytes(self._whole()) or len(self._trials) >= MOST_TRIALS:
                 break
             trial = self._measured(ranks)
@@ -72,7 +76,8 @@ class LayerRanks:
         """These ranks of the user's."""
         whole = [self._shape[axis] for axis in self._axes]
         listed = [min(pair) for pair in zip(ranks, whole, strict=False)] + whole[len(ranks) :]
-        return self.low_rank(self._measured(dict(zip(self._axes, listed, strict=True))).ranks)
+        asked = dict(zip(self._axes, listed, strict=True))
+        return self.low_rank(self._measured(self._whole() | {axis: asked[axis] for axis in self._open}).ranks)
 
     def low_rank(self, ranks: tuple[int, ...]) -> LowRank:
         """Ranks that were measured, with their bases where subspaces are fixed."""
@@ -149,7 +154,11 @@ class LayerRanks:
         while going:
             going = False
             ranks = dict(zip(self._axes, trial.ranks, strict=True))
-            smaller = [ranks | {axis: rank - max(1, rank // 6)} for axis, rank in ranks.items() if rank > 1]
+            smaller = [
+                ranks | {axis: rank - max(1, rank // 6)}
+                for axis, rank in ranks.items()
+                if rank > 1 and axis in self._open
+            ]
             better = (each for each in sorted(smaller, key=self._cost) if self._bytes(each) < trial.size_bytes)
             for each in better:
                 if len(self._trials) < MOST_TRIALS and (lower := self._measured(each)).error <= bound:

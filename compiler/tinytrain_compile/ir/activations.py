@@ -45,9 +45,10 @@ class LowRank:
 
     def reduced(self, shape: tuple[int, ...]) -> dict[int, int]:
         """Axis -> rank, of the modes of an activation of this shape whose rank is below their length, or that have a
-        basis."""
+        basis of that length."""
         ranks = {axis: rank for (_, axis), rank in zip(MODES.get(len(shape), ()), self.ranks, strict=False)}
-        return {axis: rank for axis, rank in ranks.items() if rank < shape[axis] or axis in self.bases}
+        fixed = {axis for axis, basis in self.bases.items() if basis.shape[1] == shape[axis]}
+        return {axis: rank for axis, rank in ranks.items() if rank < shape[axis] or axis in fixed}
 
 
 @dataclass(frozen=True)

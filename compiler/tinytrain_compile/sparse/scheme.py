@@ -72,6 +72,8 @@ def _activation(where: str, table: dict[str, Any]) -> tuple[str, tuple[int, ...]
     whole = all(isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1 for rank in listed)
     if not whole or len(listed) > _MODES or ("ranks" in table and not listed):
         raise _bad(where, "`ranks` is a list of one to four numbers from 1 on: channels, height, width, samples")
+    if activation == "subspace" and len(listed) == _MODES:
+        raise _bad(where, "`ranks` of a fixed subspace are of channels, height and width: samples come in any order")
     if listed and activation not in ("asi", "subspace"):
         raise _bad(where, '`ranks` are for activation = "asi" or "subspace"')
     if activation in ("asi", "subspace") and table.get("weight", 0) == 0:
