@@ -42,15 +42,16 @@ class LowRankNodes:
 def with_low_rank(
     builder: GraphBuilder,
     forward: Sequence[Node],
-    backward: Sequence[Node],
     wanted: Mapping[str, LowRank],
     seed: int,
 ) -> LowRankNodes:
-    """Replace gradients of weights. wanted: by the name of a parameter's gradient.
+    """Take the backward pass out of the builder, with other gradients of weights. wanted: by the name of a parameter's
+    gradient.
 
     Only gradients that read what the forward pass computes, or the input, are replaced: not those whose channels are
     cut out first.
     """
+    backward, builder.nodes = builder.nodes, []
     made = {value.name: node for node in backward for value in node.outputs}
     chosen = {node.name: how for name, how in wanted.items() for node in _makers(made, name)}
     result = LowRankNodes([*forward], [])
