@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,9 @@ bench-choice: $(STAMP) ## Accuracy of what auto chooses, with and without data, 
 
 bench-paging: $(STAMP) ## A 256 KB arena and external RAM: time and energy of paging plans, a step of each in QEMU
 	$(BIN)/python -m benchmarks.paging --run
+
+bench-slices: $(STAMP) ## MCUNet's step in slices, in QEMU: the longest one, what they cost, equal bytes
+	$(BIN)/python -m benchmarks.slices
 
 power-cuts: $(STAMP) ## Cut the power of a device that saves, everywhere, on six flashes; losses (an hour; ARGS=--short)
 	$(BIN)/python -m benchmarks.power_cuts $(ARGS)

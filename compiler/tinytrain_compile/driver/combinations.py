@@ -68,6 +68,7 @@ def _check_lines(options: CompileOptions) -> None:
         ("optimise", options.optimise is not None),
         ("micro_batch", "micro_batch" in options.given),
         ("cycles", options.cycles),
+        ("slices", options.slices == "on"),
     )
     for name, given in others:
         if given:
