@@ -9,7 +9,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.intrinsics import dsp
+from tinytrain_compile.lower.intrinsics.columns import sum_columns
 from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     Schedule,
@@ -57,7 +57,7 @@ def _column_sums(sch: s_tir.Schedule, pixels: int, channels: int) -> None:
     _, own, pixel = sch.get_loops(acc)
     sch.reorder(pixel, own)
     sch.unroll(sch.get_loops(sch.decompose_reduction(acc, pixel))[-1])
-    sch.tensorize(pixel, dsp.sum_columns(pixels, channels))
+    sch.tensorize(pixel, sum_columns(pixels, channels))
 
 
 def _pixels(node: Node) -> te.Tensor:
