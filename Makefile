@@ -47,7 +47,7 @@ bench-planner: $(STAMP) ## Orders and arenas of the training graphs of the three
 bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, extra MACs, the 55 % bar
 	$(BIN)/python -m benchmarks.remat
 
-bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS=--count: instructions in QEMU
+bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS='--count' '--verify': in QEMU
 	$(BIN)/python -m benchmarks.streams $(ARGS)
 
 bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against hand-made schemes; ARGS='schemes NETWORK ..'
