@@ -98,6 +98,7 @@ class Generator:
             fma=self._target.features.fma,
             external=self._candidate.externals.used(self._candidate.plan.all_nodes),
             epochs=options.epochs,
+            parts=options.runtime,
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 

@@ -26,7 +26,7 @@ from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tile
 from tinytrain_compile.driver.training_options import with_file_training
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
 from tinytrain_compile.driver.update_rounds import SCHEME
-from tinytrain_compile.emit import c_identifier, with_stack
+from tinytrain_compile.emit import c_identifier, replay_room, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
 from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, random_samples
@@ -262,6 +262,8 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         choices=model.choices,
         options=recorded(options, model.training is not None),
         scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
+        runtime=options.runtime,
+        replay=replay_room(candidate.train, options.runtime),
     )
 
 

@@ -14,12 +14,14 @@ from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
 from tinytrain_compile.emit.labels import label_ctype, label_data
 from tinytrain_compile.emit.names import Names, comment_text
+from tinytrain_compile.emit.parts import part_files
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer, transposed_name
 from tinytrain_compile.emit.stack import unknown_stack
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.base import op_def
@@ -57,6 +59,8 @@ class EmitOptions:
     external: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of external kernels that nodes of the plan use: file name -> text."""
     epochs: int | None = None
+    parts: RuntimeParts = NO_PARTS
+    """Of the loop around the step."""
 
 
 @cache
@@ -90,7 +94,9 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     small = [f"{prefix}_train.c"] if options.small_calls else []
     small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
     external = [name for name in options.external if name.endswith(".c")]
+    parts = part_files(environment, model, train, options.parts, prefix)
     sources = [f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c", *external]
+    sources += [name for name in parts if name.endswith(".c")]
     model.update(sources=sources, small_sources=small)
     model["kernel_declarations"] = [prototype(kernel.declaration) for kernel in kernels.functions]
     model["table_declarations"] = [declaration(name, data) for name, data in constants]
@@ -109,6 +115,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         ),
         **copied(used, options.external.values(), options.runtime),
         **options.external,
+        **parts,
         "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
     }
     if options.debug_header:

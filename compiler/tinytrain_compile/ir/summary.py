@@ -9,6 +9,7 @@ from typing import Any
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
+from tinytrain_compile.ir.runtime_parts import NO_PARTS, ReplayRoom, RuntimeParts
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------
@@ -158,6 +159,7 @@ class Summary:
     choices: which initializers of the file are parameters.
     options: those that say what a step computes, by name, as they were given; scheme: what is trained, as a file of
     --update says it. With the model these two are all that a checkpoint of this build needs to be understood.
+    runtime: parts of the loop around the step; replay: what a reservoir of samples takes, if there is one.
     """
 
     model: str
@@ -186,6 +188,8 @@ class Summary:
     choices: tuple[ParameterChoice, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     scheme: str = ""
+    runtime: RuntimeParts = NO_PARTS
+    replay: ReplayRoom | None = None
 
     @property
     def all_notes(self) -> tuple[str, ...]:

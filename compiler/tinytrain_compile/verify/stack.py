@@ -18,8 +18,11 @@ _NODE = re.compile(r'node: \{ title: "(?P<title>[^"]*)" label: "(?P<label>[^"]*)
 _EDGE = re.compile(r'edge: \{ sourcename: "(?P<source>[^"]*)" targetname: "(?P<target>[^"]*)"')
 _FRAME = re.compile(r"(\d+) bytes \(([a-z,]+)\)")
 _INDIRECT = "__indirect_call"
-CALLBACKS = ("save", "load", "infer_rows", "train_step_rows", "accumulate_rows")
-"""Functions of the API that take callbacks."""
+CALLBACKS = (
+    *("save", "load", "infer_rows", "train_step_rows", "accumulate_rows"),
+    *("replay_add", "replay_draw"),
+)
+"""Functions of the API and of parts of the loop that take callbacks."""
 _HINT = "please report this with the model"
 
 
