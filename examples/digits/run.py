@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from board import TARGET, Firmware, Run, check_equal, compile_model, facts, say, show, train
+
+HERE = Path(__file__).resolve().parent
 
 LOSS, ACCURACY, BAR_WIDTH = r"loss ([0-9.]+)", r"accuracy ([0-9.]+) %", 40
 

@@ -10,18 +10,28 @@
 #include "port.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #ifndef KEYWORDS_EPOCHS
 #define KEYWORDS_EPOCHS 12 /* what --epochs, or finetune, says where it is asked */
 #endif
 
 enum {
-    STEPS = 8,    /* features are stored in eighths of a standard deviation */
+    STEPS = 8,      /* features are stored in eighths of a standard deviation */
     REPLAYED = 100, /* samples of old speakers that are kept */
     SEED = 1,
+    GUARD_BYTES = 4096,
+    GUARD = 0xc5,
 };
 
-static unsigned char arena[KEYWORDS_ARENA_BYTES] PORT_ARENA_SECTION;
+/* All RAM of the model; the guards show that nothing is written outside it. */
+static struct {
+    unsigned char below[GUARD_BYTES];
+    unsigned char arena[KEYWORDS_ARENA_BYTES];
+    unsigned char above[GUARD_BYTES];
+} memory PORT_ARENA_SECTION;
+
+/* RAM of the samples that are replayed. */
 static _Alignas(KEYWORDS_REPLAY_ALIGNMENT) unsigned char room[REPLAYED * KEYWORDS_REPLAY_RECORD_BYTES];
 
 static void check(keywords_status status, const char *what)
@@ -163,7 +173,9 @@ int main(void)
 {
     keywords_t *model;
     keywords_replay_t replay;
-    check(keywords_init(&model, arena, sizeof arena), "init");
+    memset(memory.below, GUARD, GUARD_BYTES);
+    memset(memory.above, GUARD, GUARD_BYTES);
+    check(keywords_init(&model, memory.arena, sizeof memory.arena), "init");
     check(keywords_replay_init(&replay, room, sizeof room, SEED), "replay");
     fill(&replay, model);
 
@@ -176,8 +188,19 @@ int main(void)
         port_print(number);
         port_print("   loss ");
         print_number(loss, false);
-        print_accuracies(model);
+        if ((epoch & (epoch - 1)) == 0 || epoch == KEYWORDS_EPOCHS) {
+            print_accuracies(model);
+        } else {
+            port_print("\n");
+        }
     }
     save(model);
+
+    for (size_t i = 0; i < GUARD_BYTES; i++) {
+        if (memory.below[i] != GUARD || memory.above[i] != GUARD) {
+            port_print("something was written outside the arena\n");
+            return 3;
+        }
+    }
     return 0;
 }

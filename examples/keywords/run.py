@@ -17,13 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from board import TARGET, Firmware, Run, check_equal, compile_model, facts, say, show, train
 from make_data import DEVELOPMENT, REPORT
-from recipe import OPTIONS
+from recipe import EPOCHS, OPTIONS
 from speakers import parts_of
+
+HERE = Path(__file__).resolve().parent
 
 
 def summary(result: Run) -> list[str]:
@@ -40,13 +41,14 @@ def main() -> None:
     parser.add_argument("--speaker", default=REPORT[0], choices=(*DEVELOPMENT, *REPORT), help=f"(default: {REPORT[0]})")
     parser.add_argument("--work", type=Path, default=HERE / "out", help="folder for everything that is made")
     parser.add_argument("--config", type=Path, help="as for tinytrain-compile: what finetune has written")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"(default: {EPOCHS}, or that of --config)")
     parser.add_argument("--host", action="store_true", help="train on the host only, even where QEMU is installed")
     given = parser.parse_args()
     work, parts = given.work.resolve(), parts_of(given.speaker)
     work.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(work / "own.npz", x=parts.own.real, y=parts.own.y)
     np.savez_compressed(work / "calib.npz", x=parts.pool.real)
-    own = ["--config", show(given.config.resolve())] if given.config else [*OPTIONS]
+    own = ["--config", show(given.config.resolve())] if given.config else [*OPTIONS, "--epochs", str(given.epochs)]
     files = ["--calib", show(work / "calib.npz"), "--data", show(work / "own.npz"), "-o", show(work / "generated")]
     verify = ["--verify", "host"] if given.host else []
     compile_model([show(HERE / "keywords.onnx"), *own, "--runtime", "replay", "--target", TARGET, *files, *verify])

@@ -1,6 +1,6 @@
 """The parts of features.npz by speaker; called as a program, it writes what `finetune` and a compilation read.
 
-    python examples/keywords/speakers.py --speaker nl+m1 -o own.npz --calib calib.npz
+python examples/keywords/speakers.py --speaker nl+m1 -o own.npz --calib calib.npz
 """
 
 from __future__ import annotations
@@ -54,8 +54,12 @@ class Parts:
         """Arrays as docs/finetune.md names them. Old samples: the pool, and as many of the others."""
         old_x, old_y = (np.concatenate([getattr(self.pool, k), getattr(self.old, k)]) for k in ("real", "y"))
         return {
-            **{"x": self.own.real, "y": self.own.y, "x_test": self.test.real, "y_test": self.test.y},
-            **{"x_old": old_x, "y_old": old_y},
+            "x": self.own.real,
+            "y": self.own.y,
+            "x_test": self.test.real,
+            "y_test": self.test.y,
+            "x_old": old_x,
+            "y_old": old_y,
         }
 
     @property
