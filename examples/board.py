@@ -17,7 +17,14 @@ from pathlib import Path
 
 from tinytrain_compile.target import Target, load_target
 from tinytrain_compile.verify import find_tools
-from tinytrain_compile.verify.firmware import COMPILE_FLAGS, HOST_FLAGS, LINK_FLAGS, WARNING_FLAGS, qemu_arguments
+from tinytrain_compile.verify.firmware import (
+    CHECK_FLAG,
+    COMPILE_FLAGS,
+    HOST_FLAGS,
+    LINK_FLAGS,
+    WARNING_FLAGS,
+    qemu_arguments,
+)
 
 TARGET = "cortex-m7"
 TIME_LIMIT_S = 600
@@ -103,7 +110,7 @@ def _build_command(compiler: str, firmware: Firmware, board: Target | None) -> l
     """The compiler's command line; `board` None builds for the host what the board computes."""
     out = firmware.out
     sources = [str(path) for path in (*sorted(out.glob("*.c")), firmware.main)]
-    common = [*COMPILE_FLAGS, *WARNING_FLAGS, f"-I{out}", f"-I{out / 'verify'}", *sources]
+    common = [*COMPILE_FLAGS, *WARNING_FLAGS, CHECK_FLAG, f"-I{out}", f"-I{out / 'verify'}", *sources]
     if board is None:
         tail = [str(out / "verify" / "host.c"), "-no-pie", "-o", "firmware"]
         return [compiler, *HOST_FLAGS, *common, *tail]

@@ -16,7 +16,7 @@ from tinytrain_compile.ir.runtime_parts import RuntimeParts
 
 
 def test_parts_are_read_in_any_order() -> None:
-    assert parse_runtime("replay", "--runtime") == RuntimeParts(("replay",))
+    assert parse_runtime("schedule,replay", "--runtime") == RuntimeParts(("replay", "schedule"))
     assert parse_runtime(" replay=100 ,", "--runtime") == RuntimeParts(("replay",), 100)
 
 
@@ -28,6 +28,7 @@ def test_parts_are_read_in_any_order() -> None:
         ("replay=0", "'0' is no number of samples"),
         ("replay=", "'' is no number of samples"),
         ("replay=2000000", "'2000000' is no number of samples"),
+        ("monitor=3", "monitor takes no number"),
         ("replay=-1", "'-1' is no number of samples"),
     ],
 )

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 HERE = Path(__file__).resolve().parent
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 _NAMES = (
-    "adam Alex Andrea Andy antonio AnxiousAndy aunty belinda benjamin boris caleb croak david Demonic Denis Diogo ed edward "
-    "edward2 Gene Gene2 grandma grandpa gustave Henrique Hugo iven iven2 iven3 iven4 Jacky john kaukovalta "
-    "klatt klatt3 Lee linda marcelo Marco Mario max Michael michel miguel mike Mr Nguyen norbert pablo paul pedro quincy "
-    "RicishayMax RicishayMax2 rob robert sandro shelby steph2 Storm travis Tweaky victor zac"
+    "adam Alex Andrea Andy antonio AnxiousAndy aunty belinda benjamin boris caleb croak david Demonic Denis "
+    "Diogo ed edward edward2 Gene Gene2 grandma grandpa gustave Henrique Hugo iven iven2 iven3 iven4 Jacky "
+    "john kaukovalta klatt klatt3 Lee linda marcelo Marco Mario max Michael michel miguel mike Mr Nguyen "
+    "norbert pablo paul pedro quincy RicishayMax RicishayMax2 rob robert sandro shelby steph2 Storm travis "
+    "Tweaky victor zac"
 )
 VARIANTS = tuple(_NAMES.split())
 _MIXED = tuple(np.random.default_rng(0).permutation(VARIANTS).tolist())

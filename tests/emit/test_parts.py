@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
@@ -20,9 +21,10 @@ from tinytrain_compile.ir.runtime_parts import PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.target import load_target
-from tinytrain_compile.twin.loop import Reservoir
+from tinytrain_compile.twin import Instance
+from tinytrain_compile.twin.loop import Reservoir, Running, Schedule, Spread, Stop, Vote, percentile
 from tinytrain_compile.verify import find_tools
-from tinytrain_compile.verify.build import compile_project, link_project, write_files
+from tinytrain_compile.verify.build import build_library, compile_project, link_project, write_files
 from tinytrain_compile.verify.firmware import GUARD_BYTES, fill
 from tinytrain_compile.verify.run import run_image
 from tinytrain_compile.verify.temporary import work_folder
@@ -63,45 +65,79 @@ def ran(board: str) -> Array:
         return np.frombuffer(run_image(link_project(made, core, tools), core, tools, given, timeout_s=120), np.int32)
 
 
-def expected() -> tuple[list[tuple[int, int, float]], list[tuple[Array, int]]]:
-    """By the twin: (whether it is old, label, first value) of every step, and what the reservoir holds in the end."""
+RECORD = np.dtype(
+    [
+        *(("old", "i4"), ("label", "i4"), ("first", "f4"), ("loss", "f4"), ("rates", "f4", 3)),
+        *(("mean", "f4"), ("verdict", "i4"), ("voted", "i4"), ("threshold", "f4")),
+    ]
+)
+SCHEDULES = (
+    Schedule("constant", 0.05, warm_up=7),
+    Schedule("step", 0.0625, every=9, factor=0.7),
+    Schedule("cosine", 0.06, warm_up=10, every=75, last=0.01),
+)
+SHARES = (0, 1, 500, 501, 990, 1000)
+
+
+def judged(board: str) -> tuple[Array, bytes]:
+    """Assert that the board has decided as the twins do, of the losses that it has computed itself.
+
+    Its records, and the best state that it has kept and taken again.
+    """
+    words = ran(board)
+    size = RECORD.itemsize // 4 * STEPS
+    behind = size + ROOM * project("cortex-m0plus").train.graph.inputs[0].elements + ROOM
+    steps, room, ends = words[:size].view(RECORD), words[size:behind], words[behind:]
     x, y = samples()
-    reservoir = Reservoir[int](ROOM, seed=7)
+    reservoir, taken = Reservoir[int](ROOM, seed=7), 0
     reservoir.mix(3, 2)
-    steps, taken = list[tuple[int, int, float]](), 0
-    for _ in range(STEPS):
+    running, stop, spread, vote = Running(20), Stop(False, 0.01, 6), Spread(), Vote(7)
+    for step, said in enumerate(steps):
         old = reservoir.due()
         index = reservoir.draw() if old else taken % SAMPLES
         if not old:
             reservoir.add(index)
             taken += 1
-        steps.append((int(old), int(y[index]), float(x[index][0])))
-    return steps, [(x[index], int(y[index])) for index in reservoir.samples]
-
-
-def test_the_host_decides_as_the_twin_does() -> None:
-    words = ran("host")
-    decided, room = words[: 4 * STEPS].reshape(STEPS, 4), words[4 * STEPS :].reshape(ROOM, -1)
-    steps, held = expected()
-    firsts = decided[:, 2].view(np.float32).astype(float)
-    assert [*zip(decided[:, 0].tolist(), decided[:, 1].tolist(), firsts.tolist(), strict=True)] == steps
-    assert sum(old for old, _, _ in steps) == 39, "two of five, and nothing is owed for the first"
-    for record, (x, label) in zip(room, held, strict=True):
-        assert record[:-1].view(np.float32).tobytes() == x.tobytes()
-        assert record[-1] == label
-    losses = decided[:, 3].view(np.float32)
+        assert (said["old"], said["label"], said["first"]) == (old, y[index], x[index][0])
+        assert [np.float32(one.rate_of(step)) for one in SCHEDULES] == said["rates"].tolist()
+        running.add(said["loss"])
+        spread.add(said["loss"])
+        assert said["mean"] == np.float32(running.mean)
+        assert ("better", "not better", "stop")[said["verdict"]] == stop.add(running.mean)
+        assert said["voted"] == vote.add(int(said["label"]))
+        assert said["threshold"] == np.float32(spread.threshold(2.5))
+    assert steps["old"].sum() == 39, "two of five, and nothing is owed for the first"
+    assert set(steps["verdict"].tolist()) == {0, 1, 2}
+    held = [x[index].tobytes() + y[index].tobytes() for index in reservoir.samples]
+    assert room.tobytes() == b"".join(held)
+    losses = steps["loss"]
+    assert ends[: len(SHARES)].view(np.float32).tolist() == [percentile(losses[:-1], share) for share in SHARES]
     assert losses[-20:].mean() < losses[:20].mean(), "it trains"
+    return steps, ends[len(SHARES) :].tobytes()
+
+
+def test_the_host_decides_as_the_twins_do() -> None:
+    """And the best state is that behind the step with the best mean: a twin that trains on the same has it."""
+    steps, best = judged("host")
+    made = project("cortex-m0plus")
+    last = int(np.flatnonzero(steps["verdict"] == 0)[-1])
+    with tempfile.TemporaryDirectory() as folder:
+        library = build_library(made.bundle, find_tools(), Path(folder))
+        instance = Instance(library, made.bundle.interface)
+        x, y = samples()
+        firsts = x[:, 0].tolist()
+        for step in range(last + 1):
+            index = firsts.index(steps["first"][step])
+            instance.set_rate(SCHEDULES[2].rate_of(step))
+            instance.train(x[index : index + 1].reshape(1, -1), y[index : index + 1])
+        assert instance.save() == best
 
 
 @pytest.mark.qemu
 @needs_qemu
 @pytest.mark.parametrize("board", chain.BOARDS)
-def test_boards_decide_as_the_host_does(board: str) -> None:
-    """But for losses: a core with fused products computes others."""
-    host, found = ran("host"), ran(board)
-    decided = np.arange(host.size) % 4 != 3
-    decided[4 * STEPS :] = True
-    assert np.array_equal(host[decided], found[decided])
+def test_boards_decide_as_the_twins_do(board: str) -> None:
+    judged(board)
 
 
 def test_every_sample_is_held_with_the_same_probability() -> None:
@@ -113,6 +149,28 @@ def test_every_sample_is_held_with_the_same_probability() -> None:
             reservoir.add(index)
         held[reservoir.samples] += 1
     assert np.abs(held - 1000).max() < 5 * np.sqrt(3000 * (1 / 3) * (2 / 3))
+
+
+@pytest.mark.parametrize("whole", [1, 2, 7, 1000, 3_000_000_000])
+def test_a_cosine_is_one(whole: int) -> None:
+    """Against float64: within two units in the last place of 1."""
+    schedule = Schedule("cosine", 1.0, every=whole)
+    for done in {0, 1, whole // 3, whole // 2, whole // 2 + 1, whole - 1, whole, whole + 5}:
+        exact = 0.5 * (1 + np.cos(np.pi * min(done, whole) / whole))
+        assert abs(schedule.rate_of(done) - exact) < 2.0**-22
+
+
+def test_means_and_percentiles_are_those_of_numpy() -> None:
+    values = np.random.default_rng(5).gamma(2.0, size=997).astype(np.float32)
+    spread, running = Spread(), Running(2000)
+    for value in values:
+        spread.add(float(value))
+        running.add(float(value))
+    exact = values.astype(np.float64)
+    assert spread.threshold(3.0) == pytest.approx(exact.mean() + 3 * exact.std(), rel=1e-5)
+    assert running.mean == pytest.approx(exact.mean(), rel=1e-5)
+    for per_mille in (1, 10, 250, 500, 990, 999, 1000):
+        assert percentile(values, per_mille) == np.percentile(values, per_mille / 10, method="inverted_cdf")
 
 
 # ---- the C alone ----------------------------------------------------------------------------------------------------

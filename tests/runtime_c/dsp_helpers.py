@@ -44,7 +44,7 @@ def _requantised(zero: int, low: int, high: int, above: bool = False) -> Any:
 
 
 def _requantise(name: str, zero: int, low: int, high: int, down: bool, above: bool = False) -> Helper:
-    how, operands = ("_down", "a2, a3") if down else ("", "tt_factor(a2), tt_down(a2, a3)")
+    how, operands = ("_kept", "tt_factor(a2), -a3") if down else ("", "tt_factor(a2), tt_down(a2, a3)")
     body = f"y0 = tt_requantise8{how}{'_above' if above else ''}(a0, a1, {operands}, {zero}, {low}, {high});"
     ranges = (WORD, WORD, NORMAL, DOWN) if down else (WORD, WORD, FACTOR, SHIFT)
     return Helper(name, body, ranges, _requantised(zero, low, high, above))
@@ -198,16 +198,16 @@ DSP_HELPERS = (
     Helper("halve_once", "y0 = tt_halve(a0, 1);", (WORD,), lambda a: (fx.shift_right(a, 1),)),
     Helper("rescale", "y0 = tt_rescale(a0, a1, a2);", (WORD, FACTOR, SHIFT), lambda *a: (fx.requantise(*a),)),
     _requantise("requantise8", -128, -128, 127, down=False),
-    _requantise("requantise8_down", -128, -128, 127, down=True),
+    _requantise("requantise8_kept", -128, -128, 127, down=True),
     _requantise("requantise8_bounds", 37, -5, 60, down=True),
     _requantise("requantise8_from", 37, -5, 127, down=True),
     _requantise("requantise8_to", -37, -128, 60, down=True),
     _requantise("requantise8_above", -128, -128, 127, down=False, above=True),
     _requantise("requantise8_above_to", -5, -5, 60, down=False, above=True),
-    _requantise("requantise8_down_above", -128, -128, 127, down=True, above=True),
-    _requantise("requantise8_down_above_to", -128, -128, 60, down=True, above=True),
-    _requantise("requantise8_down_above_from", -5, -5, 127, down=True, above=True),
-    _requantise("requantise8_down_above_bounds", -5, -5, 60, down=True, above=True),
+    _requantise("requantise8_kept_above", -128, -128, 127, down=True, above=True),
+    _requantise("requantise8_kept_above_to", -128, -128, 60, down=True, above=True),
+    _requantise("requantise8_kept_above_from", -5, -5, 127, down=True, above=True),
+    _requantise("requantise8_kept_above_bounds", -5, -5, 60, down=True, above=True),
     Helper(
         "above", "y0 = tt_above(a0, a1);", (between(-2, 2, 0), WORD), lambda y, s: (np.where((y == 0) & (s > 0), 1, y),)
     ),

@@ -54,7 +54,8 @@ def part_files(
     environment: jinja2.Environment, model: Mapping[str, object], train: TrainGraph, parts: RuntimeParts, prefix: str
 ) -> dict[str, str]:
     """File name -> text of a header and a C file for each part. model: what templates of the project know."""
-    known = {**model, "replay": asdict(record_of(train, parts, prefix))}
+    one_class = bool(model["classes"]) and not model["label_array"]
+    known = {**model, "replay": asdict(record_of(train, parts, prefix)), "one_class": one_class}
     return {
         f"{prefix}_{name}.{kind}": fitted(environment.get_template(f"{name}.{kind}.j2").render(known))
         for name in parts.names

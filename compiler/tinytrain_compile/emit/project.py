@@ -10,6 +10,7 @@ import jinja2
 import numpy as np
 
 from tinytrain_compile import __version__
+from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
 from tinytrain_compile.emit.labels import label_ctype, label_data
@@ -30,6 +31,7 @@ from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.row_form import row_pitch
 from tinytrain_compile.ops.stream import StreamAttrs
+from tinytrain_compile.target.model import Target
 
 LICENCE = "LicenseRef-model-owner"
 """What generated files say: we claim no rights in them (docs/licence.md)."""
@@ -46,6 +48,7 @@ class EmitOptions:
     small_calls: compile the call sequence for small code (kernels say for themselves whether they are).
     fma: whether the target fuses products that are only added; then every machine does.
     epochs: passes over the samples, for the loop of the firmware; None: not said.
+    board: the target, where it is a board; None for a core.
     """
 
     prefix: str
@@ -59,32 +62,35 @@ class EmitOptions:
     external: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of external kernels that nodes of the plan use: file name -> text."""
     epochs: int | None = None
+    board: Target | None = None
+    slices: Mapping[str, int] | None = None
+    """Modelled cycles of every node, for a step that can be computed in slices; None: only whole."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     """Templates, compiled once: --flash-budget emits several times."""
-    environment = jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.PackageLoader("tinytrain_compile.emit"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["float32"] = float_text
-    return environment
+    made.filters["float32"] = float_text
+    return made
 
 
 def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
     """All C files and the build file of the project."""
-    environment = _environment()
+    templates = environment()
     interface = _interface(train, plan, options)
     prefix = options.prefix
     tables = Names(f"{prefix}_w_")
     watches = _watches(plan) if options.debug_header else ()
-    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls)
+    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, options.slices is not None)
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = [line for watch in watches for line in watch.tables()]
     constants = _flash_tables(train, plan, tables)
@@ -94,7 +100,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     small = [f"{prefix}_train.c"] if options.small_calls else []
     small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
     external = [name for name in options.external if name.endswith(".c")]
-    parts = part_files(environment, model, train, options.parts, prefix)
+    parts = part_files(templates, model, train, options.parts, prefix)
     sources = [f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c", *external]
     sources += [name for name in parts if name.endswith(".c")]
     model.update(sources=sources, small_sources=small)
@@ -102,7 +108,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     model["table_declarations"] = [declaration(name, data) for name, data in constants]
 
     def rendered(name: str) -> str:
-        return fitted(environment.get_template(f"{name}.j2").render(model))
+        return fitted(templates.get_template(f"{name}.j2").render(model))
 
     code = {f"{prefix}_train.c": rendered("train.c"), **kernel_files}
     model["headers"] = used = directly_used(code.values(), options.runtime)
@@ -116,8 +122,10 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         **copied(used, options.external.values(), options.runtime),
         **options.external,
         **parts,
-        "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
+        "CMakeLists.txt": templates.get_template("CMakeLists.txt.j2").render(model),
     }
+    if options.board is not None:
+        files |= board_files(templates, model, options.board, interface, plan)
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
     return SourceBundle(files, interface, tuple(small), tuple(external))
@@ -314,6 +322,7 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     train_parts = sequencer.parts("step", (n for n in training if n.name in behind), infer, {*starts, after_loss})
     cut = next(i for i, part in enumerate(train_parts) if part.first == after_loss)
     return {
+        "slices": None if options.slices is None else [options.slices[part.first] for part in train_parts],
         **_inference(train, plan, sequencer, infer),
         "begin_parts": sequencer.parts("begin", step[: max(until - 1, 0)]),
         "row_parts": sequencer.parts("take_row", step[max(until - 1, 0) : until]),

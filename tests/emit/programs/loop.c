@@ -1,9 +1,11 @@
 /* A loop around the step with the parts of --runtime, on the samples of input.bin; writes what each of them decided.
  *
- * input.bin: samples of NET_INPUT_ELEMENTS floats and a label. output.bin: for every step whether it is an old sample,
- * its label and first value, and the loss; then the reservoir.
+ * input.bin: samples of NET_INPUT_ELEMENTS floats and a label. output.bin: a record_t for every step; then the reservoir,
+ * percentiles of the losses, and the checkpoint of the best state, which the model has again.
  */
+#include "net_monitor.h"
 #include "net_replay.h"
+#include "net_schedule.h"
 #include "net_train.h"
 #include "port.h"
 
@@ -20,6 +22,19 @@ typedef struct {
     float x[NET_INPUT_ELEMENTS];
     net_label_t label;
 } sample_t;
+
+/* What was decided in a step. */
+typedef struct {
+    int32_t old;
+    int32_t label;
+    float first; /* value of the sample */
+    float loss;
+    float rates[3];
+    float mean;
+    int32_t verdict;
+    int32_t voted;
+    float threshold;
+} record_t;
 
 static struct {
     unsigned char low[GUARD];
@@ -55,7 +70,7 @@ static int read_slot(void *ctx, uint32_t slot, void *x, net_replay_label_t *labe
 }
 
 /* The next sample into the slot: a new one, which is offered to both reservoirs, or an old one of either. */
-static net_label_t next_sample(net_t *m, net_replay_t *ram, net_replay_t *store, uint32_t *taken)
+static net_label_t next_sample(net_t *m, net_replay_t *ram, net_replay_t *store, uint32_t *taken, record_t *said)
 {
     net_input_t *slot = net_input(m);
     net_label_t label = 0, other = 0;
@@ -77,10 +92,63 @@ static net_label_t next_sample(net_t *m, net_replay_t *ram, net_replay_t *store,
             port_exit(7);
         }
     }
-    const int32_t said[2] = {old ? 1 : 0, label};
-    put(said, sizeof said);
-    put(&slot->values[0], sizeof slot->values[0]);
+    said->old = old ? 1 : 0;
+    said->label = label;
+    said->first = slot->values[0];
     return label;
+}
+
+static const net_schedule_t schedules[3] = {
+    {NET_RATE_CONSTANT, 7u, 0.05f, 0u, 0.0f, 0.0f},
+    {NET_RATE_STEP, 0u, 0.0625f, 9u, 0.7f, 0.0f},
+    {NET_RATE_COSINE, 10u, 0.06f, 75u, 0.0f, 0.01f},
+};
+
+static unsigned char best[NET_CHECKPOINT_BYTES];
+static float losses[STEPS];
+static int32_t votes[7];
+
+static void watch(net_t *m, record_t *said, uint32_t step)
+{
+    static net_running_t running = {20u, 0u, 0.0f};
+    static net_stop_t stop = {false, 0.01f, 6u, 0.0f, 0u, 0u, false};
+    static net_ram_t ram = {best, 0u};
+    static net_spread_t spread;
+    static net_vote_t vote = {votes, 7u, 0u, 0u};
+    const net_store_t store = net_ram_store(&ram);
+    net_verdict verdict = NET_NO_VALUE;
+    losses[step] = said->loss;
+    if (net_running_add(&running, said->loss) != NET_OK || net_spread_add(&spread, said->loss) != NET_OK ||
+        net_stop_keep(&stop, m, running.mean, &store, &verdict) != NET_OK ||
+        net_vote_add(&vote, said->label, &said->voted) != NET_OK) {
+        port_exit(9);
+    }
+    said->mean = running.mean;
+    said->verdict = (int32_t)verdict;
+    said->threshold = net_spread_threshold(&spread, 2.5f);
+    if (step + 1u == STEPS && net_stop_restore(&stop, m, &store) != NET_OK) {
+        port_exit(10);
+    }
+}
+
+static void say_ends(net_t *m)
+{
+    static const uint32_t shares[6] = {0u, 1u, 500u, 501u, 990u, 1000u};
+    float value = 0.0f;
+    put(room, sizeof room);
+    for (size_t i = 0; i < 6u; ++i) {
+        if (net_percentile(losses, STEPS - 1u, shares[i], &value) != NET_OK) {
+            port_exit(11);
+        }
+        put(&value, sizeof value);
+    }
+    static unsigned char again[NET_CHECKPOINT_BYTES];
+    net_ram_t ram = {again, 0u};
+    const net_store_t store = net_ram_store(&ram);
+    if (net_save(m, store.write, store.ctx) != NET_OK || memcmp(again, best, sizeof best) != 0) {
+        port_exit(12); /* it is not the best state */
+    }
+    put(best, sizeof best);
 }
 
 int main(void)
@@ -97,14 +165,18 @@ int main(void)
         port_exit(3);
     }
     for (uint32_t step = 0; step < STEPS; ++step) {
-        const net_label_t label = next_sample(m, &ram, &store, &taken);
-        float loss = 0.0f;
-        if (net_train_step(m, &label, &loss) != NET_OK) {
+        record_t said = {0};
+        const net_label_t label = next_sample(m, &ram, &store, &taken, &said);
+        if (net_schedule_set(m, &schedules[2], step) != NET_OK || net_train_step(m, &label, &said.loss) != NET_OK) {
             port_exit(8);
         }
-        put(&loss, sizeof loss);
+        for (size_t i = 0; i < 3u; ++i) {
+            said.rates[i] = net_schedule_rate(&schedules[i], step);
+        }
+        watch(m, &said, step);
+        put(&said, sizeof said);
     }
-    put(room, sizeof room);
+    say_ends(m);
     port_close(output);
     return 0;
 }

@@ -21,6 +21,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     backward_dense,
     backward_depthwise,
     error_patch,
+    error_product,
     forward_dense,
     forward_depthwise,
     forward_product,
@@ -32,7 +33,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows, rows_of_sum
-from tinytrain_compile.ops.int8.tiles import error_tiles, packed_tiles
+from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
@@ -237,8 +238,7 @@ def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array,
 def _grad_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
-        *pixels, channels = result(node, "error").shape
-        return error_tiles(math.prod(pixels), channels, operand(node, "g").shape[3]).scratch_bytes
+        return error_product(node).scratch_bytes
     if is_depthwise(node):
         return backward_depthwise(node).scratch_bytes
     rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape

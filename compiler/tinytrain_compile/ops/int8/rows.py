@@ -15,6 +15,7 @@ from tinytrain_compile.ops.conv import TILE_WIDTH, forward_patch, gathers
 from tinytrain_compile.ops.int8.conv_form import (
     backward_depthwise,
     backward_phases,
+    error_row_product,
     forward_dense,
     forward_depthwise,
     forward_row_product,
@@ -23,7 +24,6 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
 )
-from tinytrain_compile.ops.int8.tiles import packed_row_tiles
 from tinytrain_compile.ops.names import operand, operands, position, result
 from tinytrain_compile.ops.row_form import RowForm, RowSum
 from tinytrain_compile.ops.rows import window_rows
@@ -56,7 +56,7 @@ def convolution_rows(node: Node) -> RowForm | None:
     maps = (position(node, "x"),)
     if is_product(conv):
         tiles, stays = forward_row_product(node)
-        strip = _aligned(_WIDE * tiles.depth * tiles.strip)
+        strip = _aligned(_WIDE * tiles.depth * tiles.strip) + _aligned(tiles.ends_bytes)
         size = strip + (0 if tiles.direct else _aligned(_WIDE * tiles.depth * tiles.tile[1 - tiles.strip_axis]))
         kept = strip if stays else _aligned(_SUM * outputs)  # vectors keep a sum of every channel's weights
         return RowForm(maps, kept_bytes=kept, scratch_bytes=max(kept, size))
@@ -77,13 +77,13 @@ def convolution_rows(node: Node) -> RowForm | None:
 
 def error_rows(node: Node) -> RowForm | None:
     """The rule of a data gradient, 1x1 or depthwise; not where strides leave zeros between the rows of the error."""
-    conv, (_, _, width, channels), g = geometry(node), result(node, "error").shape, operand(node, "g")
+    conv = geometry(node)
     maps = tuple(position(node, name) for name in ("g", *_mask(node)))
     if not _whole_bytes(node):
         return None
     if is_product(conv):
-        tiles = packed_row_tiles(width, channels, g.shape[3])
-        kept = _aligned(_WIDE * tiles.depth * tiles.strip)
+        tiles = error_row_product(node)
+        kept = _aligned(_WIDE * tiles.depth * tiles.strip) + _aligned(tiles.ends_bytes)
         return RowForm(maps, kept_bytes=kept, scratch_bytes=kept + _aligned(_WIDE * tiles.depth * tiles.tile[0]))
     phases = backward_phases(node)
     if not is_depthwise(node) or conv.strides[0] != phases[0]:

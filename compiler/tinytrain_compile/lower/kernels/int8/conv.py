@@ -41,8 +41,14 @@ from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
-from tinytrain_compile.ops.int8.conv_form import error_patch, forward_product, is_dense, is_depthwise, is_product
-from tinytrain_compile.ops.int8.tiles import error_tiles
+from tinytrain_compile.ops.int8.conv_form import (
+    error_patch,
+    error_product,
+    forward_product,
+    is_dense,
+    is_depthwise,
+    is_product,
+)
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
 
@@ -185,7 +191,7 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
         extents = (pixels, shape[3], out_c)
         left = PackedOperand(lambda i, a: g[i, a], pitch=out_c)
         right = transposed_weight(node, weights, whole, context.layout.transposed)
-        out, schedule = packed_product(extents, left, right, finish, error_tiles(*extents), context.style, stages)
+        out, schedule = packed_product(extents, left, right, finish, error_product(node), context.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     if tiles is not None:

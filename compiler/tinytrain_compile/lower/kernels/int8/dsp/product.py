@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tvm import s_tir, te, tirx
 from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV
 
 from tinytrain_compile.lower.intrinsics import dsp
 from tinytrain_compile.lower.intrinsics.direct import dot_direct
@@ -129,7 +130,18 @@ def _loops(
     for loop in inner:
         sch.unroll(loop)
     keep_results(sch, inside, 3)
-    keep_tables(sch, tables, *((outer, 2) if channel_axis == moved else (inside, 3)))
+    if tiles.ends:
+        for table in tables:
+            _in_scratch(sch, str(table.op.name), strip)
+    else:
+        keep_tables(sch, tables, *((outer, 2) if channel_axis == moved else (inside, 3)))
+
+
+def _in_scratch(sch: s_tir.Schedule, name: str, strip: LoopRV) -> None:
+    """What belongs to the channels of a strip is put into scratch with them."""
+    block = sch.get_sblock(name)
+    sch.compute_at(block, strip, preserve_unit_loops=True)
+    sch.unroll(sch.get_loops(block)[-1])
 
 
 def _sums(sch: s_tir.Schedule, tiles: PackedTiles, most_steps: int) -> None:
