@@ -33,6 +33,7 @@ from tinytrain_compile.plan import (
     plan_graph,
     spread,
     step_cost,
+    with_lines,
     with_streams,
     without_lines,
     without_streams,
@@ -220,6 +221,10 @@ class Planner:
             check_lines(train, planned.plan, self.options)
         return planned, PlanChoice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, attempts)
 
+    def _as_planned(self, train: TrainGraph) -> Graph:
+        """The graph that a plan is of, before streams: its image may come row by row."""
+        return with_lines(train.graph, self.means.as_bytes) if self.means.lines else train.graph
+
     def _asked(self, spec: str) -> tuple[UpdatePlan, TrainGraph]:
         """An update and its training graph with as many samples in a step as --micro-batch says; E0101."""
         if spec not in self._made.asked:
@@ -318,7 +323,9 @@ class Planner:
                 "E0106", lock.file, what, "compile without --lock, or with the lock's --batch"
             ) from problem
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
-        planned = plan_from_lock(train.graph, lock, settings, self.means.memories)
+        planned = plan_from_lock(self._as_planned(train), lock, settings, self.means.memories)
+        if self.means.lines:
+            check_lines(train, planned.plan, self.options)
         choice = PlanChoice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
         graph, update = _with_graph(train, planned.graph), self.low_rank.applied(update, train.micro_batch)
         candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
@@ -373,12 +380,11 @@ class Planner:
         return self._plan(train, False, means)[0].plan.arena_bytes
 
     def moved(self, candidate: Candidate) -> MemoryPlan | None:
-        """The candidate with all of the target's memories at hand, if it then fits; not with --input-lines (yet)."""
-        if self.options.input_lines:
-            return None
+        """The candidate with all of the target's memories at hand, if it then fits."""
         limit, keep = self.options.arena_bytes, (candidate.train.loss.name,)
         settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort="quick", keep=keep)
         whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable and bank.size_bytes}
-        graph = with_streams(candidate.train.graph, (node for node in candidate.plan.order if node.op == "Stream"))
+        streams = (node for node in candidate.plan.order if node.op == "Stream")
+        graph = with_streams(self._as_planned(candidate.train), streams)
         planned = spread(graph, candidate.plan, settings, further_memories(self.target, whole))
         return None if planned is None else planned.plan

@@ -77,9 +77,6 @@ def _check_lines(options: CompileOptions) -> None:
         return
     others = (
         ("stream", options.stream == "off" and "stream" in options.given),
-        ("lock", options.lock is not None),
-        ("memories", bool(options.memories)),
-        ("optimise", options.optimise is not None),
         ("micro_batch", "micro_batch" in options.given),
         ("cycles", options.cycles),
         ("slices", options.slices == "on"),
