@@ -240,8 +240,8 @@ def _grad_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
         *pixels, channels = result(node, "error").shape
-        on_vectors = error_tiles(math.prod(pixels), channels, operand(node, "g").shape[3])
-        return max(error_product(node).scratch_bytes, on_vectors.scratch_bytes)
+        lanes = error_tiles(math.prod(pixels), channels, operand(node, "g").shape[3])  # they read no columns
+        return max(error_product(node).scratch_bytes, lanes.scratch_bytes)
     if is_depthwise(node):
         return backward_depthwise(node).scratch_bytes
     rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape
@@ -327,9 +327,7 @@ def _update_scratch(node: Node) -> int:
         return tiles.scratch_bytes
     if not is_product(geometry(node)):
         return 0
-    if is_rank_one(node):
-        return 2 * inputs
-    return packed_tiles(outputs, inputs, math.prod(image)).scratch_bytes
+    return 2 * inputs if is_rank_one(node) else packed_tiles(outputs, inputs, math.prod(image)).scratch_bytes
 
 
 def _update_macs(node: Node) -> int:
