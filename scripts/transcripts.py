@@ -32,6 +32,7 @@ PAGES = (
     "README.md",
     "examples/digits/README.md",
     "examples/linear/README.md",
+    "examples/keywords/README.md",
     "docs/activations.md",
     "docs/update-schemes.md",
     "docs/checkpoint-format.md",

@@ -23,7 +23,7 @@ from tinytrain_compile.report.layout import WIDTH
 
 PAGES = sorted(
     path.relative_to(ROOT)
-    for folder in (".", "docs", "docs/adr", "examples/digits", "examples/linear")
+    for folder in (".", "docs", "docs/adr", "examples/digits", "examples/linear", "examples/keywords")
     for path in (ROOT / folder).glob("*.md")
 )
 
