@@ -238,6 +238,18 @@ static inline uint32_t tt_at_least(uint32_t bytes, uint32_t bound)
 static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
 {
     uint32_t bits = 0;
+#if TT_HAS_DSP
+    /* of four bytes, those are chosen from the bits' own numbers whose differences to both bounds are not negative */
+    const uint32_t least = (uint8_t)(low + 1) * 0x01010101u, most = (uint8_t)(high - 1) * 0x01010101u;
+    for (uint32_t half = 0; half < 8u; half += 4u) {
+        uint32_t bytes, rest;
+        memcpy(&bytes, from + half, sizeof bytes);
+        __asm__("ssub8 %1, %0, %2\n\tsel %1, %4, %5\n\tssub8 %0, %3, %0\n\tsel %0, %1, %5"
+                : "+&r"(bytes), "=&r"(rest)
+                : "r"(least), "r"(most), "r"(0x08040201u << half), "r"(0));
+        __asm__("usada8 %0, %1, %2, %0" : "+r"(bits) : "r"(bytes), "r"(0));
+    }
+#else
     for (uint32_t half = 0; half < 8u; half += 4u) {
         uint32_t bytes;
         memcpy(&bytes, from + half, sizeof bytes);
@@ -246,6 +258,7 @@ static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
         /* the multiplication brings bit 0 of byte i to bit 24 + i */
         bits |= ((((inside >> 7) & 0x01010101u) * 0x01020408u) >> 24 & 15u) << half;
     }
+#endif
     return (uint8_t)bits;
 }
 

@@ -92,7 +92,7 @@ def _firmware(made: Project, folder: Path) -> Path:
     build(made, folder, "killed")  # for the host, which also writes all files
     write_files(folder, verification_files(made.bundle, target))
     sources = [*model_sources(made.bundle), "killed.c", "verify/startup.c"]
-    flags = [*target.gcc_flags, *COMPILE_FLAGS, "-I.", "-Iverify", *LINK_FLAGS]
+    flags = [*target.gcc_flags, *COMPILE_FLAGS, "-DTT_CHECK", "-I.", "-Iverify", *LINK_FLAGS]
     flags = [flag.replace("link.ld", "verify/link.ld") for flag in flags]
     subprocess.run(["arm-none-eabi-gcc", *flags, *sources, "-o", "killed.elf"], cwd=folder, check=True, timeout=600)
     return folder / "killed.elf"

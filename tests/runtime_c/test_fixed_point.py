@@ -220,6 +220,8 @@ MUTATIONS = (
     ("dot_direct_1x4_3", "x * b[k + 2 * pitch];", "x * b[k + pitch];"),
     ("dot_direct_4x1_3", "a[place + 12] * y", "a[place + 8] * y"),
     ("dot_direct_1x1_2", "a[(k & 1) * 2 + (k >> 1)] * b[k];", "a[k] * b[k];"),
+    ("dot_columns_1x4_3", "*sum_10 += x * row[2];", "*sum_10 += x * row[1];"),
+    ("sum_columns_16", "*sum_2 += from[2];", "*sum_2 += from[1];"),
     ("dot_windows_2_14_3", "a_row + next + k, b_row + k)", "a_row + k, b_row + k)"),
     ("gather4", "from[2 * pitch] + offset);", "from[2 * pitch]);"),
     ("widen_two_2", "from + pitch + i, offset);", "from + i, offset);"),

@@ -18,6 +18,7 @@ CALLS = {
     "direct 2x2": "tt_dot_direct_2x2(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * n3], n1 * 4, n1)",
     "direct 1x4": "tt_dot_direct_1x4(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * n3], n1 * 4, n1)",
     "direct 4x1": "tt_dot_direct_4x1(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * n3], n1 * 4, n1)",
+    "columns": "tt_dot_columns_1x4(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * 4], n3, n1)",
     "direct": "acc_1 = tt_dot_direct(acc_0, &scratch[0], &w[i * n3], n1)",
     "widen two": "tt_widen_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
     "gather two": "tt_gather_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",

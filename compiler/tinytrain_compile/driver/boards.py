@@ -38,8 +38,8 @@ def with_board(options: CompileOptions, target: Target) -> tuple[CompileOptions,
 
 def _reserved(target: Target, reserve_bytes: int) -> Target:
     changed = with_reserve(target, reserve_bytes)
-    assert changed.board is not None and target.board is not None
-    place = changed.board.reserve if reserve_bytes else target.board.reserve
+    assert changed.board is not None, "with_reserve is for boards"
+    place = changed.board.reserve
     if place.model_bytes < 0 or changed.memories[0].size_bytes <= 0:
         room = place.region.size_bytes - place.stack_bytes
         what = f"{reserve_bytes} B are asked for, {place.name} of {target.name} has {room} B beside the stack"

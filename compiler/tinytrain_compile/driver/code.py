@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tinytrain_compile.driver.candidates import Candidate
 from tinytrain_compile.driver.code_mix import Mix, Variant, choose_copies, choose_mix
+from tinytrain_compile.driver.memories import core_model
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.prefix import prefix_of
 from tinytrain_compile.emit import EmitOptions, emit_project
@@ -17,9 +18,11 @@ from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8.conv_form import transposed_copy
+from tinytrain_compile.plan import node_ps
 from tinytrain_compile.report import batch_text
 from tinytrain_compile.target import Target
 
+PS_PER_US = 1_000_000
 ROUNDS = 6
 """Mixtures that are compiled, at most, before all of the code is small."""
 
@@ -83,6 +86,12 @@ class Generator:
 
         return share_kernels(kernels, self._prefix)
 
+    def _cycles(self) -> dict[str, int]:
+        """Modelled cycles of every node of the plan, at least one."""
+        core = core_model(self._target)
+        nodes = self._candidate.plan.order
+        return {node.name: max(1, node_ps(node, core) * core.clock_mhz // PS_PER_US) for node in nodes}
+
     def emitted(self, kernels: KernelSet, small_calls: bool) -> SourceBundle:
         """The project."""
         train, options = self._candidate.train, self._options
@@ -101,6 +110,7 @@ class Generator:
             epochs=options.epochs,
             board=None if self._target.board is None else self._target,
             parts=options.runtime,
+            slices=self._cycles() if options.slices == "on" else None,
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 

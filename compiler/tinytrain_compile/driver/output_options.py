@@ -24,6 +24,14 @@ class OutputOptions:
             read=parse_runtime,
         ),
     )
+    slices: Literal["off", "on"] = field(
+        default="off",
+        metadata=option(
+            "output",
+            "on: a step can be computed in slices of time, between which the firmware has the processor.",
+            "--slices",
+        ),
+    )
     dry_run: bool = field(default=False, metadata=option("output", "Plan and report; write nothing.", "--dry-run"))
     force: bool = field(
         default=False,

@@ -63,6 +63,8 @@ class EmitOptions:
     """Files of external kernels that nodes of the plan use: file name -> text."""
     epochs: int | None = None
     board: Target | None = None
+    slices: Mapping[str, int] | None = None
+    """Modelled cycles of every node, for a step that can be computed in slices; None: only whole."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
 
@@ -88,7 +90,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     prefix = options.prefix
     tables = Names(f"{prefix}_w_")
     watches = _watches(plan) if options.debug_header else ()
-    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls)
+    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, options.slices is not None)
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = [line for watch in watches for line in watch.tables()]
     constants = _flash_tables(train, plan, tables)
@@ -320,6 +322,7 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     train_parts = sequencer.parts("step", (n for n in training if n.name in behind), infer, {*starts, after_loss})
     cut = next(i for i, part in enumerate(train_parts) if part.first == after_loss)
     return {
+        "slices": None if options.slices is None else [options.slices[part.first] for part in train_parts],
         **_inference(train, plan, sequencer, infer),
         "begin_parts": sequencer.parts("begin", step[: max(until - 1, 0)]),
         "row_parts": sequencer.parts("take_row", step[max(until - 1, 0) : until]),

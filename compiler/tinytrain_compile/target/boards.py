@@ -46,7 +46,7 @@ def board_target(root: Table, core: Target) -> Target:
 
 
 def with_reserve(target: Target, reserve_bytes: int) -> Target:
-    """The same board with so many bytes for what is not the model; a memory that is too small keeps less than none."""
+    """The same board with so many bytes for what is not the model. Of a memory too small, less than nothing is left."""
     board = target.board
     assert board is not None, "only a board has a reserve"
     memories = tuple(

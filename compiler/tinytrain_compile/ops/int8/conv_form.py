@@ -52,7 +52,8 @@ def error_product(node: Node) -> PackedTiles:
     """Tiles of a 1x1 QConvGradInput: pixels by input channels."""
     *image, channels = result(node, "error").shape
     pixels = math.prod(image)
-    return error_tiles(pixels, channels, operand(node, "g").shape[3]).with_ends(ERROR_ENDS, 1, pixels)
+    lies = geometry(node).split is None
+    return error_tiles(pixels, channels, operand(node, "g").shape[3], lies).with_ends(ERROR_ENDS, 1, pixels)
 
 
 def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
@@ -144,6 +145,15 @@ def backward_dense(node: Node) -> DenseTiles | None:
     kernel, phases = (patch.rows.window, patch.columns.window), (patch.rows.phases, patch.columns.phases)
     budget = min(max(LEAST_ROW_BYTES, (operand(node, "g").elements + result(node, "error").elements) // 2), ROW_BYTES)
     return dense_tiles(result(node, "error").shape, kernel, (1, 1), patch.channels, phases, budget)
+
+
+RANK_ONE = ("QConvUpdate", "QConvUpdateFine")
+"""Updates that have a kernel of their own for one pixel."""
+
+
+def is_rank_one(node: Node) -> bool:
+    """Whether an update is of a gradient that is a column times a row: of a dense layer and one sample."""
+    return node.op in RANK_ONE and is_product(geometry(node)) and math.prod(operand(node, "x").shape[:3]) == 1
 
 
 def weight_tiles(node: Node) -> CorrelationTiles | None:

@@ -17,6 +17,8 @@ DIRECT_ROWS = 4
 instructions for every four rows if they are read as they lie, else one for every two rows, and 3.75 once."""
 COLUMN = (DIRECT_ROWS, 1)
 """Tile of that."""
+COLUMNS = 4
+"""Columns of the weight that a pixel's data gradient reads at a time."""
 _WIDE, _WORD, _SUMS, _ON = 2, 4, 4, 8
 _REPAID = 2
 """Tiles after which it has been worth while to keep what the end of a channel's sums reads."""
@@ -63,8 +65,13 @@ class PackedTiles:
         return rows if m % rows == 0 else 1
 
 
-def error_tiles(m: int, n: int, k: int) -> PackedTiles:
-    """Tiles of a 1x1 data gradient: m pixels, n input channels, k output channels."""
+def error_tiles(m: int, n: int, k: int, columns_lie: bool = False) -> PackedTiles:
+    """Tiles of a 1x1 data gradient: m pixels, n input channels, k output channels.
+
+    columns_lie: the weight is one matrix (k, n); for one pixel it is read as it lies.
+    """
+    if columns_lie and m == 1 and n % COLUMNS == 0 and _whole_terms(k):
+        return _direct_tiles((1, COLUMNS), m, k)
     return packed_tiles(m, n, k, most=ERROR_SCRATCH_BYTES)
 
 

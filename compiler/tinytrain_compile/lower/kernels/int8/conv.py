@@ -33,6 +33,7 @@ from tinytrain_compile.lower.kernels.int8.dense_gradient import (
     row_gradient,
     weight_gradient,
 )
+from tinytrain_compile.lower.kernels.int8.dense_update import dense_update
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
@@ -270,6 +271,8 @@ def qconv_update(node: Node, context: KernelContext) -> KernelSpec:
     """The weight gradient of a few weights at a time in registers, then their step: the gradient is never stored."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
+    if (rank_one := dense_update(node)) is not None:
+        return rank_one
     w, scale, (noise, salt) = tensor(node, "w"), tensors(node, *SCALE), tensors(node, "noise", "salt")
     shape = operand(node, "w").shape
     _, kernel_h, kernel_w, channels = shape
