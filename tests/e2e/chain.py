@@ -86,6 +86,7 @@ def project(
     remat: RematOptions | None = None,
     one: TrainGraph | None = None,
     parts: RuntimeParts = NO_PARTS,
+    features: bool = False,
 ) -> Project:
     """Plan (quickly), lower and emit; `kernels` may be given where several boards share them.
 
@@ -98,7 +99,7 @@ def project(
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
     kernels = kernels or kernels_of(train, target, prefix=prefix)
     plan, kernels = with_one(train, plan, kernels, one, target, prefix)
-    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma, parts)
+    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma, parts, features)
 
 
 def with_one(
@@ -136,10 +137,13 @@ def emitted(
     prefix: str = "net",
     fma: bool = True,
     parts: RuntimeParts = NO_PARTS,
+    features: bool = False,
 ) -> Project:
     """The project of a plan, whether or not that plan is right."""
     small = all(kernel.small for kernel in kernels.kernels)
-    emit = EmitOptions(prefix, alignment, ("test",), runtime_headers(), small_calls=small, fma=fma, parts=parts)
+    emit = EmitOptions(
+        prefix, alignment, ("test",), runtime_headers(), small_calls=small, fma=fma, parts=parts, features=features
+    )
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 
 

@@ -99,6 +99,7 @@ class Generator:
             external=self._candidate.externals.used(self._candidate.plan.all_nodes),
             epochs=options.epochs,
             parts=options.runtime,
+            features=options.features == "on",
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 

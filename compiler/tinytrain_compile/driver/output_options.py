@@ -24,6 +24,14 @@ class OutputOptions:
             read=parse_runtime,
         ),
     )
+    features: Literal["off", "on"] = field(
+        default="off",
+        metadata=option(
+            "output",
+            "Cut the step where training begins, so that later epochs cost the trained part alone.",
+            "--features",
+        ),
+    )
     dry_run: bool = field(default=False, metadata=option("output", "Plan and report; write nothing.", "--dry-run"))
     force: bool = field(
         default=False,

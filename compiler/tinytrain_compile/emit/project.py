@@ -10,8 +10,10 @@ import jinja2
 import numpy as np
 
 from tinytrain_compile import __version__
+from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
+from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.labels import label_ctype, label_data
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.parts import part_files
@@ -59,6 +61,8 @@ class EmitOptions:
     external: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of external kernels that nodes of the plan use: file name -> text."""
     epochs: int | None = None
+    features: bool = False
+    """Whether the step is cut where training begins, as far as something is frozen."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
 
@@ -168,7 +172,13 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         terms=train.terms,
         transient_offsets=_transient_offsets(plan),
         input_rows=train.graph.inputs[0].shape[1] if _line_stream(plan) else 0,
+        feature_bytes=_feature_bytes(train, plan) if options.features else 0,
     )
+
+
+def _feature_bytes(train: TrainGraph, plan: MemoryPlan) -> int:
+    border = border_of(train, plan)
+    return 0 if border is None else border.size_bytes
 
 
 def _image(train: TrainGraph, plan: MemoryPlan) -> Value:
@@ -303,6 +313,8 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     judged = 1 + next(i for i, node in enumerate(training) if train.loss in node.outputs)
     after_loss = next(node.name for node in training[judged:] if not op_def(node.op).view)
     starts = _common_runs(step, needed_infer, needed_train) if options.small_calls else set[str]()
+    border = border_of(train, plan) if options.features else None
+    starts |= set[str]() if border is None else border.starts
     stream = _line_stream(plan)
     until = 0 if stream is None else 1 + step.index(stream)
     behind = {node.name for node in step[until:]}
@@ -313,7 +325,12 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     )
     train_parts = sequencer.parts("step", (n for n in training if n.name in behind), infer, {*starts, after_loss})
     cut = next(i for i, part in enumerate(train_parts) if part.first == after_loss)
+    features: dict[str, object] = {"feature_bytes": 0}
+    if border is not None:
+        features = feature_lines(border, train_parts, cut, sequencer)
     return {
+        **features,
+        "features_asked": options.features,
         **_inference(train, plan, sequencer, infer),
         "begin_parts": sequencer.parts("begin", step[: max(until - 1, 0)]),
         "row_parts": sequencer.parts("take_row", step[max(until - 1, 0) : until]),
