@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, 
 bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS=--count: instructions in QEMU
 	$(BIN)/python -m benchmarks.streams $(ARGS)
 
+bench-boards: setup ## Examples linked with the memory maps of three boards: every byte by its place against the report, a run of each
+	$(BIN)/python -m benchmarks.boards
+
 bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against hand-made schemes; ARGS='schemes NETWORK ..'
 	$(BIN)/python -m benchmarks.auto $(ARGS)
 
@@ -61,6 +64,12 @@ bench-choice: $(STAMP) ## Accuracy of what auto chooses, with and without data, 
 
 bench-paging: $(STAMP) ## A 256 KB arena and external RAM: time and energy of paging plans, a step of each in QEMU
 	$(BIN)/python -m benchmarks.paging --run
+
+bench-slices: $(STAMP) ## MCUNet's step in slices, in QEMU: the longest one, what they cost, equal bytes
+	$(BIN)/python -m benchmarks.slices
+
+power-cuts: $(STAMP) ## Cut the power of a device that saves, everywhere, on six flashes; losses (an hour; ARGS=--short)
+	$(BIN)/python -m benchmarks.power_cuts $(ARGS)
 
 remat-real: $(STAMP) ## 20 steps of MCUNet, all of it updated, with and without rematerialisation: equal bytes in QEMU
 	$(BIN)/python -m pytest -m slow tests/e2e/test_remat.py

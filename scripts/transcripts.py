@@ -42,6 +42,7 @@ PAGES = (
     "docs/export.md",
     "docs/int8.md",
     "docs/options.md",
+    "docs/on-your-board.md",
 )
 CROSS_GCC = "12.2"
 """Flash, stack and instruction figures in the pages were made with this version of arm-none-eabi-gcc."""

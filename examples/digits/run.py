@@ -24,7 +24,14 @@ import numpy as np
 
 from tinytrain_compile.target import Target, load_target
 from tinytrain_compile.verify import find_tools
-from tinytrain_compile.verify.firmware import COMPILE_FLAGS, HOST_FLAGS, LINK_FLAGS, WARNING_FLAGS, qemu_arguments
+from tinytrain_compile.verify.firmware import (
+    CHECK_FLAG,
+    COMPILE_FLAGS,
+    HOST_FLAGS,
+    LINK_FLAGS,
+    WARNING_FLAGS,
+    qemu_arguments,
+)
 
 HERE = Path(__file__).resolve().parent
 TARGET = "cortex-m7"
@@ -80,7 +87,7 @@ def write_samples(folder: Path) -> None:
 def build_command(compiler: str, out: Path, board: Target | None) -> list[str]:
     """The compiler's command line; `board` None builds for the host what the board computes."""
     sources = [str(path) for path in (*sorted(out.glob("*.c")), HERE / "main.c")]
-    common = [*COMPILE_FLAGS, *WARNING_FLAGS, f"-I{out}", f"-I{out / 'verify'}", *sources]
+    common = [*COMPILE_FLAGS, *WARNING_FLAGS, CHECK_FLAG, f"-I{out}", f"-I{out / 'verify'}", *sources]
     if board is None:
         tail = [str(out / "verify" / "host.c"), "-no-pie", "-o", "firmware"]
         return [compiler, *HOST_FLAGS, *common, *tail]

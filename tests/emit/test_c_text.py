@@ -106,6 +106,7 @@ PROJECTS: dict[str, Callable[[], chain.Project]] = {
     "long name": lambda: chain.project(chain.train_graph(models.mlp()), "cortex-m7", name=NAME),
     "ds_cnn": lambda: chain.project(chain.train_graph(models.ds_cnn(8, 1, (12, 6))), "cortex-m55"),
     "transformer": lambda: chain.project(chain.train_graph(models.transformer(4, 8, 2)), "cortex-m7"),
+    "slices": lambda: chain.project(chain.train_graph(models.mlp(), batch=2), name=NAME, slices=True),
     "parts": lambda: chain.project(chain.train_graph(models.mlp()), name=NAME, parts=RuntimeParts(PARTS, 7)),
 }
 

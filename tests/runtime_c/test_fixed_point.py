@@ -173,7 +173,7 @@ def test_no_undefined_behaviour(tmp_path: Path) -> None:
     folders = [f"-I{data_dir('runtime_c')}", f"-I{data_dir('runtime_c') / 'ports'}"]
     host = str(data_dir("runtime_c") / "ports" / "host.c")
     built = subprocess.run(
-        ["gcc", *FLAGS.split(), *sanitize, *folders, "main.c", host, "-o", "checked"],
+        ["gcc", *FLAGS.split(), "-DTT_CHECK", *sanitize, *folders, "main.c", host, "-o", "checked"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -373,7 +373,7 @@ class Planner:
             return None
         limit, keep = self.options.arena_bytes, (candidate.train.loss.name,)
         settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort="quick", keep=keep)
-        whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable}
+        whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable and bank.size_bytes}
         graph = with_streams(candidate.train.graph, (node for node in candidate.plan.order if node.op == "Stream"))
         planned = spread(graph, candidate.plan, settings, further_memories(self.target, whole))
         return None if planned is None else planned.plan

@@ -47,7 +47,6 @@ def check_options(options: CompileOptions) -> None:
             flag = OPTIONS[name].flag
             raise CompileError("E0101", flag, what, f"{way}, or leave {flag} out")
     _check_counting(options)
-    _check_memories(options)
     _check_lines(options)
     _check_features(options)
 
@@ -79,6 +78,7 @@ def _check_lines(options: CompileOptions) -> None:
         ("optimise", options.optimise is not None),
         ("micro_batch", "micro_batch" in options.given),
         ("cycles", options.cycles),
+        ("slices", options.slices == "on"),
     )
     for name, given in others:
         if given:
@@ -99,6 +99,7 @@ def _check_counting(options: CompileOptions) -> None:
 
 def check_machine(options: CompileOptions, target: Target) -> None:
     """E0101 for what this target or this machine cannot do, before anything takes time; a dry run says it too."""
+    _check_memories(options)
     wants = (("cycles", options.cycles), ("count", options.count), ("tune", options.tune))
     asked = [OPTIONS[name].flag for name, wanted in wants if wanted]
     wanted = "verify" in options.given and options.verify != "none"

@@ -19,6 +19,7 @@ from tinytrain_compile.driver.option_values import (
     parse_time,
 )
 from tinytrain_compile.driver.output_options import OutputOptions
+from tinytrain_compile.driver.package_options import PackageOptions
 from tinytrain_compile.driver.update_options import UpdateOptions
 from tinytrain_compile.ir.cost import Objective
 
@@ -32,7 +33,7 @@ def _no_memories() -> Mapping[str, int]:
 
 
 @dataclass(frozen=True)
-class CompileOptions(UpdateOptions, OutputOptions):
+class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
     """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
 
     given: names of the options that the command line sets.
@@ -51,7 +52,7 @@ class CompileOptions(UpdateOptions, OutputOptions):
     out: Path = field(default=Path("out"), metadata=option("common", "Output folder.", "-o", "--out"))
     target: str = field(
         default="cortex-m7",
-        metadata=option("common", "Core (--list-targets) or TOML.", "--target", metavar="NAME|FILE"),
+        metadata=option("common", "Board or core (--list-targets) or TOML.", "--target", metavar="NAME|FILE"),
     )
     arena_bytes: int | None = field(
         default=None,
@@ -153,7 +154,6 @@ class CompileOptions(UpdateOptions, OutputOptions):
             "model", "Input that holds the labels, for a model that ends in its loss.", "--label", metavar="NAME"
         ),
     )
-
     model_output: str = field(
         default="",
         metadata=option("model", "Which output is trained, of several.", "--model-output", metavar="NAME"),

@@ -18,7 +18,7 @@ class OutputOptions:
         default=NO_PARTS,
         metadata=option(
             "output",
-            "C for the loop around the step: replay (replay=N: RAM for N samples is counted), monitor, schedule.",
+            "C for the loop around the step: replay (replay=N: with RAM for N samples), monitor, schedule, store.",
             "--runtime",
             metavar="PARTS",
             read=parse_runtime,
@@ -30,6 +30,14 @@ class OutputOptions:
             "output",
             "Cut the step where training begins, so that later epochs cost the trained part alone.",
             "--features",
+        ),
+    )
+    slices: Literal["off", "on"] = field(
+        default="off",
+        metadata=option(
+            "output",
+            "on: a step can be computed in slices of time, between which the firmware has the processor.",
+            "--slices",
         ),
     )
     dry_run: bool = field(default=False, metadata=option("output", "Plan and report; write nothing.", "--dry-run"))

@@ -43,7 +43,10 @@ class Part:
 
 
 class Sequencer:
-    """Turns nodes into calls; collects the offsets and tables that the calls use. small: no call stands there twice."""
+    """Turns nodes into calls; collects the offsets and tables that the calls use.
+
+    small: no call stands there twice. apart: every call is a function of its own, after which a step may pause.
+    """
 
     def __init__(
         self,
@@ -53,9 +56,11 @@ class Sequencer:
         tables: Names,
         watches: Sequence[Watch] = (),
         small: bool = False,
+        apart: bool = False,
     ) -> None:
         self._watches = watches
         self._small = small
+        self._most = 1 if apart else CALLS_PER_FUNCTION
         self._train = train
         self._plan = plan
         self._kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in kernels.kernels}
@@ -123,7 +128,7 @@ class Sequencer:
         for node in nodes:
             if op_def(node.op).view:
                 continue
-            if not runs or len(runs[-1]) == CALLS_PER_FUNCTION or node.name in starts:
+            if not runs or len(runs[-1]) == self._most or node.name in starts:
                 runs.append([])
             runs[-1].append(node)
         result: list[Part] = []

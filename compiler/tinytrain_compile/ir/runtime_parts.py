@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PARTS = ("replay", "monitor", "schedule")
+PARTS = ("replay", "monitor", "schedule", "store")
 """Each is a header and a C file of the output, which know the model by its public header alone."""
 
 MAX_SAMPLES = 1 << 20

@@ -11,6 +11,7 @@ from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, FeatureCut, ReplayRoom, RuntimeParts
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.target.model import Board
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------
 
@@ -192,6 +193,8 @@ class Summary:
     choices: tuple[ParameterChoice, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     scheme: str = ""
+    board: Board | None = None
+    core: str = ""  # the target that QEMU checks, which is the board's core
     runtime: RuntimeParts = NO_PARTS
     replay: ReplayRoom | None = None
     features: FeatureCut | None = None

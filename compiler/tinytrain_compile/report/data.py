@@ -13,6 +13,7 @@ from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
+from tinytrain_compile.report.board import board_json
 from tinytrain_compile.report.choice import choice_json, update_choice_json
 from tinytrain_compile.report.code import code_json, tiles_json
 from tinytrain_compile.report.external import external_json
@@ -30,6 +31,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
     return {
         "model": summary.model,
         "target": summary.target,
+        "board": board_json(summary),
         "quant": summary.quant,
         "contract": summary.contract,
         "loss": loss_name(summary),

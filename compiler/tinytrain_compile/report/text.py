@@ -14,6 +14,7 @@ from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
+from tinytrain_compile.report.board import board_rows
 from tinytrain_compile.report.choice import attempt_lines, choice_rows, update_choice_rows
 from tinytrain_compile.report.code import code_pieces, tile_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
@@ -53,6 +54,7 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
     rows = [
         *_model_rows(summary, width),
         sentence("target", _target(summary), width),
+        *board_rows(summary, width),
         *_update_rows(summary, width),
         *update_choice_rows(summary, width),
         *_arena_rows(summary, analysis, width),

@@ -28,6 +28,8 @@ WHOLE_CALLS = 2
 """Calls on a sample, before as many on its features, where a build has these."""
 
 COMPILE_FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize")
+CHECK_FLAG = "-DTT_CHECK"
+"""Behind the others, for files of the check program, which are empty without it."""
 SMALL_FLAG = "-Os"
 """Behind the others, for files that are made for small code."""
 EXTERNAL_FLAG = "-w"
@@ -51,8 +53,11 @@ def file_flags(bundle: SourceBundle) -> dict[str, tuple[str, ...]]:
     return {**dict.fromkeys(bundle.small, (SMALL_FLAG,)), **dict.fromkeys(bundle.external, (EXTERNAL_FLAG,))}
 
 
-def verification_files(bundle: SourceBundle, target: Target) -> dict[str, str]:
-    """Path in the output folder -> text of everything that a user needs to repeat the check (vectors apart)."""
+def verification_files(bundle: SourceBundle, target: Target, place: str = "") -> dict[str, str]:
+    """Path in the output folder -> text of everything that a user needs to repeat the check (vectors apart).
+
+    place: where in that folder the sources are, "" or a path that ends in a slash.
+    """
     interface = bundle.interface
     files = {
         "verify/main.c": _main(interface),
@@ -62,7 +67,7 @@ def verification_files(bundle: SourceBundle, target: Target) -> dict[str, str]:
     if target.qemu is not None:
         files["verify/startup.c"] = read_text("runtime_c", "ports/cortex_m/startup.c")
         files["verify/link.ld"] = _link_script(interface, target, target.qemu)
-    files["verify/Makefile"] = _makefile(bundle, target)
+    files["verify/Makefile"] = _makefile(bundle, target, place)
     files["verify/README.md"] = _readme(interface, target)
     return files
 
@@ -205,10 +210,10 @@ def qemu_arguments(board: QemuBoard) -> tuple[str, ...]:
     return ("-M", board.machine, *quiet, "-semihosting-config", "enable=on,target=native")
 
 
-def _makefile(bundle: SourceBundle, target: Target) -> str:
+def _makefile(bundle: SourceBundle, target: Target, place: str) -> str:
     more = file_flags(bundle)
-    sources = " ".join(f"../{path}" for path in model_sources(bundle) if path not in more)
-    common = " ".join((*COMPILE_FLAGS, *WARNING_FLAGS, "-I..", "-I."))
+    sources = " ".join(f"../{place}{path}" for path in model_sources(bundle) if path not in more)
+    common = " ".join((*COMPILE_FLAGS, *WARNING_FLAGS, CHECK_FLAG, f"-I../{place}".rstrip("/"), "-I."))
     host, models = " ".join(HOST_FLAGS), "$(MODEL) $(MORE)" if more else "$(MODEL)"
 
     def objects(folder: str) -> str:
@@ -219,12 +224,12 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
         "# SPDX-License-Identifier: LicenseRef-model-owner",
         f"# Repeats the check of {bundle.interface.prefix}: vectors.bin holds the samples that it was made with.",
         f"MODEL = {sources}",
-        *([f"MORE = {' '.join(f'../{path}' for path in more)}"] if more else []),
+        *([f"MORE = {' '.join(f'../{place}{path}' for path in more)}"] if more else []),
         f"FLAGS = {common}",
         "",
         f"host/output.bin: {models} main.c host.c vectors.bin",
         "\tmkdir -p host && cp vectors.bin host/input.bin",
-        *_more_objects(bundle, "host", f"$(CC) $(FLAGS) {host}"),
+        *_more_objects(bundle, place, "host", f"$(CC) $(FLAGS) {host}"),
         f"\t$(CC) $(FLAGS) {host} {objects('host')} main.c host.c -no-pie -o host/check",
         "\tcd host && ./check",
     ]
@@ -235,7 +240,7 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
             "",
             f"qemu/output.bin: {models} main.c startup.c link.ld vectors.bin",
             "\tmkdir -p qemu && cp vectors.bin qemu/input.bin",
-            *_more_objects(bundle, "qemu", f"{cross} $(FLAGS)"),
+            *_more_objects(bundle, place, "qemu", f"{cross} $(FLAGS)"),
             f"\t{cross} $(FLAGS) {' '.join(LINK_FLAGS)} {objects('qemu')} main.c startup.c -o qemu/check.elf",
             f"\tcd qemu && qemu-system-arm {options} -kernel check.elf",
             "",
@@ -246,10 +251,10 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _more_objects(bundle: SourceBundle, folder: str, compiler: str) -> list[str]:
+def _more_objects(bundle: SourceBundle, place: str, folder: str, compiler: str) -> list[str]:
     """Recipe lines that compile the files with flags of their own."""
     more = ((path.removesuffix(".c"), " ".join(flags)) for path, flags in file_flags(bundle).items())
-    return [f"\t{compiler} {flags} -c ../{name}.c -o {folder}/{name}.o" for name, flags in more]
+    return [f"\t{compiler} {flags} -c ../{place}{name}.c -o {folder}/{name}.o" for name, flags in more]
 
 
 def _readme(interface: Interface, target: Target) -> str:

@@ -2,6 +2,7 @@
 #include "net_monitor.h"
 #include "net_replay.h"
 #include "net_schedule.h"
+#include "net_store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -280,10 +281,87 @@ static int the_best_is_kept(void)
     return 0;
 }
 
+/* ---- store: what it refuses (testing/power has what it survives) ---- */
+
+enum { SLOT = (NET_STORE_SLOT_BYTES(8) + 255) / 256 * 256 };
+
+static int read_medium(void *ctx, uint32_t offset, void *data, size_t size)
+{
+    memcpy(data, (const unsigned char *)ctx + offset, size);
+    return 0;
+}
+
+static int program_medium(void *ctx, uint32_t offset, const void *data, size_t size)
+{
+    memcpy((unsigned char *)ctx + offset, data, size);
+    return 0;
+}
+
+static int write_state(void *ctx, const void *data, size_t size)
+{
+    unsigned char **to = ctx;
+    memcpy(*to, data, size);
+    *to += size;
+    return 0;
+}
+
+static int store_refuses(void)
+{
+    static unsigned char bytes[2 * SLOT];
+    static net_slot_store_t s;
+    const net_medium_t good = {read_medium, program_medium, NULL, bytes, 2, SLOT, 256, 8, 0xff};
+    net_medium_t bad[8];
+    for (size_t i = 0; i < 8; ++i) {
+        bad[i] = good;
+    }
+    bad[0].read = NULL;
+    bad[1].program = NULL;
+    bad[2].slots = 1;
+    bad[3].slot_bytes = SLOT - 256;
+    bad[4].slot_bytes = SLOT + 8;
+    bad[5].unit_bytes = 0;
+    bad[6].unit_bytes = 512;
+    bad[7].sector_bytes = 12;
+    for (size_t i = 0; i < 8; ++i) {
+        CHECK(net_store_open(&s, &bad[i]) == NET_ERR_ARGUMENT);
+    }
+    net_medium_t large = good;
+    large.slots = UINT32_MAX / SLOT;
+    CHECK(net_store_open(&s, &large) == NET_ERR_ARGUMENT);
+    CHECK(net_store_open(NULL, &good) == NET_ERR_ARGUMENT && net_store_open(&s, NULL) == NET_ERR_ARGUMENT);
+    return 0;
+}
+
+static int store_keeps_to_its_calls(void)
+{
+    static _Alignas(NET_ALIGNMENT) unsigned char arena[NET_ARENA_BYTES];
+    static unsigned char bytes[2 * SLOT], first[NET_CHECKPOINT_BYTES], found[NET_CHECKPOINT_BYTES];
+    static net_slot_store_t s;
+    const net_medium_t medium = {read_medium, program_medium, NULL, bytes, 2, SLOT, 256, 8, 0xff};
+    net_t *m;
+    unsigned char *to = first;
+    CHECK(net_init(&m, arena, sizeof arena) == NET_OK && net_save(m, write_state, &to) == NET_OK);
+    CHECK(net_store_save(&s, m) == NET_ERR_STATE && net_store_load(&s, m) == NET_ERR_STATE);
+    CHECK(net_store_sequence(&s) == 0u && net_store_sequence(NULL) == 0u && net_store_wear(NULL) == 0u);
+    CHECK(net_store_open(&s, &medium) == NET_OK);
+    CHECK(net_store_save(&s, NULL) == NET_ERR_ARGUMENT && net_store_load(NULL, m) == NET_ERR_ARGUMENT);
+    CHECK(net_set_lr(m, 0.5f) == NET_OK && net_store_load(&s, m) == NET_ERR_FORMAT);
+    to = found;
+    CHECK(net_save(m, write_state, &to) == NET_OK && memcmp(first, found, sizeof first) == 0); /* initial */
+    memset(arena + 16, 0xff, NET_STATE_BYTES); /* behind the handle: no numbers */
+    CHECK(net_store_save(&s, m) == NET_ERR_NAN && net_store_sequence(&s) == 0u);
+    for (size_t i = 0; i < sizeof bytes; ++i) {
+        CHECK(bytes[i] == 0u);
+    }
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*run)(void);
 } all[] = {
+    {"store_refuses", store_refuses},
+    {"store_keeps_to_its_calls", store_keeps_to_its_calls},
     {"replay_refuses", replay_refuses},
     {"replay_keeps_within_its_memory", replay_keeps_within_its_memory},
     {"replay_mixes", replay_mixes},
