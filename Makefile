@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices clean
+.PHONY: help setup tools demo test check fast bench bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,7 +47,10 @@ bench-planner: $(STAMP) ## Orders and arenas of the training graphs of the three
 bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, extra MACs, the 55 % bar
 	$(BIN)/python -m benchmarks.remat
 
-bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS=--count: instructions in QEMU
+bench-activations: $(STAMP) ## Low-rank activations by plan alone: bytes kept, multiply-accumulates, arenas (ARGS='--sizes 128')
+	$(BIN)/python -m benchmarks.activations $(ARGS)
+
+bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS='--count' '--verify': in QEMU
 	$(BIN)/python -m benchmarks.streams $(ARGS)
 
 bench-boards: setup ## Examples linked with the memory maps of three boards: every byte by its place against the report, a run of each

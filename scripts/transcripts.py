@@ -32,6 +32,7 @@ PAGES = (
     "README.md",
     "examples/digits/README.md",
     "examples/linear/README.md",
+    "docs/activations.md",
     "docs/update-schemes.md",
     "docs/checkpoint-format.md",
     "docs/external-kernels.md",

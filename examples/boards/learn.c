@@ -8,8 +8,8 @@
 #include "sensor.h"
 #include "storage.h"
 
-#if __has_include("digits_board.h")
-#include "digits_board.h" /* of a project for a board: which memory the arena lies in */
+#if __has_include("digits_board.h") && !defined(__ZEPHYR__) && !defined(ESP_PLATFORM)
+#include "digits_board.h" /* of a board: which memory the arena lies in (SDKs link by their own rules) */
 #else
 #define DIGITS_IN_ARENA
 #endif

@@ -55,7 +55,10 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
     assert shown == [transcripts.stable(line) for line in example][-len(shown) :]
 
 
-DOCS = ("finetune", "update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "export", "options")
+DOCS = (
+    *("finetune", "update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "export", "options"),
+    "on-your-board",
+)
 
 
 @pytest.mark.parametrize("page", [f"docs/{name}.md" for name in DOCS])

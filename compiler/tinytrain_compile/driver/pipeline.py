@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tinytrain_compile.driver.activation_notes import activation_notes
 from tinytrain_compile.driver.boards import check_flash, with_board
 from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.driver.code import Generated, generate
@@ -125,6 +126,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, planner, candidate)
+    summary = replace(summary, notes=(*summary.notes, *activation_notes(planner, candidate)))
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
         if options.data is not None:  # a dry run refuses what the run itself would

@@ -19,6 +19,7 @@ from tinytrain_compile.report.code import code_json, tiles_json
 from tinytrain_compile.report.external import external_json
 from tinytrain_compile.report.formats import float_regions, quant_tensors
 from tinytrain_compile.report.kernels import cycles_json, kernel_work
+from tinytrain_compile.report.low_rank import low_rank_json
 from tinytrain_compile.report.pareto import pareto_json
 from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json
 
@@ -46,6 +47,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "update_totals": update_totals(summary),
         "update_choice": update_choice_json(summary.choice),
         "pareto": [] if summary.choice is None else pareto_json(summary.choice.pareto),
+        "low_rank": low_rank_json(summary),
         "parameters": [asdict(choice) for choice in summary.choices],
         "memory": _memory(summary, analysis),
         "runtime": runtime_json(summary),

@@ -21,6 +21,7 @@ from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, i
 from tinytrain_compile.report.external import external_pieces
 from tinytrain_compile.report.formats import float_regions
 from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, row, sentence, wrapped
+from tinytrain_compile.report.low_rank import low_rank_pieces
 from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
@@ -66,6 +67,7 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         row("external", external_pieces(summary), width, most=2, rank=8),
         row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=2),
         row("work", _work(summary), width, most=2),
+        row("low rank", low_rank_pieces(summary), width, most=3),
         *_float_rows(summary, width),
         *_data_rows(summary, width),
         *_stream_rows(summary, width),

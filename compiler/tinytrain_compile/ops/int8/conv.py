@@ -32,7 +32,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
-from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows, rows_of_sum
+from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows, row_sum_attrs, rows_of_sum
 from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
@@ -309,9 +309,9 @@ def apply_attrs(node: Node) -> Attrs:
     return QWeightApplyAttrs(attrs.limit, by_rows=attrs.conv.kernel[0] > 1)
 
 
-def summed_weight(total: Array, attrs: QWeightApplyAttrs) -> Array:
-    """A weight's gradient as the weight lies."""
-    if not attrs.by_rows:
+def as_weight(total: Array, by_rows: bool) -> Array:
+    """A weight's gradient as the weight lies. by_rows: see QWeightApplyAttrs."""
+    if not by_rows:
         return total
     outputs, rows, *rest = total.shape
     return total.reshape(rows, outputs, *rest).swapaxes(0, 1)
@@ -389,6 +389,7 @@ register(
         scratch=_update_scratch,
         accumulator=_weight_bound,
         macs=_update_macs,
+        rows=rows_of_sum("x", "g", add="QConvSum", apply="QSumAdd", attrs=row_sum_attrs),
         inputs=("sum", "x", "g"),
         outputs=("sum",),
     )

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from tvm import te, tirx
 from tvm.ir import Expr
 
-from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     Schedule,
     address,
     call_int,
     channel_rows,
+    flat_tensor,
     i32,
     kernel,
     plain,
@@ -27,6 +28,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.int8.conv import QWeightApplyAttrs
+from tinytrain_compile.ops.int8.rows import RowSumAttrs
 from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.ops.names import operand
 
@@ -77,17 +79,36 @@ def qbias_apply(node: Node, _context: KernelContext) -> KernelSpec:
     return KernelSpec([bias, summed, *scale], [out], plain)
 
 
+@kernel("QSumAdd")
+def qsum_add(node: Node, _context: KernelContext) -> KernelSpec:
+    """One sample's sum over rows, added to the running sum."""
+    attrs, running = node.attrs, operand(node, "sum")
+    assert isinstance(attrs, RowSumAttrs)
+    if not attrs.by_rows:
+        known, more = flat_tensor(node, "sum"), flat_tensor(node, "rows")
+        out = te.compute(known.shape, lambda i: call_int("tt_add", known[i], more[i]), "out")
+        return KernelSpec([known, more], [out], plain)
+    known = tensor(node, "sum", channel_rows(running))
+    rows, gradient = _as_weight(node, "rows", running, attrs.by_rows)
+    out = te.compute(known.shape, lambda o, i: call_int("tt_add", known[o, i], gradient(o, i)), "out")
+    return KernelSpec([known, rows], [out], plain)
+
+
 def summed_weight(node: Node) -> tuple[te.Tensor, Callable[[Expr, Expr], Expr]]:
     """The sum of a weight's gradients, and what belongs to an element: by output channel and place behind that."""
     attrs = node.attrs
     assert isinstance(attrs, QWeightApplyAttrs)
-    (outputs, rows, *_), (_, row) = operand(node, "w").shape, channel_rows(operand(node, "w"))
-    if not attrs.by_rows:
-        summed = tensor(node, "sum", (outputs, row))
+    return _as_weight(node, "sum", operand(node, "w"), attrs.by_rows)
+
+
+def _as_weight(node: Node, name: str, weight: Value, by_rows: bool) -> tuple[te.Tensor, Callable[[Expr, Expr], Expr]]:
+    (outputs, rows, *_), (_, row) = weight.shape, channel_rows(weight)
+    if not by_rows:
+        summed = tensor(node, name, (outputs, row))
         return summed, lambda o, i: summed[o, i]
     run = row // rows
-    by_rows = tensor(node, "sum", (rows, outputs, run))
-    return by_rows, lambda o, i: by_rows[tirx.indexdiv(i, run), o, tirx.indexmod(i, run)]
+    turned = tensor(node, name, (rows, outputs, run))
+    return turned, lambda o, i: turned[tirx.indexdiv(i, run), o, tirx.indexmod(i, run)]
 
 
 @kernel("QWeightApply")
