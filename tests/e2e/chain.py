@@ -86,6 +86,7 @@ def project(
     remat: RematOptions | None = None,
     one: TrainGraph | None = None,
     parts: RuntimeParts = NO_PARTS,
+    features: bool = False,
     slices: bool = False,
 ) -> Project:
     """Plan (quickly), lower and emit; `kernels` may be given where several boards share them.
@@ -99,7 +100,7 @@ def project(
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
     kernels = kernels or kernels_of(train, target, prefix=prefix)
     plan, kernels = with_one(train, plan, kernels, one, target, prefix)
-    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma, parts, slices)
+    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma, parts, features, slices)
 
 
 def with_one(
@@ -137,13 +138,16 @@ def emitted(
     prefix: str = "net",
     fma: bool = True,
     parts: RuntimeParts = NO_PARTS,
+    features: bool = False,
     slices: bool = False,
 ) -> Project:
     """The project of a plan, right or not. slices: every node costs 100 and its place in the order."""
     small = all(kernel.small for kernel in kernels.kernels)
     costs = {node.name: 100 + place for place, node in enumerate(plan.order)} if slices else None
     headers = runtime_headers()
-    emit = EmitOptions(prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=parts, slices=costs)
+    emit = EmitOptions(
+        prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=parts, slices=costs, features=features
+    )
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 
 

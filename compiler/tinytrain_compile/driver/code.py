@@ -110,6 +110,7 @@ class Generator:
             epochs=options.epochs,
             board=None if self._target.board is None else self._target,
             parts=options.runtime,
+            features=options.features == "on",
             slices=self._cycles() if options.slices == "on" else None,
         )
         return emit_project(train, self._candidate.plan, kernels, emit)

@@ -62,6 +62,16 @@ def check_options(options: CompileOptions) -> None:
             raise CompileError("E0101", flag, what, f"{way}, or leave {flag} out")
     _check_counting(options)
     _check_lines(options)
+    _check_features(options)
+
+
+def _check_features(options: CompileOptions) -> None:
+    """E0101 for --features on with what a step on features cannot be."""
+    others = (("memories", bool(options.memories)), ("input_lines", options.input_lines))
+    for name, given in others if options.features == "on" else ():
+        if given:
+            what = f"is not possible with {OPTIONS[name].flag}"
+            raise CompileError("E0101", "--features on", what, "leave one of the two out")
 
 
 def _check_memories(options: CompileOptions) -> None:

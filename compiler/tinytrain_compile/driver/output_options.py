@@ -24,6 +24,14 @@ class OutputOptions:
             read=parse_runtime,
         ),
     )
+    features: Literal["off", "on"] = field(
+        default="off",
+        metadata=option(
+            "output",
+            "Cut the step where training begins, so that later epochs cost the trained part alone.",
+            "--features",
+        ),
+    )
     slices: Literal["off", "on"] = field(
         default="off",
         metadata=option(

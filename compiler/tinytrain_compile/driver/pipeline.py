@@ -14,6 +14,7 @@ from tinytrain_compile.driver.code import Generated, generate
 from tinytrain_compile.driver.combinations import check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
+from tinytrain_compile.driver.features import check_features
 from tinytrain_compile.driver.file_check import check_file
 from tinytrain_compile.driver.layout import check_files, expected_files, project_files
 from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
@@ -29,7 +30,7 @@ from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tile
 from tinytrain_compile.driver.training_options import with_file_training
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
 from tinytrain_compile.driver.update_rounds import SCHEME
-from tinytrain_compile.emit import replay_room, with_stack
+from tinytrain_compile.emit import feature_cut, replay_room, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
 from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, random_samples
@@ -120,6 +121,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     candidate = _choose(planner, progress)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
+    check_features(candidate.train, candidate.plan, options)
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
@@ -239,6 +241,7 @@ def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
+    features = feature_cut(candidate.train, candidate.plan) if options.features == "on" else None
     return Summary(
         model=options.model.name,
         target=target.name,
@@ -263,7 +266,9 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         core=target.core_name,
         scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
         runtime=options.runtime,
-        replay=replay_room(candidate.train, options.runtime),
+        features=features,
+        features_asked=options.features == "on",
+        replay=replay_room(candidate.train, options.runtime, 0 if features is None else features.size_bytes),
     )
 
 

@@ -31,23 +31,24 @@ class Record:
     samples: int
 
 
-def record_of(train: TrainGraph, parts: RuntimeParts, prefix: str = "m") -> Record:
-    """Of one sample of the input, as the slot holds it."""
+def record_of(train: TrainGraph, parts: RuntimeParts, prefix: str = "m", feature_bytes: int = 0) -> Record:
+    """Of one sample of the input, as the slot holds it; of its features, where there are any."""
     together, image = train.micro_batch, train.graph.inputs[0]
-    x_bytes, labels = image.size_bytes // together, train.label.elements // together
+    x_bytes, labels = feature_bytes or image.size_bytes // together, train.label.elements // together
     label_at = -(-x_bytes // _WORD) * _WORD
     slot = f"{prefix}_input(m)->values"
     hint = f"for instance those of sample k in {slot}" if together > 1 else f"for instance {slot}"
-    return Record(
-        "one input of the model", hint, x_bytes, labels, label_at, label_at + labels * _WORD, parts.replay_samples
-    )
+    what = "one input of the model"
+    if feature_bytes:
+        what, hint = "the features of one input", f"as {prefix}_features writes them"
+    return Record(what, hint, x_bytes, labels, label_at, label_at + labels * _WORD, parts.replay_samples)
 
 
-def replay_room(train: TrainGraph, parts: RuntimeParts) -> ReplayRoom | None:
-    """What a reservoir takes; None without one."""
+def replay_room(train: TrainGraph, parts: RuntimeParts, feature_bytes: int = 0) -> ReplayRoom | None:
+    """What a reservoir takes; None without one. feature_bytes: of a sample's features, which it then holds."""
     if "replay" not in parts.names:
         return None
-    return ReplayRoom(record_of(train, parts).record_bytes, parts.replay_samples)
+    return ReplayRoom(record_of(train, parts, feature_bytes=feature_bytes).record_bytes, parts.replay_samples)
 
 
 def part_files(
@@ -55,7 +56,10 @@ def part_files(
 ) -> dict[str, str]:
     """File name -> text of a header and a C file for each part. model: what templates of the project know."""
     one_class = bool(model["classes"]) and not model["label_array"]
-    known = {**model, "replay": asdict(record_of(train, parts, prefix)), "one_class": one_class}
+    feature_bytes = model["feature_bytes"]
+    assert isinstance(feature_bytes, int)
+    record = record_of(train, parts, prefix, feature_bytes)
+    known = {**model, "replay": asdict(record), "one_class": one_class}
     return {
         f"{prefix}_{name}.{kind}": fitted(environment.get_template(f"{name}.{kind}.j2").render(known))
         for name in parts.names

@@ -35,6 +35,12 @@ class Part:
     finds_exponents: bool
     reads_row: bool = False
 
+    @property
+    def call(self) -> str:
+        """Of this function, where the caller has what it takes under the names of its parameters."""
+        more = (("label", self.reads_label), ("first", self.finds_exponents), ("row", self.reads_row))
+        return f"{self.name}({', '.join(['arena', *(name for name, taken in more if taken)])});"
+
 
 class Sequencer:
     """Turns nodes into calls; collects the offsets and tables that the calls use.

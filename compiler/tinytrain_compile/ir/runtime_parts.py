@@ -23,6 +23,18 @@ NO_PARTS = RuntimeParts()
 
 
 @dataclass(frozen=True)
+class FeatureCut:
+    """A step that is cut where training begins (--features). size_bytes: of the features of a call.
+
+    values: what crosses, by the names that users know; frozen: nodes of the plan that a step on features leaves out.
+    """
+
+    size_bytes: int
+    values: tuple[str, ...]
+    frozen: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ReplayRoom:
     """What a reservoir takes. record_bytes: of one sample with its label; samples: that the header reserves RAM for."""
 

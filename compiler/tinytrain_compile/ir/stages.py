@@ -374,6 +374,7 @@ class Interface:
     transient_offsets: tuple[int, ...] = ()
     """Per memory, where what is carried from one call to the next ends (nothing: unknown)."""
     input_rows: int = 0  # of an image that comes row by row; 0: it is given as a whole
+    feature_bytes: int = 0  # of what m_features writes; 0: the step is not cut
 
 
 @dataclass(frozen=True)

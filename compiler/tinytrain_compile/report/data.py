@@ -21,7 +21,7 @@ from tinytrain_compile.report.formats import float_regions, quant_tensors
 from tinytrain_compile.report.kernels import cycles_json, kernel_work
 from tinytrain_compile.report.low_rank import low_rank_json
 from tinytrain_compile.report.pareto import pareto_json
-from tinytrain_compile.report.runtime import replay_bytes, runtime_json
+from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
 
@@ -51,6 +51,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "parameters": [asdict(choice) for choice in summary.choices],
         "memory": _memory(summary, analysis),
         "runtime": runtime_json(summary),
+        "features": features_json(summary),
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
         "plan": _plan(analysis, summary.choice),
         "work": _work(summary),

@@ -24,6 +24,9 @@ STACK_EXTRA_BYTES = 16384
 
 INPUT_MAGIC = 0x56495454
 
+WHOLE_CALLS = 2
+"""Calls on a sample, before as many on its features, where a build has these."""
+
 COMPILE_FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize")
 CHECK_FLAG = "-DTT_CHECK"
 """Behind the others, for files of the check program, which are empty without it."""
@@ -130,14 +133,30 @@ def _image(interface: Interface) -> dict[str, str]:
             f"    PORT_MEASURED(stack_high_water, status = (uint32_t){end}(model, &label, &loss));\n",
         }
     call = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
+    step = f"    PORT_MEASURED(stack_high_water, status = (uint32_t){call}(model, &label, &loss));\n"
     return {
         "IMAGE": f"{prefix}_input_t",
         "LINES": "",
         "INFER": f"    memcpy({prefix}_input(model), &probe, sizeof probe);\n"
         f"    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_infer(model, &prediction));\n",
         "TRAIN": f"    get({prefix}_input(model), sizeof probe);\n    get(&label, sizeof label);\n"
-        f"    PORT_MEASURED(stack_high_water, status = (uint32_t){call}(model, &label, &loss));\n",
+        + (_by_features(interface, step) if interface.feature_bytes else step),
     }
+
+
+def _by_features(interface: Interface, step: str) -> str:
+    """Of every four calls that train, two by features, between which all is overwritten that no call may rely on."""
+    prefix, call = interface.prefix, "accumulate_features" if interface.accumulates else "train_features"
+    return (
+        f"    static unsigned char features[{prefix.upper()}_FEATURE_BYTES];\n"
+        "    static uint32_t calls;\n"
+        f"    if (calls++ % {WHOLE_CALLS * 2}u < {WHOLE_CALLS}u) {{\n    {step}    }} else {{\n"
+        f"        PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_features(model, features));\n"
+        "        repaint();\n"
+        "        PORT_MEASURED(\n            stack_high_water,\n"
+        f"            status = (uint32_t){prefix}_{call}(model, features, &label, &loss));\n"
+        "    }\n"
+    )
 
 
 def _further(interface: Interface) -> range:
