@@ -1,29 +1,46 @@
 """What `--update auto` trains in how much memory: three networks and some small ones (`make bench-auto`).
 
-Plans alone, with int8 for the networks (ten classes) as the command line makes them for a Cortex-M7. First hand-made
-schemes, each at the arena that its own plan needs: `auto` must gain at least as much by the same table of gains, and
-reach at least three quarters as deep. Then arenas in steps: what fits is planned in full, so it fits.
+Plans alone, with int8 for the networks (ten classes) as the command line makes them for a Cortex-M7.
 
-usage: python -m benchmarks.auto [schemes | published] [NETWORK ...]
+* sweep: arenas in steps; what is chosen is planned in full, so it fits, or it is proven that nothing does.
+* schemes: hand-made schemes, each at the arena that its own plan needs: `auto` must gain at least as much by the same
+  table of gains, and reach at least three quarters as deep.
+* published: two published rules, each of their schemes at the arena that it needs; `auto` must gain at least as much.
+* run: what the sweep chose is compiled from its scheme file, so that the plan must be the same to the byte, and checked
+  in QEMU, to the byte too.
+
+usage: python -m benchmarks.auto [sweep | schemes | published | run] [--keep FILE] [NETWORK ...]
+
+--keep: a file of what is done; called again, it goes on from there.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.record import Record
 from testing.places import SHARED
 from tinytrain_compile.driver.candidates import AUTO, Planner
 from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.micro_batch import choose
 from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.pareto import point_of
+from tinytrain_compile.driver.pareto import point_with
 from tinytrain_compile.driver.pipeline import imported, stored
+from tinytrain_compile.driver.update_model import build_update_model
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import ParetoPoint
-from tinytrain_compile.sparse import PRIOR
+from tinytrain_compile.plan import select
+from tinytrain_compile.sparse import PRIOR, entries_of_plan, layer_ways, scheme_text
 from tinytrain_compile.target import load_target
 
 NETWORKS = ("mcunet-5fps", "mbv2-w0.35", "proxyless-w0.3")
@@ -33,9 +50,12 @@ SMALL = {
     "digits": (Path("examples/digits/digits.onnx"), (10, 14, 18, 24)),
     "kws_dscnn": (SHARED / "zoo/keras/kws_dscnn.onnx", (64, 96, 128, 192)),
     "ecg_cnn1d": (SHARED / "zoo/torch-ts/ecg_cnn1d.onnx", (20, 22, 26, 34)),
-    "tied_ae": (SHARED / "zoo/torch-ts/tied_ae.onnx", (1.25, 1.5, 1.75, 2.25)),
+    "tied_ae": (SHARED / "zoo/torch-ts/tied_ae.onnx", (0.25, 0.5, 2, 2.25)),
 }
 """Float32: file, and four arenas in kilobytes."""
+TARGET = "cortex-m7"
+RUN = dict.fromkeys(NETWORKS, (96, 256))
+"""Arenas of the networks whose choice is run in QEMU; of the small ones all are."""
 DEEP = 0.75
 """How deep, as a share of a hand-made scheme's depth."""
 
@@ -50,73 +70,167 @@ class Case:
     def planner(self, **changes: Any) -> Planner:
         """For --update and --arena of a row."""
         options = CompileOptions(**{**vars(self.options), **changes})
-        return Planner(stored(imported(options), options), options, load_target("cortex-m7"), Externals())
+        return Planner(stored(imported(options), options), options, load_target(TARGET), Externals())
 
 
-def network(name: str) -> Case:
-    """One of NETWORKS, int8 with ten classes."""
-    return Case(name, CompileOptions(SHARED / "models" / f"{name}-qdq.onnx", classes=10, quant="int8"))
-
-
-def text_of(point: ParetoPoint | None, seconds: float) -> str:
-    """A row: arena used, gain, bound, layers, depth, parameters, CPU seconds."""
+def text_of(point: ParetoPoint | None, seconds: float, impossible: bool = False) -> str:
+    """A row: arena used, gain, bound, layers, depth, parameters, CPU seconds. impossible: whether nothing can fit."""
     if point is None:
-        return f"nothing fits{'':46}{seconds:6.1f}"
+        return f"{'proven: nothing fits' if impossible else 'nothing found':58}{seconds:6.1f}"
     chosen = point.label.startswith(AUTO)
     sure = "" if not chosen else "proven" if point.gain >= point.best_gain else f"{point.best_gain:.0f}"
     counts = f"{point.layers:4} {point.depth:4} {point.parameters:9,}"
     return f"{point.arena_bytes:9,} {point.gain:8.1f} {sure:>8} {counts} {seconds:6.1f}  {point.label}"
 
 
-def timed(planner: Planner) -> tuple[ParetoPoint | None, float]:
-    """What is chosen, and CPU seconds."""
+@dataclass(frozen=True)
+class Outcome:
+    """What was chosen (None: nothing was found that fits), CPU seconds, its scheme file, whether nothing can fit."""
+
+    point: ParetoPoint | None
+    seconds: float
+    scheme: str = ""
+    impossible: bool = False
+
+    @property
+    def text(self) -> str:
+        """A row."""
+        return text_of(self.point, self.seconds, self.impossible)
+
+
+def timed(planner: Planner) -> Outcome:
+    """What is chosen."""
     begin = time.process_time()
-    point = point_of(planner, PRIOR)
-    return point, time.process_time() - begin
+    try:
+        candidate = choose(planner)
+    except CompileError:
+        return Outcome(None, time.process_time() - begin, impossible=nothing_fits(planner))
+    point = point_with(planner, candidate, PRIOR)
+    spent = time.process_time() - begin
+    if point is None:
+        return Outcome(None, spent, impossible=nothing_fits(planner))
+    return Outcome(point, spent, scheme_text(entries_of_plan(planner.model.graph, candidate.update), candidate.label))
 
 
-def schemes(names: list[str]) -> Iterator[tuple[str, bool]]:
+def nothing_fits(planner: Planner) -> bool:
+    """Whether no update at all keeps to --arena: what no plan is below, of the least that can be trained, is above."""
+    model = build_update_model(planner, layer_ways(planner.model.graph, PRIOR))
+    answer = select(model.gains, [replace(model.floor, limit=planner.options.arena_bytes or 0)], above=0)
+    return answer.best_gain == 0
+
+
+def case_of(name: str) -> Case:
+    """One of NETWORKS, int8 with ten classes, or of SMALL."""
+    if name in SMALL:
+        return Case(name, CompileOptions(SMALL[name][0], quant="fp32"))
+    return Case(name, CompileOptions(SHARED / "models" / f"{name}-qdq.onnx", classes=10, quant="int8"))
+
+
+def sizes_of(name: str) -> Sequence[float]:
+    """Arenas of a sweep in kilobytes."""
+    return SMALL[name][1] if name in SMALL else ARENAS
+
+
+def chosen(name: str, **options: Any) -> Outcome:
+    """What a command makes of a model with these options."""
+    return timed(case_of(name).planner(**options))
+
+
+def automatic(name: str, arena: int, record: Record) -> Outcome:
+    """What auto makes of a model in an arena."""
+    return record.once((name, "auto", str(arena)), partial(chosen, name, update="auto", arena_bytes=arena))
+
+
+def schemes(name: str, record: Record) -> Iterator[tuple[str, bool]]:
     """Hand-made schemes against auto at their arenas, and whether auto is as good and as deep as it must be."""
-    for name in names:
-        for kind in SCHEMES[name]:
-            path = str(SHARED / "schemes" / f"{name}-{kind}.toml")
-            hand, spent = timed(network(name).planner(update=path))
-            assert hand is not None
-            yield f"{name:15} {kind:>9} {text_of(hand, spent)}", True
-            auto, spent = timed(network(name).planner(update="auto", arena_bytes=hand.arena_bytes))
-            met = auto is not None and auto.gain >= hand.gain and auto.depth >= DEEP * hand.depth
-            yield f"{'':15} {'auto':>9} {text_of(auto, spent)}", met
+    for kind in SCHEMES.get(name, ()):
+        path = str(SHARED / "schemes" / f"{name}-{kind}.toml")
+        hand = record.once((name, kind), partial(chosen, name, update=path))
+        yield f"{name:15} {kind:>10} {hand.text}", True
+        assert hand.point is not None
+        size = hand.point.arena_bytes
+        auto = automatic(name, size, record)
+        met = auto.point is not None and auto.point.gain >= hand.point.gain
+        deep = auto.point is not None and auto.point.depth >= DEEP * hand.point.depth
+        yield f"{'':15} {'auto':>10} {auto.text}", met and deep
 
 
-def sweep(names: list[str]) -> Iterator[str]:
-    """Arenas in steps."""
-    for name in names:
-        path, sizes = SMALL.get(name, (None, ARENAS))
-        case = network(name) if path is None else Case(name, CompileOptions(path, quant="fp32"))
-        for size in sizes:
-            point, spent = timed(case.planner(update="auto", arena_bytes=int(size * 1024)))
-            yield f"{name:15} {size:6} KB {text_of(point, spent)}"
+def sweep(name: str, record: Record) -> Iterator[tuple[str, bool]]:
+    """Arenas in steps; missed where nothing was found, and that nothing fits is not proven."""
+    for size in sizes_of(name):
+        arena = int(size * 1024)
+        found = automatic(name, arena, record)
+        yield f"{name:15} {size:7} KB {found.text}", found.point is not None or found.impossible
 
 
-def published(names: list[str]) -> Iterator[tuple[str, bool]]:
+def run(name: str, record: Record) -> Iterator[tuple[str, bool]]:
+    """Schemes of the sweep, compiled from their files and run in QEMU beside the reference."""
+    for size in RUN[name] if name in RUN else sizes_of(name):
+        arena = int(size * 1024)
+        found = automatic(name, arena, record)
+        if found.point is not None:
+            same = record.once((name, "run", str(arena)), partial(same_in_qemu, case_of(name), found, arena))
+            yield (
+                f"{name:15} {size:7} KB {found.point.arena_bytes:9,} B: {same or 'the same plan, QEMU equal'}",
+                not same,
+            )
+
+
+def same_in_qemu(case: Case, found: Outcome, arena: int) -> str:
+    """What is wrong with a scheme, compiled from its file: another plan, or other bytes in QEMU ("": nothing)."""
+    assert found.point is not None
+    with tempfile.TemporaryDirectory() as folder:
+        scheme = Path(folder) / "update.toml"
+        scheme.write_text(found.scheme)
+        o, out = case.options, Path(folder) / "out"
+        classes = [] if o.classes is None else ["--classes", str(o.classes)]
+        command = [sys.executable, "-m", "tinytrain_compile", str(o.model), "--quant", o.quant, *classes]
+        command += [
+            "--target",
+            TARGET,
+            "--arena",
+            str(arena),
+            "--update",
+            str(scheme),
+            "--verify",
+            "qemu",
+            "-o",
+            str(out),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return f"exit code {done.returncode}: {done.stderr.strip().splitlines()[-1]}"
+        report = json.loads((out / "report.json").read_text())
+    size = report["memory"]["arena_bytes"]
+    return "" if size == found.point.arena_bytes else f"{size:,} B from its file"
+
+
+def published(name: str, record: Record) -> Iterator[tuple[str, bool]]:
     """Two published rules against auto."""
     from benchmarks.published import against  # it needs this module
 
-    yield from against(names)
+    return against(name, record) if name in NETWORKS else iter(())
+
+
+PARTS = {"sweep": sweep, "schemes": schemes, "published": published, "run": run}
 
 
 def main() -> int:
-    """Print the tables; 1 if a hand-made scheme is better."""
-    asked = sys.argv[1:]
-    names = [name for name in asked if name not in ("schemes", "published")] or [*NETWORKS, *SMALL]
-    print(f"{'network':15} {'--arena':>9} {'used':>9} {'gain':>8} {'at most':>8} lay. deep {'params':>9}  CPU s")
-    missed = 0
-    networks = [name for name in names if name in SCHEMES]
-    for text, met in published(networks) if "published" in asked else schemes(networks):
-        print(text if met else f"{text}   MISSED", flush=True)
-        missed += not met
-    for text in sweep(names) if not {"schemes", "published"} & {*asked} else ():
-        print(text, flush=True)
+    """Print the tables; 1 if a row misses what it must be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help="parts and networks; all of either if none is named")
+    parser.add_argument("--keep", type=Path)
+    given = parser.parse_args()
+    record, missed = Record(given.keep), 0
+    parts = [part for part in given.what if part in PARTS] or list(PARTS)
+    names = [name for name in given.what if name not in PARTS] or [*NETWORKS, *SMALL]
+    print(f"{'network':15} {'--arena':>10} {'used':>9} {'gain':>8} {'at most':>8} lay. deep {'params':>9}  CPU s")
+    for part in parts:
+        print(f"# {part}", flush=True)
+        for name in names:
+            for text, met in PARTS[part](name, record):
+                print(text if met else f"{text}   MISSED", flush=True)
+                missed += not met
     return int(missed > 0)
 
 

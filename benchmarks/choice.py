@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import pickle
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from convergence import make_model
 from digit_domains import Split, domain_a, domain_b
 from pretrain import CLASSES, DEEP, LAYERS, pretrain
+from record import Record
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.choice_by_data import best_of, gradients_of
@@ -186,46 +187,69 @@ class Cell:
 Rates = Mapping[tuple[Cell, str], float]
 Found = dict[tuple[Cell, str], list[float]]
 """Accuracies in per cent by rule, a seed after the other, each the mean over orders."""
+Trial = tuple[dict[tuple[Cell, str], float], dict[Cell, str]]
+"""Of a seed and a task: accuracy by rule, and which rule samples chose."""
 
 
-def choose_rates(study: Study, seeds: Sequence[int]) -> Rates:
+def choose_rates(study: Study, seeds: Sequence[int], record: Record) -> Rates:
     """For each rule, task and arena the rate that is best on 150 samples of each development seed."""
     found = dict[tuple[Cell, str, float], list[float]]()
     for seed, name in product(seeds, TASKS):
-        task, known = make_task(study.net, name, seed), dict[tuple[Any, float], float]()
-        desk = study.desk_of(task, task.check)
-        for index, arena in enumerate(study.arenas):
-            fixed = {rule: one for (own, rule), one in study.fixed.items() if own == arena}
-            for rule, one in (fixed | study.candidates(task, arena)).items():
-                for rate in RATES:
-                    key = tuple(sorted(one.update.updates.items(), key=str)), rate
-                    if key not in known:
-                        known[key] = study.accuracy(desk, one.update.updates, rate, 1)
-                    found.setdefault((Cell(study.net, name, index), rule, rate), []).append(known[key])
+        tried = record.once(("rates", study.net, name, str(seed)), partial(at_all_rates, study, name, seed))
         print(f"# rates: net {study.net}, seed {seed}, {name}", flush=True)
+        for key, accuracy in tried.items():
+            found.setdefault(key, []).append(accuracy)
     rules = {(cell, rule) for cell, rule, _ in found}
     return {(cell, rule): max(RATES, key=lambda rate: float(np.mean(found[cell, rule, rate]))) for cell, rule in rules}
 
 
-def judge(study: Study, rates: Rates, seeds: Sequence[int], orders: int, taken: dict[Cell, list[str]]) -> Found:
-    """Accuracy of every rule on samples that nothing was chosen by; `taken` gets what samples have chosen."""
-    found = Found()
-    for seed, name in product(seeds, TASKS):
-        task, known = make_task(study.net, name, seed), dict[tuple[Any, float], float]()
-        desk = study.desk_of(task, task.test)
-        for index, arena in enumerate(study.arenas):
-            cell, candidates = Cell(study.net, name, index), study.candidates(task, arena)
-            source = study.by_data(task, arena, candidates)
-            taken.setdefault(cell, []).append(source)
-            each = [(rule, rule, one) for (own, rule), one in study.fixed.items() if own == arena and rule in RULES]
-            for rule, its, one in (*each, ("auto, data", source, candidates[source])):
-                rate = rates[cell, its]
-                key = tuple(sorted(one.update.updates.items(), key=str)), rate
-                if key not in known:
-                    known[key] = study.accuracy(desk, one.update.updates, rate, orders)
-                found.setdefault((cell, rule), []).append(known[key])
-        print(f"# judged: net {study.net}, seed {seed}, {name}", flush=True)
+def at_all_rates(study: Study, name: str, seed: int) -> dict[tuple[Cell, str, float], float]:
+    """Accuracy of every rule of a task of a seed at every rate, in one order."""
+    task, known = make_task(study.net, name, seed), dict[tuple[Any, float], float]()
+    desk, found = study.desk_of(task, task.check), dict[tuple[Cell, str, float], float]()
+    for index, arena in enumerate(study.arenas):
+        fixed = {rule: one for (own, rule), one in study.fixed.items() if own == arena}
+        for (rule, one), rate in product((fixed | study.candidates(task, arena)).items(), RATES):
+            key = tuple(sorted(one.update.updates.items(), key=str)), rate
+            if key not in known:
+                known[key] = study.accuracy(desk, one.update.updates, rate, 1)
+            found[Cell(study.net, name, index), rule, rate] = known[key]
     return found
+
+
+def judge(study: Study, rates: Rates, seeds: Sequence[int], orders: int, record: Record) -> None:
+    """Accuracy of every rule on samples that nothing was chosen by, into the record."""
+    for seed, name in product(seeds, TASKS):
+        record.once(("judged", study.net, name, str(seed)), partial(judged, study, rates, name, seed, orders))
+        print(f"# judged: net {study.net}, seed {seed}, {name}", flush=True)
+
+
+def judged(study: Study, rates: Rates, name: str, seed: int, orders: int) -> Trial:
+    """A task of a seed."""
+    task, known = make_task(study.net, name, seed), dict[tuple[Any, float], float]()
+    desk, found, taken = study.desk_of(task, task.test), dict[tuple[Cell, str], float](), dict[Cell, str]()
+    for index, arena in enumerate(study.arenas):
+        cell, candidates = Cell(study.net, name, index), study.candidates(task, arena)
+        taken[cell] = source = study.by_data(task, arena, candidates)
+        each = [(rule, rule, one) for (own, rule), one in study.fixed.items() if own == arena and rule in RULES]
+        for rule, its, one in (*each, ("auto, data", source, candidates[source])):
+            rate = rates.get((cell, its), rates[cell, "auto"])  # a scheme that no development seed had of its own
+            key = tuple(sorted(one.update.updates.items(), key=str)), rate
+            if key not in known:
+                known[key] = study.accuracy(desk, one.update.updates, rate, orders)
+            found[cell, rule] = known[key]
+    return found, taken
+
+
+def all_judged(record: Record) -> tuple[Found, dict[Cell, list[str]]]:
+    """All trials of a record together: accuracies by rule, and what samples chose."""
+    found, taken = Found(), dict[Cell, list[str]]()
+    for trial in (trial for key, trial in record.done.items() if key[0] == "judged"):
+        for key, accuracy in trial[0].items():
+            found.setdefault(key, []).append(accuracy)
+        for cell, source in trial[1].items():
+            taken.setdefault(cell, []).append(source)
+    return found, taken
 
 
 def interval(values: Array) -> str:
@@ -287,22 +311,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--orders", type=int, default=ORDERS)
-    parser.add_argument("--keep", type=Path, help="a file of results, that a later call prints together with its own")
+    parser.add_argument("--keep", type=Path, help="a file of what is done: called again, it goes on from there")
     given = parser.parse_args()
-    found, taken = Found(), dict[Cell, list[str]]()
-    if given.keep and given.keep.is_file():
-        found, taken = pickle.loads(given.keep.read_bytes())
+    record = Record(given.keep)
     for net in given.nets.split(",") if given.nets else ():
         with tempfile.TemporaryDirectory() as folder:
             study = Study(net, Path(folder))
-            print(
-                f"# net {net}: arenas {study.arenas}, all of it {study.fixed[study.arenas[0], 'all'].plan.arena_bytes}"
-            )
-            rates = choose_rates(study, DEVELOPMENT)
-            found |= judge(study, rates, range(given.first, given.first + given.seeds), given.orders, taken)
-        if given.keep:
-            given.keep.write_bytes(pickle.dumps((found, taken)))
-    print("\n".join(tables(found, taken)))
+            whole = study.fixed[study.arenas[0], "all"].plan.arena_bytes
+            print(f"# net {net}: arenas {study.arenas}, all of it {whole}", flush=True)
+            rates = choose_rates(study, DEVELOPMENT, record)
+            judge(study, rates, range(given.first, given.first + given.seeds), given.orders, record)
+    print("\n".join(tables(*all_judged(record))))
 
 
 def _silent(_what: str, _share: float) -> None:

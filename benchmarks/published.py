@@ -13,9 +13,12 @@ the arena that the scheme turns out to need.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
 from statistics import mean
 
-from benchmarks.auto import Case, network, text_of, timed
+from benchmarks.auto import automatic, case_of
+from benchmarks.record import Record
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.sparse import PRIOR, UNITS, LayerWays, Way, axes_of, layer_ways, scheme_plan
 
@@ -85,22 +88,23 @@ def last_is_trained(layers: Sequence[LayerWays], chosen: Choice) -> Choice:
     return [*chosen[:-1], chosen[-1] or len(layers[-1].ways) - 1]
 
 
-def against(names: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Rows, and whether auto gains at least as much."""
+def against(name: str, record: Record) -> Iterator[tuple[str, bool]]:
+    """Rows of a network, and whether auto gains at least as much; then how much more on average."""
     ratios = list[float]()
-    for name in names:
-        case: Case = network(name)
-        for rule, choose in RULES.items():
-            for budget in BUDGETS:
-                planner = case.planner()
-                layers = layer_ways(planner.model.graph, PRIOR)
-                chosen = last_is_trained(layers, choose(layers, budget))
-                ways = [item.ways[place] for item, place in zip(layers, chosen, strict=True)]
-                label = planner.named(scheme_plan(layers, ways, f"{rule}, {budget} B"))
-                needed = planner.exact(label).plan.arena_bytes
-                gain = sum(way.gain for way in ways) / UNITS
-                auto, spent = timed(case.planner(update="auto", arena_bytes=needed))
-                ratios.append(auto.gain / gain if auto is not None else 0.0)
-                yield f"{name:15} {label:25} {needed:9,} {gain:8.1f}", True
-                yield f"{'':15} {'auto':25} {text_of(auto, spent)}", ratios[-1] >= 1.0
-    yield f"auto over the rules: {mean(ratios):.3f} times the gain on average, at least {min(ratios):.3f}", True
+    for rule, budget in product(RULES, BUDGETS):
+        needed, gain = record.once((name, rule, str(budget)), partial(needs, name, rule, budget))
+        auto = automatic(name, needed, record)
+        ratios.append(auto.point.gain / gain if auto.point is not None else 0.0)
+        yield f"{name:15} {f'{rule}, {budget} B':25} {needed:9,} {gain:8.1f}", True
+        yield f"{'':15} {'auto':25} {auto.text}", ratios[-1] >= 1.0
+    yield f"{name:15} auto gains {mean(ratios):.3f} times as much on average, at least {min(ratios):.3f} times", True
+
+
+def needs(name: str, rule: str, budget: int) -> tuple[int, float]:
+    """The arena that a scheme of a rule turns out to need, and its gain."""
+    planner = case_of(name).planner()
+    layers = layer_ways(planner.model.graph, PRIOR)
+    chosen = last_is_trained(layers, RULES[rule](layers, budget))
+    ways = [item.ways[place] for item, place in zip(layers, chosen, strict=True)]
+    label = planner.named(scheme_plan(layers, ways, f"{rule}, {budget} B"))
+    return planner.exact(label).plan.arena_bytes, sum(way.gain for way in ways) / UNITS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.micro_batch import choose
 from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.errors import CompileError
@@ -50,6 +50,11 @@ def point_of(planner: Planner, gains: GainTable) -> ParetoPoint | None:
         candidate = choose(planner)
     except CompileError:
         return None
+    return point_with(planner, candidate, gains)
+
+
+def point_with(planner: Planner, candidate: Candidate, gains: GainTable) -> ParetoPoint | None:
+    """A candidate as a point; None if it does not keep to the limits."""
     if not planner.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps):
         return None
     gain = gain_of_plan(planner.model.graph, candidate.update, gains) / UNITS

@@ -12,6 +12,10 @@ from typing import NamedTuple
 from tinytrain_compile.plan.model import InPlace, TaskGraph, program_order
 
 
+MOST_KNOWN = 1 << 21
+"""Words of 64 tasks in the sets whose costs are remembered, at most."""
+
+
 class Cost(NamedTuple):
     """What running a task does to memory: bytes needed on top while it runs, and bytes more (or less) afterwards."""
 
@@ -46,9 +50,31 @@ class Costs:
             [(self._users[pair.output] & ~(1 << task), self._users[pair.source] & ~(1 << task), pair) for pair in pairs]
             for task, pairs in enumerate(tasks.inplace)
         ]
+        self._near = [self._others(task) for task in range(len(tasks.touched))]
+        self._known: list[dict[int, Cost]] = [{} for _ in tasks.touched]
+        self._room = MOST_KNOWN // (1 + len(tasks.touched) // 64)
+
+    def _others(self, task: int) -> int:
+        """The tasks that the cost of this one depends on."""
+        found = 0
+        for others, _ in self._touched[task]:
+            found |= others
+        for output, source, _ in self._pairs[task]:
+            found |= output | source
+        return found
 
     def of(self, task: int, done: int) -> Cost:
-        """The cost of running a task now."""
+        """The cost of running a task now; a search asks the same again and again."""
+        near = done & self._near[task]
+        found = self._known[task].get(near)
+        if found is None:
+            found = self._of(task, done)
+            if self._room > 0:
+                self._room -= 1
+                self._known[task][near] = found
+        return found
+
+    def _of(self, task: int, done: int) -> Cost:
         opened = closed = 0
         for others, size in self._touched[task]:
             ran = others & done

@@ -57,7 +57,7 @@ class Answer:
 
 def happened(event: Event, selection: Selection) -> bool:
     """Whether any of the ways of an event is taken."""
-    return any((group, way) in event for group, way in enumerate(selection))
+    return not event.isdisjoint(enumerate(selection))
 
 
 def _add_rows(model: cp_model.CpModel, taken: Sequence[Sequence[cp_model.IntVar]], rows: Sequence[Row]) -> None:

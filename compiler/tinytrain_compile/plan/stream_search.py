@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import load_of
@@ -19,7 +20,7 @@ from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.input_lines import LINES, takes_lines
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.planned import plan_graph
+from tinytrain_compile.plan.planned import REMEMBERED, plan_graph
 from tinytrain_compile.plan.planner import least_load
 from tinytrain_compile.plan.stream_rewrite import inner_nodes, stream_node, with_streams, with_sums_beside
 from tinytrain_compile.plan.validate_streams import validate_streams
@@ -59,13 +60,19 @@ def streamed(graph: Graph, options: PlanOptions, room: int = 0) -> Graph:
     room: bytes that are there, so that less than these is no gain.
     An image that comes row by row (`with_lines`) always begins a stream, if any can begin with it.
     """
-    quick = replace(options, effort="quick", capacity_bytes=None)
+    return _streamed(graph, replace(options, effort="quick", capacity_bytes=None), room)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _streamed(graph: Graph, quick: PlanOptions, room: int) -> Graph:
+    """The same by options of a quick plan. A quick plan and a full one of the same graph have the same streams, so the
+    last few are remembered."""
     beside = with_sums_beside(graph)
     runs = list(runs_of(beside))
     if not runs:
         return graph
     without = plan_graph(graph, quick).plan
-    found = proposed(beside, without, options, runs, room)
+    found = proposed(beside, without, quick, runs, room)
     chosen, least = needed_streams(graph, found, quick, room) if found else ([], without.arena_bytes)
     if not any(map(takes_lines, chosen)) and (not chosen or least >= without.arena_bytes):
         return graph
