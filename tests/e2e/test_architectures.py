@@ -192,6 +192,8 @@ def test_models_here_use_the_operators() -> None:
     others |= {"PageOut", "PageIn", "ConcatView", "SliceView"}  # the planner adds them: test_memories.py, test_views.py
     others |= {"Stream", "InputLines", *PAIRS}  # test_streams.py, test_lines.py, test_fused_updates.py
     others |= {"ClipFactor", "RowSquares", "SquareTotal"}  # test_clipping.py
+    others |= {"KeepSubspace", "ModeProduct", "SubspaceGradWeight"}  # test_low_rank.py
+    others |= {"Orthonormalize", "SubspacePower"}
     others |= {"Dropout", "RandomDropout", "CountSamples"}  # test_dropout.py
     quantised = {op for op in OPS if ".ops.int8." in OPS[op].reference.__module__}
     assert set(OPS) - seen - others - quantised == set()
