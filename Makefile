@@ -50,7 +50,7 @@ bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, 
 bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS=--count: instructions in QEMU
 	$(BIN)/python -m benchmarks.streams $(ARGS)
 
-bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against hand-made schemes; ARGS='schemes NETWORK ..'
+bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against other rules; ARGS='sweep|schemes|published|run --keep FILE NETWORK ..'
 	$(BIN)/python -m benchmarks.auto $(ARGS)
 
 bench-finetune: $(STAMP) ## The rate that finetune recommends against a fine grid, and what finding it costs (10 minutes)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from tinytrain_compile.plan.model import InPlace, TaskGraph, program_order
 
-
 MOST_KNOWN = 1 << 21
 """Words of 64 tasks in the sets whose costs are remembered, at most."""
 
